@@ -136,7 +136,7 @@ def told(columns: Iterable[tuple[Path, str]]) -> str:
 def _most_page_rows(path: Path, leaf: int) -> int:
     """Rows of the largest page of a column in the first row group."""
     file = RandomAccessFile(LocalFileSystem(), str(path))
-    pages = read_footer(file.num_bytes, file.read, with_pages=True).pages(0, leaf)
+    pages = read_footer(file.num_bytes, file.read, with_pages=True).locations(0, leaf)
     file.close()
     assert pages is not None, path
     return int(np.diff(pages.first_rows).max())

@@ -96,9 +96,9 @@ class Scaled:
 
 def num_zones(rows: int) -> int:
     """Zones of a number of rows."""
-    from zonebloom.catalog.model import DEFAULT_ITEMS
+    from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 
-    return -(-rows // DEFAULT_ITEMS)
+    return -(-rows // DEFAULT_NUMBER_OF_ITEMS)
 
 
 def keys_of(rows: np.ndarray) -> np.ndarray:
@@ -133,26 +133,32 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
 
 
 def _make_table(rows: int, path: str) -> Index:
-    from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
-    from zonebloom.index.rows import TableWriter
+    from zonebloom.catalog.model import (
+        DEFAULT_NUMBER_OF_ITEMS,
+        DEFAULT_ZONE_PROBABILITY,
+        ZoneParameters,
+    )
+    from zonebloom.index.rows import RowTableWriter
     from zonebloom.index.table import Zones
     from zonebloom.sbbf import blocks, xxh64
 
     words = ZoneParameters().filter_bytes // 4
     no_nulls = np.empty(0, dtype=np.uint8)
     started = time.perf_counter()
-    writer = TableWriter(pafs.LocalFileSystem(), path, DEFAULT_ITEMS, DEFAULT_PROBABILITY)
-    for fragment, first in enumerate(range(0, rows, _FRAGMENT_ZONES * DEFAULT_ITEMS)):
-        count = min(_FRAGMENT_ZONES * DEFAULT_ITEMS, rows - first)
+    writer = RowTableWriter(
+        pafs.LocalFileSystem(), path, DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
+    )
+    for fragment, first in enumerate(range(0, rows, _FRAGMENT_ZONES * DEFAULT_NUMBER_OF_ITEMS)):
+        count = min(_FRAGMENT_ZONES * DEFAULT_NUMBER_OF_ITEMS, rows - first)
         keys = keys_of(np.arange(first, first + count, dtype=np.uint64))
         hashes = np.empty(count, dtype=np.uint64)
         xxh64.hash_width_8(keys, hashes)
         zones = num_zones(count)
         filters = np.zeros((zones, words), dtype=np.uint32)
         has_null = np.zeros(zones, dtype=bool)
-        blocks.insert_zones(filters, hashes, no_nulls, 0, 0, DEFAULT_ITEMS, has_null)
-        starts = np.arange(zones, dtype=np.uint64) * np.uint64(DEFAULT_ITEMS)
-        stops = np.minimum(starts + np.uint64(DEFAULT_ITEMS), np.uint64(count))
+        blocks.insert_zones(filters, hashes, no_nulls, 0, 0, DEFAULT_NUMBER_OF_ITEMS, has_null)
+        starts = np.arange(zones, dtype=np.uint64) * np.uint64(DEFAULT_NUMBER_OF_ITEMS)
+        stops = np.minimum(starts + np.uint64(DEFAULT_NUMBER_OF_ITEMS), np.uint64(count))
         writer.write(fragment, Zones(starts, stops - starts, has_null, filters))
     written = writer.close()
     seconds = time.perf_counter() - started
@@ -160,13 +166,13 @@ def _make_table(rows: int, path: str) -> Index:
 
 
 def _make_sliced(table: Index, path: str) -> Index:
-    from zonebloom.index.rows import read_table
-    from zonebloom.index.sliced_merge import merge
+    from zonebloom.index.rows import read_row_table
+    from zonebloom.index.sliced_merge import merge_tables
 
     filesystem = pafs.LocalFileSystem()
     started = time.perf_counter()
-    read = read_table(filesystem, table.path, table.num_bytes, None)
-    written = merge([read], filesystem, path)
+    read = read_row_table(filesystem, table.path, table.num_bytes, None)
+    written = merge_tables([read], filesystem, path)
     seconds = time.perf_counter() - started
     return Index("sliced", table.rows, path, written.num_bytes, written.checksum, seconds)
 

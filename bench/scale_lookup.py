@@ -18,8 +18,8 @@ import xxhash
 
 from bench.cold import bytes_read, peak_bytes
 from bench.scale import Index, Scaled, keys_of
-from zonebloom.catalog.model import DEFAULT_ITEMS
-from zonebloom.index.rows import read_table
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
+from zonebloom.index.rows import read_row_table
 from zonebloom.index.sliced import SlicedTable
 
 _BATCH_SECONDS = 2.0
@@ -29,7 +29,7 @@ class Lookup:
     """The table of an index: the row layout read whole, of the sliced one its directory."""
 
     def __init__(self, index: Index):
-        opened = read_table if index.layout == "table" else SlicedTable
+        opened = read_row_table if index.layout == "table" else SlicedTable
         self._table = opened(pafs.LocalFileSystem(), index.path, index.num_bytes, index.checksum)
         self.batch_piece = 4096 if index.layout == "table" else 100_000
 
@@ -101,7 +101,7 @@ def _bring_in(path: str) -> None:
 
 def _require(found: np.ndarray, row: int) -> None:
     """No zone that holds a key may be ruled out."""
-    assert row // DEFAULT_ITEMS in found, (row, found)
+    assert row // DEFAULT_NUMBER_OF_ITEMS in found, (row, found)
 
 
 def _batch_rate(lookup: Lookup, count: int, rows: int) -> float:

@@ -12,18 +12,18 @@ from pyarrow.fs import LocalFileSystem
 
 from bench.conftest import uuids
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.building.zones import train
+from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_set import KeySet
 from zonebloom.parquet.leaf_reader import LeafReader, PageTable
-from zonebloom.parquet.leaf_type import LeafChunk, schema_leaves
+from zonebloom.parquet.leaf_type import LeafChunk, leaf_types
 from zonebloom.parquet.row_group_reader import RowGroupReader
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.storage.files import ReadCounter, status_identity
+from zonebloom.storage.files import ReadCounter, identity_from_status
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.values.probe import forms_of
+from zonebloom.values.probe import byte_forms
 
 ROWS = 1 << 20
 RANDOM = np.random.default_rng(7)
@@ -42,7 +42,7 @@ def test_hash_int64(versus):
 def test_hash_and_insert_int64(versus):
     """Into 32 KiB filters, one a zone of 8192 rows, as a build does."""
     array = pa.array(VALUES)
-    versus(lambda: list(train([array], ZoneParameters())), FLOOR, rounds=20)
+    versus(lambda: list(train_zones([array], ZoneParameters())), FLOOR, rounds=20)
 
 
 def test_insert(versus):
@@ -81,7 +81,7 @@ def test_one_key_in_all_zones(versus, zones):
     key = HASHES[:1]
 
     def kernel() -> None:
-        blocks.check_any(words, first, size, key, np.zeros(zones, dtype=bool))
+        blocks.check_filters(words, first, size, key, np.zeros(zones, dtype=bool))
 
     versus(kernel, {"numpy": lambda: check_one(words, first, size, key[0])}, rounds=200)
 
@@ -90,13 +90,13 @@ def test_one_key_in_all_zones(versus, zones):
 def test_one_zone_read_and_tested(versus, paged, column):
     """A key of 8192 rows of one column, against pyarrow decoding them out of a synthetic file."""
     path = str(min(paged.glob("*.parquet")))
-    identity = status_identity(os.stat(path))
+    identity = identity_from_status(os.stat(path))
     rows = RowRanges([(16_384, 24_576)])
     with FragmentFile(LocalFileSystem(), path, identity, ReadCounter()) as file:
         pages = read_footer(file.num_bytes, file.read, with_pages=True)
         field = pages.schema.names.index(column)
         (number,) = pages.schema.field_leaves[field]
-        leaf, located = schema_leaves(pages.schema)[field], pages.pages(0, number)
+        leaf, located = leaf_types(pages.schema)[field], pages.locations(0, number)
         assert leaf is not None and located is not None
         table = PageTable([LeafChunk(leaf, pages.row_groups[0].chunks[number], located)])
         reader = LeafReader(file)
@@ -107,10 +107,10 @@ def test_one_zone_read_and_tested(versus, paged, column):
 
         values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
         key = values[5_000]
-        keys = KeySet(leaf, forms_of(leaf.arrow_type, key))
+        keys = KeySet(leaf, byte_forms(leaf.arrow_type, key))
 
         def by_kernels() -> np.ndarray:
-            return reader.find(table, keys, False, rows)
+            return reader.find_rows(table, keys, False, rows)
 
         assert by_kernels().tolist() == (by_pyarrow() + 16_384).tolist() == [21_384]
         versus(by_kernels, {"pyarrow, synthetic file": by_pyarrow}, rounds=500)

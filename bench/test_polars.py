@@ -13,7 +13,7 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.polars import scan
-from zonebloom.predicates import to_predicate
+from zonebloom.predicates import predicate_from_arrow
 from zonebloom.predicates.polars import translate_polars
 
 
@@ -83,6 +83,6 @@ def test_translate_and_search_a_polars_filter(versus, indexed, keys):
 
     def of_pyarrow() -> object:
         filter = pc.field("id") == next(each)
-        return planner.plan(names, filter, to_predicate(filter, schema), described=False)
+        return planner.plan(names, filter, predicate_from_arrow(filter, schema), described=False)
 
     versus(ours, {"a PyArrow filter": of_pyarrow}, rounds=200)

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
-from zonebloom.index.rows import TableWriter, read_table
+from zonebloom.index.rows import RowTableWriter, read_row_table
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.sliced_merge import merge
+from zonebloom.index.sliced_merge import merge_tables
 from zonebloom.index.sliced_walk import load_blocks
 from zonebloom.index.table import Zones
 from zonebloom.sbbf import blocks, slice_search, slices
@@ -36,12 +36,14 @@ def filters():
 def table(filters, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("sliced") / "bloomfilter.sliced")
     local, rows = pafs.LocalFileSystem(), f"{path}.rows"
-    writer = TableWriter(local, rows, 8192, 0.00057)
+    writer = RowTableWriter(local, rows, 8192, 0.00057)
     starts = np.arange(ZONES, dtype=np.uint64) * np.uint64(8192)
     lengths, nulls = np.full(ZONES, 8192, dtype=np.uint64), np.zeros(ZONES, dtype=bool)
     writer.write(0, Zones(starts, lengths, nulls, filters))
     done = writer.close()
-    merge([read_table(local, rows, done.num_bytes, done.checksum)], local, path, tile_zones=4096)
+    merge_tables(
+        [read_row_table(local, rows, done.num_bytes, done.checksum)], local, path, tile_zones=4096
+    )
     return SlicedTable(local, path)
 
 
@@ -55,7 +57,7 @@ def row_layout(filters, hashes):
     def search():
         for key in range(hashes.size):
             hit[:] = False
-            blocks.check_any(words, first, size, hashes[key : key + 1], hit)
+            blocks.check_filters(words, first, size, hashes[key : key + 1], hit)
 
     return search
 
@@ -72,7 +74,7 @@ def test_slice_and_seal(versus, filters):
     def sliced():
         for start in range(0, NUM_BLOCKS, 16):
             slices.slice_blocks(where, start, tile.row_words, out)
-            slices.seal(out, tile, start)
+            slices.write_checks(out, tile, start)
 
     versus(sliced, {"a copy": lambda: np.copyto(copy, filters)}, rounds=20)
 
@@ -116,7 +118,7 @@ def test_a_million_keys(versus, filters, table):
             end = bounds[number + 1] if number < 63 else KEYS
             state = np.zeros(2, dtype=np.int64)
             part = ordered[bounds[number] : end]
-            slice_search.find_pairs(loaded, 16 * number, numbers, part, keys, zones, state)
+            slice_search.find_pairs_in_tile(loaded, 16 * number, numbers, part, keys, zones, state)
 
     part = row_layout(filters, hashes[:ROW_KEYS])
     versus(search, {"row layout, 1/500 of the keys": part}, rounds=5)

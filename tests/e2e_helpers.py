@@ -23,7 +23,7 @@ from helpers import index_folder
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges, by_fragment
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.rows import RowTable, read_table
+from zonebloom.index.rows import RowTable, read_row_table
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _STORAGE = {
@@ -158,7 +158,7 @@ def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
     local = pafs.LocalFileSystem()
     catalog = Catalog(local, ds.index_dir)
     return [
-        read_table(local, catalog.path(s.name, "bloomfilter.arrow"), s.num_bytes, s.checksum)
+        read_row_table(local, catalog.path(s.name, "bloomfilter.arrow"), s.num_bytes, s.checksum)
         for s in catalog.latest().indices[name].segments
     ]
 

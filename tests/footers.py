@@ -72,7 +72,7 @@ def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None
     rewrite(path, change)
 
 
-class _Typed(thrift.Reader):
+class _Typed(thrift.ThriftReader):
     """Keeps the type of each field, so that all can be written again."""
 
     def fields(self) -> Fields:
@@ -92,7 +92,7 @@ class _Typed(thrift.Reader):
         if kind in (thrift.LIST, thrift.SET):
             header = self.data[self.at]
             self.at += 1
-            size = header >> 4 if header >> 4 != 0x0F else self.varint()
+            size = header >> 4 if header >> 4 != 0x0F else self.read_varint()
             return header & 0x0F, [self.value(header & 0x0F) for _ in range(size)]
         return self._value(kind, 0)
 
@@ -104,15 +104,15 @@ def _encoded(kind: int, value: Any) -> bytes:
         case thrift.BYTE:
             return bytes([value])
         case thrift.I16 | thrift.I32 | thrift.I64:
-            return thrift.integer(value)
+            return thrift.encode_integer(value)
         case thrift.BINARY:
-            return thrift.binary(value)
+            return thrift.encode_binary(value)
         case thrift.DOUBLE:
             return value
         case thrift.LIST | thrift.SET:
             of, items = value
-            return thrift.listed(of, [_encoded(of, each) for each in items])
+            return thrift.encode_list(of, [_encoded(of, each) for each in items])
         case thrift.STRUCT:
             ordered = sorted(value.items())
-            return thrift.struct((number, k, _encoded(k, v)) for number, (k, v) in ordered)
+            return thrift.encode_struct((number, k, _encoded(k, v)) for number, (k, v) in ordered)
     raise ValueError(kind)

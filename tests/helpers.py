@@ -20,8 +20,8 @@ import pyarrow.fs as pafs
 import xxhash
 from reference import ReferenceSbbf
 
-from zonebloom.catalog.place import find_index, index_places
-from zonebloom.catalog.version_log import from_document, to_document
+from zonebloom.catalog.place import default_index_folders, find_index_folder
+from zonebloom.catalog.version_log import decode_document, encode_document
 
 THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,7 +129,7 @@ def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
 def index_folder(data: str | os.PathLike[str]) -> Path:
     """Return the folder of the index of a local data folder, which need not be there yet."""
     where, root = pafs.LocalFileSystem(), os.path.abspath(data)
-    return Path(find_index(where, root) or index_places(where, root)[0])
+    return Path(find_index_folder(where, root) or default_index_folders(where, root)[0])
 
 
 def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
@@ -137,7 +137,9 @@ def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
     shutil.copytree(source, target, **options)
     index = index_folder(source)
     if index.exists() and source not in index.parents:
-        shutil.copytree(index, index_places(pafs.LocalFileSystem(), os.path.abspath(target))[0])
+        shutil.copytree(
+            index, default_index_folders(pafs.LocalFileSystem(), os.path.abspath(target))[0]
+        )
     return target
 
 
@@ -169,7 +171,7 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
         all fragments.
     """
     data = path.read_bytes()
-    _, content = from_document(data, json.loads(data).keys())
+    _, content = decode_document(data, json.loads(data).keys())
     if written_as < 3 and content.pop("page_maps", None) is not None:
         for entry in content["indices"]:
             for segment in entry["segments"]:
@@ -180,7 +182,7 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
         content = {"format_version": 1, **content}
     changed = change(content)
     content = content if changed is None else changed
-    path.write_bytes(json.dumps(content).encode() if written_as == 1 else to_document(content))
+    path.write_bytes(json.dumps(content).encode() if written_as == 1 else encode_document(content))
 
 
 def flipped_bits(data: bytes) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import zonebloom as zb
-from zonebloom.spark.relation import items
+from zonebloom.spark.relation import scala_items
 
 INDEXED = ["id", "small", "name", "x", "f", "dec", "d", "t", "n", "b", "st.a"]
 FILE_ROWS = 2_000
@@ -173,7 +173,7 @@ def _nodes(plan):
     yield plan
     inner = plan.executedPlan() if plan.nodeName() == "AdaptiveSparkPlan" else None
     inner = plan.plan() if "QueryStage" in plan.nodeName() else inner
-    below = [inner] if inner else [*items(plan.children()), *items(plan.subqueries())]
+    below = [inner] if inner else [*scala_items(plan.children()), *scala_items(plan.subqueries())]
     for each in below:
         yield from _nodes(each)
 

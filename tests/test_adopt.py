@@ -18,7 +18,7 @@ from e2e_helpers import ShortReads, build, write_files
 from helpers import copy_dataset
 
 import zonebloom as zb
-from zonebloom.building.adopt import Adopted, adopt
+from zonebloom.building.adopt import Adopted, adopt_files
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.storage.files import WHOLE_BYTES, content_digest
 
@@ -105,7 +105,7 @@ def test_copies_of_one_file_have_an_id_each(tmp_path):
         path.rename(folder / f"other-{number}.parquet")
     assert zb.dataset(folder).adopt_index().num_files == PARTS
     ds = zb.dataset(folder)
-    ids = [each.fragment_id for each in ds.opened.planner.coverage().present]
+    ids = [each.fragment_id for each in ds.opened.planner.coverage().fragments]
     assert len(set(ids)) == PARTS
     assert ds.count_rows(f"id = {part(0)['id'][5]}") == PARTS
 
@@ -167,7 +167,7 @@ def test_another_writer_who_indexed_the_files_meanwhile(copy, monkeypatch):
     renewed = ds.opened
     zb.dataset(copy).optimize.optimize_indices(spark=False)
     with pytest.raises(zb.errors.CommitConflict, match="try again"):
-        adopt(renewed)
+        adopt_files(renewed)
     assert ds.adopt_index() == Adopted(0, ())
 
 

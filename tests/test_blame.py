@@ -19,7 +19,7 @@ from zonebloom.errors import (
     SchemaMismatch,
 )
 from zonebloom.predicates import IsNull
-from zonebloom.scan.binding import no_column
+from zonebloom.scan.binding import unknown_column_text
 
 INT32 = pa.table({"id": pa.array(range(5), pa.int32())})
 INT64 = pa.table({"id": pa.array(range(5, 10), pa.int64())})
@@ -246,6 +246,6 @@ def test_names_on_the_command_line(orders, words, meant, capsys):
 
 
 def test_thousands_of_columns_are_not_all_listed():
-    message = no_column("c70000", pa.schema({f"c{i}": pa.int8() for i in range(9000)}))
+    message = unknown_column_text("c70000", pa.schema({f"c{i}": pa.int8() for i in range(9000)}))
     assert message.startswith("there is no column 'c70000'; did you mean c7000")
     assert message.endswith("c19, ...")

@@ -207,7 +207,7 @@ def test_file_written_again_at_once_in_place(tmp_path: Path):
     identity = ds.opened.source.identities()[0]
     assert identity is not None and identity.size == known.identity.size
     version = replace(ds.opened.version, fragments={known.key: known._replace(identity=identity)})
-    ds.opened = ds.opened.at(version)
+    ds.opened = ds.opened.at_version(version)
     with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
         assert ds.count_rows("id = 1150") == 1
 

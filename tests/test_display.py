@@ -23,7 +23,7 @@ from IPython.core.formatters import DisplayFormatter
 import zonebloom as zb
 from zonebloom import results
 from zonebloom.base import display
-from zonebloom.base.display import NOWHERE, Figures, Strip, pictures_html, up_to
+from zonebloom.base.display import NO_BOUNDS, DisplayedDict, Strip, bounds_up_to, pictures_html
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.results import Adopted, EmbeddedDescription, MovedIndex, Refreshed, ScanStats
@@ -188,7 +188,7 @@ def test_lists_and_dictionaries_are_what_they_were(ds: zb.Dataset):
     for each in (listed, figures, ds.describe_indices()):
         for same in (copy.deepcopy(each), pickle.loads(pickle.dumps(each))):
             assert same == each and str(same) == str(each) and type(same) is type(each)
-    assert Figures(fill=0.25)._repr_html_().count("</td>") == 2
+    assert DisplayedDict(fill=0.25)._repr_html_().count("</td>") == 2
 
 
 def test_a_plan_is_a_text(ds: zb.Dataset):
@@ -281,18 +281,20 @@ def test_why_not_is_told_in_words(ds: zb.Dataset):
 
 
 def test_many_files_are_folded():
-    kept = {number: up_to(10) for number in (3, 97)}
-    files = [Strip(f"f{n}", "words", 10, kept.get(n, NOWHERE)) for n in range(100)]
-    files[50] = Strip("f50", "words", 1, unindexed=up_to(1))
-    page = Page(pictures_html(files, [Strip("bytes", "1 B of 4 B", 4, up_to(1))]))
+    kept = {number: bounds_up_to(10) for number in (3, 97)}
+    files = [Strip(f"f{n}", "words", 10, kept.get(n, NO_BOUNDS)) for n in range(100)]
+    files[50] = Strip("f50", "words", 1, unindexed=bounds_up_to(1))
+    page = Page(pictures_html(files, [Strip("bytes", "1 B of 4 B", 4, bounds_up_to(1))]))
     *pictures, bar = page.pictures()[:5]
     names = [label.partition(":")[0] for label, _ in pictures]
     assert names == ["f3", "f50", "f97", "97 more files"]
     assert pictures[-1][0] == "97 more files: 97 skipped"
     assert places(bar[1]["zb-kept"]) == set(range(252))
-    ((_, shapes),) = Page(pictures_html((), [Strip("files", "0 of 4", 4, up_to(0))])).pictures()
+    ((_, shapes),) = Page(
+        pictures_html((), [Strip("files", "0 of 4", 4, bounds_up_to(0))])
+    ).pictures()
     assert not shapes
-    every = [Strip(f"f{n}", "words", 10, up_to(10)) for n in range(100)]
+    every = [Strip(f"f{n}", "words", 10, bounds_up_to(10)) for n in range(100)]
     assert "80 more files: 80 kept" in [label for label, _ in Page(pictures_html(every)).pictures()]
 
 

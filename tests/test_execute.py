@@ -114,7 +114,7 @@ def test_another_thread_finds_the_files_changed(
 ) -> None:
     """What one thread knows of the files as they were is not kept for those they are."""
     ds = zb.dataset(folder)
-    to_read = ds.opened.planner.to_read
+    to_read = ds.opened.planner.coverage_for_scan
     pending = [True]
 
     def overtaken() -> object:
@@ -193,9 +193,9 @@ def test_located_rows_lie_where_they_are_said_to(
     if filter is not None:
         numbers = numbers.filter(filter)
     execution = Execution(source, Request(["row"], filter))
-    found = list(execution.located(part))
+    found = list(execution.matches(part))
     assert [at for offsets, _ in found for at in offsets] == numbers["at"].to_pylist()
     assert [row for _, t in found for row in t["row"].to_pylist()] == numbers["row"].to_pylist()
     replace(folder / "part-001.parquet", table.slice(1))
     with pytest.raises(errors.FragmentChanged, match="search again"):
-        list(execution.located(part))
+        list(execution.matches(part))

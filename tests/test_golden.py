@@ -21,7 +21,7 @@ import pyarrow.dataset as pads
 import pytest
 
 import zonebloom as zb
-from zonebloom.catalog.versions import listed
+from zonebloom.catalog.versions import decode_listing
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.rows import RowTable
 from zonebloom.parquet.page_map import PageMap
@@ -96,8 +96,8 @@ def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
     assert [ds.validate_index(name) for name in ("id_idx", "name_idx")] == [10, 10]
     # One page map a file, from whichever index: no footer is read.
     assert sorted(i for each in ds.opened.version.page_maps for i in each.fragment_ids) == [0, 1]
-    for each in ds.opened.planner.coverage().present:
-        assert ds.opened.planner.page_maps.pages(each) is not None
+    for each in ds.opened.planner.coverage().fragments:
+        assert ds.opened.planner.page_maps.file_pages(each) is not None
     over_all = ds.global_filter("id")
     assert over_all is not None and over_all.is_current
 
@@ -133,7 +133,7 @@ def test_a_vacuum_deletes_all_segments_of_an_earlier_catalog(folder: tuple[Path,
         ("bloomfilter.arrow", lambda buffer: RowTable(buffer, "it")),
         ("ranges.arrow", lambda buffer: read_ranges(buffer, "it")),
         ("pages.arrow", lambda buffer: PageMap(buffer, "it")),
-        ("versions/*.arrow", listed),
+        ("versions/*.arrow", decode_listing),
     ],
     ids=["table", "ranges", "pages", "listing"],
 )

@@ -24,7 +24,7 @@ from e2e_helpers import (
 from helpers import index_folder
 
 import zonebloom as zb
-from zonebloom.building.tasks import cut_tasks
+from zonebloom.building.tasks import split_into_tasks
 from zonebloom.errors import (
     CorruptIndex,
     IndexNotFound,
@@ -202,7 +202,9 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     read = []
     monkeypatch.setattr(
         "zonebloom.building.builder.cut_tasks",
-        lambda *given: read.extend(each.fragment.path for each in given[-1]) or cut_tasks(*given),
+        lambda *given: (
+            read.extend(each.fragment.path for each in given[-1]) or split_into_tasks(*given)
+        ),
     )
     (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
     assert sorted(Path(each).name for each in read) == ["part-001.parquet", "part-009.parquet"]

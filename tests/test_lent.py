@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zonebloom.base.exit_guard import LentBytes
+from zonebloom.base.exit_guard import GuardedBytes
 
 # Of a thread that Python does not wait for, as it does not for pyarrow's.
 DROPPED_LATE = """
@@ -132,4 +132,4 @@ def test_reads_that_are_not_ended_end_with_the_process(folder, read):
 
 @pytest.mark.parametrize("data", [b"", b"abc", pa.py_buffer(b"abc")])
 def test_lent_bytes_are_the_bytes(data):
-    assert pa.py_buffer(LentBytes(data)).to_pybytes() == pa.py_buffer(data).to_pybytes()
+    assert pa.py_buffer(GuardedBytes(data)).to_pybytes() == pa.py_buffer(data).to_pybytes()

@@ -25,7 +25,7 @@ from zonebloom import errors
 from zonebloom.parquet import key_tests as narrow
 from zonebloom.scan import locate as module
 from zonebloom.scan import numbering
-from zonebloom.scan.key_summary import KeyRanges, fragments_with
+from zonebloom.scan.key_summary import FragmentKeyRanges, fragments_with_keys
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
@@ -331,7 +331,7 @@ def test_fragments_that_may_hold_keys(kind):
     bounds = [
         pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(bound)) for bound in (low, high)
     ]
-    ranges = KeyRanges(*bounds, empty)
+    ranges = FragmentKeyRanges(*bounds, empty)
     for count in (0, 1, 7, 60):
         numbers = [*generator.integers(100, 400, count).tolist(), None]
         keys = values(numbers)
@@ -340,13 +340,13 @@ def test_fragments_that_may_hold_keys(kind):
             not empty[i] and any(unknown[i] or low[i] <= number <= high[i] for number in numbers)
             for i in range(40)
         ]
-        assert fragments_with([ranges], [keys]).tolist() == expected
-        other = KeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
-        both = fragments_with([ranges, other], [keys, keys])
+        assert fragments_with_keys([ranges], [keys]).tolist() == expected
+        other = FragmentKeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
+        both = fragments_with_keys([ranges, other], [keys, keys])
         assert both.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
     if kind == pa.float64():
         keys = pa.array([float("nan")], kind)
-        assert fragments_with([ranges], [keys]).tolist() == [not each for each in empty]
+        assert fragments_with_keys([ranges], [keys]).tolist() == [not each for each in empty]
 
 
 def test_many_keys_leave_files_out_by_key_ranges(tmp_path, monkeypatch):
@@ -361,7 +361,7 @@ def test_many_keys_leave_files_out_by_key_ranges(tmp_path, monkeypatch):
         read.append(part.fragment.path)
         yield from whole(self, part)
 
-    whole = module.Execution.located
+    whole = module.Execution.matches
     monkeypatch.setattr(module.Execution, "located", located)
     keys = np.concatenate([np.full(20_000, 12_345), np.arange(13_000, 16_000), [10**9]])
     found = ds.locate("id", keys)

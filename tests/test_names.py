@@ -7,7 +7,7 @@ import pytest
 
 from zonebloom.storage import paths
 from zonebloom.values import columns
-from zonebloom.values.columns import column_path, find_column, find_leaf, leaf_type
+from zonebloom.values.columns import column_path, find_column, find_leaf, find_leaf_type
 
 SCHEMA = pa.schema(
     {
@@ -46,7 +46,7 @@ def test_leaves_are_found_level_by_level(names, path):
 def test_of_two_leaves_of_one_name_none_is_meant():
     twice = pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.int8())])
     assert find_leaf(pa.schema({"s": twice}), ["s", "x"]) is None
-    assert leaf_type(pa.schema({"s": twice}), ["s", "x"]) is None
+    assert find_leaf_type(pa.schema({"s": twice}), ["s", "x"]) is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ HERE = [each for module in pages.MODULES if module != "zonebloom.spark" for each
 EVERY = [*HERE, *public("zonebloom.spark")]
 
 # What has no example beside what pages leave out, by patterns of names: why.
-WITHOUT = pages.HIDDEN | {
+WITHOUT = pages.HIDDEN_MEMBERS | {
     r"zonebloom\.errors\.\w+": "an exception is raised, not called",
     r"zonebloom\.results\.[A-Z]\w+": "it is made by a method, whose example shows it",
     r"zonebloom\.exchange\.hudi\.HudiTables": "a function makes it",
@@ -80,7 +80,7 @@ def test_its_examples_do_as_they_say(each: Public, names):
 
 
 def test_pages_are_made_of_it(tmp_path):
-    pages.build(tmp_path)
+    pages.write_pages(tmp_path)
     for module in pages.MODULES:
         text = (tmp_path / f"{module.replace('.', '/')}.html").read_text()
         for each in public(module):

@@ -33,7 +33,7 @@ from zonebloom.errors import (
     InvalidArgument,
     StaleIndexWarning,
 )
-from zonebloom.storage.encryption import Seal, open_at_random, sealed
+from zonebloom.storage.encryption import FileCipher, encrypting_filesystem, open_random_access
 from zonebloom.storage.files import ReadCounter
 
 KEY = bytes(range(32))
@@ -95,18 +95,18 @@ SIZES = st.one_of(
 def test_a_sealed_file_is_as_the_format_says_and_reads_as_its_data(size, key_id, key_size, data):
     content, key = random.Random(size).randbytes(size), os.urandom(key_size)
     key_id = key_id.replace("\0", "0")
-    seal = Seal("/index", zb.Encryption(key_id, {key_id: key}))
-    stored = seal.seal("/index/segments/a%/file", content)
+    seal = FileCipher("/index", zb.Encryption(key_id, {key_id: key}))
+    stored = seal.encrypt("/index/segments/a%/file", content)
     assert by_the_book(key, key_id, "segments/a%/file", stored) == content
-    assert seal.open("/index/segments/a%/file", stored) == content
+    assert seal.decrypt("/index/segments/a%/file", stored) == content
     filesystem = pafs._MockFileSystem()
     filesystem.create_dir("/index/segments/a%")
     with filesystem.open_output_stream("/index/segments/a%/file") as sink:
         sink.write(stored)
-    view = sealed(filesystem, seal)
+    view = encrypting_filesystem(filesystem, seal)
     path = "/index/segments/a%/file"
     assert view.get_file_info(path).size == size
-    file = open_at_random(view, path, ReadCounter(), None)
+    file = open_random_access(view, path, ReadCounter(), None)
     assert file.num_bytes == size
     edges = data.draw(st.lists(st.tuples(st.integers(0, size), st.integers(0, size)), max_size=5))
     ranges = [(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]]
@@ -119,8 +119,8 @@ def test_a_sealed_file_is_as_the_format_says_and_reads_as_its_data(size, key_id,
 @pytest.mark.parametrize("size", [0, 5, MODULE, 3 * MODULE, 10 * MODULE + 7])
 def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     content = random.Random(size).randbytes(size)
-    seal = Seal(str(tmp_path), KEYS)
-    view = sealed(pafs.LocalFileSystem(), seal)
+    seal = FileCipher(str(tmp_path), KEYS)
+    view = encrypting_filesystem(pafs.LocalFileSystem(), seal)
     path = str(tmp_path / "file")
     with view.open_output_stream(path) as sink:
         for at in range(0, size, 1000):
@@ -128,7 +128,7 @@ def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     assert by_the_book(KEY, "key one", "file", Path(path).read_bytes()) == content
     with view.open_input_file(path) as file:
         assert file.read() == content
-    at_random = open_at_random(view, path, ReadCounter(), None)
+    at_random = open_random_access(view, path, ReadCounter(), None)
     rng = np.random.default_rng(size)
     offsets = rng.integers(0, size + 1, 20)
     sizes = rng.integers(1, 2 * MODULE, 20)
@@ -168,18 +168,18 @@ def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
 
 def test_a_changed_file_is_refused_always():
     rng = random.Random(1)
-    seal = Seal("/index", KEYS)
-    others_seal = Seal("/index", zb.Encryption("other", {"other": bytes(32)}))
+    seal = FileCipher("/index", KEYS)
+    others_seal = FileCipher("/index", zb.Encryption("other", {"other": bytes(32)}))
     trials = refused = 0
     while trials < 5000:
         content = rng.randbytes(rng.choice([0, 100, MODULE, 2 * MODULE, 3 * MODULE + 9]))
         path = "/index/segments/a/file"
-        stored = seal.seal(path, content)
+        stored = seal.encrypt(path, content)
         # Of another file, of another key, of another version of the file's own neighbour.
         others = [
-            seal.seal("/index/segments/b/file", content),
-            seal.seal("/index/segments/a/other", content),
-            others_seal.seal(path, content),
+            seal.encrypt("/index/segments/b/file", content),
+            seal.encrypt("/index/segments/a/other", content),
+            others_seal.encrypt(path, content),
             content,
         ]
         for _ in range(50):
@@ -188,7 +188,7 @@ def test_a_changed_file_is_refused_always():
                 continue
             trials += 1
             try:
-                assert seal.open(path, changed) == content
+                assert seal.decrypt(path, changed) == content
             except (ValueError, EncryptedIndex):
                 refused += 1
     assert refused == trials
@@ -269,12 +269,12 @@ def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
         for document in documents:
             assert document.keys() == {"format_version", "checksum", "content", "writer"}
             assert document["content"].keys() == {"sealed_by", "key_check", "content"}
-        seal = Seal(str(index), KEYS)
+        seal = FileCipher(str(index), KEYS)
         opened = [
-            seal.open(str(path), path.read_bytes()) for path in paths if path.suffix != ".json"
+            seal.decrypt(str(path), path.read_bytes()) for path in paths if path.suffix != ".json"
         ]
         opened += [
-            seal.open(str(path), base64.b64decode(document["content"]["content"]))
+            seal.decrypt(str(path), base64.b64decode(document["content"]["content"]))
             for path, document in zip(index.glob("versions/*.json"), documents, strict=True)
         ]
         for data in opened:

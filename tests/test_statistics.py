@@ -18,7 +18,7 @@ from e2e_helpers import build, write_files
 from footers import set_statistics
 
 import zonebloom as zb
-from zonebloom.predicates.row_group_statistics import prunable
+from zonebloom.predicates.row_group_statistics import statistics_safe_filter
 from zonebloom.scan.plan import ScanStats
 from zonebloom.scan.recheck import matching_rows
 
@@ -360,11 +360,11 @@ def test_what_pyarrow_is_given() -> None:
         (f > 5) | (n != 3),
         f.isin(some(1, 2)) & n.is_null(),
     ):
-        assert prunable(whole, schema) is whole
-    part = prunable((n == 5) & (f != 3) & (d == Decimal("1.00")), schema)
+        assert statistics_safe_filter(whole, schema) is whole
+    part = statistics_safe_filter((n == 5) & (f != 3) & (d == Decimal("1.00")), schema)
     assert part is not None and part.equals(n == pa.scalar(5))
     for nothing in (f != 3, ~f.isin(some(3)), f.isin(some(0.0)), (n == 5) | (d == Decimal(1))):
-        assert prunable(nothing, schema) is None
+        assert statistics_safe_filter(nothing, schema) is None
 
 
 def test_float16_is_compared_as_sql_compares_it(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from zonebloom.catalog.model import TABLE_FILES, IndexEntry
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument, SchemaMismatch
-from zonebloom.index.key_ranges import read_ranges, to_file
-from zonebloom.index.loaded import open_table
-from zonebloom.index.rows import TableWriter, read_table
-from zonebloom.index.sliced_merge import merge
-from zonebloom.parquet.page_map import merged_page_map
+from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
+from zonebloom.index.loaded import open_index_table
+from zonebloom.index.rows import RowTableWriter, read_row_table
+from zonebloom.index.sliced_merge import merge_tables
+from zonebloom.parquet.page_map import merge_page_maps
 from zonebloom.sbbf.filter import Sbbf
 
 ITEMS, ROWS, FILES = 16, 100, 3
@@ -153,7 +153,7 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
     def changed(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         segments = []
         for segment in entry.segments:
-            table = open_table(catalog, segment)
+            table = open_index_table(catalog, segment)
             path = catalog.path(segment.name, TABLE_FILES[segment.layout])
             is_sliced = segment.layout == "sliced"
             rows = f"{path}.rows" if is_sliced else path
@@ -163,13 +163,15 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
             ]
             for _, zones in held:
                 change(zones)
-            writer = TableWriter(catalog.filesystem, rows, table.number_of_items, table.probability)
+            writer = RowTableWriter(
+                catalog.filesystem, rows, table.number_of_items, table.probability
+            )
             for fragment, zones in held:
                 writer.write(fragment, zones)
             done = writer.close()
             if is_sliced:
-                turned = read_table(catalog.filesystem, rows, done.num_bytes, done.checksum)
-                done = merge([turned], catalog.filesystem, path)
+                turned = read_row_table(catalog.filesystem, rows, done.num_bytes, done.checksum)
+                done = merge_tables([turned], catalog.filesystem, path)
             segments.append(replace(segment, num_bytes=done.num_bytes, checksum=done.checksum))
         return replace(entry, segments=tuple(segments))
 
@@ -237,7 +239,7 @@ def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
         values = [value, *table[column].to_pylist()[1:]]
         table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64()))
         os.unlink(path)
-        size, checksum = catalog.write(path, to_file([table]))
+        size, checksum = catalog.write(path, tables_to_buffer([table]))
         changed = replace(segment, ranges_bytes=size, ranges_checksum=checksum)
         return replace(entry, segments=(changed,))
 
@@ -278,7 +280,7 @@ def test_page_maps_of_other_files(folder: Path) -> None:
     table = table.set_column(0, table.schema.field(0), pa.array(ids, pa.uint64()))
     page_map = catalog.path(entry.segment, "pages.arrow")
     os.unlink(page_map)
-    written = catalog.write(page_map, merged_page_map([table]))
+    written = catalog.write(page_map, merge_page_maps([table]))
     exchanged = replace(entry, num_bytes=written[0], checksum=written[1])
     catalog.commit(lambda version: replace(version, page_maps=(exchanged,)))
     ds = zb.dataset(ds.opened.source.root)
@@ -346,8 +348,8 @@ def test_a_file_that_is_shorter_than_it_was(folder: Path) -> None:
         """The first fragment's zones said to be the others'."""
         (segment,) = entry.segments
         path = catalog.path(segment.name, "bloomfilter.arrow")
-        table = open_table(catalog, segment)
-        writer = TableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
+        table = open_index_table(catalog, segment)
+        writer = RowTableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
         for fragment, zones in table.zones():
             writer.write({0: 1, 1: 0}.get(fragment, fragment), zones)
         done = writer.close()

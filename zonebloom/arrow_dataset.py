@@ -25,7 +25,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS
 from zonebloom.scan.recheck import Columns
-from zonebloom.sources.pickling import NotPickled
+from zonebloom.sources.pickling import ProcessBound
 from zonebloom.sources.source import Fragment, Source
 
 
@@ -105,14 +105,14 @@ class ArrowDataset(pads.UnionDataset):
             return scan.take(indices)
         _refuse(options.get("fragment_scan_options"))
         planner = self._dataset.opened.planner
-        present = planner.to_read().present
+        present = planner.coverage_for_scan().fragments
         counts = [planner.count_rows(each) for each in present]
         held = [
-            RowRanges([(0, count)]) - each.fragment.deleted
+            RowRanges([(0, count)]) - each.fragment.deleted_rows
             for each, count in zip(present, counts, strict=True)
         ]
         firsts = np.cumsum([0, *map(len, held)])
-        rows = arguments.whole_numbers(indices, "indices", int(firsts[-1]) - 1).astype(np.int64)
+        rows = arguments.require_integers(indices, "indices", int(firsts[-1]) - 1).astype(np.int64)
         at = firsts.searchsorted(rows, side="right") - 1
         addresses = rows - firsts[at]
         for number in np.unique(at).tolist():
@@ -209,7 +209,7 @@ class ArrowDataset(pads.UnionDataset):
         return _unpickled, (self._dataset, self._filter)
 
 
-class ArrowFragment(NotPickled):
+class ArrowFragment(ProcessBound):
     """A file with a row that may match, in place of a ``pyarrow.dataset.Fragment``.
 
     With a filter its scans skip zones, and its columns are the dataset's. The rest is the PyArrow

@@ -11,11 +11,11 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.place import (
-    current_folder,
-    find_index,
-    index_places,
+    current_index_folder,
+    default_index_folders,
+    find_index_folder,
     is_writable,
-    was_read,
+    was_index_read,
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
@@ -27,8 +27,8 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.index.fit import indexed_column
-from zonebloom.predicates import Predicate, RowFilter, translate, unknowns
-from zonebloom.scan.binding import Binding, known_columns, require_column
+from zonebloom.predicates import Predicate, RowFilter, translate_filter, unknowns
+from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
@@ -36,11 +36,11 @@ from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import path_in
-from zonebloom.values.columns import column_path, leaf_type
+from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import require_indexable
 
 
-def beside(
+def locate_catalog(
     source: Source, index_dir: str | None, encryption: Encryption | None = None
 ) -> tuple[Source, Catalog]:
     """Return the files of a dataset, and the catalog of their index, be it there already or new.
@@ -54,11 +54,11 @@ def beside(
             "the files share no folder but the root, so the index has no place beside them; "
             "give index_dir"
         )
-    places = places_of(source)
+    places = default_folders_of(source)
     if index_dir is None:
-        existing = find_index(source.filesystem, source.root, is_table(source))
+        existing = find_index_folder(source.filesystem, source.root, is_table(source))
         for place in places[1:] if existing is None else ():
-            if was_read(source.filesystem, place):
+            if was_index_read(source.filesystem, place):
                 # This warns that the index is gone. A new one gets the default place.
                 Catalog(source.filesystem, place).latest()
         return source, Catalog(source.filesystem, existing or places[0], encryption)
@@ -78,9 +78,9 @@ def is_table(source: Source) -> bool:
     return isinstance(source, SnapshotSource)
 
 
-def places_of(source: Source) -> tuple[str, ...]:
+def default_folders_of(source: Source) -> tuple[str, ...]:
     """Return the folders that may hold the index of a dataset by default, the best one first."""
-    return index_places(source.filesystem, source.root, is_table(source))
+    return default_index_folders(source.filesystem, source.root, is_table(source))
 
 
 def _as_default(source: Source, given: str, places: Sequence[str]) -> str | None:
@@ -92,7 +92,7 @@ def _as_default(source: Source, given: str, places: Sequence[str]) -> str | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Opened:
+class OpenedDataset:
     """A dataset as it is open: its files as listed, the folder of its indices and the version in
     use, what answers over them, and what filters and projections are held against."""
 
@@ -103,37 +103,41 @@ class Opened:
     binding: Binding
 
     @classmethod
-    def of(
+    def create(
         cls,
         source: Source,
         catalog: Catalog,
         version: Version | None = None,
         embedded_filters: bool = False,
-    ) -> Opened:
+    ) -> OpenedDataset:
         version = _renamed(catalog.latest() if version is None else version, source)
-        if version.locked and source.stale == "raise":
-            raise EncryptedIndex(version.locked)
+        if version.locked_reason and source.stale == "raise":
+            raise EncryptedIndex(version.locked_reason)
         planner = Planner(source, catalog, version, embedded_filters)
         return cls(source, catalog, version, planner, Binding(source.schema))
 
     def __repr__(self) -> str:
         return f"<Opened {self.source.root}, index version {self.version.number}>"
 
-    def at(self, version: Version) -> Opened:
-        return Opened.of(self.source, self.catalog, version, self.planner.asks_embedded)
+    def at_version(self, version: Version) -> OpenedDataset:
+        return OpenedDataset.create(
+            self.source, self.catalog, version, self.planner.uses_embedded_filters
+        )
 
-    def newest(self) -> Opened:
+    def with_newest_index(self) -> OpenedDataset:
         """Return the same files with their newest index, which may have been moved."""
         source, before = self.source, self.catalog
-        folder = current_folder(
+        folder = current_index_folder(
             source.filesystem, source.root, before.folder, in_table=is_table(source)
         )
         if folder == before.folder:
-            return self.at(before.latest())
+            return self.at_version(before.latest())
         catalog = Catalog(source.filesystem, folder, before.encryption)
-        return Opened.of(source, catalog, embedded_filters=self.planner.asks_embedded)
+        return OpenedDataset.create(
+            source, catalog, embedded_filters=self.planner.uses_embedded_filters
+        )
 
-    def settled(self) -> Opened:
+    def in_writable_folder(self) -> OpenedDataset:
         """Return the dataset as a first index is built for it: in a folder that can be written.
 
         Warns
@@ -141,7 +145,7 @@ class Opened:
         ZoneBloomWarning
             When the index will lie inside the data folder, where it disturbs other readers.
         """
-        source, catalog, places = self.source, self.catalog, places_of(self.source)
+        source, catalog, places = self.source, self.catalog, default_folders_of(self.source)
         is_first = not self.version.number and not catalog.newest_number()
         if not is_first or catalog.folder != places[0] or is_table(source):
             return self
@@ -153,36 +157,42 @@ class Opened:
             return self
         _warn_of_readers(source.root, inside, f"{default} cannot be written")
         catalog = Catalog(source.filesystem, inside, catalog.encryption)
-        return Opened.of(source, catalog, embedded_filters=self.planner.asks_embedded)
+        return OpenedDataset.create(
+            source, catalog, embedded_filters=self.planner.uses_embedded_filters
+        )
 
-    def renewed(self, source: Source, catalog: Catalog) -> Opened:
+    def with_current_files(self, source: Source, catalog: Catalog) -> OpenedDataset:
         """The files there are now with their newest index; the same record if nothing changed."""
         if catalog.folder != self.catalog.folder:
             if source.root == self.source.root:
                 # The index was moved.
-                return Opened.of(source, catalog, embedded_filters=self.planner.asks_embedded)
+                return OpenedDataset.create(
+                    source, catalog, embedded_filters=self.planner.uses_embedded_filters
+                )
             raise SourceError(
                 f"the files lie below {source.root} by now, so their index would be in "
                 f"{catalog.folder}, and it is in {self.catalog.folder}; open the dataset again"
             )
-        catalog.take_over(self.catalog)
+        catalog.share_cache_of(self.catalog)
         version = _renamed(catalog.latest(), source)
         paths = [[each.path for each in files.fragments] for files in (source, self.source)]
-        is_same = paths[0] == paths[1] and source.state == self.source.state
+        is_same = paths[0] == paths[1] and source.table_version == self.source.table_version
         is_same &= source.schema.equals(self.source.schema, True)
         if is_same and version == self.version:
             return self
-        return Opened.of(source, self.catalog, version, self.planner.asks_embedded)
+        return OpenedDataset.create(
+            source, self.catalog, version, self.planner.uses_embedded_filters
+        )
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)
-        leaf = leaf_type(self.source.schema, path)
+        leaf = find_leaf_type(self.source.schema, path)
         if leaf is None:
             raise ColumnNotFound(
-                f"there is no column {arguments.shown(name)}, or more than one; "
-                f"{known_columns(name, self.source.schema)}"
+                f"there is no column {arguments.short_repr(name)}, or more than one; "
+                f"{known_columns_text(name, self.source.schema)}"
             )
         require_indexable(leaf, name)
         if path[0] in self.source.partition_columns():
@@ -199,14 +209,14 @@ class Opened:
         return self.column(name)
 
     def require_unlocked(self) -> None:
-        if self.version.locked:
-            raise EncryptedIndex(self.version.locked)
+        if self.version.locked_reason:
+            raise EncryptedIndex(self.version.locked_reason)
 
-    def entry(self, name: str) -> IndexEntry:
+    def index_entry(self, name: str) -> IndexEntry:
         self.require_unlocked()
-        if arguments.text(name, "name") not in self.version.indices:
-            known = arguments.choices(name, self.version.indices, "there is:")
-            raise IndexNotFound(f"there is no index {arguments.shown(name)}; {known}")
+        if arguments.require_text(name, "name") not in self.version.indices:
+            known = arguments.suggest_names(name, self.version.indices, "there is:")
+            raise IndexNotFound(f"there is no index {arguments.short_repr(name)}; {known}")
         return self.version.indices[name]
 
     def indexed_column(self, entry: IndexEntry) -> Column:
@@ -216,7 +226,7 @@ class Opened:
     def translate(
         self, filter: Any, *, is_applied: bool = True
     ) -> tuple[RowFilter | None, Predicate]:
-        expression, predicate = translate(filter, self.source.schema)
+        expression, predicate = translate_filter(filter, self.source.schema)
         # What an index can answer of a SQL text, PyArrow can apply.
         if not isinstance(filter, str) or unknowns(predicate):
             is_applied = is_applied or isinstance(filter, str)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from zonebloom.base.text import bytes_text
-from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
 from zonebloom.dataset import Dataset, Filter
 from zonebloom.errors import InvalidArgument, MissingDependency
-from zonebloom.index.describe import measured_filters
+from zonebloom.index.describe import measure_filters
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.scan.recheck import Columns
 
@@ -162,8 +162,8 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     >>> plots.filters(ds, "id_idx").get_title(loc="left")
     'id_idx: 30 zones of 100 rows'
     """
-    entry = dataset.opened.entry(name)
-    fill, fpp = measured_filters(dataset.opened.planner.loaded[name].tables())
+    entry = dataset.opened.index_entry(name)
+    fill, fpp = measure_filters(dataset.opened.planner.loaded_indices[name].tables())
     ax = _axes(ax)
     right, at, target = ax.twinx(), np.arange(len(fill)), entry.parameters.probability
     ax.plot(at, 100 * fill, "o", color=_BLUE, markersize=3, label="fill (left)")
@@ -186,8 +186,8 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
 
 
 def filter_sizes(
-    number_of_items: int = DEFAULT_ITEMS,
-    probability: float = DEFAULT_PROBABILITY,
+    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
+    probability: float = DEFAULT_ZONE_PROBABILITY,
     *,
     sizing: Literal["log2", "exact"] = "log2",
     ax: Axes | None = None,

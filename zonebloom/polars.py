@@ -20,10 +20,10 @@ import pyarrow.fs as pafs
 
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
-from zonebloom.opened import Opened
+from zonebloom.opened import OpenedDataset
 from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.predicates import And
-from zonebloom.predicates.polars import filter_of, to_frame, to_predicate
+from zonebloom.predicates.polars import predicate_from_polars, pushed_down_filter, to_frame
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
@@ -157,7 +157,7 @@ def scan(
 
 
 class _Query:
-    def __init__(self, opened: Opened):
+    def __init__(self, opened: OpenedDataset):
         self.opened = opened
         self._source = opened.source
 
@@ -190,7 +190,7 @@ class _Query:
             and source.is_parquet
             and source.parquet_keys is None
             # Polars casts to wider integers and floats, and to nothing else.
-            and source.types != "cast"
+            and source.type_agreement != "cast"
             and isinstance(source.filesystem, pafs.LocalFileSystem)
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
         )
@@ -201,8 +201,8 @@ class _Query:
         names = tuple(arrow.names)
         whole_filter = predicate = None
         if filters:
-            predicate = And(tuple(to_predicate(each, arrow) for each in filters))
-            whole_filter = filter_of(functools.reduce(and_, filters), self.schema)
+            predicate = And(tuple(predicate_from_polars(each, arrow) for each in filters))
+            whole_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
         plan = self.opened.planner.plan(names, whole_filter, predicate)
         frames = [
             self._whole(run) if whole else self._in_part(plan, run)
@@ -271,7 +271,7 @@ class _Query:
         ) -> Iterator[pl.DataFrame]:
             names = schema.names() if columns is None else columns
             # The plan was made for these rows: they pass all filters, pushed this far or not.
-            wanted = plan.filter if predicate is None else filter_of(predicate, schema)
+            wanted = plan.filter if predicate is None else pushed_down_filter(predicate, schema)
             request = Request(
                 # Polars counts rows by a column, and a table without one has none.
                 names or schema.names()[:1],

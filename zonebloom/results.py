@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from zonebloom.advise.judge import Advice, Advices
 from zonebloom.arrow_dataset import ArrowDataset
-from zonebloom.base.display import Figures, Rows
+from zonebloom.base.display import DisplayedDict as Figures
+from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
 from zonebloom.building.move import MovedIndex

@@ -19,13 +19,13 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
 from zonebloom.building.request import IndexSpec
-from zonebloom.building.tasks import TrainTask, cut_tasks
+from zonebloom.building.tasks import TrainTask, split_into_tasks
 from zonebloom.building.train import train_locally, train_task
-from zonebloom.building.zones import train
+from zonebloom.building.zones import train_zones
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.rows import RowTable, read_table
+from zonebloom.index.rows import RowTable, read_row_table
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
@@ -41,7 +41,7 @@ def task_of(folder: Path, column: str, prefix: str = "t", **parameters: Any) -> 
         "i", Column((column,), schema.field(column).type), ZoneParameters(**parameters)
     )
     source = source_of(folder, schema)
-    (task,) = cut_tasks(
+    (task,) = split_into_tasks(
         prefix, Catalog(LOCAL, str(folder / "_zonebloom")), source, [spec], fragments_of(paths)
     )
     return task
@@ -60,12 +60,12 @@ def fragments_of(paths: list[str], found: list[Any] | None = None) -> list[Prese
 
 
 def segment_path(task: TrainTask) -> Path:
-    return Path(task.catalog.path(task.segment_of(0), "bloomfilter.arrow"))
+    return Path(task.catalog.path(task.segment_name(0), "bloomfilter.arrow"))
 
 
 def table_of(task: TrainTask, trained: Any) -> RowTable:
     (segment,) = trained.segments
-    return read_table(LOCAL, str(segment_path(task)), segment.num_bytes, segment.checksum)
+    return read_row_table(LOCAL, str(segment_path(task)), segment.num_bytes, segment.checksum)
 
 
 @pytest.mark.parametrize("arrow_type", [pa.int64(), pa.string()], ids=str)
@@ -122,7 +122,7 @@ def test_batches_of_any_cut_train_the_same_zones():
         "large": [values.cast(pa.large_string())],
         "views": [values.cast(pa.string_view())],
     }
-    found = {name: list(train(arrays, parameters)) for name, arrays in layouts.items()}
+    found = {name: list(train_zones(arrays, parameters)) for name, arrays in layouts.items()}
     for name, runs in found.items():
         (zones,), (expected,) = runs, found["whole"]
         assert zones.filters.tobytes() == expected.filters.tobytes(), name
@@ -173,7 +173,7 @@ def test_tasks_share_fragments_out_in_order_by_bytes(tmp_path: Path):
     )
     source = source_of(tmp_path, pa.schema({"a": pa.int64()}))
     spec = IndexSpec("i", Column(("a",), pa.int64()), ZoneParameters())
-    tasks = cut_tasks("p", Catalog(LOCAL, str(tmp_path)), source, [spec], fragments)
+    tasks = split_into_tasks("p", Catalog(LOCAL, str(tmp_path)), source, [spec], fragments)
     assert [[f.fragment_id for f in task.fragments] for task in tasks] == [
         [0, 1],
         [2],
@@ -203,7 +203,9 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
     catalog = Catalog(LOCAL, str(tmp_path / "_zonebloom"))
     spec = IndexSpec("i", Column(("id",), pa.int64()), ZoneParameters())
     source = source_of(tmp_path, tables[0].schema)
-    tasks = cut_tasks("p", catalog, source, [spec], fragments_of([str(path) for path in paths]))
+    tasks = split_into_tasks(
+        "p", catalog, source, [spec], fragments_of([str(path) for path in paths])
+    )
     trained = train_locally(tasks, workers=4)
     known = [fragment for each in trained for fragment in each.fragments]
     assert [(each.fragment_id, each.num_rows) for each in known] == [(i, 20 + i) for i in range(8)]

@@ -22,7 +22,7 @@ from helpers import flipped_bits, rewrite_document, without_privileges
 from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog import vacuum as vacuum_module
 from zonebloom.catalog import version_log as log_module
-from zonebloom.catalog.folder import write_whole
+from zonebloom.catalog.folder import write_atomically
 from zonebloom.catalog.model import (
     GlobalFilterEntry,
     IndexEntry,
@@ -33,8 +33,8 @@ from zonebloom.catalog.model import (
     ZoneParameters,
 )
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.vacuum import vacuum
-from zonebloom.catalog.version_log import FORMAT_VERSION, from_json, now
+from zonebloom.catalog.vacuum import vacuum_catalog
+from zonebloom.catalog.version_log import FORMAT_VERSION, from_json, utc_now
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
 from zonebloom.storage.files import FileIdentity
 
@@ -72,7 +72,9 @@ class Filled(Catalog):
                         continue
                     if isinstance(self.filesystem, pafs.LocalFileSystem):
                         # Writers side by side share the name, as builds do not.
-                        write_whole(path, bytes(segment.num_bytes), self.create_local, os.replace)
+                        write_atomically(
+                            path, bytes(segment.num_bytes), self.create_local_file, os.replace
+                        )
                     else:
                         self.write(path, bytes(segment.num_bytes))
             return version
@@ -190,7 +192,7 @@ def test_a_change_that_refuses_leaves_nothing(local, tmp_path):
 
 
 def test_time_of_a_commit_is_utc():
-    assert now().endswith("+00:00")
+    assert utc_now().endswith("+00:00")
 
 
 # Several writers
@@ -362,7 +364,7 @@ def test_several_flipped_bits_never_pass_for_another_format():
     rng = random.Random(7)
     keys = frozenset({"version", "next_fragment_id", "fragments", "indices"})
     content = {"version": 1, "next_fragment_id": 2, "fragments": {}, "indices": []}
-    written = log_module.to_document(content)
+    written = log_module.encode_document(content)
     for number in range(5000):
         data = bytearray(written)
         # What says which format it is lies at the start.
@@ -370,7 +372,7 @@ def test_several_flipped_bits_never_pass_for_another_format():
         for at in rng.sample(among, rng.randint(2, 4)):
             data[at] ^= 1 << rng.randrange(8)
         with pytest.raises(ValueError):
-            log_module.from_document(bytes(data), keys)
+            log_module.decode_document(bytes(data), keys)
 
 
 def test_a_catalog_with_nothing_but_damage_is_empty(local):
@@ -661,7 +663,7 @@ def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
         written += sum(path.stat().st_size for path in new)
         most = max(most, len(version.listings))
         if number % 50 == 7:
-            vacuum(local, timedelta(0))
+            vacuum_catalog(local, timedelta(0))
             assert len(list(versions_of(local).glob("*.arrow"))) == len(version.listings)
             assert anew(local).latest() == version
     assert most == 3
@@ -765,7 +767,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
         monkeypatch.setattr(os, "link", link)
         if deleted == "later":
             monkeypatch.setattr(vacuum_module, "_is_deleted", lambda *place: False)
-        vacuum(local, timedelta(0))
+        vacuum_catalog(local, timedelta(0))
         link(*paths)
 
     monkeypatch.setattr(os, "link", vacuumed_meanwhile)
@@ -782,7 +784,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     monkeypatch.undo()
     for prefix in (DDD, EEE):
         local.commit(writing(local, "d", prefix))
-        vacuum(local, timedelta(0))
+        vacuum_catalog(local, timedelta(0))
     # What is there no more is named no more.
     assert local.latest().doomed == (f"{DDD}-0000",)
     assert segments_of(local) == sorted(local.latest().folders)
@@ -799,7 +801,7 @@ def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
         return commit(self, dooming)
 
     monkeypatch.setattr(Catalog, "commit", after_another)
-    assert vacuum(Catalog(LOCAL, local.folder), timedelta(0)).num_segments == 0
+    assert vacuum_catalog(Catalog(LOCAL, local.folder), timedelta(0)).num_segments == 0
     assert sorted(local.latest().indices) == ["a", "b"]
     assert local.latest().doomed == ()
     assert segments_of(local) == sorted(local.latest().folders)
@@ -812,7 +814,7 @@ def test_a_version_a_vacuum_deletes_before_it_is_read_makes_way_for_the_newer(lo
     def overtaken(self, number):
         monkeypatch.setattr(Catalog, "version", read)
         local.commit(adding("b"))
-        vacuum(local, timedelta(0))
+        vacuum_catalog(local, timedelta(0))
         return read(self, number)
 
     monkeypatch.setattr(Catalog, "version", overtaken)
@@ -857,7 +859,7 @@ def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monke
                 # As a file that came since a vacuum looked, which it leaves alone.
                 in_future = time.time() + 1000
                 os.utime(local.path(f"{MINE}-0000", "bloomfilter.arrow"), (in_future, in_future))
-            vacuum(local, timedelta(0))
+            vacuum_catalog(local, timedelta(0))
             assert sorted(int(p.name[:20]) for p in versions_of(local).glob("*.json")) == [4]
         return create(self, version, before)
 
@@ -874,7 +876,7 @@ def test_a_draft_that_a_vacuum_deleted_is_written_again(local, monkeypatch):
 
     def vacuumed(draft, path):
         monkeypatch.setattr(os, "link", link)
-        vacuum(local, timedelta(0))
+        vacuum_catalog(local, timedelta(0))
         assert not os.path.exists(draft)
         link(draft, path)
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
-from zonebloom.catalog.coverage import cover
+from zonebloom.catalog.coverage import compute_coverage
 from zonebloom.catalog.drift import measure_drift
 from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
 from zonebloom.errors import NoFragments, SourceError
@@ -32,11 +32,11 @@ def shown(coverage):
 
 
 def test_files_as_they_were_keep_their_ids_and_rows():
-    coverage = cover(files("a", "b"), [SAME, SAME], version("a", "b"))
+    coverage = compute_coverage(files("a", "b"), [SAME, SAME], version("a", "b"))
     assert shown(coverage) == [("a", 0, True, 100), ("b", 1, True, 101)]
-    assert coverage.live == {0, 1}
-    assert coverage.vanished == ()
-    assert [each.why for each in coverage.present] == ["", ""]
+    assert coverage.known_ids == {0, 1}
+    assert coverage.missing_keys == ()
+    assert [each.reason for each in coverage.fragments] == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -49,61 +49,61 @@ def test_files_as_they_were_keep_their_ids_and_rows():
     ids=["size", "newer by a nanosecond", "older by a nanosecond"],
 )
 def test_a_file_that_changed_is_another_fragment(identity):
-    coverage = cover(files("a", "b"), [identity, SAME], version("a", "b"))
+    coverage = compute_coverage(files("a", "b"), [identity, SAME], version("a", "b"))
     assert shown(coverage) == [("a", 10, False, None), ("b", 1, True, 101)]
-    assert coverage.live == {1}
-    assert coverage.present[0].why == "changed since it was indexed"
-    assert coverage.present[0].identity == identity
+    assert coverage.known_ids == {1}
+    assert coverage.fragments[0].reason == "changed since it was indexed"
+    assert coverage.fragments[0].identity == identity
 
 
 def test_new_files_get_ids_nobody_had():
-    coverage = cover(files("x", "a", "y"), [SAME] * 3, version("a", next_fragment_id=7))
+    coverage = compute_coverage(files("x", "a", "y"), [SAME] * 3, version("a", next_fragment_id=7))
     assert shown(coverage) == [("x", 7, False, None), ("a", 0, True, 100), ("y", 8, False, None)]
-    assert coverage.present[0].why == "not indexed"
+    assert coverage.fragments[0].reason == "not indexed"
 
 
 def test_the_id_of_a_file_that_is_gone_is_not_given_again():
     before = version("a", "b", next_fragment_id=2)
-    coverage = cover(files("c"), [SAME], before)
+    coverage = compute_coverage(files("c"), [SAME], before)
     assert shown(coverage) == [("c", 2, False, None)]
     # Nor after the catalog forgot it.
-    coverage = cover(files("c"), [SAME], replace(before, fragments={}))
+    coverage = compute_coverage(files("c"), [SAME], replace(before, fragments={}))
     assert shown(coverage) == [("c", 2, False, None)]
 
 
 def test_a_file_that_moved_is_another_fragment():
-    coverage = cover(files("day=2/a"), [SAME], version("day=1/a"))
+    coverage = compute_coverage(files("day=2/a"), [SAME], version("day=1/a"))
     assert shown(coverage) == [("day=2/a", 10, False, None)]
 
 
 def test_files_that_vanished_are_named_and_left_out():
-    coverage = cover(files("a", "b", "new"), [None, SAME, None], version("a", "b"))
+    coverage = compute_coverage(files("a", "b", "new"), [None, SAME, None], version("a", "b"))
     assert shown(coverage) == [("b", 1, True, 101)]
-    assert coverage.vanished == ("a", "new")
-    assert coverage.live == {1}
+    assert coverage.missing_keys == ("a", "new")
+    assert coverage.known_ids == {1}
 
 
 def test_fragments_stay_in_scan_order_whatever_their_ids():
     keys = ["d", "a", "c", "b"]
-    coverage = cover(files(*keys), [SAME] * 4, version("a", "b", "c", "d"))
-    assert [each.fragment.key for each in coverage.present] == keys
-    assert [each.fragment_id for each in coverage.present] == [3, 0, 2, 1]
+    coverage = compute_coverage(files(*keys), [SAME] * 4, version("a", "b", "c", "d"))
+    assert [each.fragment.key for each in coverage.fragments] == keys
+    assert [each.fragment_id for each in coverage.fragments] == [3, 0, 2, 1]
 
 
 def test_a_dataset_whose_files_are_all_gone_is_an_error():
     with pytest.raises(NoFragments, match="open it again"):
-        cover(files("a", "b"), [None, None], version("a"))
+        compute_coverage(files("a", "b"), [None, None], version("a"))
 
 
 def test_the_universe_is_every_row_and_only_unknown_files_are_counted():
-    coverage = cover(files("a", "new"), [SAME, SAME], version("a"))
+    coverage = compute_coverage(files("a", "new"), [SAME, SAME], version("a"))
     counted = []
 
     def count(fragment):
         counted.append(fragment.fragment.key)
         return 42
 
-    assert list(coverage.universe(count)) == [
+    assert list(coverage.all_rows(count)) == [
         (0, 100),
         (10 << OFFSET_BITS, (10 << OFFSET_BITS) + 42),
     ]
@@ -111,15 +111,15 @@ def test_the_universe_is_every_row_and_only_unknown_files_are_counted():
 
 
 def test_an_empty_fragment_is_no_part_of_the_universe():
-    coverage = cover(files("a", "new"), [SAME, SAME], version("a"))
-    assert list(coverage.universe(lambda _: 0)) == [(0, 100)]
+    coverage = compute_coverage(files("a", "new"), [SAME, SAME], version("a"))
+    assert list(coverage.all_rows(lambda _: 0)) == [(0, 100)]
 
 
 def test_a_fragment_of_too_many_rows_for_an_address_is_an_error():
-    coverage = cover(files("new"), [SAME], version())
-    assert len(coverage.universe(lambda _: MAX_ROWS_PER_FRAGMENT)) == MAX_ROWS_PER_FRAGMENT
+    coverage = compute_coverage(files("new"), [SAME], version())
+    assert len(coverage.all_rows(lambda _: MAX_ROWS_PER_FRAGMENT)) == MAX_ROWS_PER_FRAGMENT
     with pytest.raises(SourceError, match=r"/data/new has 4,294,967,296 rows"):
-        coverage.universe(lambda _: MAX_ROWS_PER_FRAGMENT + 1)
+        coverage.all_rows(lambda _: MAX_ROWS_PER_FRAGMENT + 1)
 
 
 # How files changed since an index was built
@@ -136,7 +136,7 @@ def indexed(version, **ids):
 def test_a_file_written_anew_is_appended_and_deleted():
     known = indexed(version("a", "b", "c"), all=(0, 1, 2), some=(0, 1))
     larger = FileIdentity(1001, SAME.mtime_ns)
-    present = cover(files("a", "b", "d"), [SAME, larger, SAME], known).present
+    present = compute_coverage(files("a", "b", "d"), [SAME, larger, SAME], known).fragments
     drift = measure_drift(known, ["all"], present)
     assert drift.num_bytes == 3001
     assert drift.indexed == {0: 1000, 1: 1000, 2: 1000}
@@ -149,13 +149,13 @@ def test_a_file_written_anew_is_appended_and_deleted():
     assert not measure_drift(known, ["all", "none"], present).indexed
     # The same change has the same name, another has another.
     later = FileIdentity(1001, SAME.mtime_ns + 1)
-    again = cover(files("a", "b", "d"), [SAME, later, SAME], known).present
+    again = compute_coverage(files("a", "b", "d"), [SAME, later, SAME], known).fragments
     names = measure_drift(known, ["all"], again).appended.keys()
     assert len(names & drift.appended.keys()) == 1 and len(names) == 2
 
 
 def test_a_file_the_catalog_forgot_counts_as_the_others():
     known = indexed(version("a"), all=(0, 7))
-    drift = measure_drift(known, ["all"], cover(files("a"), [SAME], known).present)
+    drift = measure_drift(known, ["all"], compute_coverage(files("a"), [SAME], known).fragments)
     assert (drift.indexed, drift.deleted) == ({0: 1000, 7: 1000}, {"-7": 1000})
     assert drift.appended == {}

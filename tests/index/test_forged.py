@@ -13,18 +13,18 @@ import xxhash
 from helpers import index_folder, rewrite_document
 
 import zonebloom as zb
-from zonebloom.catalog.versions import listed
+from zonebloom.catalog.versions import decode_listing
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.rows import RowTable
-from zonebloom.index.sliced_file import MAGIC, TRAILER, read_directory
+from zonebloom.index.sliced_file import SLICED_MAGIC, TRAILER, read_directory
 from zonebloom.parquet.page_map import PageMap
 
 READERS = {
     "bloomfilter.arrow": lambda buffer: RowTable(buffer, "it"),
     "ranges.arrow": lambda buffer: read_ranges(buffer, "it"),
     "pages.arrow": lambda buffer: PageMap(buffer, "it"),
-    "*-*.arrow": listed,
+    "*-*.arrow": decode_listing,
 }
 
 
@@ -139,7 +139,7 @@ def test_a_directory_of_more_zones_than_filters_is_not_unpacked():
     head = struct.pack("<qdQQQQQQ", 8192, 0.00057, zones, 1, 1, 0, 0, 0)
     numbers = np.array([0, 0, zones, zones, 1], dtype="<u8").tobytes()
     data = head + numbers + bytes(zones // 8)
-    trailer = TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), 2, 0, MAGIC)
+    trailer = TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), 2, 0, SLICED_MAGIC)
     tracemalloc.start()
     with pytest.raises(ValueError, match="no room"):
         read_directory(data, trailer, len(data) + TRAILER.size)

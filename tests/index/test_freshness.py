@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from zonebloom.catalog import freshness
-from zonebloom.catalog.freshness import is_at_rest, last_seen, wait_for_rest
+from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged, wait_until_at_rest
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.files import (
     UNKNOWN_MTIME,
@@ -57,7 +57,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def is_same(path: Path, known: KnownFragment) -> bool:
-    return last_seen(str(path), known, now(path)) is not None
+    return last_known_unchanged(str(path), known, now(path)) is not None
 
 
 def overwrite(path: Path, at: int, mtime_ns: int | None = None) -> None:
@@ -85,7 +85,7 @@ def count_digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_file_at_rest_is_known_by_its_times(file: Path, monkeypatch: pytest.MonkeyPatch):
     known = noted(file)
     asked = count_digests(monkeypatch)
-    assert last_seen(str(file), known, now(file)) == known.seen_at
+    assert last_known_unchanged(str(file), known, now(file)) == known.seen_at
     assert asked == []
 
 
@@ -190,7 +190,7 @@ def test_content_is_compared_once_a_process(file: Path, monkeypatch: pytest.Monk
     later = time.time_ns() + 10 * SECOND
     monkeypatch.setattr(freshness.time, "time_ns", lambda: later)
     for _ in range(3):
-        assert last_seen(str(file), known, now(file)) == later
+        assert last_known_unchanged(str(file), known, now(file)) == later
     assert len(asked) == 1
     file.chmod(0o600)
     assert is_same(file, known) and len(asked) == 2
@@ -200,25 +200,25 @@ def test_a_file_that_cannot_be_read_is_not_known(file: Path):
     known = noted(file)
     identity = now(file)._replace(ctime_ns=1)
     file.unlink()
-    assert last_seen(str(file), known, identity) is None
+    assert last_known_unchanged(str(file), known, identity) is None
 
 
 def test_what_was_noted_before_digests_goes_by_size_and_mtime():
     known = KnownFragment(0, "a", FileIdentity(5, 6), 7)
-    assert last_seen("a", known, FileIdentity(5, 6, 8, "", 9)) == 0
+    assert last_known_unchanged("a", known, FileIdentity(5, 6, 8, "", 9)) == 0
     for other in (FileIdentity(5, 7, 8, "", 9), FileIdentity(4, 6), FileIdentity(5, UNKNOWN_MTIME)):
-        assert last_seen("a", known, other) is None
+        assert last_known_unchanged("a", known, other) is None
 
 
 def test_the_name_a_store_gives_the_content_decides():
     known = KnownFragment(0, "a", FileIdentity(5, 6, 0, "x"), 7, "", 1)
-    assert last_seen("a", known, FileIdentity(5, 6, 0, "x")) == 1
-    assert last_seen("a", known, FileIdentity(5, UNKNOWN_MTIME, 0, "x")) == 1
-    assert last_seen("a", known, FileIdentity(5, 6, 0, "y")) is None
+    assert last_known_unchanged("a", known, FileIdentity(5, 6, 0, "x")) == 1
+    assert last_known_unchanged("a", known, FileIdentity(5, UNKNOWN_MTIME, 0, "x")) == 1
+    assert last_known_unchanged("a", known, FileIdentity(5, 6, 0, "y")) is None
     before = KnownFragment(0, "a", FileIdentity(5, 6), 7)
-    assert last_seen("a", before, FileIdentity(5, 6, 0, "x")) == 0
+    assert last_known_unchanged("a", before, FileIdentity(5, 6, 0, "x")) == 0
     unknown = KnownFragment(0, "a", FileIdentity(5, UNKNOWN_MTIME), 7)
-    assert last_seen("a", unknown, FileIdentity(5, UNKNOWN_MTIME)) is None
+    assert last_known_unchanged("a", unknown, FileIdentity(5, UNKNOWN_MTIME)) is None
 
 
 def test_another_machine_may_see_another_inode():
@@ -236,9 +236,9 @@ def test_a_file_of_a_store_without_tags_is_trusted_once_it_is_at_rest():
     for mtime_ns, rest in ((5 * SECOND, 2 * SECOND), (5 * SECOND + 1, SECOND // 20)):
         identity = FileIdentity(9, mtime_ns)
         early = KnownFragment(0, "a", identity, 7, "", mtime_ns + rest)
-        assert last_seen("a", early, identity) is None
+        assert last_known_unchanged("a", early, identity) is None
         later = early._replace(seen_at=early.seen_at + 1)
-        assert last_seen("a", later, identity) == later.seen_at
+        assert last_known_unchanged("a", later, identity) == later.seen_at
 
 
 def test_a_file_is_at_rest_when_its_times_must_show_a_write():
@@ -257,8 +257,8 @@ def test_a_file_is_at_rest_when_its_times_must_show_a_write():
 def test_waiting_ends_when_files_are_at_rest(file: Path):
     overwrite(file, 0)
     identity = now(file)
-    assert is_at_rest(identity, wait_for_rest([identity]))
+    assert is_at_rest(identity, wait_until_at_rest([identity]))
     began = time.time_ns()
     # A tag needs no rest, and no file is waited for until some future time.
-    wait_for_rest([FileIdentity(1, began + 100 * SECOND, 0, "tag")])
-    assert wait_for_rest([]) - began < SECOND
+    wait_until_at_rest([FileIdentity(1, began + 100 * SECOND, 0, "tag")])
+    assert wait_until_at_rest([]) - began < SECOND

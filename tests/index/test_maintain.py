@@ -18,7 +18,7 @@ from helpers import index_folder, run_python, without_privileges
 
 import zonebloom as zb
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.vacuum import Vacuumed, vacuum
+from zonebloom.catalog.vacuum import Vacuumed, vacuum_catalog
 from zonebloom.errors import CatalogError, CommitConflict, IndexNotUsedWarning
 
 
@@ -114,7 +114,7 @@ def test_refreshes_forget_what_was_replaced_long_enough_ago(lake, options, num_v
     segments = {path.name for path in (index_folder(lake) / "segments").iterdir()}
     assert len(list((index_folder(lake) / "versions").glob("*.json"))) == num_versions
     if num_versions == 1:
-        assert segments == ds.opened.version.folders
+        assert segments == ds.opened.version.segment_names
     assert zb.dataset(lake).validate_index("id_idx", sample="all") == 6
 
 
@@ -130,7 +130,7 @@ class Vacuuming(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stopped.is_set():
-                vacuum(self._catalog, timedelta(0))
+                vacuum_catalog(self._catalog, timedelta(0))
         except Exception as error:  # noqa: BLE001 - handed to the test's thread
             self.error = error
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
-from zonebloom.index.global_filter import GlobalSize
-from zonebloom.index.key_ranges import KeyRange, range_type, ranges_file, read_ranges
+from zonebloom.index.global_filter import GlobalFilterSize
+from zonebloom.index.key_ranges import KeyRangeBuilder, key_range_type, read_ranges, write_ranges
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources import column_batches as columns
 
@@ -47,11 +47,13 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
     parts = [array_of(arrow_type, [*raws[at::3], None]) for at in range(3)]
     parts.append(array_of(arrow_type, [None, None]))
     for part in parts:
-        made = KeyRange(arrow_type)
+        made = KeyRangeBuilder(arrow_type)
         for at in range(len(part)):
             made.add(part.slice(at, 1))
-        found = read_ranges(ranges_file([made.row(7)], arrow_type), "here", arrow_type).to_pylist()
-        values = [v for v in part.cast(range_type(arrow_type)).to_pylist() if v is not None]
+        found = read_ranges(
+            write_ranges([made.to_row(7)], arrow_type), "here", arrow_type
+        ).to_pylist()
+        values = [v for v in part.cast(key_range_type(arrow_type)).to_pylist() if v is not None]
         bounded = [v for v in values if not (isinstance(v, float) and math.isnan(v))]
         assert found[0]["fragment_id"] == 7
         assert found[0]["is_known"]
@@ -70,23 +72,23 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
 
 
 def test_ranges_of_nan_zeros_and_long_text():
-    made = KeyRange(pa.float64())
+    made = KeyRangeBuilder(pa.float64())
     made.add(pa.array([math.nan, None]))
-    assert (made.row(0)["minimum"].as_py(), made.row(0)["has_nan"]) == (None, True)
+    assert (made.to_row(0)["minimum"].as_py(), made.to_row(0)["has_nan"]) == (None, True)
     made.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
-    assert made.row(0)["minimum"].as_py() == -math.inf
-    assert made.row(0)["maximum"].as_py() == 0.0
+    assert made.to_row(0)["minimum"].as_py() == -math.inf
+    assert made.to_row(0)["maximum"].as_py() == 0.0
     # A signaling one, 0x7ff0000000000001, after the greatest value.
     bits = np.array([9.0, 0.0, 1.0, 2.0]).view(np.int64)
     bits[1] = 0x7FF0000000000001
-    signaling = KeyRange(pa.float64())
+    signaling = KeyRangeBuilder(pa.float64())
     signaling.add(pa.array(bits.view(np.float64)))
-    assert signaling.row(0)["maximum"].as_py() == 9.0
-    assert signaling.row(0)["has_nan"]
-    text = KeyRange(pa.string())
+    assert signaling.to_row(0)["maximum"].as_py() == 9.0
+    assert signaling.to_row(0)["has_nan"]
+    text = KeyRangeBuilder(pa.string())
     text.add(pa.array(["a", "b" * 1000]))
-    assert text.row(0)["is_known"] is False
-    assert text.row(0)["maximum"].as_py() is None
+    assert text.to_row(0)["is_known"] is False
+    assert text.to_row(0)["maximum"].as_py() is None
 
 
 def test_key_ranges_of_a_dataset_as_it_is_now(tmp_path: Path):
@@ -156,8 +158,8 @@ def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
         alone.create_scalar_index(name, spark=False)
         key = table[name][7].as_py()
         assert ds.to_table(filter=f"{name} = {key}").num_rows == 2
-        (ours,) = ds.opened.planner.loaded[f"{name}_idx"].tables()
-        (theirs,) = alone.opened.planner.loaded[f"{name}_idx"].tables()
+        (ours,) = ds.opened.planner.loaded_indices[f"{name}_idx"].tables()
+        (theirs,) = alone.opened.planner.loaded_indices[f"{name}_idx"].tables()
         of_second = np.flatnonzero(ours.fragment_ids == 1)
         assert [ours.filter_words(z).tobytes() for z in of_second] == [
             theirs.filter_words(z).tobytes() for z in range(len(theirs))
@@ -234,12 +236,12 @@ def test_global_filter_is_refused_early(tmp_path: Path):
 
 def test_more_keys_are_told_apart_less_well():
     """The largest filter is not refused for a probability nobody asked for."""
-    assert GlobalSize.by_default(1_000_000) == GlobalSize(1_000_000, 0.001)
-    many = GlobalSize.by_default(90_000_000)
-    assert many == GlobalSize(90_000_000, 0.01)
+    assert GlobalFilterSize.default(1_000_000) == GlobalFilterSize(1_000_000, 0.001)
+    many = GlobalFilterSize.default(90_000_000)
+    assert many == GlobalFilterSize(90_000_000, 0.01)
     assert many.num_bytes <= 128 << 20
     with pytest.raises(errors.InvalidArgument, match="over 128 MiB"):
-        _ = GlobalSize(90_000_000, 0.001).num_bytes
+        _ = GlobalFilterSize(90_000_000, 0.001).num_bytes
 
 
 def test_damage_is_noticed(tmp_path: Path):
@@ -263,15 +265,15 @@ def test_damage_is_noticed(tmp_path: Path):
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.integers(-50, 50)), max_size=30), max_size=5))
 def test_ranges_of_runs_put_together(lists):
-    whole, parts = KeyRange(pa.int64()), KeyRange(pa.int64())
+    whole, parts = KeyRangeBuilder(pa.int64()), KeyRangeBuilder(pa.int64())
     for values in lists:
         array = pa.array(values, pa.int64())
-        part = KeyRange(pa.int64())
+        part = KeyRangeBuilder(pa.int64())
         part.add(array)
-        parts.absorb(part)
+        parts.merge(part)
         whole.add(array)
     flat = [v for values in lists for v in values if v is not None]
     for each in (whole, parts):
-        row = each.row(0)
+        row = each.to_row(0)
         assert row["minimum"].as_py() == min(flat, default=None)
         assert row["maximum"].as_py() == max(flat, default=None)

@@ -234,7 +234,7 @@ def test_a_folder_that_a_user_puts_in_the_place_of_a_new_one_stays_roots(users_p
     create_file(
         str(users_place / "data/_zonebloom/segments/x"),
         str(users_place / "data/_zonebloom"),
-        like=str(users_place / "data"),
+        model_folder=str(users_place / "data"),
     ).close()
     assert_untouched(users_place / "data" / "_zonebloom", 0o700)
 
@@ -243,11 +243,11 @@ def test_a_folder_that_a_user_puts_in_the_place_of_a_new_one_stays_roots(users_p
 def test_a_file_is_its_creators_until_its_last_byte(users_place):
     path = users_place / "data" / "_zonebloom" / "segments" / "file"
     base = str(users_place / "data" / "_zonebloom")
-    with create_file(str(path), base, like=str(users_place / "data")) as file:
+    with create_file(str(path), base, model_folder=str(users_place / "data")) as file:
         file.write(b"first")
         assert_untouched(path, 0o600)
         with pytest.raises(FileExistsError):
-            create_file(str(path), base, like=str(users_place / "data"))
+            create_file(str(path), base, model_folder=str(users_place / "data"))
         file.write(b" last")
     assert path.read_bytes() == b"first last"
     assert (path.stat().st_uid, path.stat().st_gid) == (NOBODY, NOBODY)

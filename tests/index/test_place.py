@@ -20,7 +20,7 @@ from helpers import copy_dataset, without_privileges
 
 import zonebloom as zb
 from zonebloom.building import move
-from zonebloom.catalog.place import index_places
+from zonebloom.catalog.place import default_index_folders
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     CommitConflict,
@@ -175,7 +175,7 @@ def test_a_partition_has_its_index_outside_the_whole_dataset(tmp_path):
 
 def test_stores_keep_buckets_apart_and_local_roots_inside():
     def places(root: str, filesystem: pafs.FileSystem = LOCAL) -> tuple[str, ...]:
-        return index_places(filesystem, root)
+        return default_index_folders(filesystem, root)
 
     s3 = pafs.S3FileSystem(region="eu-west-1", anonymous=True)
     assert places("bucket/a", s3) == ("bucket/_zonebloom/a", "bucket/a/_zonebloom")

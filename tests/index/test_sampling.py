@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from zonebloom.advise.sample import draw_zones, estimate_distinct, overlaps, zones_holding
+from zonebloom.advise.sample import (
+    draw_zones,
+    estimate_distinct,
+    estimate_zones_with_key,
+    find_overlaps,
+)
 
 ZONE = 250
 ROWS = 100_000
@@ -54,11 +59,11 @@ def brute_force(values):
 
 def estimates(values, wanted):
     positions = draw_zones(ZONES, wanted)
-    found = overlaps([hashed(values[at * ZONE : (at + 1) * ZONE]) for at in positions])
-    shares = found.rows / found.sizes[:, None]
+    found = find_overlaps([hashed(values[at * ZONE : (at + 1) * ZONE]) for at in positions])
+    shares = found.shared_rows / found.num_rows[:, None]
     return (
         estimate_distinct(found, positions, ZONES, ROWS),
-        zones_holding(shares, found.sizes, positions, ZONES),
+        estimate_zones_with_key(shares, found.num_rows, positions, ZONES),
     )
 
 
@@ -80,12 +85,12 @@ def test_all_zones_give_the_truth(name):
 
 def test_overlaps_count_rows_and_values():
     zones = [[1, 1, 2, 3], [1, 3, 3], [], [4]]
-    found = overlaps([np.array(zone, dtype=np.uint64) for zone in zones])
-    assert found.sizes.tolist() == [4, 3, 0, 1]
-    assert found.distinct.tolist() == [3, 2, 0, 1]
+    found = find_overlaps([np.array(zone, dtype=np.uint64) for zone in zones])
+    assert found.num_rows.tolist() == [4, 3, 0, 1]
+    assert found.num_distinct.tolist() == [3, 2, 0, 1]
     assert found.num_keys == 4
-    assert found.rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
-    assert found.values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert found.shared_rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert found.shared_values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
     assert sorted(found.zone_counts(np.array([0, 1]))) == [1, 2, 2]
 
 
@@ -102,7 +107,7 @@ def test_zones_are_drawn_from_everywhere(num_zones, wanted):
 
 
 def test_nothing_to_compare():
-    found = overlaps([])
+    found = find_overlaps([])
     none = np.empty(0, dtype=np.int64)
     assert estimate_distinct(found, none, 0, 0) == 0
-    assert zones_holding(found.rows, found.sizes, none, 0) == 0.0
+    assert estimate_zones_with_key(found.shared_rows, found.num_rows, none, 0) == 0.0

@@ -144,9 +144,12 @@ def test_filter_no_index_helps_reads_no_index_bytes(tmp_path: Path):
         ds.scanner(filter=filter, scan_stats_callback=stats.append).to_table()
         assert stats[0].index_bytes == 0, filter
         ds.search(filter)
-        assert [each.loaded_bytes for each in ds.opened.planner.loaded.values()] == [0, 0], filter
+        assert [each.loaded_bytes for each in ds.opened.planner.loaded_indices.values()] == [
+            0,
+            0,
+        ], filter
     ds.search("id = 50 AND value = 3")
-    loaded = {name: each.loaded_bytes for name, each in ds.opened.planner.loaded.items()}
+    loaded = {name: each.loaded_bytes for name, each in ds.opened.planner.loaded_indices.items()}
     assert loaded["id_idx"] == ds.index_statistics("id_idx")["num_bytes"]
     assert loaded["name_idx"] == 0
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index import sliced_walk
-from zonebloom.index.rows import TableWriter, read_table, write_rows
+from zonebloom.index.rows import RowTableWriter, read_row_table, write_row_table
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_file import TRAILER
-from zonebloom.index.sliced_merge import merge
-from zonebloom.index.table import Runs, Zones
+from zonebloom.index.sliced_merge import merge_tables
+from zonebloom.index.table import ZoneRuns, Zones
 from zonebloom.sbbf import blocks
 
 LOCAL = pafs.LocalFileSystem()
@@ -40,16 +40,16 @@ def zones_of(count, num_blocks, seed=0, last=ITEMS):
 
 
 def rows_table(path, fragments, items=ITEMS):
-    writer = TableWriter(LOCAL, str(path), items, PROBABILITY)
+    writer = RowTableWriter(LOCAL, str(path), items, PROBABILITY)
     for fragment_id, zones in fragments:
         writer.write(fragment_id, zones)
     done = writer.close()
-    return read_table(LOCAL, str(path), done.num_bytes, done.checksum)
+    return read_row_table(LOCAL, str(path), done.num_bytes, done.checksum)
 
 
 def sliced(path, fragments, tile_zones=4096):
     rows = rows_table(f"{path}.rows", fragments)
-    return merge([rows], LOCAL, str(path), tile_zones)
+    return merge_tables([rows], LOCAL, str(path), tile_zones)
 
 
 def sliced_table(path, fragments, tile_zones=4096, **options):
@@ -77,7 +77,7 @@ def places_both_ways(table, hashed):
 
 def in_rows(rows, hashes):
     hit = np.zeros(len(rows), dtype=bool)
-    blocks.check_any(rows.words, rows.first_words, rows.num_blocks, hashes, hit)
+    blocks.check_filters(rows.words, rows.first_words, rows.num_blocks, hashes, hit)
     return hit
 
 
@@ -179,7 +179,7 @@ def test_the_file_of_rows_comes_back_to_the_byte(tmp_path):
         for at in range(0, len(zones), 8192)
     ]
     rows, table = both(tmp_path, cut)
-    done = write_rows([table], LOCAL, str(tmp_path / "back"))
+    done = write_row_table([table], LOCAL, str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "rows").read_bytes()
     assert (done.num_bytes, done.num_zones) == (rows.num_bytes, 9100)
 
@@ -226,14 +226,14 @@ def test_some_zones_are_located_without_the_others(tmp_path):
 )
 def test_runs_say_any_zones(zones):
     columns = [np.array(column, dtype=np.uint64) for column in zip(*zones, strict=True)]
-    runs = Runs.of(*columns, ITEMS)
+    runs = ZoneRuns.from_zones(*columns, ITEMS)
     found = runs.locate(np.arange(len(zones), dtype=np.int64))
     assert [column.tolist() for column in found] == [column.tolist() for column in columns]
 
 
 def test_zones_of_a_fragment_are_one_run():
     zones = zones_of(1000, 1, last=3)
-    runs = Runs.of(np.zeros(1000, dtype=np.uint64), zones.starts, zones.lengths, ITEMS)
+    runs = ZoneRuns.from_zones(np.zeros(1000, dtype=np.uint64), zones.starts, zones.lengths, ITEMS)
     assert runs.num_zones.tolist() == [1000]
     assert runs.num_rows.tolist() == [9993]
 
@@ -319,7 +319,7 @@ def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
     ]
     sliced(tmp_path / "small", fragments)
     small = SlicedTable(LOCAL, str(tmp_path / "small"))
-    merge([small], LOCAL, str(tmp_path / "large"))
+    merge_tables([small], LOCAL, str(tmp_path / "large"))
     table = SlicedTable(LOCAL, str(tmp_path / "large"))
     key = some_hashes(1)
     found = table.find(key)
@@ -376,9 +376,9 @@ def test_merge_fills_tiles(tmp_path, one_salt):
     more = [rows_table(tmp_path / "second", second), sliced_table(tmp_path / "third", third)]
     for tile_zones in (32, 100, 32768):
         path = str(tmp_path / f"merged-{tile_zones}")
-        done = merge([base, *more], LOCAL, path, tile_zones)
+        done = merge_tables([base, *more], LOCAL, path, tile_zones)
         merged = SlicedTable(LOCAL, path, done.num_bytes, done.checksum)
-        again = merge([merged], LOCAL, str(tmp_path / "again"), tile_zones)
+        again = merge_tables([merged], LOCAL, str(tmp_path / "again"), tile_zones)
         assert (tmp_path / "again").read_bytes() == Path(path).read_bytes()
         assert again.checksum == done.checksum
         sizes = [t.num_zones for t in merged.directory.tiles if t.num_blocks == 8]
@@ -394,7 +394,7 @@ def test_tables_of_unlike_parameters_are_not_merged(tmp_path):
     rows = rows_table(tmp_path / "rows", UNLIKE[:1])
     other = rows_table(tmp_path / "other", UNLIKE[:1], items=11)
     with pytest.raises(InvalidArgument, match="2 sets of parameters"):
-        merge([rows, other], LOCAL, str(tmp_path / "merged"))
+        merge_tables([rows, other], LOCAL, str(tmp_path / "merged"))
 
 
 # Damage
@@ -517,7 +517,7 @@ def test_a_damaged_tile_loses_no_row_and_is_reported_once(sound, count, remote):
         with pytest.raises(CorruptIndex, match="bit rows are damaged"):
             use()
     with pytest.raises(CorruptIndex, match="damaged"):
-        merge([silent], LOCAL, str(path.with_name("merged")))
+        merge_tables([silent], LOCAL, str(path.with_name("merged")))
 
 
 @given(st.integers(0, 2**30), st.integers(0, 7))
@@ -651,13 +651,13 @@ def test_a_file_of_version_1_answers_as_it_did(tmp_path):
     assert table.has_null.tolist() == [n % 3 == 0 for n in [*range(70), *range(5)]]
     filters = list(golden_filters())
     # A file made of it is of the version of today, with the same bits.
-    done = merge([table], LOCAL, str(tmp_path / "merged"))
+    done = merge_tables([table], LOCAL, str(tmp_path / "merged"))
     merged = SlicedTable(LOCAL, str(tmp_path / "merged"), done.num_bytes, done.checksum)
     merged.verify()
-    written = write_rows([table], LOCAL, str(tmp_path / "rows"))
+    written = write_row_table([table], LOCAL, str(tmp_path / "rows"))
     for each in (table, merged):
         filters_now = filters_of(each)
-        rows = read_table(LOCAL, str(tmp_path / "rows"), written.num_bytes, written.checksum)
+        rows = read_row_table(LOCAL, str(tmp_path / "rows"), written.num_bytes, written.checksum)
         hashes = hashes_of([value for values, _ in filters for value in values])
         for zone, (_, wanted) in enumerate(filters):
             assert filters_now[zone] == wanted

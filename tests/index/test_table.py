@@ -13,12 +13,12 @@ from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zonebloom.base.version import stamped
-from zonebloom.building.zones import train
+from zonebloom.base.version import with_format_version
+from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import CorruptIndex
 from zonebloom.index import rows as rows_module
-from zonebloom.index.rows import RowTable, TableWriter, read_table
+from zonebloom.index.rows import RowTable, RowTableWriter, read_row_table
 from zonebloom.index.table import FIELDS, table_schema, to_batch
 from zonebloom.sbbf import blocks
 
@@ -28,11 +28,11 @@ PARAMETERS = ZoneParameters(10, 0.01)
 
 def zones_of(count, first=0, parameters=PARAMETERS):
     numbers = [None if n % 13 == 0 else n for n in range(first, first + count)]
-    return list(train([pa.array(numbers, pa.int64())], parameters))
+    return list(train_zones([pa.array(numbers, pa.int64())], parameters))
 
 
 def write(path, fragments, parameters=PARAMETERS):
-    writer = TableWriter(LOCAL, str(path), parameters.number_of_items, parameters.probability)
+    writer = RowTableWriter(LOCAL, str(path), parameters.number_of_items, parameters.probability)
     for fragment_id, runs in fragments:
         for zones in runs:
             writer.write(fragment_id, zones)
@@ -48,7 +48,7 @@ def written(tmp_path):
 
 
 def opened(path, done):
-    return read_table(LOCAL, str(path), done.num_bytes, done.checksum)
+    return read_row_table(LOCAL, str(path), done.num_bytes, done.checksum)
 
 
 def stored(columns, schema=None):
@@ -115,7 +115,7 @@ def test_the_file_is_an_uncompressed_ipc_file_any_arrow_reads(written):
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_file(source).read_all()
     table.validate(full=True)
-    assert table.schema.equals(stamped(table_schema(10, 0.01)), check_metadata=True)
+    assert table.schema.equals(with_format_version(table_schema(10, 0.01)), check_metadata=True)
     runs = [(fragment, zones) for fragment, part in fragments for zones in part]
     assert table["fragment_id"].to_pylist() == [f for f, zones in runs for _ in range(len(zones))]
     for name, attribute in [
@@ -196,7 +196,7 @@ def test_the_kernel_looks_values_up_where_the_file_lies(written):
     table = opened(path, done)
     hit = np.zeros(len(table), dtype=bool)
     hashes = np.array([xxhash.xxh64_intdigest((1005).to_bytes(8, "little"))], dtype=np.uint64)
-    blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
+    blocks.check_filters(table.words, table.first_words, table.num_blocks, hashes, hit)
     assert hit[10]
     assert hit.sum() < 4
 
@@ -216,7 +216,7 @@ def test_a_file_is_read_into_memory_once(tmp_path):
 def test_a_file_that_is_not_local_is_read_the_same(written):
     path, done, _ = written
     elsewhere = pafs.SubTreeFileSystem(str(path.parent), LOCAL)
-    table = read_table(elsewhere, path.name, done.num_bytes, done.checksum)
+    table = read_row_table(elsewhere, path.name, done.num_bytes, done.checksum)
     assert table.to_table().equals(opened(path, done).to_table())
 
 
@@ -236,7 +236,7 @@ def test_filters_may_differ_in_size_from_zone_to_zone():
 
 
 def test_an_aborted_file_is_no_table(tmp_path):
-    writer = TableWriter(LOCAL, str(tmp_path / "t"), 10, 0.01)
+    writer = RowTableWriter(LOCAL, str(tmp_path / "t"), 10, 0.01)
     writer.write(0, zones_of(50)[0])
     writer.abort()
     with pytest.raises(CorruptIndex):
@@ -256,7 +256,7 @@ def is_within_bounds(table):
     assert (table.starts <= np.uint64(1 << 32) - table.lengths).all()
     hit = np.zeros(len(table), dtype=bool)
     hashes = np.array([0, 2**64 - 1], dtype=np.uint64)
-    blocks.check_any(table.words, table.first_words, table.num_blocks, hashes, hit)
+    blocks.check_filters(table.words, table.first_words, table.num_blocks, hashes, hit)
 
 
 def check_survives(data):
@@ -289,7 +289,7 @@ def test_every_truncation_is_found(written):
         with pytest.raises(CorruptIndex):
             opened(path, done)
         with pytest.raises(CorruptIndex):
-            read_table(LOCAL, str(path), size, None)
+            read_row_table(LOCAL, str(path), size, None)
         check_survives(data[:size])
 
 
@@ -321,7 +321,7 @@ def test_a_grown_file_is_found(written):
 def test_a_missing_file_is_found(tmp_path):
     for filesystem in (LOCAL, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)):
         with pytest.raises(CorruptIndex, match=r"cannot open .*build the index again"):
-            read_table(filesystem, str(tmp_path / "none"), 100, None)
+            read_row_table(filesystem, str(tmp_path / "none"), 100, None)
 
 
 # Tables made to deceive

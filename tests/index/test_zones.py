@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonebloom.building import zones as zones_module
-from zonebloom.building.zones import train
+from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import InvalidArgument, UnsupportedType
 from zonebloom.index.table import Zones
@@ -67,7 +67,7 @@ rows = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=60)
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
 def test_zones_of_every_type_equal_the_reference(arrow_type):
     array, encoded = sample(arrow_type)
-    assert listed(train([array], SMALL)) == expected(encoded, SMALL)
+    assert listed(train_zones([array], SMALL)) == expected(encoded, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_zones_of_every_type_equal_the_reference(arrow_type):
 )
 def test_zones_of_encoded_and_sliced_arrays_equal_the_plain_ones(make):
     array = pa.array([None if i % 11 == 5 else f"N{i % 30}" for i in range(100)])
-    assert listed(train([make(array)], SMALL)) == listed(train([array], SMALL))
+    assert listed(train_zones([make(array)], SMALL)) == listed(train_zones([array], SMALL))
 
 
 @given(rows, st.data(), st.integers(1, 9), st.sampled_from(["log2", "exact"]))
@@ -93,7 +93,7 @@ def test_any_batches_give_the_zones_of_the_reference(numbers, data, items, sizin
     parameters = ZoneParameters(items, 0.05, sizing)
     cuts = data.draw(st.lists(st.integers(0, len(numbers)), max_size=6))
     batches = pieces(pa.array(numbers, pa.int64()), cuts)
-    assert listed(train(batches, parameters)) == expected(encode(numbers), parameters)
+    assert listed(train_zones(batches, parameters)) == expected(encode(numbers), parameters)
 
 
 @given(rows, st.integers(1, 5), st.integers(1, 4))
@@ -103,7 +103,7 @@ def test_small_buffers_give_the_same_zones(numbers, items, capacity):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
         patch.setattr(zones_module, "_HASH_ROWS", 3)
-        runs = list(train([pa.array(numbers, pa.int64())], parameters))
+        runs = list(train_zones([pa.array(numbers, pa.int64())], parameters))
     assert all(len(run) <= capacity for run in runs)
     assert listed(runs) == expected(encode(numbers), parameters)
 
@@ -112,7 +112,7 @@ def test_zones_yielded_early_are_not_touched_later():
     parameters = ZoneParameters(2, 0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zones_module, "_BUFFER_BYTES", parameters.filter_bytes)
-        runs = train([pa.array([None, 1, 2, 3])], parameters)
+        runs = train_zones([pa.array([None, 1, 2, 3])], parameters)
         first = next(runs)
         before = listed([first])
         rest = list(runs)
@@ -126,7 +126,7 @@ def test_three_times_ten_thousand_rows():
     parameters = ZoneParameters()
     array = pa.array(numbers, pa.int64())
     batches = [array.slice(at, 10_000) for at in (0, 10_000, 20_000)]
-    found = listed(train(batches, parameters))
+    found = listed(train_zones(batches, parameters))
     assert [zone[:2] for zone in found] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
     assert found == expected(encode(numbers), parameters)
 
@@ -134,7 +134,7 @@ def test_three_times_ten_thousand_rows():
 def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
     def lengths(count):
         array = pa.array(range(count), pa.int64())
-        return [run.lengths.tolist() for run in train([array], SMALL)]
+        return [run.lengths.tolist() for run in train_zones([array], SMALL)]
 
     assert lengths(20) == [[7, 7, 6]]
     assert lengths(21) == [[7, 7, 7]]
@@ -142,13 +142,13 @@ def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
 
 
 def test_zero_rows_give_no_zone():
-    assert list(train([], SMALL)) == []
-    assert list(train([pa.array([], pa.int64())], SMALL)) == []
+    assert list(train_zones([], SMALL)) == []
+    assert list(train_zones([pa.array([], pa.int64())], SMALL)) == []
 
 
 def test_all_null_zones_have_empty_filters():
     array = pa.concat_arrays([pa.nulls(7, pa.int64()), pa.array(range(7)), pa.nulls(3, pa.int64())])
-    found = listed(train([array], SMALL))
+    found = listed(train_zones([array], SMALL))
     empty = bytes(SMALL.filter_bytes)
     assert [(null, data == empty) for *_, null, data in found] == [
         (True, True),
@@ -159,7 +159,7 @@ def test_all_null_zones_have_empty_filters():
 
 def test_types_are_refused_before_a_zone_is_made():
     with pytest.raises(UnsupportedType):
-        list(train([pa.array([True])], SMALL))
+        list(train_zones([pa.array([True])], SMALL))
 
 
 def test_number_of_zones():

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.parquet.file_layout import FilePages, Pages
+from zonebloom.parquet.file_layout import FilePages, PageLocations
 from zonebloom.parquet.footer import (
     TAIL_BYTES,
     footer_length,
@@ -23,18 +23,18 @@ from zonebloom.parquet.footer import (
 from zonebloom.parquet.key_filter import KeyFilter
 from zonebloom.parquet.key_set import KeySet
 from zonebloom.parquet.leaf_reader import LeafReader, PageTable
-from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, schema_leaves
+from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_types
 from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.row_group_reader import RowGroupReader
 from zonebloom.storage.files import FileIdentity
 from zonebloom.values.literal import Unanswerable
-from zonebloom.values.probe import forms_of
+from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
 
 # Decimals of 76 digits are more than the default context keeps.
 _WIDE = Context(prec=80)
 
-Located = Callable[[int, int], Pages | None]
+Located = Callable[[int, int], PageLocations | None]
 
 
 class File:
@@ -56,7 +56,7 @@ class File:
         self.requests += ranges
         return [self.data[start:stop] for start, stop in ranges]
 
-    def indexed(self, group: int, leaf: int) -> Pages | None:
+    def indexed(self, group: int, leaf: int) -> PageLocations | None:
         """Locations out of the OffsetIndex."""
         row_group = self.footer.row_groups[group]
         chunk = row_group.chunks[leaf]
@@ -65,12 +65,12 @@ class File:
         data = self.data[chunk.index_start : chunk.index_start + chunk.index_bytes]
         return parse_offset_index(data, chunk, row_group.num_rows)
 
-    def walked(self, group: int, leaf: int) -> Pages | None:
+    def walked(self, group: int, leaf: int) -> PageLocations | None:
         """Locations by the page headers."""
         row_group = self.footer.row_groups[group]
         return walk_pages(self.read, row_group.chunks[leaf], row_group.num_rows)
 
-    def nowhere(self, group: int, leaf: int) -> Pages | None:
+    def nowhere(self, group: int, leaf: int) -> PageLocations | None:
         """No locations: chunks are read whole."""
         return None
 
@@ -88,7 +88,7 @@ class File:
         found = {}
         for field in fields:
             numbers = schema.field_leaves[field]
-            leaf = schema_leaves(schema)[numbers[0]] if len(numbers) == 1 else None
+            leaf = leaf_types(schema)[numbers[0]] if len(numbers) == 1 else None
             if len(schema.leaves[numbers[0]].path) > 1:
                 leaf = None
             pages = None if leaf is None else located(group, numbers[0])
@@ -178,9 +178,9 @@ def check_found(
             keys = {values[row] for row in at}
             try:
                 forms = [
-                    form for row in at for form in forms_of(column.leaf.arrow_type, plain[row])
+                    form for row in at for form in byte_forms(column.leaf.arrow_type, plain[row])
                 ]
-                found = LeafReader(file).find(
+                found = LeafReader(file).find_rows(
                     PageTable([column]), KeySet(column.leaf, forms), nulls, rows
                 )
             except (Unanswerable, Undecodable):
@@ -195,7 +195,7 @@ def check_found(
             assert found.tolist() == expected, (whole.column_names[field], group, rows, keys, nulls)
             if at and is_hashed(plain.type):
                 filter_ = KeyFilter(column.leaf, pa.array([plain[row] for row in at], plain.type))
-                found = LeafReader(file).find(PageTable([column]), filter_, nulls, rows)
+                found = LeafReader(file).find_rows(PageTable([column]), filter_, nulls, rows)
                 extra = set(found.tolist()) - set(expected)
                 assert found.size - len(extra) == len(expected)
                 assert len({values[row] for row in extra}) <= 2 + len(set(values)) / 50

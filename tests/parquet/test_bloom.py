@@ -20,7 +20,7 @@ from spark_data import settings
 
 from zonebloom.errors import FragmentUnreadable, IndexNotUsedWarning
 from zonebloom.parquet.embedded_filters import EmbeddedFilters
-from zonebloom.parquet.thrift import Reader, integer
+from zonebloom.parquet.thrift import ThriftReader, encode_integer
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Not, Or, Unknown
 from zonebloom.sbbf.filter import Sbbf
 
@@ -78,14 +78,14 @@ def check_keeps_present_drops_absent(
         rows = [i for i in range(len(values)) if values[i].is_valid]
         for row in rng.sample(rows, min(keys, len(rows))):
             predicate = equals(name, values[row])
-            kept = filters.row_groups(predicate, schema)
+            kept = filters.candidate_row_groups(predicate, schema)
             assert kept is None or group in kept, (name, values[row])
             one_of = IsIn(predicate.column, values.slice(row, 1))
-            kept = filters.row_groups(one_of, schema)
+            kept = filters.candidate_row_groups(one_of, schema)
             assert kept is None or group in kept, (name, values[row])
             if answers and not _is_nan(values[row]):
                 assert kept is not None, (name, values[row])
-    kept = [filters.row_groups(equals(name, value), schema) for value in absent]
+    kept = [filters.candidate_row_groups(equals(name, value), schema) for value in absent]
     if not answers:
         assert kept == [None] * len(absent)
     elif absent:
@@ -155,10 +155,13 @@ def test_small_integers_are_hashed_as_int32(tmp_path):
         ("w", -1, False),
         ("w", 8, False),
     ]:
-        assert filters.row_groups(equals(name, value), schema) == [0] * found, (name, value)
-    assert filters.row_groups(equals("i", 5.0), schema) == [0]
-    assert filters.row_groups(equals("i", 5.5), schema) == []
-    assert filters.row_groups(equals("i", "5"), schema) is None
+        assert filters.candidate_row_groups(equals(name, value), schema) == [0] * found, (
+            name,
+            value,
+        )
+    assert filters.candidate_row_groups(equals("i", 5.0), schema) == [0]
+    assert filters.candidate_row_groups(equals("i", 5.5), schema) == []
+    assert filters.candidate_row_groups(equals("i", "5"), schema) is None
 
 
 def test_zeros_nan_and_nulls(tmp_path):
@@ -168,17 +171,17 @@ def test_zeros_nan_and_nulls(tmp_path):
             path = write(tmp_path / "f.parquet", v=pa.array(array, arrow_type))
             filters, schema = open_filters(path), pq.read_schema(path)
             for zero in (0.0, -0.0, 0, Decimal(0)):
-                assert filters.row_groups(equals("v", zero), schema) == [0]
-            assert filters.row_groups(equals("v", 2.0), schema) == []
-            assert filters.row_groups(equals("v", nan), schema) is None
+                assert filters.candidate_row_groups(equals("v", zero), schema) == [0]
+            assert filters.candidate_row_groups(equals("v", 2.0), schema) == []
+            assert filters.candidate_row_groups(equals("v", nan), schema) is None
             both = IsIn(("v",), pa.array([2.0, nan]))
-            assert filters.row_groups(both, schema) is None
-            assert filters.row_groups(IsNull(("v",)), schema) is None
+            assert filters.candidate_row_groups(both, schema) is None
+            assert filters.candidate_row_groups(IsNull(("v",)), schema) is None
             with_null = IsIn(("v",), pa.array([2.0]), null_matches=True)
-            assert filters.row_groups(with_null, schema) is None
+            assert filters.candidate_row_groups(with_null, schema) is None
             # 0.1 is none of float32's values: an engine would round one of the two.
             expected = [] if arrow_type == pa.float64() else None
-            assert filters.row_groups(equals("v", 0.1), schema) == expected
+            assert filters.candidate_row_groups(equals("v", 0.1), schema) == expected
 
 
 def test_columns_filter_and_nested_leaves(tmp_path):
@@ -195,10 +198,12 @@ def test_columns_filter_and_nested_leaves(tmp_path):
     found = filters.columns()
     assert [each.path for each in found] == [("s", "x"), ("s", "y.z"), ("l", "list", "element")]
     assert found[0].row_groups == 2 and found[0].num_bytes > 0
-    kept = [filters.row_groups(equals("s.x", i), schema) for i in range(200, 400) if i % 3]
+    kept = [
+        filters.candidate_row_groups(equals("s.x", i), schema) for i in range(200, 400) if i % 3
+    ]
     assert all(1 in groups for groups in kept)
-    assert filters.row_groups(equals("s.x", 250), schema) == [1]
-    assert filters.row_groups(Equals(("s", "y.z"), pa.scalar("250")), schema) == [1]
+    assert filters.candidate_row_groups(equals("s.x", 250), schema) == [1]
+    assert filters.candidate_row_groups(Equals(("s", "y.z"), pa.scalar("250")), schema) == [1]
     for column in [
         ("l",),
         ("l", "list", "element"),
@@ -208,7 +213,7 @@ def test_columns_filter_and_nested_leaves(tmp_path):
         ("s", "y", "z"),
         ("s",),
     ]:
-        assert filters.row_groups(Equals(column, pa.scalar(250)), schema) is None
+        assert filters.candidate_row_groups(Equals(column, pa.scalar(250)), schema) is None
 
 
 def test_types_of_the_dataset_other_than_the_files(tmp_path):
@@ -224,7 +229,9 @@ def test_types_of_the_dataset_other_than_the_files(tmp_path):
     filters = open_filters(path)
 
     def ask(name, arrow_type, value, literal_type=None):
-        return filters.row_groups(equals(name, value, literal_type), pa.schema({name: arrow_type}))
+        return filters.candidate_row_groups(
+            equals(name, value, literal_type), pa.schema({name: arrow_type})
+        )
 
     assert (ask("i", pa.int64(), 300), ask("i", pa.int64(), 301)) == ([0], [])
     assert ask("i", pa.int64(), 2**40) == []
@@ -292,7 +299,7 @@ def test_and_or_not_are_sound_over_row_groups(tmp_path):
         (IsIn(("a",), pa.array(rows)), every),
         (IsIn(("a",), pa.array(range(10**6, 10**6 + 70))), []),
     ]:
-        assert filters.row_groups(predicate, schema) == expected, predicate
+        assert filters.candidate_row_groups(predicate, schema) == expected, predicate
 
 
 def test_a_lookup_reads_headers_and_single_blocks(tmp_path):
@@ -306,14 +313,14 @@ def test_a_lookup_reads_headers_and_single_blocks(tmp_path):
     filters = EmbeddedFilters(len(data), read)
     schema = pq.read_schema(path)
     asked.clear()
-    assert filters.row_groups(And((equals("v", 5), UNKNOWN)), schema) == [0]
+    assert filters.candidate_row_groups(And((equals("v", 5), UNKNOWN)), schema) == [0]
     assert sum(b - a for a, b in asked) <= 4 * (64 + 3 * 32)
     asked.clear()
-    assert filters.row_groups(equals("v", 205), schema) == [1]
+    assert filters.candidate_row_groups(equals("v", 205), schema) == [1]
     assert sum(b - a for a, b in asked) == 4 * 32
     asked.clear()
-    assert filters.row_groups(Or((equals("v", 205), UNKNOWN)), schema) is None
-    assert filters.row_groups(equals("v", 5.5), schema) == []
+    assert filters.candidate_row_groups(Or((equals("v", 205), UNKNOWN)), schema) is None
+    assert filters.candidate_row_groups(equals("v", 5.5), schema) == []
     assert asked == []
 
 
@@ -372,9 +379,14 @@ def test_duckdb(tmp_path):
         check_keeps_present_drops_absent(path, name, absent)
     schema = pq.read_schema(path)
     for zero in (0.0, -0.0):
-        assert open_filters(path).row_groups(equals("zeros", zero), schema) == [0, 1, 2, 3]
+        assert open_filters(path).candidate_row_groups(equals("zeros", zero), schema) == [
+            0,
+            1,
+            2,
+            3,
+        ]
     day = pa.scalar(datetime.date(2000, 1, 1) + datetime.timedelta(days=205))
-    assert open_filters(path).row_groups(equals("day", day), schema) == [2]
+    assert open_filters(path).candidate_row_groups(equals("day", day), schema) == [2]
 
 
 SPARK_COLUMNS = [
@@ -497,20 +509,20 @@ def lying(whole: bytes, claims: dict) -> bytes:
     """A file in which some row groups' first chunk claims another (offset, length)."""
 
     def change(footer: bytes) -> bytes:
-        groups = Reader(footer).struct()[4]
+        groups = ThriftReader(footer).read_struct()[4]
         for group in sorted(claims, reverse=True):
             chunk = groups[group][1][0][3]
             start, length = chunk[14], chunk[15]
-            old = integer(start) + b"\x15" + integer(length)
+            old = encode_integer(start) + b"\x15" + encode_integer(length)
             at = footer.index(old, chunk.start, chunk.stop)
             after = footer[at + len(old) :]
             start, length = claims[group](start, length)
-            new = integer(start)
+            new = encode_integer(start)
             if length is None:
                 # The next field's number is counted from this one's.
                 after = bytes([after[0] + 0x10 if after[0] else 0]) + after[1:]
             else:
-                new += b"\x15" + integer(length)
+                new += b"\x15" + encode_integer(length)
             footer = footer[:at] + new + after
         return footer
 
@@ -548,11 +560,11 @@ def test_a_lying_claim_loses_no_row_group(tmp_path, claim, message):
     schema = pq.read_schema(path)
     filters = open_filters(lying(path.read_bytes(), {1: claim}))
     with pytest.warns(IndexNotUsedWarning, match=message):
-        assert 1 in filters.row_groups(equals("v", 5), schema)
-    assert 1 in filters.row_groups(equals("v", 205), schema)
-    assert 1 in filters.row_groups(IsIn(("v",), pa.array(range(5000, 5100))), schema)
-    assert filters.row_groups(equals("v", 700), schema)[-1] == 3
-    assert 3 not in filters.row_groups(equals("v", 5), schema)
+        assert 1 in filters.candidate_row_groups(equals("v", 5), schema)
+    assert 1 in filters.candidate_row_groups(equals("v", 205), schema)
+    assert 1 in filters.candidate_row_groups(IsIn(("v",), pa.array(range(5000, 5100))), schema)
+    assert filters.candidate_row_groups(equals("v", 700), schema)[-1] == 3
+    assert 3 not in filters.candidate_row_groups(equals("v", 5), schema)
 
 
 def test_lengths_may_be_absent(tmp_path):
@@ -561,7 +573,7 @@ def test_lengths_may_be_absent(tmp_path):
     filters = open_filters(lying(path.read_bytes(), claims))
     assert filters.columns() == open_filters(path).columns()
     for row in range(0, 800, 50):
-        assert filters.row_groups(equals("v", row), pq.read_schema(path)) == [row // 200]
+        assert filters.candidate_row_groups(equals("v", row), pq.read_schema(path)) == [row // 200]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -575,8 +587,8 @@ def test_filters_that_changed_places_are_found_out_by_the_statistics(tmp_path, w
     filters, schema = open_filters(data), pq.read_schema(path)
     values = pa.array([5, *range(10**6, 10**6 + 100 * whole)])
     with pytest.warns(IndexNotUsedWarning, match="lacks a bound"):
-        assert filters.row_groups(IsIn(("v",), values), schema) == [0, 1]
-    assert filters.row_groups(equals("v", 205), schema) == [0, 1]
+        assert filters.candidate_row_groups(IsIn(("v",), values), schema) == [0, 1]
+    assert filters.candidate_row_groups(equals("v", 205), schema) == [0, 1]
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), FragmentUnreadable("gone")])
@@ -594,7 +606,7 @@ def test_reads_that_fail(tmp_path, error, sound):
 
     filters = EmbeddedFilters(path.stat().st_size, read)
     with pytest.warns(IndexNotUsedWarning, match="gone"):
-        kept = filters.row_groups(equals("v", 5), pq.read_schema(path))
+        kept = filters.candidate_row_groups(equals("v", 5), pq.read_schema(path))
     assert kept == [0, 1, 2, 3]
     assert len(filters.columns()) == (sound == 2)
 
@@ -607,7 +619,7 @@ def test_a_header_that_claims_much_reads_little(tmp_path):
     data[at : at + len(huge)] = huge
     filters = open_filters(lying(bytes(data), {1: lambda at, n: (at, None)}))
     with pytest.warns(IndexNotUsedWarning, match="not as long"):
-        assert filters.row_groups(equals("v", 5), pq.read_schema(path)) == [0, 1]
+        assert filters.candidate_row_groups(equals("v", 5), pq.read_schema(path)) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -646,7 +658,7 @@ def test_flipped_bytes_lose_no_row_group(tmp_path, arrow_type):
                     value = table["v"][row]
                     if not value.is_valid:
                         continue
-                    kept = filters.row_groups(Equals(("v",), value), schema)
+                    kept = filters.candidate_row_groups(Equals(("v",), value), schema)
                     answered += kept is not None
                     assert kept is None or group in kept
     assert answered > 1000
@@ -669,7 +681,7 @@ def test_statistics_of_a_wrong_size_do_not_end_the_process(tmp_path):
 
     data = with_footer(path.read_bytes(), shorter)
     filters, schema = open_filters(data), pq.read_schema(path)
-    assert filters.row_groups(equals("v", 5), schema) == [0]
+    assert filters.candidate_row_groups(equals("v", 5), schema) == [0]
 
 
 def test_encrypted_columns_have_no_filters(tmp_path):
@@ -692,7 +704,7 @@ def test_encrypted_columns_have_no_filters(tmp_path):
         writer.write_table(table)
     filters = open_filters(path)
     assert filters.columns() == []
-    assert filters.row_groups(equals("a", 5), table.schema) is None
+    assert filters.candidate_row_groups(equals("a", 5), table.schema) is None
 
 
 def test_damaged_footers_raise_nothing(tmp_path):
@@ -719,7 +731,7 @@ def test_damaged_footers_raise_nothing(tmp_path):
             warnings.simplefilter("ignore", IndexNotUsedWarning)
             filters = open_filters(bytes(data))
             filters.columns()
-            filters.row_groups(Or((equals("v", "5"), equals("w", 5))), schema)
+            filters.candidate_row_groups(Or((equals("v", "5"), equals("w", 5))), schema)
     assert opened > 100
 
 
@@ -734,7 +746,7 @@ def test_wide_values_and_int96_are_left_alone(tmp_path):
     )
     filters = open_filters(path)
     assert filters.columns()[0].row_groups == 1
-    assert filters.row_groups(equals("t", stamps[0]), pq.read_schema(path)) is None
+    assert filters.candidate_row_groups(equals("t", stamps[0]), pq.read_schema(path)) is None
 
 
 def test_negative_and_wide_decimals_are_big_endian(tmp_path):
@@ -743,11 +755,11 @@ def test_negative_and_wide_decimals_are_big_endian(tmp_path):
         path = write(tmp_path / "f.parquet", v=pa.array(values, arrow_type))
         filters, schema = open_filters(path), pq.read_schema(path)
         for value in values:
-            assert filters.row_groups(equals("v", value), schema) == [0]
-        assert filters.row_groups(equals("v", Decimal("0.01")), schema) == []
-        assert filters.row_groups(equals("v", Decimal("0.001")), schema) == []
-        assert filters.row_groups(equals("v", 0), schema) == [0]
-        assert filters.row_groups(IsIn(("v",), pa.array([7, 8])), schema) == []
+            assert filters.candidate_row_groups(equals("v", value), schema) == [0]
+        assert filters.candidate_row_groups(equals("v", Decimal("0.01")), schema) == []
+        assert filters.candidate_row_groups(equals("v", Decimal("0.001")), schema) == []
+        assert filters.candidate_row_groups(equals("v", 0), schema) == [0]
+        assert filters.candidate_row_groups(IsIn(("v",), pa.array([7, 8])), schema) == []
 
 
 def test_values_hashed_are_the_physical_ones(tmp_path):

@@ -30,7 +30,7 @@ import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency
 from zonebloom.parquet.decrypted_file import DecryptedFile
-from zonebloom.sources.discovery import open_source
+from zonebloom.sources.discovery import discover_source
 from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.storage import encryption as sealed
 from zonebloom.storage.files import ReadCounter, identities
@@ -105,7 +105,7 @@ def by_one(**options: Any) -> Any:
 
 def read(path: Path, keys: zb.ParquetKeys, names=NAMES, wanted=None, filesystem=None):
     """Rows by pages, or FragmentUnreadable, and the bytes read."""
-    source = open_source(str(path), "parquet", filesystem, None, rows().schema, keys)
+    source = discover_source(str(path), "parquet", filesystem, None, rows().schema, keys)
     source, counter = replace(source, file_format=None, parquet_keys=keys), ReadCounter()
     (identity,) = source.identities()
     reader = open_rows(source, source.fragments[0], present(identity), None, counter)
@@ -364,7 +364,7 @@ def test_of_other_sources_none_are_taken(tmp_path):
 
 
 def test_without_cryptography_it_is_named(monkeypatch):
-    sealed.cipher.cache_clear()
+    sealed.aes_gcm.cache_clear()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(MissingDependency, match=r"zonebloom\[encryption\]"):
         zb.ParquetKeys(KEY)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from e2e_helpers import build
 
 import zonebloom as zb
-from zonebloom.parquet.dictionaries import DICTIONARIES, Dictionaries, Dictionary
+from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary, DictionaryCache
 from zonebloom.parquet.leaf_type import INT64, LeafType
 from zonebloom.sbbf.numpy_budget import NUMPY
 
@@ -30,7 +30,7 @@ def page(values: np.ndarray) -> np.ndarray:
 def test_the_least_used_goes_first() -> None:
     made = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
     assert [one.num_bytes for one in made] == [800] * 3
-    kept = Dictionaries(max_bytes=2 * 800)
+    kept = DictionaryCache(max_bytes=2 * 800)
     for number in (0, 1, 0, 2):
         assert kept.get(number, lambda number=number: made[number]) is made[number]
     assert kept.num_bytes == 2 * 800
@@ -52,7 +52,7 @@ def test_values_of_a_file_that_took_the_place_of_another(tmp_path: Path) -> None
         os.replace(tmp_path / "new", path)
         ds = zb.dataset(path, index_dir=str(tmp_path / "index"))
         build(ds, "id", replace=True)
-        before = DICTIONARIES.num_bytes
+        before = DICTIONARY_CACHE.num_bytes
         assert ds.lookup("id", [42])["name"].to_pylist() == [f"{name} 2"]
-        assert DICTIONARIES.num_bytes > before
+        assert DICTIONARY_CACHE.num_bytes > before
         assert ds.lookup("id", [43])["name"].to_pylist() == [f"{name} 3"]

@@ -12,9 +12,17 @@ import pytest
 from parquet.parquet_helpers import File, written
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.file_layout import Chunk
-from zonebloom.parquet.footer import checked_pages, footer_length, parse_footer
-from zonebloom.parquet.thrift import I64, LIST, STRUCT, Reader, integer, listed, struct
+from zonebloom.parquet.file_layout import ColumnChunk
+from zonebloom.parquet.footer import checked_locations, footer_length, parse_footer
+from zonebloom.parquet.thrift import (
+    I64,
+    LIST,
+    STRUCT,
+    ThriftReader,
+    encode_integer,
+    encode_list,
+    encode_struct,
+)
 
 TABLE = pa.table(
     {
@@ -41,7 +49,7 @@ def test_agrees_with_pyarrow(data):
         tuple(metadata.row_group(0).column(i).path_in_schema.split("."))
         for i in range(metadata.num_columns)
     ]
-    assert [each.repeated for each in footer.schema.leaves] == [False, True, False, False, False]
+    assert [each.is_repeated for each in footer.schema.leaves] == [False, True, False, False, False]
     assert footer.schema.field_leaves == (range(1), range(1, 2), range(2, 4), range(4, 5))
     for number, group in enumerate(footer.row_groups):
         assert group.num_rows == metadata.row_group(number).num_rows
@@ -103,28 +111,32 @@ def rewritten(data: bytes, **changed: bytes) -> bytes:
     """A footer with other fields: ``f3=integer(5)`` sets num_rows."""
     length = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - length : -8]
-    raw = Reader(footer).struct()
+    raw = ThriftReader(footer).read_struct()
     elements = [footer[each.start : each.stop] for each in raw[2]]
     groups = [footer[each.start : each.stop] for each in raw[4]]
     kinds = {1: 5, 2: LIST, 3: I64, 4: LIST}
     values = {
-        1: integer(raw[1]),
-        2: listed(STRUCT, elements),
-        3: integer(raw[3]),
-        4: listed(STRUCT, groups),
+        1: encode_integer(raw[1]),
+        2: encode_list(STRUCT, elements),
+        3: encode_integer(raw[3]),
+        4: encode_list(STRUCT, groups),
         **{int(name[1:]): value for name, value in changed.items()},
     }
-    return struct([(number, kinds[number], values[number]) for number in sorted(values)])
+    return encode_struct([(number, kinds[number], values[number]) for number in sorted(values)])
 
 
 LIES = {
-    "rows of the file": {"f3": integer(1 << 62)},
-    "rows below zero": {"f3": integer(-1)},
-    "no row groups": {"f4": listed(STRUCT, [])},
-    "an empty schema": {"f2": listed(STRUCT, [])},
-    "row groups of nothing": {"f4": listed(STRUCT, [b"\x15\x00\x00"])},
-    "rows of a group": {"f4": listed(STRUCT, [struct([(1, LIST, b"\x0c"), (3, I64, integer(9))])])},
-    "a group that is a number": {"f4": listed(I64, [integer(4)])},
+    "rows of the file": {"f3": encode_integer(1 << 62)},
+    "rows below zero": {"f3": encode_integer(-1)},
+    "no row groups": {"f4": encode_list(STRUCT, [])},
+    "an empty schema": {"f2": encode_list(STRUCT, [])},
+    "row groups of nothing": {"f4": encode_list(STRUCT, [b"\x15\x00\x00"])},
+    "rows of a group": {
+        "f4": encode_list(
+            STRUCT, [encode_struct([(1, LIST, b"\x0c"), (3, I64, encode_integer(9))])]
+        )
+    },
+    "a group that is a number": {"f4": encode_list(I64, [encode_integer(4)])},
 }
 
 
@@ -136,24 +148,29 @@ def test_lies(data, changed):
 
 
 def test_schema_nested_too_deep():
-    child = struct([(4, 8, b"\x01a"), (5, 5, integer(1))])
-    schema = listed(STRUCT, [child] * 3000)
-    footer = struct(
-        [(1, 5, integer(2)), (2, LIST, schema), (3, I64, integer(0)), (4, LIST, b"\x0c")]
+    child = encode_struct([(4, 8, b"\x01a"), (5, 5, encode_integer(1))])
+    schema = encode_list(STRUCT, [child] * 3000)
+    footer = encode_struct(
+        [
+            (1, 5, encode_integer(2)),
+            (2, LIST, schema),
+            (3, I64, encode_integer(0)),
+            (4, LIST, b"\x0c"),
+        ]
     )
     with pytest.raises(FragmentUnreadable, match="too deep"):
         parse_footer(footer, 1000)
 
 
-def chunk() -> Chunk:
-    return Chunk(2, 0, (0,), 30, 4, 304, 104, 400, 50)
+def chunk() -> ColumnChunk:
+    return ColumnChunk(2, 0, (0,), 30, 4, 304, 104, 400, 50)
 
 
 GOOD = ([104, 200], [96, 104], [0, 10, 30])
 
 
 def checked(starts, sizes, rows):
-    return checked_pages(
+    return checked_locations(
         *(np.array(each, dtype=np.int64) for each in (starts, sizes, rows)), chunk()
     )
 

@@ -14,12 +14,12 @@ from parquet.parquet_helpers import File, sample, written
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.file_layout import FilePages, Pages
+from zonebloom.parquet.file_layout import FilePages, PageLocations
 from zonebloom.parquet.leaf_type import BYTE_ARRAY, CODECS, INT64, LeafType
-from zonebloom.parquet.page_headers import page_header, walk_pages
+from zonebloom.parquet.page_headers import parse_page_header, walk_pages
 from zonebloom.parquet.plain_encoding import to_plain
 from zonebloom.parquet.row_group_reader import RowGroupReader
-from zonebloom.parquet.thrift import I32, STRUCT, integer, struct
+from zonebloom.parquet.thrift import I32, STRUCT, encode_integer, encode_struct
 
 VERSIONS = ["1.0", "2.0"]
 DELTA_BYTE_ARRAY = 7
@@ -37,7 +37,7 @@ def file(request) -> File:
     return File(written(table, data_page_version=request.param, use_dictionary=False))
 
 
-def read(file: File, field: int, pages: Pages | None, rows: RowRanges, **changed) -> list:
+def read(file: File, field: int, pages: PageLocations | None, rows: RowRanges, **changed) -> list:
     group = file.footer.row_groups[0]
     chunks = list(group.chunks)
     chunks[field] = dataclasses.replace(chunks[field], **changed)
@@ -46,7 +46,7 @@ def read(file: File, field: int, pages: Pages | None, rows: RowRanges, **changed
     return reader.read([field], rows)[field].to_pylist()
 
 
-def moved(pages: Pages, what: str, page: int, by: int) -> Pages:
+def moved(pages: PageLocations, what: str, page: int, by: int) -> PageLocations:
     values = getattr(pages, what).copy()
     values[page] += by
     return dataclasses.replace(pages, **{what: values})
@@ -92,12 +92,14 @@ def test_number_of_rows_of_a_group(file, field, num_rows):
 
 
 def header(kind: int, size: int, *described: int, uncompressed: int | None = None) -> bytes:
-    fields = struct([(at + 1, I32, integer(each)) for at, each in enumerate(described)])
-    return struct(
+    fields = encode_struct(
+        [(at + 1, I32, encode_integer(each)) for at, each in enumerate(described)]
+    )
+    return encode_struct(
         [
-            (1, I32, integer(kind)),
-            (2, I32, integer(size if uncompressed is None else uncompressed)),
-            (3, I32, integer(size)),
+            (1, I32, encode_integer(kind)),
+            (2, I32, encode_integer(size if uncompressed is None else uncompressed)),
+            (3, I32, encode_integer(size)),
             ({0: 5, 2: 7, 3: 8}.get(kind, 6), STRUCT, fields),
         ]
     )
@@ -129,8 +131,8 @@ HEADERS = {
     "more rows than values": header(3, 10, 5, 0, 6, 0, 0, 0),
     "levels longer than the page": header(3, 10, 5, 0, 5, 0, 8, 8),
     "levels below zero": header(3, 10, 5, 0, 5, 0, -8, 8),
-    "nothing described": struct([(1, I32, b"\x00"), (2, I32, b"\x02"), (3, I32, b"\x02")]),
-    "no type": struct([(2, I32, b"\x02"), (3, I32, b"\x02")]),
+    "nothing described": encode_struct([(1, I32, b"\x00"), (2, I32, b"\x02"), (3, I32, b"\x02")]),
+    "no type": encode_struct([(2, I32, b"\x02"), (3, I32, b"\x02")]),
     "no encoding": header(0, 10, 5),
 }
 
@@ -138,7 +140,7 @@ HEADERS = {
 @pytest.mark.parametrize("data", HEADERS.values(), ids=HEADERS.keys())
 def test_headers(data):
     with pytest.raises(FragmentUnreadable):
-        page_header(data + b"\0" * 10)
+        parse_page_header(data + b"\0" * 10)
 
 
 def test_walk_of_pages_without_values_ends():
@@ -179,7 +181,7 @@ def test_pages_are_small_beside_what_they_claim():
 def in_steps(step: int) -> bytes:
     """Three numbers from 0 on, in DELTA_BINARY_PACKED: differences of no bits."""
     # Values of a block, its miniblocks, values in all, the first, the least difference, widths.
-    return b"\x80\x01" + b"\x04" + b"\x03" + integer(0) + integer(step) + bytes(4)
+    return b"\x80\x01" + b"\x04" + b"\x03" + encode_integer(0) + encode_integer(step) + bytes(4)
 
 
 @pytest.mark.parametrize("step", [1 << 20, 1 << 29])

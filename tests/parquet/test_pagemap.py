@@ -17,8 +17,8 @@ from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.page_map import (
     PageMap,
-    map_rows,
-    page_map_file,
+    encode_page_map,
+    page_map_rows,
 )
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.random_access import FragmentFile
@@ -58,13 +58,15 @@ def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def test_the_map_says_what_the_footer_says(file: Path) -> None:
     pages, size = footer_pages(file)
-    mapped = PageMap(page_map_file(map_rows(7, pages)), "pages.arrow").file(7, size, 2000)
+    mapped = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow").file_pages(
+        7, size, 2000
+    )
     assert mapped is not None
     assert mapped.num_rows == pages.num_rows == 2000
     assert mapped.schema.names == pages.schema.names
     for group in range(GROUPS):
         for leaf in range(LEAVES):
-            kept, known = mapped.pages(group, leaf), pages.pages(group, leaf)
+            kept, known = mapped.locations(group, leaf), pages.locations(group, leaf)
             assert kept is not None and known is not None
             assert kept.starts.size > 1
             for name in ("starts", "sizes", "first_rows"):
@@ -73,23 +75,26 @@ def test_the_map_says_what_the_footer_says(file: Path) -> None:
 
 def test_other_fragments_are_not_in_it(file: Path) -> None:
     pages, size = footer_pages(file)
-    assert PageMap(page_map_file(map_rows(7, pages)), "pages.arrow").file(8, size, 2000) is None
+    assert (
+        PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow").file_pages(8, size, 2000)
+        is None
+    )
 
 
 def test_a_smaller_file_is_refused(file: Path) -> None:
     pages, _ = footer_pages(file)
-    made = PageMap(page_map_file(map_rows(7, pages)), "pages.arrow")
+    made = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow")
     with pytest.raises(CorruptIndex, match="outside the file"):
-        made.file(7, 1000, 2000)
+        made.file_pages(7, 1000, 2000)
 
 
 def test_a_map_that_lacks_a_row_group_is_refused(file: Path) -> None:
     pages, size = footer_pages(file)
-    rows = map_rows(7, pages)
+    rows = page_map_rows(7, pages)
     rows[-1]["fragment_id"] = 8
-    made = PageMap(page_map_file(rows), "pages.arrow")
+    made = PageMap(encode_page_map(rows), "pages.arrow")
     with pytest.raises(CorruptIndex, match="1,500 of 2,000 rows"):
-        made.file(7, size, 2000)
+        made.file_pages(7, size, 2000)
 
 
 @pytest.mark.parametrize("data", [b"", b"no Arrow file", b"ARROW1" * 20])
@@ -101,17 +106,17 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 def test_lying_entries_hold_or_are_refused(file: Path) -> None:
     """Whatever the numbers are, the errors are ours."""
     pages, size = footer_pages(file)
-    rows = map_rows(7, pages)
+    rows = page_map_rows(7, pages)
     chance = random.Random(7)
     outcomes = {"holds": 0, "refused": 0}
     for _ in range(400):
         lying = _lie([dict(row) for row in rows], chance)
         try:
-            mapped = PageMap(page_map_file(lying), "pages.arrow").file(7, size, 2000)
+            mapped = PageMap(encode_page_map(lying), "pages.arrow").file_pages(7, size, 2000)
             assert mapped is not None
             for group in range(len(mapped.row_groups)):
                 for leaf in range(LEAVES):
-                    found = mapped.pages(group, leaf)
+                    found = mapped.locations(group, leaf)
                     assert found is None or found.starts.size == found.sizes.size
             outcomes["holds"] += 1
         except (CorruptIndex, FragmentUnreadable):

@@ -33,11 +33,11 @@ def in_a_page(stream: bytes, size: int) -> bytes | None:
     data = np.frombuffer(b"header" + stream, dtype=np.uint8)
     out = np.empty(size, dtype=np.uint8)
     page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
-    page[header_kernels.BEGIN], page[header_kernels.SIZE] = len(b"header"), len(stream)
-    page[header_kernels.PLAIN_SIZE] = size
+    page[header_kernels.BODY_START], page[header_kernels.BODY_SIZE] = len(b"header"), len(stream)
+    page[header_kernels.DECOMPRESSED_SIZE] = size
     if read_bodies(data, out, page, np.array([0, 1]), np.array([[0, CODEC]])) < 0:
         return None
-    address, num_bytes = page[[header_kernels.ADDRESS, header_kernels.SIZE], 0].tolist()
+    address, num_bytes = page[[header_kernels.BODY_ADDRESS, header_kernels.BODY_SIZE], 0].tolist()
     return pa.foreign_buffer(address, num_bytes, (data, out)).to_pybytes()
 
 

@@ -16,11 +16,11 @@ from zonebloom.parquet.thrift import (
     LIST,
     STRUCT,
     MalformedThrift,
-    Reader,
-    binary,
-    integer,
-    listed,
-    struct,
+    ThriftReader,
+    encode_binary,
+    encode_integer,
+    encode_list,
+    encode_struct,
     varint,
 )
 
@@ -29,13 +29,13 @@ INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @given(value=INTEGERS)
 def test_integers(value):
-    assert Reader(integer(value)).zigzag() == value
+    assert ThriftReader(encode_integer(value)).zigzag() == value
 
 
 @given(value=st.integers(0, (1 << 64) - 1))
 def test_varints(value):
-    reader = Reader(varint(value))
-    assert reader.varint() == value
+    reader = ThriftReader(varint(value))
+    assert reader.read_varint() == value
     assert reader.at == len(varint(value))
 
 
@@ -43,7 +43,7 @@ def test_varints(value):
     "value, encoded", [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (150, "ac02")]
 )
 def test_integers_as_the_specification_has_them(value, encoded):
-    assert integer(value).hex() == encoded
+    assert encode_integer(value).hex() == encoded
 
 
 @given(
@@ -55,22 +55,22 @@ def test_structs(fields):
     encoded = []
     for number, value in sorted(fields.items()):
         if isinstance(value, int):
-            encoded.append((number, I64, integer(value)))
+            encoded.append((number, I64, encode_integer(value)))
         elif isinstance(value, bytes):
-            encoded.append((number, BINARY, binary(value)))
+            encoded.append((number, BINARY, encode_binary(value)))
         else:
-            encoded.append((number, LIST, listed(I64, map(integer, value))))
-    data = struct(encoded)
+            encoded.append((number, LIST, encode_list(I64, map(encode_integer, value))))
+    data = encode_struct(encoded)
     for view in (data, memoryview(data)):
-        read = Reader(view).struct()
+        read = ThriftReader(view).read_struct()
         assert dict(read) == fields
         assert (read.start, read.stop) == (0, len(data))
 
 
 def test_nested_structs_say_where_they_lie():
-    inner = struct([(1, I64, integer(7))])
-    data = struct([(2, LIST, listed(STRUCT, [inner, inner]))])
-    first, second = Reader(data).struct()[2]
+    inner = encode_struct([(1, I64, encode_integer(7))])
+    data = encode_struct([(2, LIST, encode_list(STRUCT, [inner, inner]))])
+    first, second = ThriftReader(data).read_struct()[2]
     assert data[first.start : first.stop] == data[second.start : second.stop] == inner
 
 
@@ -101,7 +101,7 @@ def test_every_type_is_passed_over():
         "01"  # 10: a map of i32 to boolean
         "00"
     )
-    read = Reader(data).struct()
+    read = ThriftReader(data).read_struct()
     assert read.stop == len(data)
     assert sorted(read) == list(range(1, 11))
     assert read[6] == [(b"a", b"b")]
@@ -127,13 +127,13 @@ HOSTILE = {
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile(data):
     with pytest.raises(MalformedThrift):
-        Reader(data).struct()
+        ThriftReader(data).read_struct()
 
 
 @given(data=st.binary(max_size=200))
 def test_random_bytes(data):
     with contextlib.suppress(FragmentUnreadable):
-        assert Reader(data).struct().stop <= len(data)
+        assert ThriftReader(data).read_struct().stop <= len(data)
 
 
 def test_numbers_of_types():

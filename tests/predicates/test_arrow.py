@@ -27,7 +27,7 @@ from zonebloom.predicates import (
     Not,
     Or,
     Unknown,
-    to_predicate,
+    predicate_from_arrow,
     unknowns,
 )
 from zonebloom.predicates import arrow_form as module
@@ -189,7 +189,7 @@ def test_every_pair_of_a_column_and_a_literal(name):
 def predicate_of(expression):
     """What an index answers; nothing of what is refused since one side alone has a zone."""
     try:
-        return to_predicate(expression, TABLE.schema)
+        return predicate_from_arrow(expression, TABLE.schema)
     except FilterError as error:
         assert re.search("without a zone|local_timestamp", str(error))
         return Unknown(str(expression), str(error))
@@ -256,7 +256,7 @@ ANSWERED = [
 
 @pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
 def test_answered(expression, predicate):
-    assert to_predicate(expression, TABLE.schema) == predicate
+    assert predicate_from_arrow(expression, TABLE.schema) == predicate
 
 
 UNANSWERED = [
@@ -284,14 +284,14 @@ UNANSWERED = [
 
 @pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
 def test_unanswered_says_what_and_why(expression, reason):
-    predicate = to_predicate(expression, TABLE.schema)
+    predicate = predicate_from_arrow(expression, TABLE.schema)
     assert isinstance(predicate, Unknown)
     assert predicate.text == " ".join(str(expression).split())[:200]
     assert reason in predicate.reason
 
 
 def test_a_comparison_beside_an_equality():
-    predicate = to_predicate((F("i64") == 5) & (F("s") > "m"), TABLE.schema)
+    predicate = predicate_from_arrow((F("i64") == 5) & (F("s") > "m"), TABLE.schema)
     assert str(predicate) == "i64 = 5 AND s > 'm'"
     assert predicate.terms[1] == Compares(("s",), ">", pa.scalar("m"))
     assert unknowns(predicate) == []
@@ -299,22 +299,22 @@ def test_a_comparison_beside_an_equality():
 
 def test_a_name_that_two_columns_share_is_unknown():
     schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
-    predicate = to_predicate(F("a") == 1, schema)
+    predicate = predicate_from_arrow(F("a") == 1, schema)
     assert isinstance(predicate, Unknown)
     assert "more than one" in predicate.reason
 
 
 def test_a_dot_in_a_name_is_no_path():
     schema = pa.schema({"a.b": pa.int64(), "a": pa.struct({"b": pa.int64()})})
-    assert to_predicate(F("a.b") == 1, schema) == Equals(("a.b",), pa.scalar(1))
-    assert to_predicate(F("a", "b") == 1, schema) == Equals(("a", "b"), pa.scalar(1))
+    assert predicate_from_arrow(F("a.b") == 1, schema) == Equals(("a.b",), pa.scalar(1))
+    assert predicate_from_arrow(F("a", "b") == 1, schema) == Equals(("a", "b"), pa.scalar(1))
 
 
 def test_names_that_look_like_the_layout():
     names = ["call", "end", "", "é", "a\x00b", "literal"]
     schema = pa.schema([(name, pa.int64()) for name in names])
     for name in names:
-        assert to_predicate(F(name) == 1, schema) == Equals((name,), pa.scalar(1))
+        assert predicate_from_arrow(F(name) == 1, schema) == Equals((name,), pa.scalar(1))
 
 
 GOOD = [("call", "equal"), ("field_ref", "i64"), ("literal", "0"), ("end", "equal")]
@@ -346,7 +346,7 @@ def test_a_layout_of_another_pyarrow_is_unknown(monkeypatch, entries):
     monkeypatch.setattr(module, "_metadata", lambda schema: list(entries))
     # What was read of this layout before is remembered.
     monkeypatch.setattr(module, "_outline", module._outline.__wrapped__)
-    predicate = to_predicate(F("i64") == 5, TABLE.schema)
+    predicate = predicate_from_arrow(F("i64") == 5, TABLE.schema)
     assert isinstance(predicate, Unknown)
     assert "cannot be taken apart" in predicate.reason
     assert predicate.text == "(i64 == 5)"
@@ -356,20 +356,21 @@ def test_the_layout_is_the_one_this_module_knows():
     with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
         row = reader.get_batch(0)
     assert module._metadata(row.schema) == GOOD
-    assert module.read(F("i64") == 5)[:2] == (GOOD, row)
+    assert module.read_expression(F("i64") == 5)[:2] == (GOOD, row)
 
 
 def test_filters_of_one_layout_keep_their_own_literals():
     for value in range(5):
         expression = (F("i64") == value) | F("s").isin([str(value), "x"])
         assert (
-            str(to_predicate(expression, TABLE.schema)) == f"i64 = {value} OR s IN ('{value}', 'x')"
+            str(predicate_from_arrow(expression, TABLE.schema))
+            == f"i64 = {value} OR s IN ('{value}', 'x')"
         )
 
 
 def test_a_literal_of_a_dictionary_is_read():
     literal = pa.array(["a"]).dictionary_encode()[0]
-    entries, row, _ = module.read(F("s") == literal)
+    entries, row, _ = module.read_expression(F("s") == literal)
     assert [key for key, _ in entries] == ["call", "field_ref", "literal", "end"]
     assert row.column(0)[0].as_py() == "a"
 
@@ -383,7 +384,7 @@ def test_very_long_chains():
     expression = F("i64") == 0
     for value in range(1, 20_000):
         expression = expression | (F("i64") == value)
-    predicate = to_predicate(expression, TABLE.schema)
+    predicate = predicate_from_arrow(expression, TABLE.schema)
     assert predicate == IsIn(("i64",), pa.array(range(20_000)))
 
 
@@ -391,4 +392,4 @@ def test_very_deep_expressions_do_not_raise():
     expression = F("i64")
     for _ in range(3000):
         expression = expression + 1
-    assert isinstance(to_predicate(expression == 3, TABLE.schema), Unknown)
+    assert isinstance(predicate_from_arrow(expression == 3, TABLE.schema), Unknown)

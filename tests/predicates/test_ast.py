@@ -19,11 +19,11 @@ from zonebloom.predicates import (
     Not,
     Or,
     Unknown,
-    columns,
-    translate,
+    probed_columns,
+    translate_filter,
     unknowns,
 )
-from zonebloom.predicates.ast import fold, simplified
+from zonebloom.predicates.ast import fold_predicate, simplify
 
 ID = Equals(("id",), pa.scalar(42))
 NAMES = IsIn(("name",), pa.array(["a", "b", *"cdefghi"]))
@@ -76,7 +76,7 @@ def test_nodes_are_frozen():
 def test_columns_and_unknowns():
     other = Unknown("f(x)", "a function")
     tree = Or((And((ID, RANGE)), Not(LEAF), Not(other), NAMES, Constant(True)))
-    assert columns(tree) == {("id",), ("st", "x"), ("name",)}
+    assert probed_columns(tree) == {("id",), ("st", "x"), ("name",)}
     assert unknowns(tree) == [RANGE, other]
 
 
@@ -84,14 +84,14 @@ def test_deep_trees_are_walked():
     tree = LEAF
     for _ in range(5000):
         tree = Not(tree)
-    assert columns(tree) == {("st", "x")}
+    assert probed_columns(tree) == {("st", "x")}
 
 
 def test_a_fold_visits_leaves_in_order_and_shared_ones_too():
     shared = And((ID, LEAF))
     tree = Or((shared, Not(And((shared, RANGE)))))
     seen: list[str] = []
-    text = fold(
+    text = fold_predicate(
         tree,
         lambda leaf: seen.append(str(leaf)) or str(leaf),
         lambda terms: f"({' & '.join(terms)})",
@@ -100,12 +100,12 @@ def test_a_fold_visits_leaves_in_order_and_shared_ones_too():
     )
     assert text == f"(({ID} & {LEAF}) | ~(({ID} & {LEAF}) & {RANGE}))"
     assert seen == [str(each) for each in (ID, LEAF, ID, LEAF, RANGE)]
-    assert simplified(tree) == Or((shared, Not(And((ID, LEAF, RANGE)))))
+    assert simplify(tree) == Or((shared, Not(And((ID, LEAF, RANGE)))))
 
 
 def test_many_inequalities_are_a_set():
     terms = tuple(Not(Equals(("id",), pa.scalar(number))) for number in range(100))
-    assert simplified(And(terms)) == Not(IsIn(("id",), pa.array(range(100))))
+    assert simplify(And(terms)) == Not(IsIn(("id",), pa.array(range(100))))
 
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
@@ -114,20 +114,20 @@ SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 def test_translate_takes_every_kind():
     import pyarrow.compute as pc
 
-    assert translate(None, SCHEMA) == (None, Constant(True))
+    assert translate_filter(None, SCHEMA) == (None, Constant(True))
     for filter in ("id = 42", pc.field("id") == 42, [("id", "=", 42)], [[("id", "==", 42)]]):
-        expression, predicate = translate(filter, SCHEMA)
+        expression, predicate = translate_filter(filter, SCHEMA)
         assert predicate == ID
         assert expression is not None
         assert expression.equals(pc.field("id") == 42)
-    _, predicate = translate([[("id", "=", 42)], [("name", "in", ["a", "b"])]], SCHEMA)
+    _, predicate = translate_filter([[("id", "=", 42)], [("name", "in", ["a", "b"])]], SCHEMA)
     assert predicate == Or((ID, IsIn(("name",), pa.array(["a", "b"]))))
 
 
 @pytest.mark.parametrize("filter", [42, {"id": 42}, b"id = 42", [], [("id", "~", 1)], [1], ()])
 def test_translate_names_the_kinds_it_takes(filter):
     with pytest.raises(FilterError, match=r"a SQL string .* a pyarrow.compute Expression"):
-        translate(filter, SCHEMA)
+        translate_filter(filter, SCHEMA)
 
 
 def test_the_import_is_light():

@@ -38,7 +38,12 @@ from zonebloom.predicates import (
     polars_expression,
     unknowns,
 )
-from zonebloom.predicates.polars import PolarsFilter, to_frame, to_predicate, translate_polars
+from zonebloom.predicates.polars import (
+    PolarsFilter,
+    predicate_from_polars,
+    to_frame,
+    translate_polars,
+)
 
 NAN = math.nan
 DAY = 86_400
@@ -236,7 +241,7 @@ def selected(frame, expression):
 
 def check(frame, expression, *, passes=True):
     """No selected row is ruled out, and our filter selects what Polars does."""
-    predicate = to_predicate(expression, TABLE.schema)
+    predicate = predicate_from_polars(expression, TABLE.schema)
     found = selected(frame, expression)
     for row in found or []:
         assert bounds(predicate, row)[0], f"row {row} is lost: {expression} -> {predicate!r}"
@@ -261,7 +266,7 @@ def check(frame, expression, *, passes=True):
 def test_older_versions_rule_nothing_out(monkeypatch, version):
     # They rounded: 2**53 + 1 as a uint64 beside an int64 column found 2**53 too.
     monkeypatch.setattr(pl, "__version__", version)
-    predicate = to_predicate(C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), TABLE.schema)
+    predicate = predicate_from_polars(C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), TABLE.schema)
     assert isinstance(predicate, Unknown) and "before 2.0" in predicate.reason
     filter, predicate = translate_polars(C("i64") == 5, TABLE.schema)
     assert isinstance(predicate, Unknown)
@@ -319,7 +324,9 @@ def written(text: str):
         lambda match: json.dumps(list(base64.b64decode(match[1]))).replace(" ", ""),
         text,
     )
-    return polars_expression.to_predicate(polars_expression.read(expanded), TABLE.schema)
+    return polars_expression.predicate_from_polars_json(
+        polars_expression.parse_polars_json(expanded), TABLE.schema
+    )
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form['polars']} {form['column']}")
@@ -368,7 +375,7 @@ def test_what_the_optimizer_makes_of_every_literal(frame, column):
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
             continue
         if predicate is not None:
-            meaning = to_predicate(predicate, TABLE.schema)
+            meaning = predicate_from_polars(predicate, TABLE.schema)
             for row in rows:
                 assert bounds(meaning, row)[0], f"row {row} is lost: {predicate} -> {meaning!r}"
 
@@ -438,7 +445,7 @@ ANSWERED = [
 
 @pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
 def test_answered(expression, predicate):
-    assert to_predicate(expression, TABLE.schema) == predicate
+    assert predicate_from_polars(expression, TABLE.schema) == predicate
 
 
 UNANSWERED = [
@@ -481,7 +488,7 @@ UNANSWERED = [
 
 @pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
 def test_unanswered_says_what_and_why(expression, reason):
-    predicate = to_predicate(expression, TABLE.schema)
+    predicate = predicate_from_polars(expression, TABLE.schema)
     assert isinstance(predicate, Unknown)
     # NaN and sets of lists come back from JSON as nothing that Polars reads.
     assert predicate.text in (str(expression), "...")
@@ -489,7 +496,7 @@ def test_unanswered_says_what_and_why(expression, reason):
 
 
 def test_a_coarser_literal_finds_a_thousand_values():
-    predicate = to_predicate(C("ts_ns") == dt.datetime(2020, 1, 1), TABLE.schema)
+    predicate = predicate_from_polars(C("ts_ns") == dt.datetime(2020, 1, 1), TABLE.schema)
     assert isinstance(predicate, And)
     values = predicate.terms[0].values
     assert len(values) == 1000
@@ -497,21 +504,21 @@ def test_a_coarser_literal_finds_a_thousand_values():
 
 
 def test_one_unknown_part_leaves_the_others_answered():
-    predicate = to_predicate((C("i64") == 5) & C("s").str.contains("m"), TABLE.schema)
+    predicate = predicate_from_polars((C("i64") == 5) & C("s").str.contains("m"), TABLE.schema)
     assert str(predicate) == 'i64 = 5 AND col("s").str.contains(["m"])'
     assert len(unknowns(predicate)) == 1
 
 
 def test_a_name_that_two_columns_share_is_unknown():
     schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
-    assert "more than one" in to_predicate(C("a") == 1, schema).reason
+    assert "more than one" in predicate_from_polars(C("a") == 1, schema).reason
 
 
 def test_names_that_look_like_the_layout():
     names = ["Column", '{"Column":"a"}', "", "é", 'a"b', "a.b", '["bytes":0]', "[1,2,3]"]
     schema = pa.schema([(name, pa.int64()) for name in names])
     for name in names:
-        assert to_predicate(C(name) == 1, schema) == Equals((name,), pa.scalar(1))
+        assert predicate_from_polars(C(name) == 1, schema) == Equals((name,), pa.scalar(1))
 
 
 def test_long_chains():
@@ -525,11 +532,11 @@ def test_long_chains():
 
 def test_long_sets():
     values = list(range(100_000))
-    predicate = to_predicate(C("i64").is_in(values), TABLE.schema)
+    predicate = predicate_from_polars(C("i64").is_in(values), TABLE.schema)
     assert predicate == IsIn(("i64",), pa.array(values))
     # A text that looks like a long list of bytes is still a text.
     text = "[" + ",".join(["1"] * 3000) + "]"
-    predicate = to_predicate((C("s") == text) & C("i64").is_in(values), TABLE.schema)
+    predicate = predicate_from_polars((C("s") == text) & C("i64").is_in(values), TABLE.schema)
     assert predicate.terms[0] == Equals(("s",), pa.scalar(text))
     assert predicate.terms[1] == IsIn(("i64",), pa.array(values))
 
@@ -542,7 +549,7 @@ def test_long_sets():
 )  # fmt: skip
 def test_another_layout_is_unknown(monkeypatch, text):
     monkeypatch.setattr(type(C("i64").meta), "serialize", lambda *_, **__: text)
-    assert isinstance(to_predicate(C("i64") == 5, TABLE.schema), Unknown)
+    assert isinstance(predicate_from_polars(C("i64") == 5, TABLE.schema), Unknown)
 
 
 # The filter

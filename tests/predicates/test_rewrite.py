@@ -28,9 +28,9 @@ from zonebloom.predicates import (
     Not,
     Or,
     arrow,
-    translate,
+    translate_filter,
 )
-from zonebloom.predicates.arrow_form import read
+from zonebloom.predicates.arrow_form import read_expression
 
 F = pc.field
 MOMENTS = [dt.datetime(2020, 1, 1), None, dt.datetime(1970, 1, 1)]
@@ -109,7 +109,7 @@ def test_every_row_has_the_truth_it_had(expression):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrow, "_LONG", 0)
         try:
-            made, _ = translate(expression, TABLE.schema)
+            made, _ = translate_filter(expression, TABLE.schema)
         except FilterError as error:
             assert "without a zone" in str(error)
             return
@@ -123,9 +123,11 @@ def test_chains_of_every_type(name):
     values = [each for each in values if each.is_valid]
     chain = functools.reduce(operator.or_, [column == each for each in values[:2] * 100])
     for expression in (chain, ~chain, functools.reduce(operator.and_, [column != values[0]] * 200)):
-        made, _ = translate(expression, TABLE.schema)
+        made, _ = translate_filter(expression, TABLE.schema)
         assert truth(made) == truth(expression)
-        assert len(read(made).entries) < len(read(expression).entries) or name in ("b", "cat")
+        assert len(read_expression(made).entries) < len(
+            read_expression(expression).entries
+        ) or name in ("b", "cat")
 
 
 ROWS = 500
@@ -186,7 +188,7 @@ def test_the_index_answers_a_long_chain(ds):
     chain = functools.reduce(
         operator.or_, [key == 3 * ROWS - 3] + [key == -n for n in range(1, 900)]
     )
-    _, predicate = translate(chain, ds.schema)
+    _, predicate = translate_filter(chain, ds.schema)
     assert isinstance(predicate, IsIn)
     assert len(ds.search(chain).ranges) <= 64
     assert numbers_of(ds, chain) == [3 * ROWS - 3]

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom.errors import FilterError
-from zonebloom.predicates import Equals, IsIn, Not, columns, translate
+from zonebloom.predicates import Equals, IsIn, Not, probed_columns, translate_filter
 
 NAN = math.nan
 WORDS = ["", "a", "ab", "a%b", "axb", "a\nb", "É", "it's", "a\\b", "%", "_", None]
@@ -78,7 +78,7 @@ COMPARE = {
 
 
 def to_expression(text: str, schema: pa.Schema) -> pc.Expression:
-    expression, _ = translate(text, schema)
+    expression, _ = translate_filter(text, schema)
     assert isinstance(expression, pc.Expression)
     return expression
 
@@ -383,7 +383,7 @@ def test_literals_take_the_type_of_the_column(type_, values, text, expected):
 )
 def test_widened_columns_stay_answerable(text, column):
     schema = pa.schema({"c": column.type})
-    _, predicate = translate(text, schema)
+    _, predicate = translate_filter(text, schema)
     assert isinstance(predicate, (Equals, IsIn))
     assert predicate.column == ("c",)
 
@@ -413,7 +413,7 @@ NAMES = pa.schema(
     ],
 )
 def test_names(text, path):
-    _, predicate = translate(text, NAMES)
+    _, predicate = translate_filter(text, NAMES)
     assert isinstance(predicate, Equals)
     assert predicate.column == path
 
@@ -534,9 +534,9 @@ def test_uuids(filter, numbers, answered):
     table = pa.table(
         {"u": pa.array(raw, pa.uuid()), "b": pa.array(raw, pa.binary(16)), "row": range(6)}
     )
-    expression, predicate = translate(filter, table.schema)
+    expression, predicate = translate_filter(filter, table.schema)
     assert pads.dataset(table).to_table(filter=expression)["row"].to_pylist() == numbers
-    assert bool(columns(predicate)) is answered or isinstance(predicate, Not)
+    assert bool(probed_columns(predicate)) is answered or isinstance(predicate, Not)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from sqlglot.parser import Parser
 from sqlglot.tokens import Tokenizer
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import from_predicate
-from zonebloom.predicates.sql import to_predicate
+from zonebloom.predicates import expression_from_predicate
+from zonebloom.predicates.sql import predicate_from_sql
 
 CONDITIONS = [
     "{} = 5",
@@ -37,7 +37,7 @@ def keywords() -> list[str]:
 
 
 def expression_of(text: str, schema: pa.Schema) -> str:
-    return str(from_predicate(to_predicate(text, schema), schema))
+    return str(expression_from_predicate(predicate_from_sql(text, schema), schema))
 
 
 def test_a_keyword_that_is_a_column_needs_no_quotes(caplog):
@@ -98,5 +98,5 @@ def test_parts_of_structs_may_be_keywords():
 )
 def test_statements_are_refused_without_a_warning_of_sqlglot(text, caplog):
     with pytest.raises(FilterError, match="a filter is a condition, not a query"):
-        to_predicate(text, pa.schema({"x": pa.int64()}))
+        predicate_from_sql(text, pa.schema({"x": pa.int64()}))
     assert caplog.records == []

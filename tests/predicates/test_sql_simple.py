@@ -13,8 +13,8 @@ from sqlglot.tokens import Tokenizer, TokenType
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql
-from zonebloom.predicates.sql_simple import Node, parse_simple
-from zonebloom.predicates.sql_tree import Walker
+from zonebloom.predicates.sql_simple import SqlNode, parse_simple
+from zonebloom.predicates.sql_tree import SqlTranslator
 
 TYPES = {
     "i": pa.int32(),
@@ -78,7 +78,7 @@ def conditions(draw):
 
 def form(node):
     """A node of either parser, as far as both know it."""
-    if not isinstance(node, Node):
+    if not isinstance(node, SqlNode):
         known = {"this", "expression", "expressions", "is_string", "quoted"}
         assert not [name for name, value in node.args.items() if value and name not in known]
     if node.key in ("identifier", "literal"):
@@ -90,7 +90,9 @@ def form(node):
 
 
 def by_sqlglot(text):
-    return ast.flattened(sql._Translator(text, SCHEMA).condition(sql._parse(text, SCHEMA.names)))
+    return ast.flatten(
+        sql._Translator(text, SCHEMA).translate_condition(sql._parse(text, SCHEMA.names))
+    )
 
 
 @given(conditions())
@@ -106,13 +108,13 @@ def test_it_means_the_same_and_is_refused_with_the_same_words(text):
         expected = by_sqlglot(text)
     except FilterError as error:
         with pytest.raises(FilterError) as refusal:
-            sql.to_predicate(text, SCHEMA)
+            sql.predicate_from_sql(text, SCHEMA)
         assert str(refusal.value) == str(error)
     except UnicodeEncodeError:
         with pytest.raises(FilterError):
-            sql.to_predicate(text, SCHEMA)
+            sql.predicate_from_sql(text, SCHEMA)
     else:
-        assert sql.to_predicate(text, SCHEMA) == expected
+        assert sql.predicate_from_sql(text, SCHEMA) == expected
 
 
 @pytest.mark.parametrize("column", TYPES)
@@ -143,9 +145,9 @@ def test_every_type_beside_every_kind_of_literal(column, literal):
             expected = by_sqlglot(text)
         except FilterError as error:
             with pytest.raises(FilterError, match=re.escape(str(error))):
-                sql.to_predicate(text, SCHEMA)
+                sql.predicate_from_sql(text, SCHEMA)
         else:
-            assert sql.to_predicate(text, SCHEMA) == expected
+            assert sql.predicate_from_sql(text, SCHEMA) == expected
 
 
 @given(
@@ -166,7 +168,7 @@ def test_plain_lists_mean_what_their_literals_mean_one_by_one(column, literals):
     node = sql._parse(text)
     plain = translator._plain_in(node)
     if plain is not None:
-        assert plain == Walker._in(translator, node)
+        assert plain == SqlTranslator._in(translator, node)
 
 
 @pytest.mark.parametrize("column", ["i", "big", "s", "d"])

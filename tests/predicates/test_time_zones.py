@@ -14,7 +14,7 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FilterError, InvalidArgument
-from zonebloom.predicates import Compares, Equals, IsIn, Not, to_predicate
+from zonebloom.predicates import Compares, Equals, IsIn, Not, predicate_from_arrow
 
 NOON = dt.datetime(2024, 7, 1, 12)
 HOUR = 3_600_000_000
@@ -110,10 +110,10 @@ def test_a_literal_takes_no_zone_unasked(datasets, text):
 def test_two_columns_in_pyarrow_are_refused():
     schema = pa.schema({"at": pa.timestamp("s", "UTC"), "local": pa.timestamp("s")})
     with pytest.raises(FilterError, match="assume_timezone"):
-        to_predicate(pc.field("at") == pc.field("local"), schema)
+        predicate_from_arrow(pc.field("at") == pc.field("local"), schema)
     # What says its zone is the user's own word.
     said = pc.assume_timezone(pc.field("local"), "Europe/Paris")
-    assert to_predicate(pc.field("at") == said, schema) is not None
+    assert predicate_from_arrow(pc.field("at") == said, schema) is not None
 
 
 @pytest.mark.parametrize(("column", "value"), SIDES)
@@ -159,4 +159,4 @@ def test_times_that_python_has_not():
     schema = pa.schema({"at": pa.timestamp("s", "Europe/Paris")})
     late = pa.scalar(2**40, pa.timestamp("s"))
     with pytest.raises(FilterError, match="write it as"):
-        to_predicate(pc.field("at") == late, schema)
+        predicate_from_arrow(pc.field("at") == late, schema)

@@ -126,7 +126,7 @@ def test_check_any_equals_checking_each_filter():
     for values in [*held, numbers(1, 50), numbers(3, 51), numbers(20, 52), []]:
         for some in (values, values[:1], values[-2:]):
             out = np.zeros(len(firsts), dtype=bool)
-            blocks.check_any(words, firsts, counts, hashes_of(some), out)
+            blocks.check_filters(words, firsts, counts, hashes_of(some), out)
             expected = [
                 bool(checked(words[first : first + 8 * count], some).any())
                 for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)
@@ -138,7 +138,7 @@ def test_check_any_leaves_true_entries_alone():
     words, firsts, counts, _ = several_filters()
     out = np.zeros(len(firsts), dtype=bool)
     out[3] = True
-    blocks.check_any(words, firsts, counts, hashes_of([b"stranger"]), out)
+    blocks.check_filters(words, firsts, counts, hashes_of([b"stranger"]), out)
     assert out[3]
     assert not out[5]
 
@@ -150,11 +150,11 @@ def test_numpy_and_kernels_find_the_same(monkeypatch, checks):
     hashes = hashes_of([v for part in held for v in part[:40]])
     for some in (hashes[:0], hashes[:1], hashes[7:90], np.array([0, 2**64 - 1], dtype=np.uint64)):
         out = np.zeros(len(firsts), dtype=bool)
-        blocks.check_any(words, firsts, counts, some, out)
+        blocks.check_filters(words, firsts, counts, some, out)
         assert lookup.check_any(words, firsts, counts, some).tolist() == out.tolist()
     for hashed in hashes:
         out[:] = False
-        blocks.check_any(words, firsts, counts, hashed.reshape(1), out)
+        blocks.check_filters(words, firsts, counts, hashed.reshape(1), out)
         assert lookup.check_one(words, firsts, counts, hashed).tolist() == out.tolist()
 
 
@@ -240,7 +240,7 @@ def test_has_null_is_never_cleared():
 
 def check_folded(num_blocks, values):
     """Folded as far as it goes, a filter is what inserting into that many blocks makes."""
-    folded = sizing.fold(filter_of(num_blocks, values), 1.0)
+    folded = sizing.fold_filter(filter_of(num_blocks, values), 1.0)
     odd = num_blocks // (num_blocks & -num_blocks)
     assert folded.tobytes() == reference_filter(odd, values)
     assert checked(folded, values).all()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonebloom.errors import UnsupportedType
-from zonebloom.sbbf.hashing import fixed_width, hash_array, value_type
+from zonebloom.sbbf.hashing import fixed_width, hash_array, hashed_type
 
 by_type = pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
 
@@ -32,7 +32,7 @@ def check_hashes(array, encoded):
         bits = np.unpackbits(hashed.validity, bitorder="little")[hashed.validity_offset :]
         assert bits[: len(array)].tolist() == is_valid
     expected = hashes_of([data for data in encoded if data is not None])
-    assert np.array_equal(hashed.valid(), expected)
+    assert np.array_equal(hashed.of_valid_rows(), expected)
     assert np.array_equal(hashed.values[is_valid], expected)
 
 
@@ -191,7 +191,7 @@ def test_fixed_width_is_the_bytes_of_a_value(arrow_type):
 
 def test_value_type_looks_through_dictionaries_and_extensions():
     nested = pa.dictionary(pa.int8(), pa.dictionary(pa.int8(), pa.string_view()))
-    assert value_type(nested) == pa.string_view()
-    assert value_type(pa.uuid()) == pa.binary(16)
-    assert value_type(pa.dictionary(pa.int8(), pa.uuid())) == pa.binary(16)
-    assert value_type(pa.int32()) == pa.int32()
+    assert hashed_type(nested) == pa.string_view()
+    assert hashed_type(pa.uuid()) == pa.binary(16)
+    assert hashed_type(pa.dictionary(pa.int8(), pa.uuid())) == pa.binary(16)
+    assert hashed_type(pa.int32()) == pa.int32()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference import ReferenceSbbf
 
 from zonebloom.sbbf import blocks, slice_search, slices
-from zonebloom.sbbf.slice_layout import intersect, place_tile, row_numbers, set_bits
+from zonebloom.sbbf.slice_layout import intersect, place_tile, row_numbers, set_bit_numbers
 from zonebloom.sbbf.spec import block_numbers
 
 SHAPES = [(1, 1), (63, 2), (64, 3), (65, 17), (200, 604), (511, 5), (513, 16), (1000, 33)]
@@ -52,7 +52,7 @@ class Sliced:
         for start in range(0, self.num_blocks, step):
             run = self.blocks[start : start + step]
             slices.slice_blocks(addresses(filters), start, self.words, run)
-        slices.seal(self.blocks, self.tile, 0)
+        slices.write_checks(self.blocks, self.tile, 0)
 
     def rows(self):
         """Shape ``(blocks, 256, words)``."""
@@ -73,7 +73,9 @@ class Sliced:
         state = np.zeros(2, dtype=np.int64)
         found = []
         while state[0] < len(hashes):
-            slice_search.find_pairs(self.blocks, 0, self.numbers(), hashes, keys, zones, state)
+            slice_search.find_pairs_in_tile(
+                self.blocks, 0, self.numbers(), hashes, keys, zones, state
+            )
             found += zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
         return found
 
@@ -96,7 +98,7 @@ def by_numpy(sliced, hashed, pieces):
     rows = pieces[: 8 * sliced.words].reshape(8, sliced.words).copy()
     seed = sliced.tile.block_seed(int(block_numbers(np.uint64(hashed), sliced.num_blocks)))
     bits, damaged = intersect(rows, pieces[8 * sliced.words :], np.uint64(hashed), seed)
-    return set_bits(bits, sliced.zones).tolist(), damaged
+    return set_bit_numbers(bits, sliced.zones).tolist(), damaged
 
 
 def in_rows(filters, hashed):
@@ -106,7 +108,7 @@ def in_rows(filters, hashed):
     hit = np.zeros(zones, dtype=bool)
     count = np.full(zones, words // 8, dtype=np.uint64)
     key = np.array([hashed], dtype=np.uint64)
-    blocks.check_any(filters.reshape(-1), first, count, key, hit)
+    blocks.check_filters(filters.reshape(-1), first, count, key, hit)
     return np.flatnonzero(hit).tolist()
 
 
@@ -183,7 +185,7 @@ def test_filters_may_lie_anywhere_in_memory():
     tile = Sliced(filters)
     out = np.empty_like(tile.blocks)
     slices.slice_blocks(where, 0, tile.words, out)
-    slices.seal(out, tile.tile, 0)
+    slices.write_checks(out, tile.tile, 0)
     assert np.array_equal(out, tile.blocks)
 
 
@@ -231,7 +233,7 @@ def test_a_run_of_blocks_answers_for_the_hashes_in_it():
     run = tile.blocks[8:20].copy()
     keys, zones = np.empty(1 << 16, dtype=np.int64), np.empty(1 << 16, dtype=np.int64)
     state = np.zeros(2, dtype=np.int64)
-    slice_search.find_pairs(run, 8, tile.numbers(), inside, keys, zones, state)
+    slice_search.find_pairs_in_tile(run, 8, tile.numbers(), inside, keys, zones, state)
     wanted = [(key, zone) for key, h in enumerate(inside) for zone in in_rows(filters, h)]
     found = zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
     assert list(found) == wanted
@@ -242,7 +244,7 @@ def test_set_bits_are_those_below_the_number_of_zones(zones):
     random = np.random.default_rng(zones)
     bits = random.integers(0, 2**64, -(-zones // 64), dtype=np.uint64)
     flags = np.unpackbits(bits.view(np.uint8), bitorder="little")
-    assert set_bits(bits, zones).tolist() == np.flatnonzero(flags[:zones]).tolist()
+    assert set_bit_numbers(bits, zones).tolist() == np.flatnonzero(flags[:zones]).tolist()
 
 
 # Damage

@@ -135,7 +135,7 @@ def test_views_over_several_buffers_with_garbage_under_nulls(
     start = min(start, len(values))
     hashed = hash_array(array.slice(start))
     expected = [value for value in values[start:] if value is not None]
-    assert np.array_equal(hashed.valid(), hashes_of(expected))
+    assert np.array_equal(hashed.of_valid_rows(), hashes_of(expected))
     assert hashed.null_count == values[start:].count(None)
 
 

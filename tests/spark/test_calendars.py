@@ -25,7 +25,7 @@ from zonebloom.errors import (
 from zonebloom.predicates import ast
 from zonebloom.spark import explain_join, filter_join, prune, scan, tag_location
 from zonebloom.spark.load import Options
-from zonebloom.spark.rebase import Rebase, has_times, without_rebased
+from zonebloom.spark.rebase import RebaseCheck, has_times, without_rebased_literals
 
 MODE = "spark.sql.parquet.{}RebaseModeIn{}"
 DAYS = ["0001-01-01", "1500-02-28", "1582-10-04", "1582-10-15", "1900-01-01", "2024-02-29"]
@@ -194,7 +194,7 @@ def test_marks_of_writers(spark, tmp_path):
         shown = rows(spark.read.parquet(str(tmp_path / kind)))
         old = [row["id"] for row in shown if row["t"] == "1500-02-28T00:00:00.000Z"]
         source = zb.dataset(tmp_path / kind).opened.source
-        calendars = Rebase.of(source, ["t"] if kind == "INT96" else [])
+        calendars = RebaseCheck.of(source, ["t"] if kind == "INT96" else [])
         opened = [source.open(each, source.filesystem) for each in source.fragments]
         found = [is_refused(calendars, each) for each in opened]
         assert [row["id"] for row, is_old in zip(shown, found, strict=True) if is_old] == old
@@ -283,11 +283,11 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
 def test_what_a_filter_says_of_old_times_is_unknown():
     old, new = (pa.scalar(datetime.date(year, 1, 1)) for year in (1500, 2000))
     kept = ast.Or((ast.Equals(("d",), new), ast.IsNull(("d",))))
-    assert without_rebased(kept) == kept
-    mixed = without_rebased(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
+    assert without_rebased_literals(kept) == kept
+    mixed = without_rebased_literals(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
     assert len(ast.unknowns(mixed)) == 1
     both = ast.IsIn(("d",), pa.array([new.as_py(), old.as_py()]))
-    assert isinstance(without_rebased(both), ast.Unknown)
+    assert isinstance(without_rebased_literals(both), ast.Unknown)
 
 
 DAY = datetime.date(1500, 1, 1)
@@ -318,8 +318,8 @@ def test_a_footer_is_read_where_it_counts_and_must_be_readable(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"d": [DAY], "id": [1]}), path)
     source = zb.dataset(tmp_path).opened.source
-    calendars = Rebase.of(source, [])
-    assert calendars.times == {"d"}
+    calendars = RebaseCheck.of(source, [])
+    assert calendars.time_columns == {"d"}
     path.write_bytes(b"no Parquet")
     (opened,) = (source.open(each, source.filesystem) for each in source.fragments)
     calendars.require_modern(opened, ["id"])

@@ -139,7 +139,7 @@ def attempts(spark, folder, kind):
     assert sorted(tuple(row.values()) for row in found) == rows_in(folder / "lake", id=wanted)
     begun = log.read_text().split()
     assert len(begun) == len(set(begun))
-    return begun, named, version.folders
+    return begun, named, version.segment_names
 
 
 def kept(folder):

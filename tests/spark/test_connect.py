@@ -12,7 +12,7 @@ from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.building.tasks
-from zonebloom.dataset.engine import engine_of
+from zonebloom.dataset.engine import choose_engine
 from zonebloom.errors import (
     ColumnNotFound,
     FragmentUnreadable,
@@ -22,7 +22,7 @@ from zonebloom.errors import (
 )
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import rules
-from zonebloom.spark.joins.global_filter import only_held
+from zonebloom.spark.joins.global_filter import keep_possible_matches
 from zonebloom.spark.tagging import locate
 
 
@@ -65,7 +65,7 @@ check_same_bytes_as_in_process = separately.check_same_bytes_as_in_process
 
 
 def check_the_active_session_is_used(spark):
-    engine = engine_of(None)
+    engine = choose_engine(None)
     assert engine.train.args == (spark,)
 
 
@@ -229,7 +229,7 @@ def check_a_filter_of_64_mib(spark):
     sbbf = Sbbf.from_bytes(bytes(64 << 20))
     sbbf.insert(pa.array(range(0, 1_000, 7)))
     keys, others = spark.range(1_000), spark.range(0, 1_000, 7)
-    found = only_held(keys, keys.schema["id"], sbbf, pa.int64())
+    found = keep_possible_matches(keys, keys.schema["id"], sbbf, pa.int64())
     assert rows_of(found.join(others, "id")) == rows_of(others)
 
 

@@ -145,7 +145,7 @@ def test_manager(spark, tmp_path):
             (row,) = manager.indexes().collect()
         assert (row.state, row.numSourceFiles) == ("ACTIVE", FILES)
         with pytest.warns(IndexNotUsedWarning, match="encrypted by key 'a'"):
-            assert zb.dataset(lake).opened.version.locked
+            assert zb.dataset(lake).opened.version.locked_reason
         require_no_key(b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()))
         # Who has no keys reads everything, and is told why.
         other = zs.IndexManager(spark)

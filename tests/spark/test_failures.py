@@ -210,11 +210,11 @@ def test_what_is_no_session_is_refused():
 
 
 def test_an_unknown_failure_is_told_as_it_is():
-    assert failures.meaning(ValueError("something else")) is None
-    with pytest.raises(ValueError, match="something else"), failures.explained():
+    assert failures.find_cause(ValueError("something else")) is None
+    with pytest.raises(ValueError, match="something else"), failures.explain_spark_errors():
         raise ValueError("something else")
     said = "the Spark job failed: something else; spark=False builds in this process"
-    with pytest.raises(EngineError) as raised, failures.explained(always=True):
+    with pytest.raises(EngineError) as raised, failures.explain_spark_errors(always=True):
         raise ValueError("\n something else\nmore")
     assert str(raised.value) == said
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as st
 from spark_data import settings
 
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins.global_filter import may_hold, why_not
+from zonebloom.spark.joins.global_filter import filter_mismatch_reason, may_contain
 
 KEY_SCHEMA = (
     "byte tinyint, short smallint, int int, long bigint, string string, binary binary, "
@@ -95,12 +95,12 @@ def test_every_key_is_told_as_by_the_filter_itself(spark, ansi, codegen):
             values = stored.value_type if pa.types.is_dictionary(stored) else stored
             sbbf.insert(pa.array(kept, values))
             exact = pa.array(held, values)
-            assert why_not(frame.schema[name], stored) is None
+            assert filter_mismatch_reason(frame.schema[name], stored) is None
             label = f"{name} in {stored}"
             wanted[label] = sbbf.check(exact).tolist()
             if codegen == "NO_CODEGEN" and len(wanted) % 2:
                 continue
-            found = may_hold(spark, frame.schema[name], sbbf, stored)
+            found = may_contain(spark, frame.schema[name], sbbf, stored)
             asked.append(sf.coalesce(found, sf.lit(False)).alias(label))
     with settings(
         spark,
@@ -124,7 +124,7 @@ def test_functions_of_a_users_own(spark):
     for name in names:
         spark.udf.register(name, lambda *given: 7, "bigint")
     try:
-        found = may_hold(spark, st.StructField("id", st.LongType()), held, pa.int64())
+        found = may_contain(spark, st.StructField("id", st.LongType()), held, pa.int64())
         assert [row.id for row in spark.range(9).where(found).collect()] == [3, 5]
     finally:
         for name in names:
@@ -134,13 +134,13 @@ def test_functions_of_a_users_own(spark):
 def test_keys_of_the_old_calendar_pass(spark):
     """Files of old writers hold other days for them, which Spark corrects as it reads."""
     frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
-    found = may_hold(spark, frame.schema["d"], Sbbf(10), pa.date32())
+    found = may_contain(spark, frame.schema["d"], Sbbf(10), pa.date32())
     assert [str(row.d) for row in frame.where(found).collect()] == ["1582-10-14"]
     # What lies before 1900 may be shown as up to a day later.
     texts = "1899-12-31 23:59:59Z", "1900-01-02 00:29:19Z", "1902-01-01 00:00:00Z"
     listed = ", ".join(f"TIMESTAMP'{text}'" for text in texts)
     frame = spark.sql(f"SELECT explode(array({listed})) AS t")
-    found = may_hold(spark, frame.schema["t"], Sbbf(10), pa.timestamp("us", "UTC"))
+    found = may_contain(spark, frame.schema["t"], Sbbf(10), pa.timestamp("us", "UTC"))
     assert frame.where(found).count() == 2
 
 
@@ -167,4 +167,4 @@ def test_keys_of_the_old_calendar_pass(spark):
     ],
 )
 def test_types_that_are_not_looked_up(key, stored, why):
-    assert why in why_not(st.StructField("key", key), stored)
+    assert why in filter_mismatch_reason(st.StructField("key", key), stored)

@@ -21,9 +21,9 @@ from zonebloom.base.text import bytes_text
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import global_filter, rules
-from zonebloom.spark.joins.global_filter import may_hold
-from zonebloom.spark.joins.sides import StepAside
-from zonebloom.spark.load import Load, Options, keys_text
+from zonebloom.spark.joins.global_filter import may_contain
+from zonebloom.spark.joins.sides import RuleNotUsed
+from zonebloom.spark.load import Load, Options, encode_keys
 
 NAN = float("nan")
 
@@ -225,14 +225,14 @@ def shuffled(frame):
 def test_zones_without_a_key_are_not_read(spark, folder):
     """Of 24 zones those that hold one of two keys, and of them the rows that do."""
     keys = pa.table({"id": pa.array([3, 300], pa.int64())})
-    options = {**zs.Indexed(folder, ["id", "row"]).options(spark), "keys": keys_text(keys)}
+    options = {**zs.Indexed(folder, ["id", "row"]).options(spark), "keys": encode_keys(keys)}
     load = Load(Options(options))
     plan = load.plan()
     read = sum(len(each.rows) for each in plan.fragments)
     table = zb.dataset(folder).to_table(["id", "row"])
     wanted = {row for key, row in zip(*table.to_pydict().values(), strict=True) if key in (3, 300)}
     assert 0 < len(wanted) < read <= 600 < table.num_rows
-    found = [b for pieces in load.tasks(plan) for b in load.work.batches(pieces)]
+    found = [b for pieces in load.partitions(plan) for b in load.reader.batches(pieces)]
     assert {row for batch in found for row in batch.column("row").to_pylist()} == wanted
 
 
@@ -455,15 +455,15 @@ def test_filters_too_large_or_too_full(spark, folder, oracle, others, monkeypatc
     heap = 1 << 30
     for sbbf, most, why in ((large, 1_024, "more than 1,024: give"), (full, 1 << 20, "so full")):
         monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // most)
-        with pytest.raises(StepAside, match=why):
-            global_filter.fitted(spark, sbbf)
+        with pytest.raises(RuleNotUsed, match=why):
+            global_filter.fit_to_memory(spark, sbbf)
     monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // 70_000)
-    folded = global_filter.fitted(spark, large)
+    folded = global_filter.fit_to_memory(spark, large)
     assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
     assert folded.check(keys).all()
     stored = zb.dataset(folder).global_filter("id").sbbf
     monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // (stored.nbytes // 2))
-    sent = bytes_text(global_filter.fitted(spark, stored).nbytes)
+    sent = bytes_text(global_filter.fit_to_memory(spark, stored).nbytes)
     plan = zs.explain_join(others, oracle, "id", right_index=folder)
     assert sent != bytes_text(stored.nbytes) and f"filter of {sent}" in plan.used[0], plan
     assert rows(plan.frame) == rows(others.join(oracle, "id"))
@@ -478,12 +478,12 @@ def test_filters_in_pieces(spark, folder, oracle, others, monkeypatch, column):
     """As large ones are sent: the very rows that are kept by a filter in one."""
     stored = zb.dataset(folder).global_filter(column)
     key = others.schema[column]
-    whole = others.where(may_hold(spark, key, stored.sbbf, stored.type))
+    whole = others.where(may_contain(spark, key, stored.sbbf, stored.type))
     monkeypatch.setattr(global_filter, "_SUBQUERY_BYTES", 0)
     monkeypatch.setattr(global_filter, "_PIECE_BITS", 2)
     monkeypatch.setattr(global_filter, "_PIECE_BLOCKS", 4)
     assert stored.sbbf.num_blocks > 8
-    pieces = global_filter.only_held(others, key, stored.sbbf, stored.type)
+    pieces = global_filter.keep_possible_matches(others, key, stored.sbbf, stored.type)
     assert rows(pieces.select(column, "other")) == rows(whole.select(column, "other"))
     frame = zs.filter_join(others, oracle, column, right_index=folder)
     assert "LeftSemi" in frame._jdf.queryExecution().optimizedPlan().toString()
@@ -544,7 +544,7 @@ def test_text_and_html(folder, oracle, others):
 def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, others):
     frame = zs.filter_join(others, oracle, "id", right_index=folder).cache()
     assert frame.count() == others.join(oracle, "id").count()
-    nothing = may_hold(spark, others.schema["id"], Sbbf(10), pa.int32())
+    nothing = may_contain(spark, others.schema["id"], Sbbf(10), pa.int32())
     assert others.where(nothing).join(oracle, "id").count() == 0
     assert rows(frame) == rows(others.join(oracle, "id"))
     frame.unpersist()

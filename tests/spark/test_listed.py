@@ -58,7 +58,7 @@ def test_a_listing_of_nothing_has_no_roots():
 def test_sizes_and_times_tell_a_file_from_another(mtime_ms, mtime_ns, is_still):
     files = ListedFiles.of([("file:/a", ["x", "y"], [5, 6], [mtime_ms, mtime_ms])])
     now = np.array([5, 5]), np.array([mtime_ns, mtime_ns])
-    assert files.are_still(*now).tolist() == [is_still, False]
+    assert files.unchanged_mask(*now).tolist() == [is_still, False]
 
 
 def test_a_listing_is_read_once_while_it_is_the_same(spark, tmp_path, monkeypatch):

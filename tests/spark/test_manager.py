@@ -33,7 +33,7 @@ from zonebloom.errors import (
 from zonebloom.spark import BFIndexConfig, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.hyperspace.source import Access, open_source
+from zonebloom.spark.hyperspace.source import Access, open_managed_source
 
 ROWS = 1_000
 COUNTS = ["Source", "Appended", "Deleted"]
@@ -528,7 +528,7 @@ def test_frames_and_paths_that_name_the_folder(spark, lake):
         f"file://{lake}",
         spark.read.parquet(str(lake / "1.parquet")),
     ]
-    opened = [open_source(source, None, Access(spark)) for source in sources]
+    opened = [open_managed_source(source, None, Access(spark)) for source in sources]
     assert [len(each.files) for each, _ in opened] == [3, 3, 3, 3, 3, 1]
     assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
     assert {each.index_dir for each, _ in opened} == {str(index_folder(lake))}
@@ -602,7 +602,7 @@ def test_values_that_do_not_fit_are_named(manager, spark, key, value):
 def test_every_key_is_in_the_table_with_its_default():
     from zonebloom.spark.hyperspace import config
 
-    for key, (default, _, _) in config.KEYS.items():
+    for key, (default, _, _) in config.SETTINGS.items():
         assert f"\n    {key} " in config.__doc__
         line = next(t for t in config.__doc__.splitlines() if t.startswith(f"    {key} "))
         assert line.split()[1] == default

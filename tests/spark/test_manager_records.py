@@ -170,7 +170,7 @@ def in_catalog(lake):
 
 
 def in_use(lake):
-    return zb.dataset(lake).opened.version.folders
+    return zb.dataset(lake).opened.version.segment_names
 
 
 def segments(lake):

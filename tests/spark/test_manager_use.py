@@ -20,7 +20,7 @@ from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.pruning.jvm_bridge import set_rule
+from zonebloom.spark.pruning.jvm_bridge import set_session_rule
 
 ROWS = 500
 FILES = 6
@@ -106,7 +106,7 @@ def applied(manager, frame):
     found = rows(manager.apply(frame))
     manager.enable()
     assert rows(frame.alias("again")) == found
-    set_rule(frame.sparkSession, None)
+    set_session_rule(frame.sparkSession, None)
     return found
 
 
@@ -150,7 +150,7 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     manager.enable()
     assert files(manager, frame) == [2]
     assert read(manager.apply(frame)) == read(frame.alias("on")) == [1]
-    set_rule(spark, None)
+    set_session_rule(spark, None)
 
 
 def test_queries_of_a_session_go_on_when_the_manager_cannot_say(manager, spark, conf, lake):
@@ -165,7 +165,7 @@ def test_queries_of_a_session_go_on_when_the_manager_cannot_say(manager, spark, 
                 assert files_read(each) == [FILES]
         assert len(caught) == 1
     finally:
-        set_rule(spark, None)
+        set_session_rule(spark, None)
 
 
 def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_path):

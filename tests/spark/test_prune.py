@@ -33,8 +33,8 @@ import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
 from zonebloom.spark.pruning import jvm_bridge as listing
-from zonebloom.spark.pruning.index_lookup import Answer, Lookup
-from zonebloom.spark.pruning.indexed_files import IndexedFiles
+from zonebloom.spark.pruning.index_lookup import IndexLookup, PruningResult
+from zonebloom.spark.pruning.indexed_files import CatalogFiles
 from zonebloom.spark.pruning.prune_plan import Reason
 
 FILES, ROWS = 6, 400
@@ -271,7 +271,7 @@ def test_a_frame_that_was_planned_asks_again_when_it_runs(spark, tmp_path):
 
 def test_what_runs_is_chosen_once(spark, lake, monkeypatch):
     asked = []
-    monkeypatch.setattr(Lookup, "ask", lambda *_: asked.append(1) or Answer())
+    monkeypatch.setattr(IndexLookup, "ask", lambda *_: asked.append(1) or PruningResult())
     found = zs.prune(lake)
     few = spark.createDataFrame([(450,)], "id long").hint("broadcast")
     for frame, num_scans in (
@@ -974,7 +974,7 @@ def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkey
     def fail(*_):
         raise LookupError("out of order")
 
-    owner = {"read": listing.Scan, "ask": IndexedFiles, "keeps": Answer}[step]
+    owner = {"read": listing.JvmScan, "ask": CatalogFiles, "keeps": PruningResult}[step]
     monkeypatch.setattr(owner, "__init__" if step == "read" else step, fail)
     with enabled(spark), warnings.catch_warnings():
         warnings.simplefilter("ignore", IndexNotUsedWarning)
@@ -988,7 +988,7 @@ def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkey
 
 def test_an_index_that_does_not_answer_in_time_is_not_waited_for(spark, lake, monkeypatch):
     is_released, has_answered = threading.Event(), threading.Event()
-    ask = IndexedFiles.ask
+    ask = CatalogFiles.ask
 
     def ask_late(*arguments):
         assert is_released.wait(60)
@@ -1000,7 +1000,7 @@ def test_an_index_that_does_not_answer_in_time_is_not_waited_for(spark, lake, mo
 
     warned = []
     monkeypatch.setattr(listing, "MAX_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(IndexedFiles, "ask", ask_late)
+    monkeypatch.setattr(CatalogFiles, "ask", ask_late)
     monkeypatch.setattr(listing, "say_once", hear)
     with enabled(spark):
         frame = lake.where("id = 450").alias("late")
@@ -1015,7 +1015,7 @@ def test_an_index_that_does_not_answer_in_time_is_not_waited_for(spark, lake, mo
 
 def test_queries_ask_at_the_same_time_and_change_nothing_of_the_process(spark, lake, monkeypatch):
     both = threading.Barrier(2, timeout=60)
-    ask, filters = IndexedFiles.ask, warnings.filters
+    ask, filters = CatalogFiles.ask, warnings.filters
     states = []
 
     def ask_together(*arguments):
@@ -1023,7 +1023,7 @@ def test_queries_ask_at_the_same_time_and_change_nothing_of_the_process(spark, l
         states.append((gc.isenabled(), warnings.filters is filters))
         return ask(*arguments)
 
-    monkeypatch.setattr(IndexedFiles, "ask", ask_together)
+    monkeypatch.setattr(CatalogFiles, "ask", ask_together)
     frames = [zs.prune(lake).where(f"id = {key}") for key in (450, 2000)]
     with ThreadPoolExecutor(2) as pool:
         assert list(map(len, pool.map(lambda frame: frame.collect(), frames))) == [1, 1]

@@ -10,7 +10,7 @@ import spark_data
 import zonebloom.spark as zs
 from zonebloom.errors import FilterError, IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import unknowns
-from zonebloom.predicates.spark import to_spark_filter
+from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.types import spark_types
 
@@ -185,7 +185,7 @@ def rows_in(frame):
 def test_skipped_zones_are_those_of_the_predicate(folder):
     load = Load(Options({"path": folder, "filter": "id = 123456789"}))
     assert rows_of(load) == []
-    assert load.tasks(load.plan()) == []
+    assert load.partitions(load.plan()) == []
 
 
 SCHEMA = spark_data.table(0).schema
@@ -217,20 +217,20 @@ SCHEMA = spark_data.table(0).schema
     ],
 )
 def test_what_depends_on_settings_or_casts_is_unknown(text):
-    found = to_spark_filter(text, SCHEMA)
+    found = translate_spark_sql(text, SCHEMA)
     assert unknowns(found.predicate), found.predicate
     assert found.row_filter(SCHEMA) is None
 
 
 def test_exact_parts_of_a_conjunction_are_applied():
-    found = to_spark_filter("id = 5 AND upper(name) = 'N5'", SCHEMA)
+    found = translate_spark_sql("id = 5 AND upper(name) = 'N5'", SCHEMA)
     assert unknowns(found.predicate)
     assert str(found.row_filter(SCHEMA)) == "(id == 5)"
     assert found.columns == {"id", "name"}
 
 
 def test_opaque_columns_are_unknown():
-    found = to_spark_filter("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
+    found = translate_spark_sql("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
     assert [each.text for each in unknowns(found.predicate)] == ["name = 'n5'"]
 
 

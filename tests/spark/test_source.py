@@ -171,7 +171,7 @@ def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch)
     monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
     monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
     whole = load(folder, parallelism="8")
-    tasks = whole.tasks(whole.plan())
+    tasks = whole.partitions(whole.plan())
     assert len(tasks) > 3
     assert any(piece.is_shared for task in tasks for piece in task)
     sizes = [sum(piece.num_bytes for piece in task) for task in tasks]
@@ -179,7 +179,7 @@ def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch)
     found = [
         row
         for task in tasks
-        for batch in whole.work.batches(task)
+        for batch in whole.reader.batches(task)
         for row in batch.column("row").to_pylist()
     ]
     assert sorted(found) == sorted(row.row for row in oracle.select("row").collect())
@@ -189,14 +189,14 @@ def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
     path = spark_data.write(tmp_path / "t", files=1)
     key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
     some, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
-    alone = some.tasks(some.plan())
+    alone = some.partitions(some.plan())
     monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
     monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
-    shared = whole.tasks(whole.plan())
+    shared = whole.partitions(whole.plan())
     assert not alone[0][0].is_shared
     assert shared[0][0].is_shared
     pq.write_table(pa.concat_tables([spark_data.table(9)] * 2), tmp_path / "t" / "0.parquet")
-    found = [row for batch in some.work.batches(alone[0]) for row in batch["row"].to_pylist()]
+    found = [row for batch in some.reader.batches(alone[0]) for row in batch["row"].to_pylist()]
     table = spark_data.table(9)
     wanted = [
         row
@@ -205,10 +205,10 @@ def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
     ]
     assert sorted(found) == sorted(wanted * 2)
     with pytest.raises(FragmentChanged, match=r"0\.parquet changed.*again"):
-        list(whole.work.batches(shared[0]))
+        list(whole.reader.batches(shared[0]))
     os.remove(tmp_path / "t" / "0.parquet")
     with pytest.raises(FragmentChanged):
-        list(whole.work.batches(shared[0]))
+        list(whole.reader.batches(shared[0]))
 
 
 def test_appended_and_rewritten_files_are_read_whole(spark, tmp_path):
@@ -223,8 +223,8 @@ def test_batches_are_large(tmp_path):
     table = pa.table({"a": range(200_000)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=1_000)
     whole = load(tmp_path)
-    (task,) = whole.tasks(whole.plan())
-    sizes = [batch.num_rows for batch in whole.work.batches(task)]
+    (task,) = whole.partitions(whole.plan())
+    sizes = [batch.num_rows for batch in whole.reader.batches(task)]
     assert sum(sizes) == 200_000
     assert all(size >= BATCH_ROWS for size in sizes[:-1])
 

@@ -18,7 +18,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import ZoneBloomError
 from zonebloom.spark import BFIndexConfig, Indexed, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.storage.s3a import s3_filesystem, told
+from zonebloom.storage.s3a import s3_filesystem, used_settings
 
 SECRET = "SECRET-of-the-session"
 FILES, ROWS = 4, 200
@@ -177,9 +177,9 @@ def test_wrong_settings_are_told_without_their_secrets(spark, bucket):
 )
 def test_settings_of_a_bucket(settings, options):
     defaults = {"connection.ssl.enabled": "true", "path.style.access": "false", "endpoint": ""}
-    made = s3_filesystem(told({**defaults, **settings}), "b")
+    made = s3_filesystem(used_settings({**defaults, **settings}), "b")
     if options is None:
-        assert made is None and told({**defaults, **settings}) == {}
+        assert made is None and used_settings({**defaults, **settings}) == {}
         return
     _, (found, *_) = pickle.loads(pickle.dumps(made)).__reduce__()
     assert {key: found[key] for key in options} == options

@@ -267,7 +267,7 @@ def test_a_file_replaced_between_plan_and_read_is_refused(spark, lake, tmp_path,
     spark_data.write(tmp_path / "data", 2)
     dataset = zb.dataset(tmp_path / "data")
     go("tasks", monkeypatch)
-    before = zonebloom.spark.tagging.locate.cut
+    before = zonebloom.spark.tagging.locate.split_into_partitions
 
     def replaced(*arguments):
         made = before(*arguments)
@@ -323,7 +323,7 @@ def test_scoped_to_a_partition_or_global(spark, partitioned, way):
 
 def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
     read = []
-    before = zonebloom.spark.tagging.locate.cut
+    before = zonebloom.spark.tagging.locate.split_into_partitions
 
     def watched(source, plans, *arguments):
         read.extend(each.fragment.key for each in plans)

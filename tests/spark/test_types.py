@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 import zonebloom.spark as zs
 from zonebloom.errors import SchemaMismatch, UnsupportedType
 from zonebloom.spark import types
-from zonebloom.spark.types import arrow_schema, as_spark, spark_types
+from zonebloom.spark.types import arrow_schema, cast_for_spark, spark_types
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 1, 234567)
@@ -177,7 +177,7 @@ def test_casts_keep_slices_and_nulls():
     target = to_arrow_schema(spark_types(schema, schema.names, {}), timezone="UTC")
     for start in range(3):
         part = batch.slice(start, 2)
-        (found,) = as_spark(part, target)
+        (found,) = cast_for_spark(part, target)
         assert found.schema.equals(target)
         assert found.to_pylist() == part.to_pylist()
 
@@ -186,7 +186,7 @@ def test_values_beyond_the_type_are_refused():
     batch = pa.record_batch({"at": pa.array([2**62], pa.timestamp("s", "UTC"))})
     target = pa.schema({"at": pa.timestamp("us", "UTC")})
     with pytest.raises(SchemaMismatch, match="do not fit"):
-        list(as_spark(batch, target))
+        list(cast_for_spark(batch, target))
 
 
 def test_schemas_of_pyspark_before_4_2(monkeypatch):

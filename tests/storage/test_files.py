@@ -9,7 +9,13 @@ import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import CountingFileSystem, touch_later
 
-from zonebloom.storage.files import FileIdentity, ReadCounter, counted, identities, is_local
+from zonebloom.storage.files import (
+    FileIdentity,
+    ReadCounter,
+    counting_filesystem,
+    identities,
+    is_local,
+)
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -18,7 +24,7 @@ def test_every_way_to_read_is_counted(tmp_path: Path):
     path = tmp_path / "data"
     path.write_bytes(bytes(range(200)))
     counter = ReadCounter()
-    filesystem = counted(LOCAL, counter)
+    filesystem = counting_filesystem(LOCAL, counter)
     with filesystem.open_input_file(str(path)) as file:
         assert file.size() == 200
         assert file.read(10) == bytes(range(10))
@@ -37,7 +43,7 @@ def test_every_way_to_read_is_counted(tmp_path: Path):
 
 def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"xyz")
-    filesystem = counted(LOCAL, ReadCounter())
+    filesystem = counting_filesystem(LOCAL, ReadCounter())
     (info,) = filesystem.get_file_info([str(tmp_path / "a")])
     assert (info.type, info.size) == (pafs.FileType.File, 3)
     found = filesystem.get_file_info(pafs.FileSelector(str(tmp_path)))
@@ -70,5 +76,5 @@ def test_identity_is_what_the_system_says_and_none_when_gone(tmp_path: Path):
 
 def test_only_the_local_file_system_is_local():
     assert is_local(LOCAL)
-    assert not is_local(counted(LOCAL, ReadCounter()))
+    assert not is_local(counting_filesystem(LOCAL, ReadCounter()))
     assert not is_local(pafs.SubTreeFileSystem("/tmp", LOCAL))

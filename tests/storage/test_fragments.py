@@ -14,7 +14,7 @@ from e2e_helpers import numbered, write_files
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.sources.discovery import open_source
+from zonebloom.sources.discovery import discover_source
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ KEYS = ["deep/part-000.parquet", "part-000.parquet", "part-001.parquet", "part-0
 
 def test_folder_is_read_with_everything_below_in_pyarrows_order(folder: Path):
     for source in (folder, str(folder), str(folder) + "/", folder.as_uri()):
-        opened = open_source(source)
+        opened = discover_source(source)
         assert sorted(each.key for each in opened.fragments) == KEYS
         plain = [each.path for each in pads.dataset(str(folder)).get_fragments()]
         assert [each.path for each in opened.fragments] == plain
@@ -43,28 +43,30 @@ def test_relative_paths_and_the_users_home_are_resolved(
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("HOME", str(folder.parent))
     for source in ("d", "./d", "~/d"):
-        assert open_source(source).root == str(folder)
+        assert discover_source(source).root == str(folder)
 
 
 def test_file_list_and_glob(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    one = open_source(folder / "part-001.parquet")
+    one = discover_source(folder / "part-001.parquet")
     assert [each.key for each in one.fragments] == ["part-001.parquet"]
     assert one.root == str(folder)
-    matched = open_source(str(folder / "part-*.parquet"))
+    matched = discover_source(str(folder / "part-*.parquet"))
     assert [each.key for each in matched.fragments] == KEYS[1:]
-    recursive = open_source(str(folder / "**" / "*.parquet"))
+    recursive = discover_source(str(folder / "**" / "*.parquet"))
     assert sorted(each.key for each in recursive.fragments) == KEYS
-    listed = open_source([folder / "part-002.parquet", str(folder / "deep" / "part-000.parquet")])
+    listed = discover_source(
+        [folder / "part-002.parquet", str(folder / "deep" / "part-000.parquet")]
+    )
     assert [each.key for each in listed.fragments] == [KEYS[3], KEYS[0]]
     assert listed.root == str(folder)
     monkeypatch.chdir(folder)
-    relative = open_source(["part-000.parquet", "part-001.parquet"])
+    relative = discover_source(["part-000.parquet", "part-001.parquet"])
     assert [each.key for each in relative.fragments] == KEYS[1:3]
 
 
 def test_folder_whose_name_has_glob_characters_is_a_folder(tmp_path: Path):
     write_files(tmp_path / "a[1]", [numbered(0, 3)])
-    assert len(open_source(tmp_path / "a[1]").fragments) == 1
+    assert len(discover_source(tmp_path / "a[1]").fragments) == 1
 
 
 def test_list_order_is_kept_in_the_scan(folder: Path):
@@ -76,7 +78,7 @@ def test_list_order_is_kept_in_the_scan(folder: Path):
 def test_given_file_system(folder: Path):
     below = pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
     for source in ("d", ["d/part-000.parquet", "d/part-001.parquet"]):
-        opened = open_source(source, filesystem=below)
+        opened = discover_source(source, filesystem=below)
         assert opened.root == "d"
         assert opened.fragments[-1].key.startswith("part-00")
         assert None not in opened.identities()
@@ -88,15 +90,15 @@ def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
         table, tmp_path, format="parquet", partitioning=["day"], partitioning_flavor="hive"
     )
     source = pads.dataset(tmp_path, partitioning="hive")
-    opened = open_source(source)
+    opened = discover_source(source)
     assert opened.schema.names == ["id", "day"]
     assert opened.partition_columns() == {"day"}
     assert [pads.get_partition_keys(each.partition) for each in opened.fragments] == [
         {"day": i} for i in range(3)
     ]
     assert zb.dataset(source).to_table().equals(source.to_table())
-    assert open_source(tmp_path).partition_columns() == {"day"}
-    assert open_source(tmp_path, partitioning=None).partition_columns() == set()
+    assert discover_source(tmp_path).partition_columns() == {"day"}
+    assert discover_source(tmp_path, partitioning=None).partition_columns() == set()
 
 
 def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
@@ -104,21 +106,21 @@ def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
     ds.create_scalar_index("row", spark=False)
     (folder / "_SUCCESS").write_bytes(b"")
     (folder / ".part-000.parquet.crc").write_bytes(b"junk")
-    assert sorted(each.key for each in open_source(folder).fragments) == KEYS
+    assert sorted(each.key for each in discover_source(folder).fragments) == KEYS
     assert pads.dataset(folder).count_rows() == 20
 
 
 def test_nothing_there(tmp_path: Path):
     with pytest.raises(errors.NoFragments, match=r"nowhere does not exist; check the path"):
-        open_source(tmp_path / "nowhere")
+        discover_source(tmp_path / "nowhere")
     with pytest.raises(errors.NoFragments, match="holds no data file; write some first"):
-        open_source(tmp_path)
+        discover_source(tmp_path)
     with pytest.raises(errors.NoFragments, match=r"no file matches .*\*\.parquet"):
-        open_source(str(tmp_path / "*.parquet"))
+        discover_source(str(tmp_path / "*.parquet"))
     with pytest.raises(errors.NoFragments, match="list of files is empty"):
-        open_source([])
+        discover_source([])
     with pytest.raises(errors.NoFragments, match=r"gone\.parquet"):
-        open_source([tmp_path / "gone.parquet"])
+        discover_source([tmp_path / "gone.parquet"])
     assert os.listdir(tmp_path) == []
 
 
@@ -138,14 +140,14 @@ def test_dataset_in_memory_is_refused_with_a_way_out():
 
 def test_unknown_format_is_refused_with_those_there_are(tmp_path: Path):
     with pytest.raises(errors.InvalidArgument, match="format is 'xlsx'; it is one of parquet"):
-        open_source(tmp_path, "xlsx")
+        discover_source(tmp_path, "xlsx")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"garbage" * 100], ids=["zero", "short", "junk"])
 def test_file_that_is_not_parquet_is_named(tmp_path: Path, content: bytes):
     (tmp_path / "bad.parquet").write_bytes(content)
     with pytest.raises(errors.FragmentUnreadable, match=r"bad\.parquet.*check that every file"):
-        open_source(tmp_path)
+        discover_source(tmp_path)
 
 
 def test_files_without_a_common_folder_need_an_index_dir(tmp_path: Path):
@@ -169,7 +171,7 @@ def test_nothing_in_a_table_of_another_format_is_opened_as_files(
     file = table / "data" / "day=a" / "removed.parquet"
     file.parent.mkdir(parents=True)
     pq.write_table(pa.table({"id": [1]}), file)
-    assert open_source(table).fragments
+    assert discover_source(table).fragments
     (table / mark).parent.mkdir()
     (table / mark).write_text("{}")
     monkeypatch.chdir(table / "data")
@@ -191,15 +193,15 @@ def test_nothing_in_a_table_of_another_format_is_opened_as_files(
     ]
     for source in sources:
         with pytest.raises(errors.SourceError, match=rf"{table} {MARKS[mark]}"):
-            open_source(source)
+            discover_source(source)
     # A table without files is one too.
     file.unlink()
     with pytest.raises(errors.SourceError, match=MARKS[mark]):
-        open_source(table)
+        discover_source(table)
 
 
 def test_a_folder_called_metadata_is_no_table(tmp_path: Path):
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "notes.txt").write_text("{}")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
-    assert len(open_source(tmp_path / "a.parquet").fragments) == 1
+    assert len(discover_source(tmp_path / "a.parquet").fragments) == 1

@@ -11,7 +11,7 @@ from e2e_helpers import assert_equals_pyarrow, build
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.sources.memory import TableRows, open_table
+from zonebloom.sources.memory import TableRows, open_memory_table
 
 ID = pc.field("id")
 
@@ -75,7 +75,7 @@ def test_chunks_of_a_table_are_row_groups() -> None:
 
 def test_a_table_has_one_identity() -> None:
     """Its bytes are added up once: there may be many chunks."""
-    source = open_table(chunked(3, 10))
+    source = open_memory_table(chunked(3, 10))
     assert source.identities()[0] is source.identities()[0]
 
 

@@ -85,12 +85,12 @@ def test_lookups_equal_pyarrow_and_read_few_bytes(indexed, s3):
 
 
 def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
-    bucket = object_store.reader_of(s3, *indexed.files)
+    bucket = object_store.object_reader(s3, *indexed.files)
     assert (bucket is not None) == (reader == "obstore")
     if bucket is not None:
         assert bucket.read(indexed.files[0]) == s3.open_input_file(indexed.files[0]).read_buffer()
         # One file system may have files of several buckets.
-        assert object_store.reader_of(s3, "lake/a", "sea/a") is None
+        assert object_store.object_reader(s3, "lake/a", "sea/a") is None
 
 
 def test_a_name_with_a_control_character_is_read(s3):

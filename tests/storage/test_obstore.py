@@ -21,7 +21,7 @@ import zonebloom as zb
 from bench.store_server import Handler
 from zonebloom.catalog import version_log
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.version_log import VersionLog, to_document
+from zonebloom.catalog.version_log import VersionLog, encode_document
 from zonebloom.errors import (
     CatalogError,
     CommitConflict,
@@ -32,7 +32,7 @@ from zonebloom.errors import (
 )
 from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.storage.files import identities
-from zonebloom.storage.object_store import create_new
+from zonebloom.storage.object_store import create_object
 
 ROWS = 6_000
 
@@ -242,10 +242,10 @@ def test_only_the_first_of_two_puts_is_made(bucket, s3):
     stores = [as_arrow_filesystem(MemoryStore()), as_arrow_filesystem(bucket), s3]
     for filesystem in stores:
         path = "lake/versions/1" if filesystem is s3 else "versions/of/store/1"
-        assert create_new(filesystem, path, b"one") is True
-        assert create_new(filesystem, path, b"two") is False
+        assert create_object(filesystem, path, b"one") is True
+        assert create_object(filesystem, path, b"two") is False
         # Its own, sent again.
-        assert create_new(filesystem, path, b"one") is True
+        assert create_object(filesystem, path, b"one") is True
         with filesystem.open_input_file(path) as file:
             assert file.read() == b"one"
 
@@ -270,7 +270,7 @@ def test_a_store_that_passes_over_the_condition_is_noticed(heedless):
     heedless.put("a", b"one")
     heedless.put("a", b"two", mode="create", use_multipart=False)
     assert heedless.get("a").bytes() == b"two"
-    assert create_new(as_arrow_filesystem(heedless), "lake/1", b"") is None
+    assert create_object(as_arrow_filesystem(heedless), "lake/1", b"") is None
     put(heedless, "data/a.parquet", 0)
     names = [f"idx{number}" for number in range(4)]
     committed = write_at_once([("data", heedless)] * len(names), names)
@@ -284,22 +284,22 @@ def test_file_systems_without_a_conditional_put_say_so(s3, endpoint, monkeypatch
     of_a_role = pafs.S3FileSystem(region="us-east-1", endpoint_override=endpoint, scheme="http")
     memory = pafs.PyFileSystem(pafs.FSSpecHandler(MemoryFileSystem()))
     for filesystem in (of_a_role, memory, pafs.SubTreeFileSystem("lake", s3)):
-        assert create_new(filesystem, "lake/1", b"") is None
+        assert create_object(filesystem, "lake/1", b"") is None
 
 
 def test_the_second_writer_of_a_claimed_number_is_told(s3, monkeypatch):
     monkeypatch.setattr(version_log, "_PATIENCE", (0.0,) * 3)
     filesystem = pafs.SubTreeFileSystem("lake", s3)
     log = VersionLog(filesystem, "versions", set())
-    assert log.create(1, to_document({"a": 1}))
+    assert log.create(1, encode_document({"a": 1}))
     claim = f"versions/{2:020d}-of-another.claim"
     with filesystem.open_output_stream(claim) as sink:
         sink.write(b"")
     with pytest.raises(CommitConflict, match=r"another writer is at work.*-of-another\.claim"):
-        log.create(2, to_document({"a": 2}))
+        log.create(2, encode_document({"a": 2}))
     assert log.numbers() == [1]
     filesystem.delete_file(claim)
-    assert log.create(2, to_document({"a": 2})) and not log.create(2, to_document({"a": 3}))
+    assert log.create(2, encode_document({"a": 2})) and not log.create(2, encode_document({"a": 3}))
     assert log.read(2) == {"a": 2}
 
 

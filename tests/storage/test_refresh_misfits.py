@@ -189,7 +189,7 @@ def test_a_later_file_of_another_type(tmp_path):
     with pytest.raises(SchemaMismatch, match=r"c\.parquet holds column 'changed' as string"):
         ds.optimize.optimize_indices(["changed_idx"], spark=False)
     segments = table.path.glob("_zonebloom/segments/*")
-    assert {path.name for path in segments} == ds.opened.version.folders
+    assert {path.name for path in segments} == ds.opened.version.segment_names
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -24,10 +24,10 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.key_set import KeySet
 from zonebloom.parquet.leaf_reader import LeafReader, PageTable
 from zonebloom.parquet.leaf_type import Undecodable
-from zonebloom.parquet.page_headers import page_header
-from zonebloom.parquet.thrift import Reader
+from zonebloom.parquet.page_headers import parse_page_header
+from zonebloom.parquet.thrift import ThriftReader
 from zonebloom.values.literal import Unanswerable
-from zonebloom.values.probe import forms_of
+from zonebloom.values.probe import byte_forms
 
 # Whether a result is that of a column.
 Holds: TypeAlias = "partial[bool]"
@@ -107,8 +107,8 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     headers = []
     at = chunk.start
     while at < chunk.stop:
-        headers.append((at, at + Reader(data[at:]).struct().stop))
-        at += page_header(data[at:]).size
+        headers.append((at, at + ThriftReader(data[at:]).read_struct().stop))
+        at += parse_page_header(data[at:]).size
     header, body = rng.choice(headers)
     places = [range(header, body), range(body, body + 16), range(chunk.start, chunk.stop)]
     at = min(rng.choice(rng.choice(places)), chunk.stop - 4)
@@ -139,9 +139,9 @@ def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]
             nulls = rng.random() < 0.5
             with contextlib.suppress(FragmentUnreadable, Undecodable, Unanswerable):
                 for column in file.leaves(0, file.indexed, [0]).values():
-                    forms = [form for key in keys for form in forms_of(sound.type, key)]
+                    forms = [form for key in keys for form in byte_forms(sound.type, key)]
                     table, key_set = PageTable([column]), KeySet(column.leaf, forms)
-                    offsets = LeafReader(file).find(table, key_set, nulls, rows).tolist()
+                    offsets = LeafReader(file).find_rows(table, key_set, nulls, rows).tolist()
                     wanted = {key.as_py() for key in keys} | ({None} if nulls else set())
                     results.append(partial(are_found, offsets, wanted, rows))
     return results

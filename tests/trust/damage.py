@@ -33,7 +33,7 @@ from trust.small import (
 
 import zonebloom as zb
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.predicates import translate
+from zonebloom.predicates import translate_filter
 
 LAYOUTS = ("table", "sliced", "mixed", "data", "data, stale", "data without an index")
 FLIPS = 6
@@ -177,7 +177,7 @@ def data_problem(data: Path) -> str | None:
         names = ["row", *(name for name in ("id", "name", "twin") if name in filter)]
         # With the filter, it passes over row groups that it could not read.
         theirs = _read_by_pyarrow(data, names, None)
-        theirs = theirs or _read_by_pyarrow(data, names, translate(filter, ds.schema)[0])
+        theirs = theirs or _read_by_pyarrow(data, names, translate_filter(filter, ds.schema)[0])
         if theirs is None:
             return f"{filter} gave {found[:9]}, where pyarrow reads nothing"
         expected = [row["row"] for row in theirs if FILTERS[filter](row)]

@@ -41,7 +41,7 @@ from trust.small import (
 
 import zonebloom as zb
 from zonebloom.index.sliced_file import TRAILER
-from zonebloom.storage.encryption import Seal
+from zonebloom.storage.encryption import FileCipher
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})
 LAYOUTS = [("table", None), ("sliced", KEYS), ("sliced", None), ("table", KEYS)]
@@ -196,13 +196,13 @@ class Forger:
 
     def __init__(self, folder: Path, encryption: zb.Encryption | None):
         self.folder = folder
-        self.seal = None if encryption is None else Seal(str(folder), encryption)
+        self.seal = None if encryption is None else FileCipher(str(folder), encryption)
         self.version = max(folder.glob("versions/*.json"))
         self.document = json.loads(self.version.read_bytes())
         self.content = self.document["content"]
         if self.seal is not None:
             stored = base64.b64decode(self.content["content"])
-            self.content = json.loads(self.seal.open(str(self.version), stored))
+            self.content = json.loads(self.seal.decrypt(str(self.version), stored))
 
     def forgeries(self) -> dict[str, list[Forgery]]:
         """All there are, by what they are of."""
@@ -222,12 +222,12 @@ class Forger:
 
     def _read(self, path: Path) -> bytes:
         stored = path.read_bytes()
-        return stored if self.seal is None else self.seal.open(str(path), stored)
+        return stored if self.seal is None else self.seal.decrypt(str(path), stored)
 
     def _commit(self, content: Any) -> None:
         """Make this what the version says."""
         if self.seal is not None:
-            stored = self.seal.seal(str(self.version), json.dumps(content).encode())
+            stored = self.seal.encrypt(str(self.version), json.dumps(content).encode())
             content = {**self.document["content"], "content": base64.b64encode(stored).decode()}
         self._write_document(self.document["format_version"], content)
 
@@ -248,7 +248,7 @@ class Forger:
     def _replace(self, path: Path, data: bytes) -> None:
         """Write a file anew, and have the version say so."""
         old, new = (_checksum(path, each) for each in (self._read(path), data))
-        path.write_bytes(data if self.seal is None else self.seal.seal(str(path), data))
+        path.write_bytes(data if self.seal is None else self.seal.encrypt(str(path), data))
         text = json.dumps(self.content).replace(old, new)
         self._commit(json.loads(text, object_hook=partial(_resized, checksum=new, size=len(data))))
 

@@ -129,7 +129,7 @@ def after_kill(data: Path, operation: str) -> str | None:
 
 def strays(ds: zb.Dataset) -> list[str]:
     """Files of the index folder that the newest version does not name."""
-    named = ds.opened.version.folders
+    named = ds.opened.version.segment_names
     folder = Path(ds.index_dir)
     versions = [each.name for each in folder.glob("versions/.*")]
     return (

@@ -235,7 +235,7 @@ class Appender(Worker):
 def indices_of(ds: zb.Dataset) -> dict[str, list[str]]:
     """What tells the indices of a version from those of others: no two builds share a segment."""
     indices = ds.opened.version.indices
-    return {name: sorted(indices[name].folders) for name in sorted(indices)}
+    return {name: sorted(indices[name].segment_names) for name in sorted(indices)}
 
 
 def held_now() -> tuple[int, int]:

@@ -20,7 +20,7 @@ from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.page_headers import page_header
+from zonebloom.parquet.page_headers import parse_page_header
 
 Found = tuple[int, int, RowRanges, pa.ChunkedArray]
 
@@ -55,7 +55,7 @@ def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
             at = chunk.start
             while at < chunk.stop:
                 headers.append(at)
-                at += page_header(data[at : chunk.stop]).size
+                at += parse_page_header(data[at : chunk.stop]).size
     return data, tuple(headers)
 
 

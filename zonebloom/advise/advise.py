@@ -13,32 +13,36 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, judged
+from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, with_verdict
 from zonebloom.advise.sample import (
     Overlaps,
     draw_zones,
     estimate_distinct,
-    overlaps,
-    zones_holding,
+    estimate_zones_with_key,
+    find_overlaps,
 )
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS
-from zonebloom.base.threads import cores
-from zonebloom.building.zones import train
+from zonebloom.base.threads import num_cores
+from zonebloom.building.zones import train_zones
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, ZoneParameters
+from zonebloom.catalog.model import (
+    DEFAULT_NUMBER_OF_ITEMS,
+    DEFAULT_ZONE_PROBABILITY,
+    ZoneParameters,
+)
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
-from zonebloom.index.key_ranges import range_type
-from zonebloom.opened import Opened
-from zonebloom.sbbf.hashing import hash_array, value_type
-from zonebloom.sbbf.sizing import false_positive_probability, folded_size
-from zonebloom.scan.binding import no_column
+from zonebloom.index.key_ranges import key_range_type
+from zonebloom.opened import OpenedDataset
+from zonebloom.sbbf.hashing import hash_array, hashed_type
+from zonebloom.sbbf.sizing import expected_folded_size, false_positive_probability
+from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
 from zonebloom.sources.column_batches import Column, Run, columns_reader
 from zonebloom.sources.memory import TableSource
-from zonebloom.storage.files import ReadCounter, counted
-from zonebloom.values.columns import column_path, leaf_type
+from zonebloom.storage.files import ReadCounter, counting_filesystem
+from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import family, why_not_indexable
 
 if TYPE_CHECKING:
@@ -65,11 +69,11 @@ _ROW_BYTES = 28
 
 
 def advise(
-    opened: Opened,
+    opened: OpenedDataset,
     columns: str | Sequence[str] | None = None,
     *,
-    number_of_items: int = DEFAULT_ITEMS,
-    probability: float = DEFAULT_PROBABILITY,
+    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
+    probability: float = DEFAULT_ZONE_PROBABILITY,
 ) -> Advices:
     """Say what an index on each column would cost and save, from a sample."""
     started = time.perf_counter()
@@ -78,7 +82,11 @@ def advise(
     known = Counter(schema.names)
     names = list(known)
     if columns is not None:
-        names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
+        names = (
+            [columns]
+            if isinstance(columns, str)
+            else arguments.require_name_list(columns, "columns")
+        )
     candidates = [leaf for name in names for leaf in _leaves(schema, known, name)]
     sample = _Sample(opened.source, opened.planner, parameters)
     from_paths = opened.source.partition_columns()
@@ -103,11 +111,11 @@ def _leaves(schema: pa.Schema, known: Counter[str], name: str) -> Iterator[Colum
     """Yield the column of a name, or the leaves of a struct."""
     path = (name,) if name in known else column_path(schema, name)
     if len(path) == 1 and path[0] not in known:
-        raise ColumnNotFound(no_column(name, schema))
-    leaf = leaf_type(schema, path)
+        raise ColumnNotFound(unknown_column_text(name, schema))
+    leaf = find_leaf_type(schema, path)
     if leaf is None:
         if known[path[0]] < 2:
-            raise ColumnNotFound(no_column(name, schema))
+            raise ColumnNotFound(unknown_column_text(name, schema))
         # The name does not tell several columns apart, so the advice is about the first.
         leaf = schema.field(schema.names.index(path[0])).type
     yield from _below(path, leaf)
@@ -159,7 +167,7 @@ class _Sample:
 
     def _draw(self) -> list[_Zone]:
         items = self._parameters.number_of_items
-        present = self._planner.coverage().present
+        present = self._planner.coverage().fragments
         looked_at = self._counted(present)
         rows = {each.fragment.path: self._planner.count_rows(each) for each in looked_at}
         num_bytes = sum(each.identity.size for each in looked_at)
@@ -242,7 +250,7 @@ class _Sample:
             np.arange(zone.start, zone.stop) + (zone.fragment.fragment_id << OFFSET_BITS)
             for zone in self.zones
         ]
-        plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)), deleted_too=True)
+        plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)), include_deleted=True)
         execution = Execution(source, Request(names, None), self.counter)
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)
@@ -258,7 +266,7 @@ class _Sample:
             return dict.fromkeys(columns, _Pace(0.0, 0.0))
         paces: dict[Column, _Pace | str] = {}
         fragment = self.zones[0].fragment.fragment
-        files = counted(self._source.filesystem, self.counter)
+        files = counting_filesystem(self._source.filesystem, self.counter)
         reader = columns_reader(self._source, fragment, columns, files)
         try:
             run = reader.runs(split=True)[0]
@@ -298,22 +306,22 @@ class _Sample:
         return _Pace(read + trained, (run.num_rows or 0) / groups if groups else 0.0)
 
     def _train(self, array: pa.Array) -> None:
-        for _ in train([array], self._parameters, len(array)):
+        for _ in train_zones([array], self._parameters, len(array)):
             pass
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
         parts = self._cut(values)
-        overlap = overlaps([_hashes(part) for part in parts])
+        overlap = find_overlaps([_hashes(part) for part in parts])
         positions = np.array([zone.position for zone in self.zones], dtype=np.int64)
-        null_share = 1 - overlap.sizes.sum() / max(len(values), 1)
+        null_share = 1 - overlap.num_rows.sum() / max(len(values), 1)
         limit = round(self.num_rows * (1 - null_share))
         distinct = estimate_distinct(overlap, positions, self.num_zones, limit)
-        per_zone = float(overlap.distinct.mean()) if parts else 0.0
+        per_zone = float(overlap.num_distinct.mean()) if parts else 0.0
         sizes = _filter_sizes(overlap, self._parameters)
         fpp = _false_positives(overlap, sizes)
-        holding = zones_holding(
-            overlap.rows / np.maximum(overlap.sizes, 1)[:, None],
-            overlap.sizes,
+        holding = estimate_zones_with_key(
+            overlap.shared_rows / np.maximum(overlap.num_rows, 1)[:, None],
+            overlap.num_rows,
             positions,
             self.num_zones,
         )
@@ -321,7 +329,7 @@ class _Sample:
         with_ranges = (
             None
             if by_range is None
-            else zones_holding(by_range, overlap.sizes, positions, self.num_zones)
+            else estimate_zones_with_key(by_range, overlap.num_rows, positions, self.num_zones)
         )
         exact = replace(self._parameters, sizing="exact")
         advice = Advice(
@@ -336,7 +344,7 @@ class _Sample:
             index_bytes=self._index_bytes(sizes),
             index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact)),
             index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES),
-            build_seconds=pace.seconds * self.num_rows / cores(),
+            build_seconds=pace.seconds * self.num_rows / num_cores(),
             zones_with_index=holding + fpp * (self.num_zones - holding),
             zones_with_key_ranges=with_ranges,
             zones_per_value=per_zone * self.num_zones / max(distinct, 1),
@@ -347,7 +355,7 @@ class _Sample:
         if self._parquet and column.type == pa.uuid():
             # It has no comparison of them either.
             no_ranges = "pyarrow passes over no row group by those of UUIDs"
-        return judged(advice, no_ranges, row_group_zones, _is_measure(column.type))
+        return with_verdict(advice, no_ranges, row_group_zones, _is_measure(column.type))
 
     def _cut(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         sizes = [zone.stop - zone.start for zone in self.zones]
@@ -361,7 +369,7 @@ class _Sample:
 
 
 def _false_positives(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
-    pairs = zip(overlap.distinct, filter_sizes, strict=True)
+    pairs = zip(overlap.num_distinct, filter_sizes, strict=True)
     probabilities = [false_positive_probability(int(count), size) for count, size in pairs]
     return float(np.mean(probabilities)) if probabilities else 0.0
 
@@ -369,13 +377,13 @@ def _false_positives(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
 def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters) -> list[int]:
     """Bytes of the filter of each zone looked at, folded as a build folds it."""
     whole, most = parameters.filter_bytes, parameters.probability
-    return [folded_size(int(count), whole, most) for count in overlap.distinct]
+    return [expected_folded_size(int(count), whole, most) for count in overlap.num_distinct]
 
 
 def _is_measure(kind: pa.DataType) -> bool:
     """Whether values of a type are measured or computed: no key has a fraction."""
     name = family(kind)
-    return name in ("float", "duration") or (name == "decimal" and value_type(kind).scale > 0)
+    return name in ("float", "duration") or (name == "decimal" and hashed_type(kind).scale > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +404,7 @@ def _mean_pace(paces: Iterable[_Pace | str]) -> _Pace:
 
 
 def _hashes(values: pa.ChunkedArray) -> np.ndarray:
-    hashes = [hash_array(chunk).valid() for chunk in values.chunks]
+    hashes = [hash_array(chunk).of_valid_rows() for chunk in values.chunks]
     return np.concatenate(hashes) if hashes else np.empty(0, dtype=np.uint64)
 
 
@@ -433,7 +441,7 @@ def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
     while isinstance(values.type, pa.BaseExtensionType):
         chunks = [chunk.storage for chunk in values.chunks]
         values = pa.chunked_array(chunks, values.type.storage_type)
-    values, wanted = values.cast(value_type(values.type)), range_type(values.type)
+    values, wanted = values.cast(hashed_type(values.type)), key_range_type(values.type)
     if pa.types.is_decimal128(wanted):
         # Of full precision: a value may have more digits than its type says.
         wanted = pa.decimal128(38, wanted.scale)

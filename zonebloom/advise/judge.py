@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Shown, list_html, page, table_html, title_html
+from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, table_text
 from zonebloom.errors import ColumnNotFound
 
@@ -30,7 +30,7 @@ _FEW_MORE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Advice(Shown):
+class Advice(Displayed):
     """What an index on one column would cost and save, by estimate.
 
     Attributes
@@ -94,7 +94,7 @@ class Advice(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Advices(Shown, Sequence[Advice]):
+class Advices(Displayed, Sequence[Advice]):
     """The advice on several columns, by position or by column name.
 
     Attributes
@@ -135,8 +135,12 @@ class Advices(Shown, Sequence[Advice]):
             for each in self.advices:
                 if each.column == key:
                     return each
-            known = arguments.choices(key, [each.column for each in self.advices], "there is:")
-            raise ColumnNotFound(f"there is no advice on column {arguments.shown(key)}; {known}")
+            known = arguments.suggest_names(
+                key, [each.column for each in self.advices], "there is:"
+            )
+            raise ColumnNotFound(
+                f"there is no advice on column {arguments.short_repr(key)}; {known}"
+            )
         return self.advices[key]
 
     @property
@@ -155,7 +159,7 @@ class Advices(Shown, Sequence[Advice]):
 
     def _repr_html_(self) -> str:
         table = table_html(_HEADERS, [_cells(each) for each in self.advices])
-        return page(title_html(self._title()), table, list_html(map(str, self.advices)))
+        return styled_html(title_html(self._title()), table, list_html(map(str, self.advices)))
 
     def _title(self) -> str:
         rows, zones = f"{self.num_rows:,} rows", f"{self.num_zones:,} zones"
@@ -205,7 +209,7 @@ def _zones_text(zones: float | None) -> str:
     return f"{zones:,.1f}" if zones < 9.95 else f"{zones:,.0f}"
 
 
-def judged(
+def with_verdict(
     advice: Advice, no_ranges: str, row_group_zones: float, is_measure: bool = False
 ) -> Advice:
     """The advice with a verdict on its figures; why the files' own minima and maxima are of no use,

@@ -51,26 +51,26 @@ class Overlaps:
     """The distinct values of sampled zones, and which zones share them."""
 
     # Rows of each zone that are not null, and its distinct values; shape (s,).
-    sizes: np.ndarray
-    distinct: np.ndarray
+    num_rows: np.ndarray
+    num_distinct: np.ndarray
     # Rows, and values, of the one zone whose value the other holds too; shape (s, s).
-    rows: np.ndarray
-    values: np.ndarray
+    shared_rows: np.ndarray
+    shared_values: np.ndarray
     # Each distinct value of each zone: its number, and its zone's.
-    keys: np.ndarray
-    zones: np.ndarray
+    key_numbers: np.ndarray
+    key_zones: np.ndarray
 
     @property
     def num_keys(self) -> int:
-        return int(self.keys.max()) + 1 if self.keys.size else 0
+        return int(self.key_numbers.max()) + 1 if self.key_numbers.size else 0
 
     def zone_counts(self, among: np.ndarray) -> np.ndarray:
         """How many of some zones hold each value they hold, shape (values,)."""
-        counts = np.bincount(self.keys[np.isin(self.zones, among)])
+        counts = np.bincount(self.key_numbers[np.isin(self.key_zones, among)])
         return counts[counts > 0]
 
 
-def overlaps(hashes: list[np.ndarray]) -> Overlaps:
+def find_overlaps(hashes: list[np.ndarray]) -> Overlaps:
     uniques = [np.unique(each, return_counts=True) for each in hashes]
     distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
     zones = np.repeat(np.arange(len(uniques)), distinct)
@@ -109,7 +109,7 @@ def _shared(
     return rows.reshape(num_zones, num_zones), values.reshape(num_zones, num_zones)
 
 
-def zones_holding(
+def estimate_zones_with_key(
     shares: np.ndarray, weights: np.ndarray, positions: np.ndarray, num_zones: int
 ) -> float:
     """Zones that hold a key drawn from the dataset, its own included, on average.
@@ -175,8 +175,8 @@ def _span(positions: np.ndarray) -> int:
 
 def _run_length(overlap: Overlaps, positions: np.ndarray, num_zones: int) -> float:
     """Neighbouring zones that hold a value beyond what chance would have hold it."""
-    shares = overlap.values / np.maximum(overlap.distinct, 1)[:, None]
-    at, share = _by_distance(shares, overlap.distinct, positions)
+    shares = overlap.shared_values / np.maximum(overlap.num_distinct, 1)[:, None]
+    at, share = _by_distance(shares, overlap.num_distinct, positions)
     span = 2 * _span(positions)
     near = at <= span
     far = float(share[~near].min()) if (~near).any() else 0.0

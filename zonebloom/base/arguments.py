@@ -13,7 +13,7 @@ import numpy as np
 
 from zonebloom.errors import InvalidArgument
 
-Kind = TypeVar("Kind")
+Instance = TypeVar("Instance")
 
 # A table may have thousands of columns.
 _SHOWN_NAMES = 20
@@ -24,7 +24,7 @@ _SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
 _SHOWN_TYPES = (str, bytes, int, float, list, tuple, dict, set, frozenset, type, type(None))
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as a message shows it: on one line, and short."""
     if not isinstance(value, _SHOWN_TYPES):
         return f"of type {type(value).__name__}"
@@ -36,7 +36,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def choices(name: str, known: Iterable[str], introduction: str) -> str:
+def suggest_names(name: str, known: Iterable[str], introduction: str) -> str:
     """List the names there are, after those that a mistyped name may mean.
 
     >>> choices("Iid", ["id", "day"], "the dataset has")
@@ -55,76 +55,80 @@ def choices(name: str, known: Iterable[str], introduction: str) -> str:
     return f"{hint}{introduction} {', '.join(names[:_SHOWN_NAMES]) or 'none'}{more}"
 
 
-def refusal(value: object, parameter: str, advice: str) -> InvalidArgument:
+def invalid_value(value: object, parameter: str, advice: str) -> InvalidArgument:
     """What is raised of a value of another kind, and what to give instead."""
-    return InvalidArgument(f"{parameter} is {shown(value)}; {advice}")
+    return InvalidArgument(f"{parameter} is {short_repr(value)}; {advice}")
 
 
-def text(value: object, parameter: str) -> str:
+def require_text(value: object, parameter: str) -> str:
     """Text that can be written as UTF-8."""
     if not isinstance(value, str):
-        raise refusal(value, parameter, "give text")
+        raise invalid_value(value, parameter, "give text")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(
-            f"{parameter} is {shown(value)}, which holds half a character (a lone surrogate); "
+            f"{parameter} is {short_repr(value)}, which holds half a character (a lone surrogate); "
             "give text that can be written as UTF-8"
         ) from None
     return value
 
 
-def path(value: object, parameter: str) -> str:
+def require_path(value: object, parameter: str) -> str:
     if not isinstance(value, str | os.PathLike):
-        raise refusal(value, parameter, "give a path")
-    given = text(os.fspath(value), parameter)
+        raise invalid_value(value, parameter, "give a path")
+    given = require_text(os.fspath(value), parameter)
     if not given or "\0" in given:
-        raise InvalidArgument(f"{parameter} is {shown(given)}, which names no file; give a path")
+        raise InvalidArgument(
+            f"{parameter} is {short_repr(given)}, which names no file; give a path"
+        )
     return given
 
 
-def names(value: object, parameter: str, advice: str = "") -> list[str]:
+def require_name_list(value: object, parameter: str, advice: str = "") -> list[str]:
     """A list of texts; text alone would be taken for the list of its characters."""
     if isinstance(value, str | bytes):
-        raise refusal(value, parameter, advice or f"give a list: [{shown(value)}]")
+        raise invalid_value(value, parameter, advice or f"give a list: [{short_repr(value)}]")
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
-        raise refusal(value, parameter, "give a list of names")
-    return [text(each, f"an item of {parameter}") for each in value]
+        raise invalid_value(value, parameter, "give a list of names")
+    return [require_text(each, f"an item of {parameter}") for each in value]
 
 
-def whole(value: object, parameter: str, least: int = 0, most: int = 2**63 - 1) -> int:
+def require_integer(
+    value: object, parameter: str, minimum: int = 0, maximum: int = 2**63 - 1
+) -> int:
     """A whole number from ``least``; of one beyond ``most``, that."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise refusal(value, parameter, f"give a whole number of at least {least}")
-    return min(int(value), most)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise invalid_value(value, parameter, f"give a whole number of at least {minimum}")
+    return min(int(value), maximum)
 
 
-def flag(value: object, parameter: str) -> bool:
+def require_bool(value: object, parameter: str) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise refusal(value, parameter, "give True or False")
+        raise invalid_value(value, parameter, "give True or False")
     return bool(value)
 
 
-def choice(value: object, parameter: str, among: Sequence[str]) -> str:
+def require_choice(value: object, parameter: str, among: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in among:
-        raise refusal(value, parameter, f"it is one of {', '.join(among)}")
+        raise invalid_value(value, parameter, f"it is one of {', '.join(among)}")
     return value
 
 
-def function(value: Any, parameter: str) -> Callable[..., Any] | None:
+def require_function(value: Any, parameter: str) -> Callable[..., Any] | None:
     if value is not None and not callable(value):
-        raise refusal(value, parameter, "give a function, or None")
+        raise invalid_value(value, parameter, "give a function, or None")
     return value
 
 
-def of_type(value: object, kind: type[Kind], parameter: str) -> Kind:
+def require_instance(value: object, kind: type[Instance], parameter: str) -> Instance:
     if not isinstance(value, kind):
-        raise refusal(value, parameter, f"give a {kind.__name__}")
+        raise invalid_value(value, parameter, f"give a {kind.__name__}")
     return value
 
 
-def whole_numbers(
-    values: Any, parameter: str, most: int = 2**63 - 1, *, least: int = 0
+def require_integers(
+    values: Any, parameter: str, maximum: int = 2**63 - 1, *, minimum: int = 0
 ) -> np.ndarray:
     """Whole numbers between bounds, as they lie if they are an array of them, shape (n,)."""
     try:
@@ -134,21 +138,21 @@ def whole_numbers(
         numbers = np.asarray(None)
     if numbers.ndim == 1 and numbers.size == 0:
         return np.empty(0, dtype=np.int64)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or int(numbers.min()) < least:
-        bound = ", 0 or more" if least == 0 else ""
-        raise refusal(values, parameter, f"give a list of whole numbers{bound}")
-    if int(numbers.max()) > most:
-        raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {most}")
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or int(numbers.min()) < minimum:
+        bound = ", 0 or more" if minimum == 0 else ""
+        raise invalid_value(values, parameter, f"give a list of whole numbers{bound}")
+    if int(numbers.max()) > maximum:
+        raise InvalidArgument(f"{parameter} holds {int(numbers.max())}; the most is {maximum}")
     return numbers
 
 
-def with_methods_of(*bases: type) -> Callable[[type[Kind]], type[Kind]]:
+def with_methods_of(*bases: type) -> Callable[[type[Instance]], type[Instance]]:
     """Make a public class the owner of the methods of its internal bases.
 
     Python's TypeErrors then name the class that users know: `Dataset.lookup() missing ...`.
     """
 
-    def decorate(cls: type[Kind]) -> type[Kind]:
+    def decorate(cls: type[Instance]) -> type[Instance]:
         for base in bases:
             for method in vars(base).values():
                 if isinstance(method, FunctionType):

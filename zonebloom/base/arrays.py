@@ -41,7 +41,7 @@ def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Arr
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, buffers)
 
 
-def empty(size: int, dtype: Any) -> np.ndarray:
+def allocate_array(size: int, dtype: Any) -> np.ndarray:
     """Return an uninitialised array from Arrow's memory pool.
 
     The pool keeps freed memory for the next request, while NumPy returns it to the system.
@@ -64,23 +64,23 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind.itemsize)
 
 
-def is_view(type_: pa.DataType) -> bool:
+def is_view_type(type_: pa.DataType) -> bool:
     return pt.is_string_view(type_) or pt.is_binary_view(type_)
 
 
-def decoded(values: pa.DictionaryArray) -> pa.Array:
+def decode_dictionary(values: pa.DictionaryArray) -> pa.Array:
     """Return the values of a dictionary array; views become large strings or large binary.
 
     `dictionary_decode` alone raises an error for views.
     """
     dictionary = values.dictionary
-    if is_view(dictionary.type):
+    if is_view_type(dictionary.type):
         large = pa.large_string() if pt.is_string_view(dictionary.type) else pa.large_binary()
         values = pa.DictionaryArray.from_arrays(values.indices, dictionary.cast(large))
     return values.dictionary_decode()
 
 
-def distinct(numbers: np.ndarray) -> np.ndarray:
+def distinct_numbers(numbers: np.ndarray) -> np.ndarray:
     """Return the distinct numbers, ascending. `np.unique`, which hashes, takes 20 times as long."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]

@@ -52,7 +52,7 @@ _STYLE = f"""<style>
 </style>"""
 
 
-class Shown:
+class Displayed:
     """Base class of objects that are displayed as the lines of their `str`.
 
     Their `repr` is the first of these lines.
@@ -66,26 +66,26 @@ class Shown:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # IPython prefers a class's own `__repr__` to an inherited `_repr_pretty_`.
-        cls._repr_pretty_ = Shown._repr_pretty_
+        cls._repr_pretty_ = Displayed._repr_pretty_
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        return page(lines_html(str(self)))
+        return styled_html(lines_html(str(self)))
 
 
-Item = TypeVar("Item")
+ListItem = TypeVar("ListItem")
 
 
-class Rows(Shown, list[Item], Generic[Item]):
+class DisplayedList(Displayed, list[ListItem], Generic[ListItem]):
     """A list that is displayed as a table."""
 
     def __init__(
         self,
-        items: Iterable[Item],
+        items: Iterable[ListItem],
         headers: Sequence[str],
-        cells: Callable[[Item], Sequence[object]],
+        cells: Callable[[ListItem], Sequence[object]],
         if_empty: str,
     ):
         super().__init__(items)
@@ -99,10 +99,10 @@ class Rows(Shown, list[Item], Generic[Item]):
 
     def _repr_html_(self) -> str:
         cells = list(map(self._cells, self))
-        return page(table_html(self._headers, cells) if self else lines_html(self._if_empty))
+        return styled_html(table_html(self._headers, cells) if self else lines_html(self._if_empty))
 
 
-class Figures(Shown, dict[str, Any]):
+class DisplayedDict(Displayed, dict[str, Any]):
     """A dictionary that is displayed as a table of names and values."""
 
     def __repr__(self) -> str:
@@ -112,12 +112,12 @@ class Figures(Shown, dict[str, Any]):
         return table_text(["figure", "value"], [[name, cell_text(self[name])] for name in self])
 
     def _repr_html_(self) -> str:
-        return page(table_html(["figure", "value"], list(self.items())))
+        return styled_html(table_html(["figure", "value"], list(self.items())))
 
 
 # The starts and the stops of ranges, shape (n,) each.
 Bounds = tuple[np.ndarray, np.ndarray]
-NOWHERE: Bounds = np.empty(0), np.empty(0)
+NO_BOUNDS: Bounds = np.empty(0), np.empty(0)
 
 
 class Strip(NamedTuple):
@@ -129,8 +129,8 @@ class Strip(NamedTuple):
     name: str
     words: str
     length: int
-    kept: Bounds = NOWHERE
-    unindexed: Bounds = NOWHERE
+    kept: Bounds = NO_BOUNDS
+    unindexed: Bounds = NO_BOUNDS
     zone_rows: int = 0
 
     @property
@@ -138,11 +138,11 @@ class Strip(NamedTuple):
         return not (self.kept[0].size or self.unindexed[0].size)
 
 
-def up_to(stop: int) -> Bounds:
-    return (np.zeros(1), np.full(1, stop)) if stop else NOWHERE
+def bounds_up_to(stop: int) -> Bounds:
+    return (np.zeros(1), np.full(1, stop)) if stop else NO_BOUNDS
 
 
-def page(*parts: str) -> str:
+def styled_html(*parts: str) -> str:
     """Join pieces of HTML into one that includes its style."""
     return f'<div class="zonebloom">{_STYLE}{"".join(parts)}</div>'
 
@@ -244,7 +244,7 @@ def _blocks(ranges: Bounds, length: int) -> Iterable[tuple[int, int]]:
 
 
 _LEGEND = (
-    Strip("key", "may hold rows", 1, up_to(1)),
+    Strip("key", "may hold rows", 1, bounds_up_to(1)),
     Strip("key", "skipped", 1),
-    Strip("key", "no index says anything of it", 1, unindexed=up_to(1)),
+    Strip("key", "no index says anything of it", 1, unindexed=bounds_up_to(1)),
 )

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-Item = TypeVar("Item")
+GuardedItem = TypeVar("GuardedItem")
 
 # If nothing was returned for this long, a table or a reader in use holds the rest to the end.
 _QUIET_SECONDS = 0.5
@@ -29,7 +29,7 @@ _running: set[int] = set()
 _ending = threading.Event()
 
 
-def mark() -> object:
+def usage_mark() -> object:
     """Return the mark that an object in use by pyarrow's threads keeps as its last attribute.
 
     The number of references to the mark is the number of such objects. Python drops attributes in
@@ -39,14 +39,14 @@ def mark() -> object:
     return _mark
 
 
-class LentIterator(Iterator[Item]):
+class GuardedIterator(Iterator[GuardedItem]):
     """An iterator that pyarrow's threads read. It makes no more items when the process ends."""
 
-    def __init__(self, items: Iterator[Item]):
+    def __init__(self, items: Iterator[GuardedItem]):
         self._items = items
-        self._mark = mark()
+        self._mark = usage_mark()
 
-    def __next__(self) -> Item:
+    def __next__(self) -> GuardedItem:
         if _ending.is_set():
             raise RuntimeError("the process ends; read to the end before it does")
         _running.add(id(self))
@@ -56,14 +56,14 @@ class LentIterator(Iterator[Item]):
             _running.discard(id(self))
 
 
-class LentBytes(np.ndarray):
+class GuardedBytes(np.ndarray):
     """A uint8 array whose bytes pyarrow's threads use and drop."""
 
-    def __new__(cls, data: bytes | pa.Buffer) -> LentBytes:
+    def __new__(cls, data: bytes | pa.Buffer) -> GuardedBytes:
         return np.frombuffer(data, np.uint8).view(cls)
 
     def __init__(self, data: bytes | pa.Buffer):
-        self._mark = mark()
+        self._mark = usage_mark()
 
 
 def _num_references() -> int:

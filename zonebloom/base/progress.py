@@ -11,18 +11,18 @@ from typing import Any, TypeAlias
 
 from zonebloom.base import arguments
 
-Progress: TypeAlias = bool | Callable[[int, int], Any] | None
+ProgressOption: TypeAlias = bool | Callable[[int, int], Any] | None
 Report = Callable[[int], None]
 _SECONDS_BETWEEN_LINES = 10.0
 
 
 def require_progress(progress: object) -> None:
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise arguments.refusal(progress, "progress", "give True, False or a function")
+        raise arguments.invalid_value(progress, "progress", "give True, False or a function")
 
 
 @contextmanager
-def reporting(progress: Progress, total: int, title: str) -> Iterator[Report | None]:
+def report_progress(progress: ProgressOption, total: int, title: str) -> Iterator[Report | None]:
     """Yield a function that takes the number of further rows done, or None without progress."""
     if not progress:
         yield None

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Shown, Strip, page, pictures_html, title_html, up_to
+from zonebloom.base.display import (
+    Displayed,
+    Strip,
+    bounds_up_to,
+    pictures_html,
+    styled_html,
+    title_html,
+)
 from zonebloom.errors import InvalidArgument
 
 OFFSET_BITS = 32
@@ -50,7 +57,9 @@ class RowRanges:
         try:
             pairs = [(start, stop) for start, stop in ranges]
         except (TypeError, ValueError):
-            raise arguments.refusal(ranges, "ranges", "give pairs: [(start, stop), ...]") from None
+            raise arguments.invalid_value(
+                ranges, "ranges", "give pairs: [(start, stop), ...]"
+            ) from None
         merged = RowRanges.from_arrays([start for start, _ in pairs], [stop for _, stop in pairs])
         self.starts, self.stops = merged.starts, merged.stops
 
@@ -192,7 +201,7 @@ class RowRanges:
         >>> zb.RowRanges([(2, 4)]).issubset(zb.RowRanges([(0, 10)]))
         True
         """
-        return not (self - arguments.of_type(other, RowRanges, "other"))
+        return not (self - arguments.require_instance(other, RowRanges, "other"))
 
     def _sweep(self, other: RowRanges, selects) -> RowRanges:
         """Return the rows that ``selects`` accepts, by a sweep over the bounds of both sets.
@@ -213,7 +222,10 @@ class RowRanges:
         >>> zb.RowRanges([(0, 10), (30, 40)]).window(5, 35)
         RowRanges([(0, 5), (25, 30)])
         """
-        start, stop = arguments.whole(start, "start"), arguments.whole(stop, "stop")
+        start, stop = (
+            arguments.require_integer(start, "start"),
+            arguments.require_integer(stop, "stop"),
+        )
         low = int(np.searchsorted(self.stops, start, side="right"))
         high = int(np.searchsorted(self.starts, stop, side="left"))
         if low >= high or start >= stop:
@@ -258,7 +270,7 @@ class RowRanges:
         >>> zb.RowRanges([(0, 2), (30, 40)]).rows_at(np.array([3, 1]))
         array([31,  1])
         """
-        numbers = arguments.whole_numbers(numbers, "numbers", len(self) - 1)
+        numbers = arguments.require_integers(numbers, "numbers", len(self) - 1)
         counts = self.stops - self.starts
         firsts = np.cumsum(counts) - counts
         ranges = np.searchsorted(firsts, numbers, side="right") - 1
@@ -279,7 +291,7 @@ class RowRanges:
         """
         if not self:
             return self
-        rows = arguments.whole(
+        rows = arguments.require_integer(
             rows, "rows", -int(self.starts[0]), _MAX_OFFSET - int(self.stops[-1])
         )
         return RowRanges._of(self.starts + rows, self.stops + rows)
@@ -296,7 +308,7 @@ def _offsets(values: Any, parameter: str) -> np.ndarray:
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
         return values
     # The callers refuse negative numbers, with a message about ranges.
-    return arguments.whole_numbers(values, parameter, least=-_MAX_OFFSET).astype(np.int64)
+    return arguments.require_integers(values, parameter, minimum=-_MAX_OFFSET).astype(np.int64)
 
 
 _EMPTY_RANGES = RowRanges()
@@ -309,10 +321,10 @@ _RESULT_SCHEMA = pa.schema(
     ]
 )
 
-Kind = Literal["Exact", "AtMost", "AtLeast"]
+ResultKind = Literal["Exact", "AtMost", "AtLeast"]
 
 
-class SearchResult(Shown):
+class SearchResult(Displayed):
     """An upper and a lower bound of the rows for which a predicate is true.
 
     A predicate is true, false or null for a row. It is not true for any row outside ``at_most``,
@@ -360,14 +372,14 @@ class SearchResult(Shown):
         bounds = {"universe": universe, "at_most": at_most, "at_least": at_least}
         for name, rows in bounds.items():
             if rows is not None or name == "universe":
-                arguments.of_type(rows, RowRanges, name)
+                arguments.require_instance(rows, RowRanges, name)
         self.null_free: bool = null_free
         self.covered: tuple[frozenset[int], ...] | None = covered
         self.universe: RowRanges = universe
         self.at_most: RowRanges = universe if at_most is None else at_most
         self.at_least: RowRanges = _EMPTY_RANGES if at_least is None else at_least
         paths = {} if paths is None else paths
-        self.paths: Mapping[int, str] = arguments.of_type(paths, Mapping, "paths")
+        self.paths: Mapping[int, str] = arguments.require_instance(paths, Mapping, "paths")
 
     def __and__(self, other: SearchResult) -> SearchResult:
         if not isinstance(other, SearchResult):
@@ -395,7 +407,7 @@ class SearchResult(Shown):
         )
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ResultKind:
         """The bound that ``ranges`` is."""
         if not self.at_most or (self.null_free and self.at_most == self.at_least):
             return "Exact"
@@ -452,9 +464,9 @@ class SearchResult(Shown):
             is_covered = self.covered is None or any(fragment_id in ids for ids in self.covered)
             # A file that no index covers can still be skipped, by the partition values of its path.
             if rows and not is_covered:
-                strip = Strip(name, f"{words}, not indexed", 1, unindexed=up_to(1))
+                strip = Strip(name, f"{words}, not indexed", 1, unindexed=bounds_up_to(1))
             strips.append(strip)
-        return page(title_html(str(self).splitlines()[0]), pictures_html(strips))
+        return styled_html(title_html(str(self).splitlines()[0]), pictures_html(strips))
 
 
 def ranges_text(rows: RowRanges, max_ranges: int) -> str:

@@ -20,7 +20,7 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TB"
 
 
-def counted(count: int, noun: str) -> str:
+def count_with_noun(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural where that is right.
 
     >>> counted(1, "read"), counted(2000, "row group")
@@ -37,7 +37,7 @@ def table_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     id_idx     29
     """
     lines = [list(headers), *([cell_text(cell) for cell in row] for row in rows)]
-    return aligned(lines, numeric_columns(headers, rows))
+    return align_cells(lines, numeric_columns(headers, rows))
 
 
 def numeric_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[bool]:
@@ -48,7 +48,7 @@ def numeric_columns(headers: Sequence[str], rows: Sequence[Sequence[object]]) ->
     ]
 
 
-def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+def align_cells(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     """Pad the cells of lines to the width of their column, and join them.
 
     ``right`` says for each column whether its cells are aligned to the right.

@@ -15,14 +15,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def cores() -> int:
+def num_cores() -> int:
     """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def in_order(
+def map_in_order(
     pool: ThreadPoolExecutor,
     work: Callable[[Item], Result],
     items: Iterable[Item],
@@ -42,8 +42,8 @@ def in_order(
             future.cancel()
 
 
-def in_parts(size: int, work: Callable[[slice], Result]) -> list[Result]:
+def map_slices(size: int, work: Callable[[slice], Result]) -> list[Result]:
     """Split ``size`` items into as many slices as there are cores, and work on them in parallel."""
-    bounds = [size * number // cores() for number in range(cores() + 1)]
-    with ThreadPoolExecutor(cores()) as pool:
+    bounds = [size * number // num_cores() for number in range(num_cores() + 1)]
+    with ThreadPoolExecutor(num_cores()) as pool:
         return list(pool.map(work, map(slice, bounds, bounds[1:])))

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base import arguments
-from zonebloom.base.arrays import array_of, decoded, is_view
+from zonebloom.base.arrays import array_of, decode_dictionary, is_view_type
 from zonebloom.errors import InvalidArgument
 
 # Longer lists are converted faster by pyarrow itself.
@@ -58,22 +58,23 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     """
     if isinstance(values, str | bytes | bytearray):
         raise InvalidArgument(
-            f"{parameter} is {arguments.shown(values)}, a single value; give a list: "
-            f"[{arguments.shown(values)}]"
+            f"{parameter} is {arguments.short_repr(values)}, a single value; give a list: "
+            f"[{arguments.short_repr(values)}]"
         )
     if isinstance(values, Mapping):
-        raise arguments.refusal(values, parameter, "give a list or an array")
+        raise arguments.invalid_value(values, parameter, "give a list or an array")
     if is_data_frame(values):
         raise _table_refusal(parameter, list(values.columns), column, "df")
     try:
         array = _one_array(_from_container(values))
     except _ERRORS as error:
         raise InvalidArgument(
-            f"{parameter} is {arguments.shown(values)}, of which pyarrow makes no array exactly "
+            f"{parameter} is {arguments.short_repr(values)}, of which pyarrow makes no array "
+            "exactly "
             f"({_reason(error)}); give values of one type"
         ) from None
     if array is None:
-        raise arguments.refusal(values, parameter, "give a list or an array")
+        raise arguments.invalid_value(values, parameter, "give a list or an array")
     if not isinstance(array, pa.StructArray):
         return array
     # Tables are exported as structs, one field for each column.
@@ -100,7 +101,8 @@ def to_scalar(value: Any, parameter: str) -> pa.Scalar:
         return _from_python([value])[0]
     except _ERRORS as error:
         raise InvalidArgument(
-            f"{parameter} is {arguments.shown(value)}, of which pyarrow makes no scalar exactly "
+            f"{parameter} is {arguments.short_repr(value)}, of which pyarrow makes no scalar "
+            "exactly "
             f"({_reason(error)})"
         ) from None
 
@@ -133,11 +135,11 @@ def _one_array(values: Any) -> Any:
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
             return _one_array(values.chunk(0))
-        if pt.is_dictionary(values.type) and is_view(values.type.value_type):
-            values = pa.chunked_array([decoded(chunk) for chunk in values.chunks])
+        if pt.is_dictionary(values.type) and is_view_type(values.type.value_type):
+            values = pa.chunked_array([decode_dictionary(chunk) for chunk in values.chunks])
         return values.combine_chunks()
-    if isinstance(values, pa.DictionaryArray) and is_view(values.type.value_type):
-        return decoded(values)
+    if isinstance(values, pa.DictionaryArray) and is_view_type(values.type.value_type):
+        return decode_dictionary(values)
     return values
 
 

@@ -25,12 +25,12 @@ class NewerFormat(ValueError):
         )
 
 
-def stamped(schema: pa.Schema) -> pa.Schema:
+def with_format_version(schema: pa.Schema) -> pa.Schema:
     """Return a schema with metadata that names the format of the Arrow file."""
     return schema.with_metadata({**(schema.metadata or {}), _KEY: str(FORMAT_VERSION).encode()})
 
 
-def require_known(schema: pa.Schema) -> None:
+def require_known_format(schema: pa.Schema) -> None:
     """Raise `NewerFormat` for an Arrow file of a newer format. Files before format 4 name none."""
     written_as = int((schema.metadata or {}).get(_KEY, b"1"))
     if written_as > FORMAT_VERSION:

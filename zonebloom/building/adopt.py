@@ -14,17 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from zonebloom.base.threads import cores
+from zonebloom.base.threads import num_cores
 from zonebloom.building.other_datasets import OtherDatasets
-from zonebloom.building.train import locate_pages
-from zonebloom.catalog.coverage import PresentFragment, cover
-from zonebloom.catalog.folder import writing_to
-from zonebloom.catalog.freshness import digest_is_whole, wait_for_rest
+from zonebloom.building.train import write_page_map
+from zonebloom.catalog.coverage import PresentFragment, compute_coverage
+from zonebloom.catalog.folder import wrapping_write_errors
+from zonebloom.catalog.freshness import digest_covers_file, wait_until_at_rest
 from zonebloom.catalog.model import KnownFragment, PageMapEntry, Version
 from zonebloom.errors import CommitConflict, CorruptIndex, FragmentUnreadable, SourceError
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.validate_rows import RowValidation
-from zonebloom.opened import Opened
+from zonebloom.opened import OpenedDataset
 from zonebloom.parquet.footer import footer_digest
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
@@ -67,16 +67,16 @@ class _Candidate(NamedTuple):
         )
 
 
-def adopt(opened: Opened) -> tuple[Version, Adopted]:
+def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
     """Commit which files are those that were indexed, at other places or with other times."""
     opened.require_unlocked()
     source, base = opened.source, opened.version
-    present = cover(source.fragments, source.identities(), base).present
+    present = compute_coverage(source.fragments, source.identities(), base).fragments
     strangers = [file for file in present if not file.is_known]
     others = OtherDatasets(source, opened.catalog)
     known_ids = {known.fragment_id for known in base.fragments.values()}
     in_place = {file.fragment_id for file in present if file.is_known}
-    orphans = _orphans(base, in_place | others.unchanged(base, known_ids))
+    orphans = _orphans(base, in_place | others.unchanged_ids(base, known_ids))
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         entries = list(pool.map(lambda file: _seen_now(source, file, orphans), strangers))
     by_digest: list[_Candidate] = []
@@ -86,7 +86,7 @@ def adopt(opened: Opened) -> tuple[Version, Adopted]:
         if entry is None or original is None:
             continue
         entry = entry._replace(fragment_id=original.fragment_id, num_rows=original.num_rows)
-        is_proven = original.digest and entry.digest and digest_is_whole(entry.identity)
+        is_proven = original.digest and entry.digest and digest_covers_file(entry.identity)
         (by_digest if is_proven else by_rows).append(_Candidate(file, original, entry))
     by_rows = _proven_by_rows(opened, by_rows)
     adopted = {file.original.key: file.entry for file in (*by_digest, *by_rows)}
@@ -96,19 +96,19 @@ def adopt(opened: Opened) -> tuple[Version, Adopted]:
         return base, Adopted(0, left)
     prefix = opened.catalog.new_segment_prefix()
     try:
-        with writing_to(opened.catalog.folder):
+        with wrapping_write_errors(opened.catalog.folder):
             # Pages may lie elsewhere although the rows are the same.
-            page_map = locate_pages(
+            page_map = write_page_map(
                 opened.catalog, f"{prefix}-pages", source, [file.adopted for file in by_rows]
             ).page_map
             version = _commit(opened, adopted, page_map)
     finally:
-        opened.catalog.delete_unnamed([prefix])
+        opened.catalog.delete_orphan_segments([prefix])
     return version, Adopted(len(adopted), left)
 
 
 def _commit(
-    opened: Opened, adopted: dict[str, KnownFragment], page_map: PageMapEntry | None
+    opened: OpenedDataset, adopted: dict[str, KnownFragment], page_map: PageMapEntry | None
 ) -> Version:
     base = opened.version
 
@@ -123,7 +123,7 @@ def _commit(
     return opened.catalog.commit(change)
 
 
-def _proven_by_rows(opened: Opened, files: Sequence[_Candidate]) -> list[_Candidate]:
+def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[_Candidate]:
     """Return the files whose rows hold nothing that an index of them denies."""
     if not files:
         return []
@@ -144,8 +144,8 @@ def _proven_by_rows(opened: Opened, files: Sequence[_Candidate]) -> list[_Candid
             continue
         indices.append((index, column))
     files = [file for file in files if file.entry.fragment_id not in unusable]
-    seen_at = wait_for_rest(file.entry.identity for file in files)
-    workers = cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
+    seen_at = wait_until_at_rest(file.entry.identity for file in files)
+    workers = num_cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
     groups = [files[number::workers] for number in range(workers)]
     with ThreadPoolExecutor(workers) as pool:
         proven = [

@@ -9,19 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from zonebloom.base.progress import Progress, reporting
+from zonebloom.base.progress import ProgressOption, report_progress
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.request import IndexSpec
-from zonebloom.building.segments import arrange
-from zonebloom.building.tasks import TrainedTask, cut_tasks
+from zonebloom.building.segments import arrange_segments
+from zonebloom.building.tasks import TrainedTask, split_into_tasks
 from zonebloom.building.train import train_locally
-from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed_identities
-from zonebloom.catalog.folder import Gone, writing_to
+from zonebloom.catalog.coverage import (
+    Coverage,
+    PresentFragment,
+    compute_coverage,
+    indexed_identities,
+)
+from zonebloom.catalog.folder import MissingIndexFile, wrapping_write_errors
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
-from zonebloom.catalog.page_maps import merged_page_maps
+from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.errors import CommitConflict, HiddenColumnsWarning, SchemaMismatch
-from zonebloom.index.global_filter import GlobalSize, merge_parts
-from zonebloom.opened import Opened
+from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
+from zonebloom.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.memory import TableSource
 
@@ -38,7 +43,7 @@ class Engine:
     # (tasks, *, progress), in the order of the tasks.
     train: Callable[..., list[TrainedTask]]
     # With less data than this, this process trains.
-    least_bytes: int = 0
+    min_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Refreshed:
     problem: str | None = None
 
 
-def not_refreshed(entry: IndexEntry, problem: str) -> Refreshed:
+def failed_refresh(entry: IndexEntry, problem: str) -> Refreshed:
     """Return the record of an index that could not be refreshed."""
     num_segments = len(entry.segments)
     return Refreshed(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
@@ -82,10 +87,10 @@ def not_refreshed(entry: IndexEntry, problem: str) -> Refreshed:
 REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layout")
 
 
-def refreshed_cells(each: Refreshed) -> list[object]:
+def refreshed_cells(refreshed: Refreshed) -> list[object]:
     """What was done to an index as a line of a table below `REFRESHED_HEADERS`."""
-    done = (each.fragments_added, each.fragments_dropped, each.num_segments)
-    return [each.name, *done, each.layout]
+    done = (refreshed.fragments_added, refreshed.fragments_dropped, refreshed.num_segments)
+    return [refreshed.name, *done, refreshed.layout]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class _Work:
 
 
 class Builder:
-    def __init__(self, opened: Opened):
+    def __init__(self, opened: OpenedDataset):
         opened.require_unlocked()
         self._source = opened.source
         self._catalog = opened.catalog
@@ -127,7 +132,7 @@ class Builder:
         layout: str,
         replace_existing: bool,
         engine: Engine | None,
-        progress: Progress,
+        progress: ProgressOption,
         prefix: str = "",
     ) -> Version:
         """Index every fragment in one pass, and commit all indices at once."""
@@ -135,18 +140,18 @@ class Builder:
         names = [spec.name for spec in specs]
 
         def check(latest: Version) -> None:
-            self._others.refuse(names, latest)
+            self._others.refuse_names(names, latest)
             taken = [name for name in names if name in latest.indices.keys() - base.indices.keys()]
             if taken and not replace_existing:
                 raise CommitConflict(
                     f"another writer made an index {taken[0]!r} meanwhile; give another name"
                 )
 
-        self._others.refuse(names, base)
-        work = [_Work(spec, coverage.present) for spec in specs]
+        self._others.refuse_names(names, base)
+        work = [_Work(spec, coverage.fragments) for spec in specs]
         return self._run(base, work, layout, engine, progress, check, prefix=prefix)
 
-    def own_indices(self) -> list[str]:
+    def own_index_names(self) -> list[str]:
         """Names of the indices but those of other datasets' files alone."""
         version = self._planner.version
         others = {known.fragment_id for known in self._others.fragments(version)}
@@ -158,10 +163,10 @@ class Builder:
         indices: Sequence[tuple[IndexEntry, Column]],
         layout: str,
         engine: Engine | None,
-        progress: Progress,
+        progress: ProgressOption,
         damaged: Mapping[str, str],
         *,
-        skips_misfits: bool = False,
+        skip_misfits: bool = False,
     ) -> tuple[Version, list[Refreshed]]:
         """Bring indices up to date. Indices in `damaged` are rebuilt from the files alone.
 
@@ -181,10 +186,10 @@ class Builder:
                     )
 
         seen_again = _seen_again(base, coverage)
-        problems: dict[str, str] | None = {} if skips_misfits else None
+        problems: dict[str, str] | None = {} if skip_misfits else None
         version = self._run(base, work, layout, engine, progress, check, seen_again, problems)
         refreshed = [
-            not_refreshed(entry, problems[entry.name])
+            failed_refresh(entry, problems[entry.name])
             if problems and entry.name in problems
             else part.refreshed(version.indices[entry.name])
             for (entry, _), part in zip(indices, work, strict=True)
@@ -195,7 +200,7 @@ class Builder:
         base = self._planner.version
         fragments = self._source.fragments
         identities = self._source.identities(None, indexed_identities(fragments, base))
-        return base, cover(fragments, identities, base)
+        return base, compute_coverage(fragments, identities, base)
 
     def _outdated(
         self,
@@ -206,17 +211,17 @@ class Builder:
         damaged: Mapping[str, str],
     ) -> _Work:
         stored = entry.global_filter
-        size = None if stored is None else GlobalSize(stored.num_items, stored.probability)
+        size = None if stored is None else GlobalFilterSize(stored.num_items, stored.probability)
         spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
         if entry.name in damaged:
-            return _Work(spec, coverage.present, damage=damaged[entry.name])
-        present = coverage.live
-        alive = present | self._others.unchanged(base, entry.fragment_ids)
+            return _Work(spec, coverage.fragments, damage=damaged[entry.name])
+        present = coverage.known_ids
+        alive = present | self._others.unchanged_ids(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
         segments = tuple(_still_used(entry.segments, alive, present, zones))
         left = {i for segment in segments for i in segment.fragment_ids}
-        missing = tuple(each for each in coverage.present if each.fragment_id not in left)
+        missing = tuple(each for each in coverage.fragments if each.fragment_id not in left)
         return _Work(spec, missing, entry, segments, alive)
 
     def _run(
@@ -225,7 +230,7 @@ class Builder:
         work: Sequence[_Work],
         layout: str,
         engine: Engine | None,
-        progress: Progress,
+        progress: ProgressOption,
         check: Callable[[Version], None],
         seen_again: Sequence[KnownFragment] = (),
         problems: dict[str, str] | None = None,
@@ -242,11 +247,13 @@ class Builder:
             for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
                 added = [task.segments[place] for task, place in tasks]
                 name = f"{prefix}-{number}"
-                segments = arrange(self._catalog, f"{name}-all", each.segments, added, layout)
+                segments = arrange_segments(
+                    self._catalog, f"{name}-all", each.segments, added, layout
+                )
                 stored = self._global_filter(f"{name}-keys", each, tasks)
                 before = each.before
                 if before is None or (segments, stored) != (before.segments, before.global_filter):
-                    entries[each.spec.name] = each.spec.entry(segments, stored)
+                    entries[each.spec.name] = each.spec.make_entry(segments, stored)
             if not entries and not seen_again:
                 return base
             identities = {e.fragment_id: e.identity for each in work for e in each.missing}
@@ -261,7 +268,7 @@ class Builder:
                 {**base.indices, **entries},
                 [task.page_map for task in done if task.page_map is not None],
             ).page_maps
-            page_maps = merged_page_maps(self._catalog, f"{prefix}-pages", page_maps)
+            page_maps = merge_small_page_maps(self._catalog, f"{prefix}-pages", page_maps)
             new_maps = [each for each in page_maps if each not in base.page_maps]
             anew = {each.spec.name for each in work if each.before is None}
 
@@ -289,9 +296,9 @@ class Builder:
     def _new_segments(self, prefix: str, base: Version) -> Iterator[None]:
         """Within, segments with a prefix are written; those no version names are deleted after."""
         try:
-            with writing_to(self._catalog.folder):
+            with wrapping_write_errors(self._catalog.folder):
                 yield
-        except Gone as error:
+        except MissingIndexFile as error:
             if self._catalog.is_damaged(base):
                 raise
             raise CommitConflict(
@@ -300,14 +307,14 @@ class Builder:
         finally:
             # What cannot be deleted is left to `vacuum`: what was committed stands, and of a
             # build that failed the user is to see why.
-            self._catalog.delete_unnamed([prefix])
+            self._catalog.delete_orphan_segments([prefix])
 
     def _train_missing(
         self,
         prefix: str,
         work: Sequence[_Work],
         engine: Engine | None,
-        progress: Progress,
+        progress: ProgressOption,
         problems: dict[str, str] | None,
     ) -> list[list[tuple[TrainedTask, int]]]:
         """Return the tasks of each index, with the number of its segment in each of them.
@@ -345,24 +352,26 @@ class Builder:
         specs: Sequence[IndexSpec],
         fragments: Sequence[PresentFragment],
         engine: Engine | None,
-        progress: Progress,
+        progress: ProgressOption,
     ) -> list[TrainedTask]:
-        tasks = cut_tasks(prefix, self._catalog, self._source, specs, fragments)
+        tasks = split_into_tasks(prefix, self._catalog, self._source, specs, fragments)
         total = sum(self._planner.count_rows(each) for each in fragments) if progress else 0
         num_bytes = sum(each.identity.size for each in fragments)
-        is_little = engine is not None and num_bytes < engine.least_bytes
+        is_little = engine is not None and num_bytes < engine.min_bytes
         # Rows in memory are here, not where another engine's workers are.
         if is_little or isinstance(self._source, TableSource):
             engine = None
         where = f"on {engine.name}" if engine else "in this process"
         names = ", ".join(spec.column.name for spec in specs)
-        with reporting(progress, total, f"indexing {names} {where}") as report:
+        with report_progress(progress, total, f"indexing {names} {where}") as report:
             if engine is None:
                 trained = train_locally(tasks, progress=report)
             else:
                 trained = engine.train(tasks, progress=report)
-        if self._source.types == "first":
-            _warn_of_hidden({name: at for task in trained for name, at in task.hidden.items()})
+        if self._source.type_agreement == "first":
+            _warn_of_hidden(
+                {name: at for task in trained for name, at in task.hidden_columns.items()}
+            )
         return trained
 
     def _global_filter(
@@ -375,7 +384,9 @@ class Builder:
         ids = [i for i in before.fragment_ids if i in work.alive] if before is not None else []
         if before is not None and not tasks:
             return replace(before, fragment_ids=tuple(ids))
-        parts = [part for task, place in tasks if (part := task.parts[place]) is not None]
+        parts = [
+            part for task, place in tasks if (part := task.global_filter_parts[place]) is not None
+        ]
         ids = list(dict.fromkeys([*ids, *(each.fragment_id for each in work.missing)]))
         return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)
 
@@ -411,7 +422,7 @@ def _still_used(
 def _seen_again(base: Version, coverage: Coverage) -> list[KnownFragment]:
     """Fragments whose files have other times than the catalog says, and are the same still."""
     again = []
-    for each in coverage.present:
+    for each in coverage.fragments:
         before = base.fragments.get(each.fragment.key)
         if before is None or before.identity == each.identity:
             continue

@@ -26,10 +26,10 @@ from zonebloom.catalog.folder import (
     delete_file,
     delete_segment,
     list_folder,
-    writing_to,
+    wrapping_write_errors,
 )
 from zonebloom.catalog.model import Version
-from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_version_file
+from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_version_file_name
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     CommitConflict,
@@ -38,7 +38,7 @@ from zonebloom.errors import (
     IndexNotFound,
     InvalidArgument,
 )
-from zonebloom.opened import Opened, beside, places_of
+from zonebloom.opened import OpenedDataset, default_folders_of, locate_catalog
 from zonebloom.sources.source import Source
 from zonebloom.storage.paths import key_below
 
@@ -62,11 +62,13 @@ class MovedIndex:
     foreign_files: tuple[str, ...]
 
 
-def move_index(opened: Opened, index_dir: str | None) -> tuple[Opened, MovedIndex]:
+def move_opened_index(
+    opened: OpenedDataset, index_dir: str | None
+) -> tuple[OpenedDataset, MovedIndex]:
     """Move an index, and return the dataset with the index where it is now."""
     opened.require_unlocked()
-    old, places = opened.catalog, places_of(opened.source)
-    source, new = beside(
+    old, places = opened.catalog, default_folders_of(opened.source)
+    source, new = locate_catalog(
         opened.source.with_keys_below_root(),
         places[0] if index_dir is None else index_dir,
         old.encryption,
@@ -75,7 +77,7 @@ def move_index(opened: Opened, index_dir: str | None) -> tuple[Opened, MovedInde
         return opened, MovedIndex(old.folder, 0, _delete_remains(old, places))
     base = _movable(opened)
     num_files = 0
-    with writing_to(new.folder):
+    with wrapping_write_errors(new.folder):
         if new.newest_number() == 0:
             num_files = _copy(old, new, base)
             version = _commit(old, new, base, _rekeyed(base, opened.source, source))
@@ -85,15 +87,15 @@ def move_index(opened: Opened, index_dir: str | None) -> tuple[Opened, MovedInde
             raise IndexExists(
                 f"{new.folder} holds an index already; delete that, or give another folder"
             )
-    with writing_to(old.folder):
+    with wrapping_write_errors(old.folder):
         foreign_files = _delete(old)
-    embedded = opened.planner.asks_embedded
-    return Opened.of(source, new, version, embedded), MovedIndex(
+    embedded = opened.planner.uses_embedded_filters
+    return OpenedDataset.create(source, new, version, embedded), MovedIndex(
         new.folder, num_files, foreign_files
     )
 
 
-def _movable(opened: Opened) -> Version:
+def _movable(opened: OpenedDataset) -> Version:
     """Return the newest version, if it can be read and is of this dataset alone."""
     catalog = opened.catalog
     base = catalog.latest(for_writing=True)
@@ -118,10 +120,10 @@ def _copy(old: Catalog, new: Catalog, base: Version) -> int:
             f"the index in {old.folder} is on its way to {base.moved_to}; finish that move first: "
             f"zonebloom move-index --to {base.moved_to}"
         )
-    for segment, file in base.files:
+    for segment, file in base.file_sizes:
         source, target = old.path(segment, file), new.path(segment, file)
-        copy_file(old.filesystem, source, target, new.create_stored)
-    return len(base.files)
+        copy_file(old.filesystem, source, target, new.create_raw_file)
+    return len(base.file_sizes)
 
 
 def _commit(old: Catalog, new: Catalog, base: Version, moved: Version) -> Version:
@@ -149,7 +151,7 @@ def _commit(old: Catalog, new: Catalog, base: Version, moved: Version) -> Versio
             old.commit(reopen)
             raise
     except BaseException:
-        new.delete_unnamed({segment for segment, _ in base.files})
+        new.delete_orphan_segments({segment for segment, _ in base.file_sizes})
         raise
 
 
@@ -161,7 +163,7 @@ def _rekeyed(version: Version, before: Source, after: Source) -> Version:
         path = before.path_of(fragment.key)
         key = path if has_paths else key_below(path, after.root)
         fragments[key] = fragment._replace(key=key)
-    return replace(version, fragments=fragments, listings=(), doomed=(), moved_to="")
+    return replace(version, fragments=fragments, listings=(), segments_to_delete=(), moved_to="")
 
 
 def _delete_remains(catalog: Catalog, places: tuple[str, ...]) -> tuple[str, ...]:
@@ -195,7 +197,7 @@ def _delete(catalog: Catalog) -> tuple[str, ...]:
             delete_segment(filesystem, segment.path, catalog.folder)
     infos = list_folder(filesystem, versions, catalog.folder)
     own = [info for info in infos if info.type == pafs.FileType.File]
-    own = [info.path for info in own if is_version_file(info.base_name)]
+    own = [info.path for info in own if is_version_file_name(info.base_name)]
     # The newest document says that the index has moved, so it goes last of the documents. It
     # could not be read without its listings, so those follow it.
     for path in sorted(own, key=lambda path: (not path.endswith(".json"), path)):

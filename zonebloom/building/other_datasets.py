@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from zonebloom.catalog.freshness import unchanged
+from zonebloom.catalog.freshness import unchanged_ids
 from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexExists
@@ -28,11 +28,11 @@ class OtherDatasets:
             if not self._source.path_of(known.key).startswith(root)
         ]
 
-    def unchanged(self, version: Version, covered: set[int]) -> set[int]:
+    def unchanged_ids(self, version: Version, covered: set[int]) -> set[int]:
         """Ids of covered fragments that are none of this dataset's, and are as they were."""
         return self._unchanged(self._unlisted(version), covered)
 
-    def refuse(self, names: Iterable[str], version: Version) -> None:
+    def refuse_names(self, names: Iterable[str], version: Version) -> None:
         taken = [version.indices[name] for name in names if name in version.indices]
         others = self.fragments(version) if taken else []
         for entry in taken:
@@ -51,4 +51,4 @@ class OtherDatasets:
             for known in fragments
             if known.fragment_id in covered
         ]
-        return unchanged(self._source.filesystem, files)
+        return unchanged_ids(self._source.filesystem, files)

@@ -10,17 +10,17 @@ from typing import Any
 from zonebloom.base import arguments
 from zonebloom.building.segments import require_layout
 from zonebloom.catalog.model import (
-    DEFAULT_PROBABILITY,
+    DEFAULT_ZONE_PROBABILITY,
     GlobalFilterEntry,
     IndexEntry,
     Segment,
     ZoneParameters,
 )
-from zonebloom.catalog.version_log import now
+from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument
 from zonebloom.index.describe import INDEX_TYPE
-from zonebloom.index.global_filter import GlobalSize
-from zonebloom.opened import Opened
+from zonebloom.index.global_filter import GlobalFilterSize
+from zonebloom.opened import OpenedDataset
 from zonebloom.parquet.footer import is_encrypted
 from zonebloom.sources.column_batches import Column
 from zonebloom.storage.files import ReadCounter
@@ -56,7 +56,7 @@ class IndexSpec:
     column: Column
     parameters: ZoneParameters
     # Of its global filter, if it is to have one.
-    global_size: GlobalSize | None = None
+    global_size: GlobalFilterSize | None = None
     # As the table tells the column, whatever its name.
     field: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ class IndexSpec:
     def global_bytes(self) -> int:
         return 0 if self.global_size is None else self.global_size.num_bytes
 
-    def entry(
+    def make_entry(
         self, segments: Sequence[Segment], global_filter: GlobalFilterEntry | None = None
     ) -> IndexEntry:
         return IndexEntry(
@@ -73,7 +73,7 @@ class IndexSpec:
             hash_domain(self.column.type),
             self.parameters,
             tuple(segments),
-            now(),
+            utc_now(),
             global_filter,
             () if self.field == self.column.path else self.field,
         )
@@ -101,23 +101,25 @@ class IndexRequest:
 
     def __post_init__(self) -> None:
         column = self.column
-        self.column = [column] if isinstance(column, str) else arguments.names(column, "column")
+        self.column = (
+            [column] if isinstance(column, str) else arguments.require_name_list(column, "column")
+        )
         if not self.column:
             raise InvalidArgument("column is an empty list; name at least one")
         if self.name is not None:
-            arguments.text(self.name, "name")
+            arguments.require_text(self.name, "name")
             if len(self.column) > 1:
                 raise InvalidArgument("several columns take their default names; leave name out")
         require_layout(self.layout)
-        self.replace = arguments.flag(self.replace, "replace")
-        self.global_filter = arguments.flag(self.global_filter, "global_filter")
-        self.plaintext = arguments.flag(self.plaintext, "plaintext")
+        self.replace = arguments.require_bool(self.replace, "replace")
+        self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
+        self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
         zones = {each.name: getattr(self, each.name) for each in fields(ZoneParameters)}
         self.parameters = _parameters(self.index_type, zones)
 
-    def specs(self, opened: Opened) -> list[IndexSpec]:
+    def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:
         if not self.plaintext:
-            require_sealed(opened)
+            require_encrypted_index(opened)
         parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         return [
@@ -131,20 +133,20 @@ class IndexRequest:
             for name in dict.fromkeys(self.column)
         ]
 
-    def _for_false_zones(self, opened: Opened) -> ZoneParameters:
+    def _for_false_zones(self, opened: OpenedDataset) -> ZoneParameters:
         """Parameters whose probability is that of so many zones read in vain, if that is given."""
         most, parameters = self.max_false_zones, self.parameters
         if most is None:
             return parameters
-        if parameters.probability != DEFAULT_PROBABILITY:
+        if parameters.probability != DEFAULT_ZONE_PROBABILITY:
             raise InvalidArgument("give probability or max_false_zones, not both")
         if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
-            raise arguments.refusal(most, "max_false_zones", "give a number above 0")
+            raise arguments.invalid_value(most, "max_false_zones", "give a number above 0")
         zones = sum(-(-rows // parameters.number_of_items) for rows in _row_counts(opened)) or 1
         # A filter that lets half through is hardly one.
         return replace(parameters, probability=min(min(most, zones) / zones, 0.5))
 
-    def _global_size(self, opened: Opened) -> GlobalSize | None:
+    def _global_size(self, opened: OpenedDataset) -> GlobalFilterSize | None:
         num_items, probability = self.expected_num_items, self.global_probability
         if not self.global_filter:
             if num_items is not None or probability is not None:
@@ -153,12 +155,12 @@ class IndexRequest:
                     "global_filter=True with them"
                 )
             return None
-        return global_size(opened, num_items, probability)
+        return size_global_filter(opened, num_items, probability)
 
-    def _checked_name(self, name: str, opened: Opened) -> str:
+    def _checked_name(self, name: str, opened: OpenedDataset) -> str:
         if not name or len(name) > 255 or not name.isprintable() or "/" in name:
             raise InvalidArgument(
-                f"{arguments.shown(name)} cannot name an index; give up to 255 printable "
+                f"{arguments.short_repr(name)} cannot name an index; give up to 255 printable "
                 "characters without '/'"
             )
         if name in opened.version.indices and not self.replace:
@@ -168,22 +170,22 @@ class IndexRequest:
         return name
 
 
-def global_size(
-    opened: Opened, num_items: int | None = None, probability: float | None = None
-) -> GlobalSize:
+def size_global_filter(
+    opened: OpenedDataset, num_items: int | None = None, probability: float | None = None
+) -> GlobalFilterSize:
     """What a global filter is sized for: the rows there are, if no more is said of its keys."""
     if num_items is None:
         num_items = max(sum(_row_counts(opened)), 1)
     if probability is None:
-        size = GlobalSize.by_default(num_items)
+        size = GlobalFilterSize.default(num_items)
     else:
-        size = GlobalSize(num_items, probability)
+        size = GlobalFilterSize(num_items, probability)
     # Refused now when it is out of range.
     _ = size.num_bytes
     return size
 
 
-def require_sealed(opened: Opened) -> None:
+def require_encrypted_index(opened: OpenedDataset) -> None:
     """Refuse to index encrypted files in clear."""
     if opened.catalog.encryption is None and _holds_secrets(opened):
         raise InvalidArgument(
@@ -193,11 +195,11 @@ def require_sealed(opened: Opened) -> None:
         )
 
 
-def _holds_secrets(opened: Opened) -> bool:
+def _holds_secrets(opened: OpenedDataset) -> bool:
     """Whether the first file is encrypted, as far as that can be told."""
     if not opened.source.is_parquet:
         return False
-    first, filesystem = opened.planner.coverage().present[0], opened.source.filesystem
+    first, filesystem = opened.planner.coverage().fragments[0], opened.source.filesystem
     with (
         contextlib.suppress(FragmentUnreadable),
         FragmentFile(filesystem, first.fragment.path, first.identity, ReadCounter()) as file,
@@ -206,22 +208,24 @@ def _holds_secrets(opened: Opened) -> bool:
     return False
 
 
-def _row_counts(opened: Opened) -> list[int]:
-    return [opened.planner.count_rows(each) for each in opened.planner.coverage().present]
+def _row_counts(opened: OpenedDataset) -> list[int]:
+    return [opened.planner.count_rows(each) for each in opened.planner.coverage().fragments]
 
 
 def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZoneParameters:
     if isinstance(index_type, IndexConfig):
-        more = arguments.of_type(index_type.parameters, Mapping, "parameters of an IndexConfig")
+        more = arguments.require_instance(
+            index_type.parameters, Mapping, "parameters of an IndexConfig"
+        )
         given = {**given, **more}
         index_type = index_type.index_type
     if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
-        raise arguments.refusal(index_type, "index_type", f"zonebloom builds {INDEX_TYPE!r}")
+        raise arguments.invalid_value(index_type, "index_type", f"zonebloom builds {INDEX_TYPE!r}")
     known = [each.name for each in fields(ZoneParameters)]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise InvalidArgument(
-            f"unknown parameter {', '.join(map(arguments.shown, unknown))}; there is "
+            f"unknown parameter {', '.join(map(arguments.short_repr, unknown))}; there is "
             f"{', '.join(known)}"
         )
     return ZoneParameters(**given)

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment, Version
-from zonebloom.catalog.page_maps import merged_page_maps
+from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict, ZoneBloomWarning
-from zonebloom.index.key_ranges import read_ranges, to_file
-from zonebloom.index.loaded import open_table, write_table
+from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
+from zonebloom.index.loaded import open_index_table, write_index_table
 
 LAYOUTS = ("auto", "table", "sliced")
 
@@ -27,10 +27,10 @@ _MANY_SEGMENTS = 16
 
 
 def require_layout(layout: str) -> None:
-    arguments.choice(layout, "layout", LAYOUTS)
+    arguments.require_choice(layout, "layout", LAYOUTS)
 
 
-def layout_for(layout: str, segments: Sequence[Segment]) -> str:
+def choose_layout(layout: str, segments: Sequence[Segment]) -> str:
     """The layout some segments are to have: "auto" slices from 4096 zones on."""
     num_zones = _zones(segments)
     if layout == "auto":
@@ -39,7 +39,7 @@ def layout_for(layout: str, segments: Sequence[Segment]) -> str:
     return layout if num_zones else "table"
 
 
-def arrange(
+def arrange_segments(
     catalog: Catalog,
     name: str,
     kept: Sequence[Segment],
@@ -58,7 +58,7 @@ def arrange(
         units.append([*other, *added])
     arranged: list[Segment] = []
     for number, group in enumerate(_tiers(units)):
-        wanted = layout_for(layout, group)
+        wanted = choose_layout(layout, group)
         is_alike = all(segment.layout == wanted for segment in group)
         is_cheap = wanted == "table" and len(kept) + len(added) <= _MANY_SEGMENTS
         if is_alike and (len(group) == 1 or is_cheap):
@@ -87,8 +87,8 @@ def _merged(catalog: Catalog, name: str, segments: Sequence[Segment], layout: st
     with ExitStack() as stack:
         tables = []
         for segment in segments:
-            tables.append(stack.enter_context(closing(open_table(catalog, segment))))
-        written = write_table(catalog, name, layout, tables)
+            tables.append(stack.enter_context(closing(open_index_table(catalog, segment))))
+        written = write_index_table(catalog, name, layout, tables)
     ranges_bytes, ranges_checksum = _merge_ranges(catalog, name, segments)
     return Segment(
         name,
@@ -113,10 +113,10 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
             tables.append(table.filter(pa.array(np.isin(table["fragment_id"].to_numpy(), ids))))
     if not tables:
         return 0, ""
-    return catalog.write(catalog.path(name, KEY_RANGES_FILE), to_file(tables))
+    return catalog.write(catalog.path(name, KEY_RANGES_FILE), tables_to_buffer(tables))
 
 
-def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
+def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
     """Merge segments of indices, in one commit; whether anything was merged."""
     base = catalog.latest(for_writing=True)
     prefix = catalog.new_segment_prefix()
@@ -128,7 +128,7 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
             merged = _compacted(catalog, f"{prefix}-{number}", entry.segments, everything)
             if merged != entry.segments:
                 entries[entry.name] = replace(entry, segments=merged)
-        page_maps = merged_page_maps(catalog, f"{prefix}-pages", base.page_maps)
+        page_maps = merge_small_page_maps(catalog, f"{prefix}-pages", base.page_maps)
         new_maps = [each for each in page_maps if each not in base.page_maps]
 
         def change(latest: Version) -> Version:
@@ -141,7 +141,7 @@ def compact(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool
             catalog.commit(change)
     finally:
         # Whatever happened, what the newest version names stays.
-        catalog.delete_unnamed([prefix])
+        catalog.delete_orphan_segments([prefix])
     return bool(entries)
 
 
@@ -150,13 +150,13 @@ def _compacted(
 ) -> tuple[Segment, ...]:
     large = [] if everything else [each for each in segments if each.num_zones >= SLICED_ZONES]
     rest = [each for each in segments if each not in large]
-    wanted = layout_for("auto", rest)
+    wanted = choose_layout("auto", rest)
     if len(rest) < 2 and all(each.layout == wanted or not everything for each in rest):
         return tuple(segments)
     return (*large, _merged(catalog, name, rest, wanted))
 
 
-def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
+def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
     """Drop indices, or those with segments of a build, in one commit, and delete their segments."""
     doomed = set(names)
     folders: set[str] = set() if build is None else {build}
@@ -166,18 +166,18 @@ def drop_for_good(catalog: Catalog, names: Iterable[str], *, build: str | None =
             name: entry
             for name, entry in indices.items()
             if name not in doomed
-            or (build is not None and not any(f.startswith(build) for f in entry.folders))
+            or (build is not None and not any(f.startswith(build) for f in entry.segment_names))
         }
 
     def change(latest: Version) -> Version:
         changed = latest.with_indices(left(latest.indices))
-        folders.update(latest.folders - changed.folders)
+        folders.update(latest.segment_names - changed.segment_names)
         return changed
 
     latest = catalog.latest(for_writing=True)
     if left(latest.indices) != latest.indices:
         catalog.commit(change)
-    error = catalog.delete_unnamed(folders)
+    error = catalog.delete_orphan_segments(folders)
     if error is not None:
         warnings.warn(
             f"segments of {', '.join(sorted(doomed))} are left in {catalog.folder} ({error}); "

@@ -13,7 +13,7 @@ from zonebloom.catalog.model import (
     Segment,
 )
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.global_filter import Part
+from zonebloom.index.global_filter import GlobalFilterPart
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
 
@@ -34,22 +34,22 @@ class TrainTask:
     specs: tuple[IndexSpec, ...]
     fragments: tuple[PresentFragment, ...]
 
-    def segment_of(self, spec: int) -> str:
+    def segment_name(self, spec: int) -> str:
         return f"{self.segment}-{spec}"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedTask:
     segments: tuple[Segment, ...]
-    parts: tuple[Part | None, ...]
+    global_filter_parts: tuple[GlobalFilterPart | None, ...]
     # As they were while they were read.
     fragments: tuple[KnownFragment, ...]
     page_map: PageMapEntry | None
     # Columns of its files that the dataset's schema does not have, with a file that does.
-    hidden: dict[str, str]
+    hidden_columns: dict[str, str]
 
 
-def cut_tasks(
+def split_into_tasks(
     prefix: str,
     catalog: Catalog,
     source: Source,

@@ -8,11 +8,11 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from zonebloom.base.threads import cores, in_order
+from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.building.tasks import TrainedTask, TrainTask
-from zonebloom.building.zones import ZoneTrainer, hashed
+from zonebloom.building.zones import ZoneTrainer, hash_in_batches
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.freshness import digest_is_whole, is_at_rest, wait_for_rest
+from zonebloom.catalog.freshness import digest_covers_file, is_at_rest, wait_until_at_rest
 from zonebloom.catalog.model import (
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
@@ -23,27 +23,27 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.index.global_filter import KeyHashes, Part
-from zonebloom.index.key_ranges import KeyRange, ranges_file
-from zonebloom.index.rows import TableWriter
+from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
+from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
+from zonebloom.index.rows import RowTableWriter
 from zonebloom.index.table import Zones
 from zonebloom.parquet.footer import footer_digest, read_footer
-from zonebloom.parquet.page_map import map_rows, page_map_file
+from zonebloom.parquet.page_map import encode_page_map, page_map_rows
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sources.column_batches import ColumnsReader, Run, TableColumns, columns_reader
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import ReadCounter, content_digest, is_local, reading
+from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is_local
 from zonebloom.storage.random_access import FragmentFile
 
-Progress = Callable[[int], None]
+ReportRows = Callable[[int], None]
 
 
 def train_locally(
-    tasks: Sequence[TrainTask], *, workers: int | None = None, progress: Progress | None = None
+    tasks: Sequence[TrainTask], *, workers: int | None = None, progress: ReportRows | None = None
 ) -> list[TrainedTask]:
     """Run tasks on threads of this process; results come in the order of the tasks."""
-    workers = workers or cores()
+    workers = workers or num_cores()
     threads = max(1, workers // len(tasks))
     is_stopped = threading.Event()
 
@@ -56,7 +56,7 @@ def train_locally(
     with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
         try:
             return list(
-                in_order(
+                map_in_order(
                     pool,
                     lambda task: train_task(task, threads=threads, progress=report),
                     tasks,
@@ -70,13 +70,13 @@ def train_locally(
 
 
 def train_task(
-    task: TrainTask, *, threads: int = 1, progress: Progress | None = None
+    task: TrainTask, *, threads: int = 1, progress: ReportRows | None = None
 ) -> TrainedTask:
     num_rows: list[int] = []
-    seen_at = wait_for_rest(
+    seen_at = wait_until_at_rest(
         file.identity
         for file in task.fragments
-        if not (_is_local(task) and digest_is_whole(file.identity))
+        if not (_is_local(task) and digest_covers_file(file.identity))
     )
     early_digests = _digests(task, seen_at)
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def train_task(
         stack.pop_all()
     segments = tuple(output.close() for output in outputs)
     parts = tuple(output.part() for output in outputs)
-    located = locate_pages(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
+    located = write_page_map(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
     fragments = tuple(
         KnownFragment(
             each.fragment_id,
@@ -109,39 +109,39 @@ def train_task(
         )
         for each, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
     )
-    return TrainedTask(segments, parts, fragments, located.page_map, located.hidden)
+    return TrainedTask(segments, parts, fragments, located.page_map, located.hidden_columns)
 
 
 def _train_fragment(
     reader: ColumnsReader | TableColumns,
     outputs: Sequence[_Output],
     threads: int,
-    progress: Progress | None,
+    progress: ReportRows | None,
 ) -> None:
     """Read a fragment once, and train its zones for all outputs in row order; several runs of its
     rows are read and hashed side by side."""
     runs = reader.runs(split=threads > 1)
 
-    def pieces(run: Run, ranges: Sequence[KeyRange]) -> Iterator[tuple[int, Hashes]]:
+    def pieces(run: Run, ranges: Sequence[KeyRangeBuilder]) -> Iterator[tuple[int, Hashes]]:
         for arrays in reader.read(run):
             for number, array in enumerate(arrays):
                 ranges[number].add(array)
-                for hashes in hashed(array):
+                for hashes in hash_in_batches(array):
                     yield number, hashes
             if progress is not None:
                 progress(len(arrays[0]))
 
-    def read_apart(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRange]]:
-        ranges = [KeyRange(output.spec.column.type) for output in outputs]
+    def read_apart(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRangeBuilder]]:
+        ranges = [KeyRangeBuilder(output.spec.column.type) for output in outputs]
         return list(pieces(run, ranges)), ranges
 
     if threads > 1 and len(runs) > 1:
         with ThreadPoolExecutor(threads) as pool:
-            for all_hashes, ranges in in_order(pool, read_apart, runs, threads + 1):
+            for all_hashes, ranges in map_in_order(pool, read_apart, runs, threads + 1):
                 for number, hashes in all_hashes:
                     outputs[number].add(hashes)
                 for output, key_range in zip(outputs, ranges, strict=True):
-                    output.range.absorb(key_range)
+                    output.range.merge(key_range)
         return
     for run in runs:
         for number, hashes in pieces(run, [output.range for output in outputs]):
@@ -151,12 +151,12 @@ def _train_fragment(
 class _Output:
     def __init__(self, task: TrainTask, number: int):
         self._catalog = task.catalog
-        self._segment = task.segment_of(number)
+        self._segment = task.segment_name(number)
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
         path = self._catalog.path(self._segment, TABLE_FILES["table"])
         parameters = self.spec.parameters
-        self.writer = TableWriter(
+        self.writer = RowTableWriter(
             self._catalog,
             path,
             parameters.number_of_items,
@@ -168,7 +168,7 @@ class _Output:
 
     def begin_fragment(self, fragment_id: int) -> None:
         self._fragment_id = fragment_id
-        self.range = KeyRange(self.spec.column.type)
+        self.range = KeyRangeBuilder(self.spec.column.type)
         self._trainer = ZoneTrainer(self.spec.parameters)
 
     def add(self, hashes: Hashes) -> None:
@@ -176,13 +176,13 @@ class _Output:
         self.range.num_rows += hashes.values.size
         self.range.null_count += hashes.null_count
         if self.spec.global_bytes:
-            self._hashes.add(hashes.valid())
+            self._hashes.add(hashes.of_valid_rows())
         self._write(self._trainer.add(hashes))
 
     def end_fragment(self) -> int:
         """Write what is left of a fragment; the number of its rows."""
         self._write(self._trainer.finish())
-        self._ranges.append(self.range.row(self._fragment_id))
+        self._ranges.append(self.range.to_row(self._fragment_id))
         return self.range.num_rows
 
     def _write(self, zones: Iterable[Zones]) -> None:
@@ -192,7 +192,7 @@ class _Output:
     def close(self) -> Segment:
         catalog, name = self._catalog, self._segment
         written = self.writer.close()
-        ranges = ranges_file(self._ranges, self.spec.column.type)
+        ranges = write_ranges(self._ranges, self.spec.column.type)
         num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
         return Segment(
             name,
@@ -204,29 +204,29 @@ class _Output:
             ranges_checksum=checksum,
         )
 
-    def part(self) -> Part | None:
+    def part(self) -> GlobalFilterPart | None:
         if not self.spec.global_bytes:
             return None
         return self._hashes.write(self._catalog, f"{self._segment}-keys")
 
 
-class LocatedPages(NamedTuple):
+class WrittenPageMap(NamedTuple):
     """The page map of some files, the digests of their footers by fragment id, and columns in them
     that the dataset's schema does not have."""
 
     page_map: PageMapEntry | None
     footers: dict[int, str]
-    hidden: dict[str, str]
+    hidden_columns: dict[str, str]
 
 
-def locate_pages(
+def write_page_map(
     catalog: Catalog, segment: str, source: Source, fragments: Sequence[PresentFragment]
-) -> LocatedPages:
+) -> WrittenPageMap:
     """Read the footers of some files, and write a page map of them as a segment."""
     hidden: dict[str, str] = {}
     footers: dict[int, str] = {}
     if not source.is_parquet:
-        return LocatedPages(None, footers, hidden)
+        return WrittenPageMap(None, footers, hidden)
     rows, ids = [], []
     for present in fragments:
         path = present.fragment.path
@@ -234,7 +234,7 @@ def locate_pages(
             with FragmentFile(source.filesystem, path, present.identity, ReadCounter()) as file:
                 footers[present.fragment_id] = footer_digest(file.num_bytes, file.read)
                 pages = read_footer(file.num_bytes, file.read, with_pages=True)
-                rows += map_rows(present.fragment_id, pages)
+                rows += page_map_rows(present.fragment_id, pages)
                 for name in set(pages.schema.names).difference(source.schema.names):
                     hidden.setdefault(name, path)
         except FragmentUnreadable:
@@ -242,9 +242,9 @@ def locate_pages(
             continue
         ids.append(present.fragment_id)
     if not ids:
-        return LocatedPages(None, footers, hidden)
-    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), page_map_file(rows))
-    return LocatedPages(PageMapEntry(segment, *written, tuple(ids)), footers, hidden)
+        return WrittenPageMap(None, footers, hidden)
+    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), encode_page_map(rows))
+    return WrittenPageMap(PageMapEntry(segment, *written, tuple(ids)), footers, hidden)
 
 
 def _is_local(task: TrainTask) -> bool:
@@ -264,7 +264,7 @@ def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
         if read_at is not None and is_at_rest(file.identity, read_at):
             digests.append("")
             continue
-        with reading(file.fragment.path, "repair or remove the file, then build again"):
+        with file_errors(file.fragment.path, "repair or remove the file, then build again"):
             digests.append(content_digest(file.fragment.path))
     return digests
 

@@ -18,7 +18,7 @@ _BUFFER_BYTES = 4 << 20
 _HASH_ROWS = 1 << 16
 
 
-def hashed(array: pa.Array) -> Iterator[Hashes]:
+def hash_in_batches(array: pa.Array) -> Iterator[Hashes]:
     """The hashes of an array, a piece at a time."""
     # The values of a dictionary are hashed anew for each piece: then there is one.
     step = len(array) or 1 if pa.types.is_dictionary(array.type) else _HASH_ROWS
@@ -81,11 +81,11 @@ class ZoneTrainer:
         self._rows = 0
 
 
-def train(
+def train_zones(
     arrays: Iterable[pa.Array], parameters: ZoneParameters, num_rows: int | None = None
 ) -> Iterator[Zones]:
     trainer = ZoneTrainer(parameters, num_rows)
     for array in arrays:
-        for hashes in hashed(array):
+        for hashes in hash_in_batches(array):
             yield from trainer.add(hashes)
     yield from trainer.finish()

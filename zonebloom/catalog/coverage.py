@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
-from zonebloom.catalog.freshness import is_at_rest, last_seen
+from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged
 from zonebloom.catalog.model import Version
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.sources.source import Fragment
@@ -25,7 +25,7 @@ class PresentFragment(NamedTuple):
     fragment_id: int
     # None for a file the catalog does not know as it is, and why it does not.
     num_rows: int | None = None
-    why: str = ""
+    reason: str = ""
     # When the file was last known to be as it was indexed, ns; 0 where that is not known.
     seen_at: int = 0
     # Whether the catalog knows no file of its name.
@@ -40,34 +40,36 @@ class PresentFragment(NamedTuple):
 class Coverage:
     """The fragments present now, in scan order, against one catalog version."""
 
-    present: tuple[PresentFragment, ...]
+    fragments: tuple[PresentFragment, ...]
     # Keys of fragments whose file is gone since the dataset was opened.
-    vanished: tuple[str, ...]
+    missing_keys: tuple[str, ...]
     # Whether it holds while no file has other times: none was written a moment ago.
-    is_settled: bool = True
+    is_reusable: bool = True
 
     @cached_property
-    def unknown(self) -> tuple[PresentFragment, ...]:
+    def unknown_fragments(self) -> tuple[PresentFragment, ...]:
         """Those that the version does not know as they are."""
-        return tuple(each for each in self.present if each.num_rows is None)
+        return tuple(each for each in self.fragments if each.num_rows is None)
 
     @cached_property
-    def live(self) -> frozenset[int]:
+    def known_ids(self) -> frozenset[int]:
         """Ids of those that it knows."""
-        return frozenset(self.ids.tolist()).difference(each.fragment_id for each in self.unknown)
+        return frozenset(self.fragment_ids.tolist()).difference(
+            each.fragment_id for each in self.unknown_fragments
+        )
 
     @cached_property
-    def ids(self) -> np.ndarray:
+    def fragment_ids(self) -> np.ndarray:
         """Of all of them, int64."""
-        return np.array([each.fragment_id for each in self.present])
+        return np.array([each.fragment_id for each in self.fragments])
 
-    def universe(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
+    def all_rows(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
         """Addresses of every row; rows of unknown fragments are counted by the caller."""
-        rows = [count_rows(e) if e.num_rows is None else e.num_rows for e in self.present]
+        rows = [count_rows(e) if e.num_rows is None else e.num_rows for e in self.fragments]
         if (most := max(rows)) > MAX_ROWS_PER_FRAGMENT:
-            path = self.present[rows.index(most)].fragment.path
+            path = self.fragments[rows.index(most)].fragment.path
             raise SourceError(f"{path} has {most:,} rows; a fragment can have 2**32 - 1 at most")
-        starts = self.ids << OFFSET_BITS
+        starts = self.fragment_ids << OFFSET_BITS
         return RowRanges.from_arrays(starts, starts + rows)
 
 
@@ -80,7 +82,7 @@ def indexed_identities(
         yield None if known is None else known.identity
 
 
-def cover(
+def compute_coverage(
     fragments: Sequence[Fragment],
     identities: Sequence[FileIdentity | None],
     version: Version,
@@ -96,7 +98,7 @@ def cover(
             vanished.append(fragment.key)
             continue
         known = version.fragments.get(fragment.key)
-        seen_at = None if known is None else last_seen(fragment.path, known, identity)
+        seen_at = None if known is None else last_known_unchanged(fragment.path, known, identity)
         if known is not None and seen_at is not None:
             rows, number = known.num_rows, known.fragment_id
             present.append(PresentFragment(fragment, identity, number, rows, "", seen_at))

@@ -27,23 +27,23 @@ class Drift:
 
 
 def measure_drift(
-    version: Version, names: Iterable[str], present: Sequence[PresentFragment]
+    version: Version, index_names: Iterable[str], fragments: Sequence[PresentFragment]
 ) -> Drift:
     """Compare the files there are with those that all of some indices of a version hold."""
-    entries = [version.indices.get(name) for name in names]
+    entries = [version.indices.get(name) for name in index_names]
     ids = [entry.fragment_ids if entry else set[int]() for entry in entries]
     covered = set.intersection(*ids) if ids else set[int]()
     # What the catalog does not know as it is has an id of its own.
-    same = {file.fragment_id for file in present} & covered
+    same = {file.fragment_id for file in fragments} & covered
     sizes = {f.fragment_id: f.identity.size for f in version.fragments.values()}
     known = [sizes[i] for i in covered if i in sizes]
     # The catalog may have forgotten how large some were that went: they count as the others.
     typical = sum(known) // len(known) if known else 1
     indexed = {i: sizes.get(i, typical) for i in sorted(covered)}
     return Drift(
-        sum(file.identity.size for file in present),
+        sum(file.identity.size for file in fragments),
         indexed,
-        {_mark(file): file.identity.size for file in present if file.fragment_id not in same},
+        {_mark(file): file.identity.size for file in fragments if file.fragment_id not in same},
         {f"-{i}": size for i, size in indexed.items() if i not in same},
     )
 

@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.names import is_own, is_segment, is_segment_file
+from zonebloom.catalog.names import is_own_name, is_segment_file_name, is_segment_name
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import OutputStream, is_local
-from zonebloom.storage.object_store import reader_of
+from zonebloom.storage.object_store import object_reader
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 # Errors of file systems that cannot sync.
@@ -39,11 +39,11 @@ _CHUNK_BYTES = 16 << 20
 _THREADS = 16
 
 
-class Gone(CorruptIndex):
+class MissingIndexFile(CorruptIndex):
     """A file of the index is not there."""
 
 
-def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None:
+def find_missing_file(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None:
     """The path of a file that is not there, or has another size; None when all are."""
     infos = filesystem.get_file_info(list(sizes))
     for info, (path, size) in zip(infos, sizes.items(), strict=True):
@@ -52,9 +52,9 @@ def missing(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None
     return None
 
 
-def whole(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
+def read_whole_file(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
     """All of a file; of a store in one request."""
-    store = reader_of(filesystem, path)
+    store = object_reader(filesystem, path)
     if store is not None:
         return store.read(path)
     # A local file system may have been told to map what it opens.
@@ -67,9 +67,9 @@ def read_file(
 ) -> pa.Buffer:
     """The bytes of a file of the index, in memory: what was verified is what is used."""
     try:
-        buffer = whole(filesystem, path)
+        buffer = read_whole_file(filesystem, path)
     except OSError as error:
-        kind = Gone if isinstance(error, FileNotFoundError) else CorruptIndex
+        kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
         raise kind(f"cannot open {path} ({error}); build the index again") from None
     if buffer.size != num_bytes:
         raise CorruptIndex(
@@ -112,16 +112,16 @@ class NewFile(io.RawIOBase):
         _share(self._file.fileno(), self._like, 0o644)
 
 
-def create_file(path: str, base: str, like: str) -> NewFile:
-    """Create a local file that is not there yet, with the permissions of the folder `like`."""
-    with open_folder(path=posixpath.dirname(path), base=base, like=like) as folder:
+def create_file(path: str, base: str, model_folder: str) -> NewFile:
+    """Create a local file that is not there yet, with the permissions of `model_folder`."""
+    with open_folder(path=posixpath.dirname(path), base=base, model_folder=model_folder) as folder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         handle = os.open(posixpath.basename(path), flags, 0o600, dir_fd=folder)
-    return NewFile(handle, os.stat(like))
+    return NewFile(handle, os.stat(model_folder))
 
 
-def write_whole(
-    path: str, data: bytes, create: Callable[[str], NewFile], place: Callable[[str, str], None]
+def write_atomically(
+    path: str, data: bytes, create: Callable[[str], NewFile], publish: Callable[[str, str], None]
 ) -> bool:
     """Write a local file that is on disk before `place` names it. Return whether the name was
     free."""
@@ -130,7 +130,7 @@ def write_whole(
         with create(draft) as file:
             file.write(data)
             file.sync()
-        place(draft, path)
+        publish(draft, path)
     except FileExistsError:
         return False
     finally:
@@ -149,11 +149,11 @@ def sync_files(paths: Iterable[str]) -> None:
     folders |= {posixpath.dirname(folder) for folder in folders}
     with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
         # The files first: a name is of use only when what it names is there.
-        list(pool.map(sync, files))
-        list(pool.map(sync, sorted(folders)))
+        list(pool.map(sync_path, files))
+        list(pool.map(sync_path, sorted(folders)))
 
 
-def sync(path: str) -> None:
+def sync_path(path: str) -> None:
     # A pipe in the place of a file must not block.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -166,7 +166,7 @@ def sync(path: str) -> None:
 
 
 @contextlib.contextmanager
-def open_folder(path: str, base: str, like: str | None = None) -> Iterator[int]:
+def open_folder(path: str, base: str, model_folder: str | None = None) -> Iterator[int]:
     """Open a local folder, and yield its descriptor.
 
     Symbolic links are followed on the way to `base`, and not below it. With `like`, folders that
@@ -178,12 +178,12 @@ def open_folder(path: str, base: str, like: str | None = None) -> Iterator[int]:
         If a folder below `base` is a symbolic link.
     """
     top = base
-    while like is not None and top and not os.path.isdir(top):
+    while model_folder is not None and top and not os.path.isdir(top):
         top = os.path.dirname(top)
     handle = os.open(top or ".", _FOLDER)
     try:
         for name in _names_below(path, top):
-            child = _open_child(handle, name, path, like)
+            child = _open_child(handle, name, path, model_folder)
             os.close(handle)
             handle = child
         yield handle
@@ -213,7 +213,7 @@ def _open_child(folder: int, name: str, path: str, like: str | None) -> int:
             ) from None
         raise
     # Whoever owns the folder above could have put another folder in the place of the new one.
-    if is_new and like is not None and all(map(is_own, os.listdir(child))):
+    if is_new and like is not None and all(map(is_own_name, os.listdir(child))):
         _share(child, os.stat(like), 0o2777)
     return child
 
@@ -283,7 +283,7 @@ def delete_segment(filesystem: pafs.FileSystem, path: str, base: str) -> None:
         it came while the files were deleted.
     """
     infos = list_folder(filesystem, path, base)
-    if not is_segment(posixpath.basename(path)) or not all(map(is_own_file, infos)):
+    if not is_segment_name(posixpath.basename(path)) or not all(map(is_own_file, infos)):
         raise OSError(errno.ENOTEMPTY, "there are files that are not the index's own", path)
     if not is_local(filesystem):
         filesystem.delete_dir(path)
@@ -296,7 +296,7 @@ def delete_segment(filesystem: pafs.FileSystem, path: str, base: str) -> None:
 
 def is_own_file(info: pafs.FileInfo) -> bool:
     """Return whether something in the folder of a segment is a file that a build writes there."""
-    return info.type == pafs.FileType.File and is_segment_file(info.base_name)
+    return info.type == pafs.FileType.File and is_segment_file_name(info.base_name)
 
 
 def copy_file(
@@ -330,7 +330,7 @@ def _stored_chunks(filesystem: pafs.FileSystem, path: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def writing_to(folder: str) -> Iterator[None]:
+def wrapping_write_errors(folder: str) -> Iterator[None]:
     try:
         yield
     except ZoneBloomError:

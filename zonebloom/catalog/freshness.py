@@ -38,7 +38,7 @@ _MOST_REMEMBERED = 1 << 16
 _compared: dict[tuple[str, str], tuple[FileIdentity, int]] = {}
 
 
-def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
+def last_known_unchanged(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
     """Return when a file was last known to be as indexed, or None if it may have changed since.
 
     The time is in ns since 1970, and 0 if it was not noted.
@@ -52,7 +52,7 @@ def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
         is_old = not known.digest and not known.seen_at
         if is_old or is_at_rest(now if was.tag else was, known.seen_at):
             return known.seen_at
-    if not known.digest or not digest_is_whole(now):
+    if not known.digest or not digest_covers_file(now):
         return None
     key = path, known.digest
     identity, at = _compared.get(key, (None, 0))
@@ -68,18 +68,20 @@ def last_seen(path: str, known: KnownFragment, now: FileIdentity) -> int | None:
     return at
 
 
-def digest_is_whole(identity: FileIdentity) -> bool:
+def digest_covers_file(identity: FileIdentity) -> bool:
     """Return whether the digest of a local file covers all of its bytes."""
     return identity.size <= WHOLE_BYTES
 
 
-def unchanged(filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragment]]) -> set[int]:
+def unchanged_ids(
+    filesystem: pafs.FileSystem, files: Sequence[tuple[str, KnownFragment]]
+) -> set[int]:
     """Ids of the fragments, given with their paths, whose files are as they were indexed."""
     now = identities(filesystem, [path for path, _ in files])
     return {
         known.fragment_id
         for (path, known), identity in zip(files, now, strict=True)
-        if identity is not None and last_seen(path, known, identity) is not None
+        if identity is not None and last_known_unchanged(path, known, identity) is not None
     }
 
 
@@ -88,7 +90,7 @@ def is_at_rest(identity: FileIdentity, at: int) -> bool:
     return bool(identity.tag) or _rests_from(identity) < at
 
 
-def wait_for_rest(files: Iterable[FileIdentity]) -> int:
+def wait_until_at_rest(files: Iterable[FileIdentity]) -> int:
     """Wait until files are at rest, and return the time then, in ns since 1970.
 
     A file whose time lies in the future is not waited for longer than two seconds.

@@ -16,15 +16,15 @@ KEY_RANGES_FILE = "ranges.arrow"
 GLOBAL_FILTER_FILE = "global.sbbf"
 PAGE_MAP_FILE = "pages.arrow"
 
-DEFAULT_ITEMS = 8192
-DEFAULT_PROBABILITY = 0.00057
+DEFAULT_NUMBER_OF_ITEMS = 8192
+DEFAULT_ZONE_PROBABILITY = 0.00057
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneParameters:
     # Rows a zone, and the distinct values its filter is sized for.
-    number_of_items: int = DEFAULT_ITEMS
-    probability: float = DEFAULT_PROBABILITY
+    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
+    probability: float = DEFAULT_ZONE_PROBABILITY
     sizing: str = SIZINGS[0]
     # Whether filters of few values, repeated or of a short zone, are halved as often as the
     # probability allows; Lance's have one size.
@@ -33,8 +33,8 @@ class ZoneParameters:
     def __post_init__(self) -> None:
         if isinstance(self.number_of_items, int) and self.number_of_items > 1 << 32:
             advice = "a fragment has at most 2**32 rows"
-            raise arguments.refusal(self.number_of_items, "number_of_items", advice)
-        arguments.flag(self.fold, "fold")
+            raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
+        arguments.require_bool(self.fold, "fold")
         size_for(self.number_of_items, self.probability, self.sizing)
 
     @property
@@ -103,12 +103,12 @@ class IndexEntry:
     field: tuple[str, ...] = ()
 
     @property
-    def built_of(self) -> tuple[str, ...]:
+    def field_or_column(self) -> tuple[str, ...]:
         """The column it was built of, whatever its name is now."""
         return self.field or self.column
 
     @property
-    def files(self) -> dict[tuple[str, str], int]:
+    def file_sizes(self) -> dict[tuple[str, str], int]:
         files = {}
         for segment in self.segments:
             files[segment.name, TABLE_FILES[segment.layout]] = segment.num_bytes
@@ -119,8 +119,8 @@ class IndexEntry:
         return files
 
     @property
-    def folders(self) -> set[str]:
-        return {folder for folder, _ in self.files}
+    def segment_names(self) -> set[str]:
+        return {folder for folder, _ in self.file_sizes}
 
     @property
     def fragment_ids(self) -> set[int]:
@@ -159,22 +159,22 @@ class Version:
     # the last says that has it.
     listings: tuple[Listing, ...] = ()
     # Segments that a vacuum deletes: no later version may name them.
-    doomed: tuple[str, ...] = ()
+    segments_to_delete: tuple[str, ...] = ()
     # The folder that the index is being moved to: no version may follow this one.
     moved_to: str = ""
     # Why nothing is known of it: it is encrypted, and its key is not given.
-    locked: str = ""
+    locked_reason: str = ""
 
     @property
-    def files(self) -> dict[tuple[str, str], int]:
+    def file_sizes(self) -> dict[tuple[str, str], int]:
         files = {(entry.segment, PAGE_MAP_FILE): entry.num_bytes for entry in self.page_maps}
         for index in self.indices.values():
-            files |= index.files
+            files |= index.file_sizes
         return files
 
     @property
-    def folders(self) -> set[str]:
-        return {folder for folder, _ in self.files}
+    def segment_names(self) -> set[str]:
+        return {folder for folder, _ in self.file_sizes}
 
     def with_indices(
         self, indices: Mapping[str, IndexEntry], page_maps: Iterable[PageMapEntry] = ()

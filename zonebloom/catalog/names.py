@@ -28,19 +28,19 @@ _VERSION_FILE = re.compile(
 )
 
 
-def is_segment(name: str) -> bool:
+def is_segment_name(name: str) -> bool:
     return _SEGMENT.fullmatch(name) is not None
 
 
-def is_segment_file(name: str) -> bool:
+def is_segment_file_name(name: str) -> bool:
     return name in _SEGMENT_FILES
 
 
-def is_version_file(name: str) -> bool:
+def is_version_file_name(name: str) -> bool:
     return _VERSION_FILE.fullmatch(name) is not None
 
 
-def is_own(name: str) -> bool:
+def is_own_name(name: str) -> bool:
     """Return whether an index uses a name for any of its folders or files."""
-    is_folder = name in (SEGMENTS, VERSIONS) or is_segment(name)
-    return is_folder or is_segment_file(name) or is_version_file(name)
+    is_folder = name in (SEGMENTS, VERSIONS) or is_segment_name(name)
+    return is_folder or is_segment_file_name(name) or is_version_file_name(name)

@@ -14,7 +14,7 @@ from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.parquet.page_map import PageMap, merged_page_map
+from zonebloom.parquet.page_map import PageMap, merge_page_maps
 
 # Maps a lookup may have to open before they are worth putting together, up to this size: a
 # lookup loads the map of the file it reads, and should not load that of all others.
@@ -35,11 +35,11 @@ class PageMaps:
     def _entries(self) -> dict[int, PageMapEntry]:
         return {i: entry for entry in self._named for i in entry.fragment_ids}
 
-    def pages(self, known: PresentFragment) -> FilePages | None:
+    def file_pages(self, fragment: PresentFragment) -> FilePages | None:
         """Where a fragment's pages lie; None has the footer say, as for a damaged map, reported
         once."""
-        entry = self._entries.get(known.fragment_id)
-        if entry is None or known.num_rows is None:
+        entry = self._entries.get(fragment.fragment_id)
+        if entry is None or fragment.num_rows is None:
             return None
         try:
             if entry.segment not in self._loaded:
@@ -48,7 +48,9 @@ class PageMaps:
             page_map = self._loaded[entry.segment]
             if page_map is None:
                 return None
-            return page_map.file(known.fragment_id, known.identity.size, known.num_rows)
+            return page_map.file_pages(
+                fragment.fragment_id, fragment.identity.size, fragment.num_rows
+            )
         except CorruptIndex as error:
             self._loaded[entry.segment] = None
             warn(IndexNotUsedWarning(f"{error}. Footers are read instead"))
@@ -60,7 +62,7 @@ def load_page_map(catalog: Catalog, entry: PageMapEntry) -> PageMap:
     return PageMap(catalog.read(path, entry.num_bytes, entry.checksum), path)
 
 
-def merged_page_maps(
+def merge_small_page_maps(
     catalog: Catalog, name: str, entries: Sequence[PageMapEntry]
 ) -> tuple[PageMapEntry, ...]:
     """Many small page maps put together, in folders whose names begin with a name."""
@@ -86,5 +88,5 @@ def _merged(catalog: Catalog, segment: str, entries: Sequence[PageMapEntry]) -> 
         table = load_page_map(catalog, entry).table
         used = np.isin(table["fragment_id"].to_numpy(), np.array(entry.fragment_ids, np.uint64))
         tables.append(table.filter(pa.array(used)))
-    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), merged_page_map(tables))
+    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), merge_page_maps(tables))
     return PageMapEntry(segment, *written, tuple(i for e in entries for i in e.fragment_ids))

@@ -24,11 +24,13 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError
 from zonebloom.storage.files import is_local
-from zonebloom.storage.object_store import store_of
+from zonebloom.storage.object_store import obstore_handler
 from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
 
 
-def index_places(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> tuple[str, ...]:
+def default_index_folders(
+    filesystem: pafs.FileSystem, root: str, in_table: bool = False
+) -> tuple[str, ...]:
     """Return the folders that may hold the index of a data folder, the default one first.
 
     Two spellings of a local folder, such as a symbolic link and its target, share one default.
@@ -58,7 +60,9 @@ def _place_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
         parent, name = posixpath.split(parent)
         below.insert(0, name)
     # In pyarrow's stores the first part of a path is a bucket, which must not be made.
-    has_bucket = store_of(filesystem) is None and not isinstance(filesystem, pafs.SubTreeFileSystem)
+    has_bucket = obstore_handler(filesystem) is None and not isinstance(
+        filesystem, pafs.SubTreeFileSystem
+    )
     if not below[0] or (has_bucket and not parent.strip("/")) or _is_sticky(filesystem, parent):
         return None
     return posixpath.join(parent, INDEX_FOLDER, *below)
@@ -77,12 +81,12 @@ def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
         return False
 
 
-def find_index(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> str | None:
+def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> str | None:
     """Return the folder of the index of a data folder, None if there is none.
 
     The arguments are those of `index_places`.
     """
-    places = index_places(filesystem, root, in_table)
+    places = default_index_folders(filesystem, root, in_table)
     there = [place for place in places if _may_exist(filesystem, place)]
     if there == [places[0]] != [places[-1]]:
         return places[0]
@@ -112,7 +116,7 @@ def _newest_number(filesystem: pafs.FileSystem, folder: str) -> int | None:
         return None
 
 
-def was_read(filesystem: pafs.FileSystem, folder: str) -> bool:
+def was_index_read(filesystem: pafs.FileSystem, folder: str) -> bool:
     """Return whether this process has read an index in a folder, which may be gone by now."""
     return Catalog(filesystem, folder).was_read
 
@@ -124,7 +128,7 @@ def folders_above(path: str) -> Iterator[str]:
         path = posixpath.dirname(path)
 
 
-def current_folder(
+def current_index_folder(
     filesystem: pafs.FileSystem, path: str, folder: str, in_table: bool = False
 ) -> str:
     """Return where an index is now that was in a folder, which is another one if it was moved.
@@ -133,15 +137,15 @@ def current_folder(
     """
     if not _may_exist(filesystem, folder):
         for root in folders_above(path):
-            if folder in index_places(filesystem, root, in_table):
-                return find_index(filesystem, root, in_table) or folder
+            if folder in default_index_folders(filesystem, root, in_table):
+                return find_index_folder(filesystem, root, in_table) or folder
     return folder
 
 
 def root_of_index(filesystem: pafs.FileSystem, path: str, folder: str) -> str | None:
     """Return the data folder of an index as a path in it is spelled, None if it has no such one."""
     for root in folders_above(path):
-        if folder in index_places(filesystem, root):
+        if folder in default_index_folders(filesystem, root):
             return root
     return data_folder_of(folder)
 

@@ -9,7 +9,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from zonebloom.base.notices import warn
-from zonebloom.catalog.coverage import Coverage, PresentFragment, cover, indexed_identities
+from zonebloom.catalog.coverage import (
+    Coverage,
+    PresentFragment,
+    compute_coverage,
+    indexed_identities,
+)
 from zonebloom.catalog.model import Version
 from zonebloom.errors import (
     FragmentUnreadable,
@@ -18,7 +23,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
 )
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import FileIdentity, reading, without_short_reads
+from zonebloom.storage.files import FileIdentity, file_errors, without_short_reads
 
 
 class PresentFiles:
@@ -45,49 +50,53 @@ class PresentFiles:
         is_same = last is not None and last[0] == identities
         if last is not None and is_same and last[2]:
             return last[1]
-        coverage = cover(fragments, identities, self._version, self._new_id)
-        settled = coverage.is_settled
-        if last is not None and is_same and np.array_equal(last[1].ids, coverage.ids):
+        coverage = compute_coverage(fragments, identities, self._version, self._new_id)
+        settled = coverage.is_reusable
+        if (
+            last is not None
+            and is_same
+            and np.array_equal(last[1].fragment_ids, coverage.fragment_ids)
+        ):
             coverage = last[1]
         self._last = identities, coverage, settled
         return coverage
 
-    def to_read(self) -> Coverage:
+    def coverage_of_all_files(self) -> Coverage:
         """The same, to answer for the rows of all files: one that is gone is an error, or said."""
         coverage = self.coverage()
-        if coverage.vanished:
-            self._miss(coverage.vanished)
+        if coverage.missing_keys:
+            self._miss(coverage.missing_keys)
         return coverage
 
-    def count_rows(self, each: PresentFragment) -> int:
+    def count_rows(self, fragment: PresentFragment) -> int:
         """Rows of a fragment; of one the catalog does not know, its file says."""
-        if each.num_rows is not None:
-            return each.num_rows
-        key = (each.fragment.path, each.identity)
+        if fragment.num_rows is not None:
+            return fragment.num_rows
+        key = (fragment.fragment.path, fragment.identity)
         if key not in self._row_counts:
             files = without_short_reads(self._source.filesystem)
-            opened = self._source.open(each.fragment, files)
+            opened = self._source.open(fragment.fragment, files)
             parquet_in = self._source.filesystem if self._source.has_statistics else None
-            with reading(each.fragment.path, parquet_in=parquet_in):
+            with file_errors(fragment.fragment.path, parquet_in=parquet_in):
                 self._row_counts[key] = opened.count_rows()
         return self._row_counts[key]
 
-    def warn_of_gaps(self, coverage: Coverage, used: Iterable[str]) -> None:
+    def warn_of_uncovered_files(self, coverage: Coverage, index_names: Iterable[str]) -> None:
         """Warn, once, of files that the indices used do not cover, or raise StaleIndex."""
-        used = tuple(used)
+        index_names = tuple(index_names)
         checked = self._without_gaps
-        if checked is not None and checked[0] is coverage and checked[1] == used:
+        if checked is not None and checked[0] is coverage and checked[1] == index_names:
             return
-        gaps = [(each.fragment.key, each.why) for each in coverage.unknown]
-        for name in used:
+        gaps = [(each.fragment.key, each.reason) for each in coverage.unknown_fragments]
+        for name in index_names:
             # A file indexed again after it changed, for another index than this.
-            others = coverage.live - self._version.indices[name].fragment_ids
+            others = coverage.known_ids - self._version.indices[name].fragment_ids
             gaps += [
                 (each.fragment.key, f"not in index {name}")
-                for each in (coverage.present if others else ())
+                for each in (coverage.fragments if others else ())
                 if each.fragment_id in others
             ]
-        self._without_gaps = None if gaps else (coverage, used)
+        self._without_gaps = None if gaps else (coverage, index_names)
         is_refused = self._source.stale == "raise"
         if gaps and (is_refused or self._warned != tuple(gaps)):
             self._warned = tuple(gaps)
@@ -98,7 +107,7 @@ class PresentFiles:
             verb, them = ("is", "it") if count == 1 else ("are", "them")
             text = f"{count:,} of {len(self._source.fragments):,} files {verb} not covered by"
             step = f"call optimize.optimize_indices() to index {them}"
-            if any(self._may_be_unchanged(file) for file in coverage.unknown):
+            if any(self._may_be_unchanged(file) for file in coverage.unknown_fragments):
                 step += (
                     ", or adopt_index() where a file was only copied, linked or given other "
                     "times or permissions"

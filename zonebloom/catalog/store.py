@@ -37,27 +37,27 @@ from zonebloom.catalog.folder import (
     NewFile,
     create_file,
     delete_segment,
+    find_missing_file,
     list_folder,
-    missing,
     open_folder,
     read_file,
+    read_whole_file,
     sync_files,
-    whole,
-    write_whole,
-    writing_to,
+    wrapping_write_errors,
+    write_atomically,
 )
 from zonebloom.catalog.model import Listing, Version
 from zonebloom.catalog.names import SEGMENTS, VERSIONS
-from zonebloom.catalog.version_log import VersionLog, to_document, to_json
+from zonebloom.catalog.version_log import VersionLog, encode_document, to_json
 from zonebloom.catalog.versions import (
-    Fragments,
-    from_content,
-    listed,
-    listing_of,
-    listings_of,
-    plain_name,
-    to_content,
-    to_list,
+    FragmentsByKey,
+    decode_listing,
+    decode_version,
+    encode_listing,
+    encode_version,
+    listing_references,
+    plan_listings,
+    require_plain_name,
 )
 from zonebloom.errors import (
     CatalogError,
@@ -66,7 +66,12 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
-from zonebloom.storage.encryption import Encryption, Seal, SealingStream, sealed
+from zonebloom.storage.encryption import (
+    EncryptingStream,
+    Encryption,
+    FileCipher,
+    encrypting_filesystem,
+)
 from zonebloom.storage.files import OutputStream, is_local
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
 
@@ -97,9 +102,9 @@ class Catalog:
         self.filesystem = filesystem
         self.folder = folder
         self.encryption = encryption
-        self._seal = None if encryption is None else Seal(folder, encryption)
-        self.files: pafs.FileSystem = (
-            filesystem if self._seal is None else sealed(filesystem, self._seal)
+        self._seal = None if encryption is None else FileCipher(folder, encryption)
+        self.decrypted_filesystem: pafs.FileSystem = (
+            filesystem if self._seal is None else encrypting_filesystem(filesystem, self._seal)
         )
         self._versions = posixpath.join(folder, VERSIONS)
         # The document read or written last, and what it says.
@@ -115,9 +120,9 @@ class Catalog:
     @property
     def _log(self) -> VersionLog:
         # Made anew: one that was kept would keep the catalog until Python looks for garbage.
-        return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local)
+        return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local_file)
 
-    def take_over(self, other: Catalog) -> None:
+    def share_cache_of(self, other: Catalog) -> None:
         """Know what another catalog of the same folder has read."""
         self._last = other._last
 
@@ -127,24 +132,24 @@ class Catalog:
     def open_output_stream(self, path: str) -> OutputStream:
         """Create a file of the index, and its folder. What is written is encrypted on the way if
         the index is. Whoever may read the data may read the file."""
-        stream = self.create_stored(path)
-        return stream if self._seal is None else SealingStream(stream, self._seal, path)
+        stream = self.create_raw_file(path)
+        return stream if self._seal is None else EncryptingStream(stream, self._seal, path)
 
-    def create_stored(self, path: str) -> OutputStream:
+    def create_raw_file(self, path: str) -> OutputStream:
         """Create a file of the index, and its folder. The bytes are stored as they are written."""
         if is_local(self.filesystem):
-            return self.create_local(path)
+            return self.create_local_file(path)
         self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
         return self.filesystem.open_output_stream(path, compression=None)
 
-    def create_local(self, path: str) -> NewFile:
+    def create_local_file(self, path: str) -> NewFile:
         shared = shared_folder_of(self.folder)
         parent = None if shared is None else os.path.dirname(shared) or "."
         if shared is not None and parent is not None and os.path.isdir(parent):
             # Whoever may add a dataset to the parent may add its index.
-            with open_folder(shared, base=parent, like=parent):
+            with open_folder(shared, base=parent, model_folder=parent):
                 pass
-        return create_file(path, self.folder, like=self._model)
+        return create_file(path, self.folder, model_folder=self._model)
 
     @property
     def _model(self) -> str:
@@ -158,7 +163,7 @@ class Catalog:
         return folder or "."
 
     def read(self, path: str, num_bytes: int, checksum: str | None) -> pa.Buffer:
-        return read_file(self.files, path, num_bytes, checksum)
+        return read_file(self.decrypted_filesystem, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
         with contextlib.closing(self.open_output_stream(path)) as stream:
@@ -187,7 +192,7 @@ class Catalog:
                 if for_writing:
                     raise
                 warn(IndexNotUsedWarning(f"{error}. The data is read instead"))
-                return Version(locked=str(error))
+                return Version(locked_reason=str(error))
             except CorruptIndex as error:
                 # A commit on top of what is older would hide what is newer.
                 if for_writing and isinstance(error, _NotRead):
@@ -229,7 +234,7 @@ class Catalog:
             )
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
-        with writing_to(self.folder):
+        with wrapping_write_errors(self.folder):
             return self._commit(change)
 
     def _commit(self, change: Callable[[Version], Version]) -> Version:
@@ -250,9 +255,9 @@ class Catalog:
                     f"the index in {self.folder} is on its way to {version.moved_to}; if no move "
                     "is at work, finish it: zonebloom move-index"
                 )
-            before, named = self.named_files(latest), self.named_files(version)
+            before, named = self.referenced_files(latest), self.referenced_files(version)
             new = {path: size for path, size in named.items() if path not in before}
-            self._require(new, latest.doomed)
+            self._require(new, latest.segments_to_delete)
             if is_local(self.filesystem):
                 sync_files(new.keys() - synced)
                 synced |= new.keys()
@@ -267,13 +272,13 @@ class Catalog:
             f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
         )
 
-    def named_files(self, version: Version) -> dict[str, int]:
+    def referenced_files(self, version: Version) -> dict[str, int]:
         """Paths and sizes of the files that a version names."""
-        return {self.path(*place): size for place, size in version.files.items()}
+        return {self.path(*place): size for place, size in version.file_sizes.items()}
 
     def _require(self, files: Mapping[str, int], doomed: Iterable[str]) -> None:
         """Refuse to name files that are gone, or that a vacuum is about to delete."""
-        path = missing(self.files, files)
+        path = find_missing_file(self.decrypted_filesystem, files)
         for name in doomed:
             path = path or next((each for each in files if each.split("/")[-2] == name), None)
         if path is not None:
@@ -286,7 +291,11 @@ class Catalog:
     def is_damaged(self, version: Version) -> bool:
         """Whether a version is the newest, and not all of its files are there."""
         is_newest = self.latest(for_writing=True).number == version.number
-        return is_newest and missing(self.files, self.named_files(version)) is not None
+        return (
+            is_newest
+            and find_missing_file(self.decrypted_filesystem, self.referenced_files(version))
+            is not None
+        )
 
     def _is_in_use(
         self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
@@ -300,9 +309,9 @@ class Catalog:
             return True
         newest = self.latest(for_writing=True)
         # A newer build of the same files has page maps of its own.
-        tables = new.keys() - self.named_files(Version(page_maps=version.page_maps)).keys()
+        tables = new.keys() - self.referenced_files(Version(page_maps=version.page_maps)).keys()
         if tables:
-            is_in_it = tables <= self.named_files(newest).keys()
+            is_in_it = tables <= self.referenced_files(newest).keys()
         else:
             try:
                 is_in_it = replace(change(newest), number=newest.number) == newest
@@ -317,7 +326,7 @@ class Catalog:
     def new_segment_prefix(self) -> str:
         return uuid.uuid4().hex[:16]
 
-    def delete_unnamed(self, prefixes: Iterable[str]) -> Exception | None:
+    def delete_orphan_segments(self, prefixes: Iterable[str]) -> Exception | None:
         """Delete segments of finished builds that the newest version does not name. Return an
         error if some could not be deleted."""
         starts = tuple(prefixes)
@@ -325,7 +334,7 @@ class Catalog:
         try:
             infos = list_folder(self.filesystem, base, self.folder)
             infos = [info for info in infos if info.base_name.startswith(starts)]
-            named = self.latest(for_writing=True).folders if infos else set()
+            named = self.latest(for_writing=True).segment_names if infos else set()
         except (CatalogError, OSError) as error:
             return error
         failure = None
@@ -364,20 +373,20 @@ class Catalog:
 
     def _create(self, version: Version, before: Version) -> Version | None:
         """Write a version; as it is then, with its listings, or None where its number is taken."""
-        listings, added = to_list(version, before)
+        listings, added = plan_listings(version, before)
         if added:
-            data = listing_of(added.values())
+            data = encode_listing(added.values())
             # A name of its own: a version can only ever refer to the bytes it was made with.
             name = f"{version.number:020d}-{uuid.uuid4().hex[:16]}.arrow"
             path = posixpath.join(self._versions, name)
             if is_local(self.filesystem):
-                stored = data if self._seal is None else self._seal.seal(path, data)
-                write_whole(path, stored, self.create_local, os.replace)
+                stored = data if self._seal is None else self._seal.encrypt(path, data)
+                write_atomically(path, stored, self.create_local_file, os.replace)
             else:
                 self.write(path, data)
             listings += (Listing(name, xxhash.xxh3_64_hexdigest(data), tuple(added)),)
         made = replace(version, listings=listings)
-        document = to_document(self._sealed(made.number, to_content(made)))
+        document = encode_document(self._sealed(made.number, encode_version(made)))
         if not self._log.create(made.number, document):
             return None
         self._last = document, made
@@ -387,10 +396,10 @@ class Catalog:
         if self._seal is None:
             return content
         key_id = self._seal.encryption.key_id
-        stored = self._seal.seal(self._log.path(number), to_json(content).encode())
+        stored = self._seal.encrypt(self._log.path(number), to_json(content).encode())
         return {
             "sealed_by": key_id,
-            "key_check": self._seal.encryption.check_of(key_id),
+            "key_check": self._seal.encryption.key_check(key_id),
             "content": base64.b64encode(stored).decode(),
         }
 
@@ -404,10 +413,10 @@ class Catalog:
         what = f"the index in {self.folder} is encrypted by key {key_id!r}"
         if self._seal is None:
             raise EncryptedIndex(f"{what}; open the dataset with encryption=zb.Encryption(...)")
-        if self._seal.encryption.check_of(key_id) != content["key_check"]:
+        if self._seal.encryption.key_check(key_id) != content["key_check"]:
             raise EncryptedIndex(f"{what}, and the key given for that is another")
         stored = base64.b64decode(content["content"])
-        return json.loads(self._seal.open(self._log.path(number), stored))
+        return json.loads(self._seal.decrypt(self._log.path(number), stored))
 
     def version(self, number: int) -> Version:
         """One version; CorruptIndex when it is damaged, or gone."""
@@ -421,7 +430,7 @@ class Catalog:
             content = self._opened(number, self._log.content(document))
             if content["version"] != number:
                 raise ValueError(f"it is version {content['version']!r}")
-            version = from_content(content, *self._listed(listings_of(content)))
+            version = decode_version(content, *self._listed(listing_references(content)))
             self._last = document, version
             self._note_read()
             return version
@@ -440,15 +449,15 @@ class Catalog:
             kind = _NotRead if may_pass or isinstance(error, NewerFormat) else CorruptIndex
             raise kind(f"{path} cannot be read ({error}); the version before it is used") from None
 
-    def _listed(self, named: Sequence[Any]) -> tuple[list[Listing], list[Fragments]]:
+    def _listed(self, named: Sequence[Any]) -> tuple[list[Listing], list[FragmentsByKey]]:
         """The listings that a document names, and the fragments in each."""
 
-        def read(each: Any) -> tuple[Listing, Fragments]:
-            name, checksum = plain_name(each["file"]), each["checksum"]
-            data = whole(self.files, posixpath.join(self._versions, name))
+        def read(each: Any) -> tuple[Listing, FragmentsByKey]:
+            name, checksum = require_plain_name(each["file"]), each["checksum"]
+            data = read_whole_file(self.decrypted_filesystem, posixpath.join(self._versions, name))
             if xxhash.xxh3_64_hexdigest(data) != checksum:
                 raise ValueError("the checksum of its fragments does not match")
-            part = listed(data)
+            part = decode_listing(data)
             return Listing(name, checksum, tuple(part)), part
 
         if len({each["file"] for each in named}) < len(named):

@@ -25,10 +25,10 @@ from zonebloom.catalog.folder import (
     delete_segment,
     is_own_file,
     list_folder,
-    writing_to,
+    wrapping_write_errors,
 )
 from zonebloom.catalog.model import Version
-from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_segment, is_version_file
+from zonebloom.catalog.names import SEGMENTS, VERSIONS, is_segment_name, is_version_file_name
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, EncryptedIndex
 from zonebloom.storage.files import is_local
@@ -62,8 +62,8 @@ class Vacuumed:
     foreign: tuple[str, ...] = ()
 
 
-def vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
-    with writing_to(catalog.folder):
+def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
+    with wrapping_write_errors(catalog.folder):
         return _vacuum(catalog, older_than)
 
 
@@ -100,8 +100,8 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     # Listed again, for others may have committed since.
     versions, _ = _split(catalog, versions_folder, _is_version_file)
     oldest = _oldest_kept(catalog, newest, versions, before)
-    named = newest.folders | oldest.folders
-    files = newest.files | oldest.files
+    named = newest.segment_names | oldest.segment_names
+    files = newest.file_sizes | oldest.file_sizes
     num_bytes = 0
     unnamed: dict[str, int] = {}
     is_young = False
@@ -125,7 +125,9 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         was_oldest = oldest is newest
         newest = _doomed(catalog, unnamed, {folder.base_name for folder in segments})
         oldest = newest if was_oldest else oldest
-        unnamed = {name: size for name, size in unnamed.items() if name in newest.doomed}
+        unnamed = {
+            name: size for name, size in unnamed.items() if name in newest.segments_to_delete
+        }
     deleted = [
         name for name in unnamed if _is_deleted(catalog, posixpath.join(segments_folder, name))
     ]
@@ -168,8 +170,8 @@ def _doomed(catalog: Catalog, names: Iterable[str], there: Iterable[str]) -> Ver
     """Commit a version that dooms segments, but those that were named since."""
 
     def change(latest: Version) -> Version:
-        doomed = {*names, *latest.doomed}.intersection(there) - latest.folders
-        return replace(latest, doomed=tuple(sorted(doomed)))
+        doomed = {*names, *latest.segments_to_delete}.intersection(there) - latest.segment_names
+        return replace(latest, segments_to_delete=tuple(sorted(doomed)))
 
     return catalog.commit(change)
 
@@ -200,11 +202,11 @@ def _split(
 
 
 def _is_segment(info: pafs.FileInfo) -> bool:
-    return info.type == pafs.FileType.Directory and is_segment(info.base_name)
+    return info.type == pafs.FileType.Directory and is_segment_name(info.base_name)
 
 
 def _is_version_file(info: pafs.FileInfo) -> bool:
-    return info.type == pafs.FileType.File and is_version_file(info.base_name)
+    return info.type == pafs.FileType.File and is_version_file_name(info.base_name)
 
 
 def _is_older(info: pafs.FileInfo, than: datetime) -> bool:

@@ -36,10 +36,16 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.version import FORMAT_VERSION, NewerFormat
-from zonebloom.catalog.folder import NewFile, create_file, sync, whole, write_whole
+from zonebloom.catalog.folder import (
+    NewFile,
+    create_file,
+    read_whole_file,
+    sync_path,
+    write_atomically,
+)
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
-from zonebloom.storage.object_store import create_new
+from zonebloom.storage.object_store import create_object
 
 _PARTS = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
@@ -89,14 +95,14 @@ class VersionLog:
 
     def content(self, document: bytes) -> Any:
         """The content of a document that was read; the same errors."""
-        written_as, content = from_document(document, self._first_keys)
+        written_as, content = decode_document(document, self._first_keys)
         if written_as > FORMAT_VERSION:
             raise NewerFormat(written_as)
         return content
 
     def document(self, number: int) -> bytes:
         """A document as it lies there: no two writers write the same bytes."""
-        return whole(self._filesystem, self.path(number)).to_pybytes()
+        return read_whole_file(self._filesystem, self.path(number)).to_pybytes()
 
     def create(self, number: int, document: bytes) -> bool:
         """Write a document, of `to_document`, of its own number; whether that was free.
@@ -109,14 +115,14 @@ class VersionLog:
         path = self.path(number)
         if not is_local(self._filesystem):
             self._filesystem.create_dir(self._folder, recursive=True)
-            is_made = create_new(self._filesystem, path, document)
+            is_made = create_object(self._filesystem, path, document)
             if is_made is None:
                 return self._write_claimed(number, document)
             return is_made and self._is_kept(number, document)
-        if not write_whole(path, document, self._create_file, os.link):
+        if not write_atomically(path, document, self._create_file, os.link):
             return False
         with contextlib.suppress(OSError):
-            sync(self._folder)
+            sync_path(self._folder)
         return True
 
     def _write_claimed(self, number: int, document: bytes) -> bool:
@@ -163,7 +169,7 @@ class VersionLog:
     def _create_beside(self, path: str) -> NewFile:
         """Create a local file with the permissions of the folder of documents."""
         os.makedirs(self._folder, exist_ok=True)
-        return create_file(path, self._folder, like=self._folder)
+        return create_file(path, self._folder, model_folder=self._folder)
 
 
 def _claimed(claims: Sequence[str]) -> CommitConflict:
@@ -174,18 +180,18 @@ def _claimed(claims: Sequence[str]) -> CommitConflict:
     )
 
 
-def now() -> str:
+def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def to_document(content: Any) -> bytes:
+def encode_document(content: Any) -> bytes:
     head = f'{{"format_version": {FORMAT_VERSION}, "checksum": "'.encode()
     # No two writers write the same: whose document it is can be told by its bytes.
     tail = f'",\n"content": {to_json(content)}, "writer": "{uuid.uuid4().hex}"}}\n'.encode()
     return head + _checksum(head, tail) + tail
 
 
-def from_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
+def decode_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
     parts = _PARTS.fullmatch(data)
     if parts is not None:
         if parts[2] != _checksum(parts[1], parts[3]):

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from zonebloom.base.version import require_known, stamped
+from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.model import (
     TABLE_FILES,
     IndexEntry,
@@ -20,10 +20,10 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
-from zonebloom.storage.ipc_layout import open_as_it_lies
+from zonebloom.storage.ipc_layout import open_uncompressed
 
 # Fragments by their keys.
-Fragments: TypeAlias = dict[str, KnownFragment]
+FragmentsByKey: TypeAlias = dict[str, KnownFragment]
 
 # Half of what row addresses have room for: files not yet indexed take ids above.
 _MAX_FRAGMENT_ID = 1 << 30
@@ -58,25 +58,27 @@ _FEW_FRAGMENTS = 256
 _GROWTH = 8
 
 
-def to_content(version: Version) -> dict[str, Any]:
+def encode_version(version: Version) -> dict[str, Any]:
     return {
         "version": version.number,
         "next_fragment_id": version.next_fragment_id,
         "fragments": [{"file": each.file, "checksum": each.checksum} for each in version.listings],
         "indices": list(version.indices.values()),
         "page_maps": version.page_maps,
-        **({"doomed": version.doomed} if version.doomed else {}),
+        **({"doomed": version.segments_to_delete} if version.segments_to_delete else {}),
         **({"moved_to": version.moved_to} if version.moved_to else {}),
     }
 
 
-def listings_of(content: Any) -> list[Mapping[str, Any]]:
+def listing_references(content: Any) -> list[Mapping[str, Any]]:
     """Files and checksums of the listings a document names; one in formats before 5."""
     listings = content["fragments"]
     return listings if isinstance(listings, list) else [listings]
 
 
-def from_content(content: Any, listings: Sequence[Listing], parts: Sequence[Fragments]) -> Version:
+def decode_version(
+    content: Any, listings: Sequence[Listing], parts: Sequence[FragmentsByKey]
+) -> Version:
     """The version a document holds, with what its listings hold; ValueError, KeyError or TypeError
     when it does not hold."""
     fragments = {key: known for part in parts for key, known in part.items()}
@@ -106,8 +108,8 @@ def from_content(content: Any, listings: Sequence[Listing], parts: Sequence[Frag
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
         if unknown := {segment.layout for segment in entry.segments}.difference(TABLE_FILES):
             raise ValueError(f"there is no layout {unknown.pop()!r}")
-    for name in version.folders:
-        plain_name(name)
+    for name in version.segment_names:
+        require_plain_name(name)
     if any(ids and not 0 <= min(ids) <= max(ids) < next_id for ids in covered):
         raise ValueError("it names a fragment whose id was never given")
     return version.with_indices(version.indices)
@@ -128,14 +130,14 @@ def _old_page_maps(content: Any) -> list[Any]:
     return [dict(zip(names, page_map, strict=True)) for page_map in page_maps]
 
 
-def plain_name(name: Any) -> str:
+def require_plain_name(name: Any) -> str:
     """A name of a file or folder of ours, which leads nowhere else."""
     if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name) or ".." in name:
         raise ValueError(f"{name!r} is not a file name of ours")
     return name
 
 
-def to_list(version: Version, before: Version) -> tuple[tuple[Listing, ...], Fragments]:
+def plan_listings(version: Version, before: Version) -> tuple[tuple[Listing, ...], FragmentsByKey]:
     """Listings of the version before that still hold, and fragments that are to be in one more."""
     old, new = before.fragments, version.fragments
     if not old.keys() <= new.keys():
@@ -149,21 +151,21 @@ def to_list(version: Version, before: Version) -> tuple[tuple[Listing, ...], Fra
     return tuple(kept), {key: new[key] for key in keys}
 
 
-def listing_of(fragments: Iterable[KnownFragment]) -> bytes:
+def encode_listing(fragments: Iterable[KnownFragment]) -> bytes:
     fragments = list(fragments)
     columns = []
     for name, kind in zip(_FIELDS.names, _FIELDS.types, strict=True):
         owners = [f.identity if name in _OF_FILE else f for f in fragments]
         columns.append(pa.array([getattr(owner, name) for owner in owners], kind))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, stamped(_FIELDS)) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=stamped(_FIELDS)))
+    with pa.ipc.new_file(sink, with_format_version(_FIELDS)) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=with_format_version(_FIELDS)))
     return sink.getvalue().to_pybytes()
 
 
-def listed(data: pa.Buffer) -> Fragments:
-    table = open_as_it_lies(data).read_all()
-    require_known(table.schema)
+def decode_listing(data: pa.Buffer) -> FragmentsByKey:
+    table = open_uncompressed(data).read_all()
+    require_known_format(table.schema)
     table.validate(full=True)
     if table.schema not in (_FIELDS, *_EARLIER_FIELDS):
         raise ValueError("its fragments have other columns")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pyarrow as pa
 
-from zonebloom.base.arguments import choices
+from zonebloom.base.arguments import suggest_names
 from zonebloom.base.text import bytes_text, table_text
 from zonebloom.cli import text
 from zonebloom.cli.options import given, how_to_build, on_dataset, zonebloom, zones
@@ -33,7 +33,7 @@ def ls(ds: Dataset, limit: int | None) -> Answer:
     indices).
     """
     covered = {name: entry.fragment_ids for name, entry in ds.opened.version.indices.items()}
-    present = ds.opened.planner.coverage().present
+    present = ds.opened.planner.coverage().fragments
     files = [
         {
             "path": each.fragment.key,
@@ -120,8 +120,8 @@ def stats(ds: Dataset, column: str | None, name: str | None) -> Answer:
     ]
     if not chosen and (name or column):
         if name:
-            ds.opened.entry(name)
-        known = choices(column or "", [each.column for each in described], "there is one on:")
+            ds.opened.index_entry(name)
+        known = suggest_names(column or "", [each.column for each in described], "there is one on:")
         raise IndexNotFound(f"there is no index like that at {ds.title}; {known}")
     figures = [ds.index_statistics(each.name) for each in chosen]
     of_files = [] if name else ds.embedded_filters()

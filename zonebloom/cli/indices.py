@@ -62,7 +62,7 @@ def build(
         lambda session: ds.create_scalar_index(
             columns, name=name, spark=session, progress=True, **given(parameters)
         ),
-        lambda: sum(file.identity.size for file in ds.opened.planner.to_read().present),
+        lambda: sum(file.identity.size for file in ds.opened.planner.coverage_for_scan().fragments),
     )
     names = {name} if name else {f"{column}_idx" for column in columns}
     built = [each for each in ds.describe_indices() if each.name in names]
@@ -106,7 +106,11 @@ def refresh(
         lambda session: ds.optimize.optimize_indices(
             names or None, layout=layout, repair=verify, spark=session, progress=True
         ),
-        lambda: sum(f.identity.size for f in ds.opened.planner.to_read().present if not f.is_known),
+        lambda: sum(
+            f.identity.size
+            for f in ds.opened.planner.coverage_for_scan().fragments
+            if not f.is_known
+        ),
     )
     headers = ["index", "files added", "files dropped", "layout", "tables"]
     fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
@@ -249,7 +253,7 @@ def drop(ds: Dataset, names: tuple[str, ...]) -> Answer:
     As JSON: path, dropped, left.
     """
     for name in names:
-        ds.opened.entry(name)
+        ds.opened.index_entry(name)
     for name in dict.fromkeys(names):
         ds.drop_index(name)
     left = [each.name for each in ds.describe_indices()]

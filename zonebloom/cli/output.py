@@ -155,15 +155,16 @@ def _for_csv(table: pa.Table) -> pa.Table:
         t, kind = pa.types, field.type
         if t.is_nested(kind):
             values = [
-                each if each is None else json.dumps(each) for each in _plain(table.column(at))
+                each if each is None else json.dumps(each)
+                for each in _json_values(table.column(at))
             ]
         elif t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
-            values = _plain(table.column(at))
+            values = _json_values(table.column(at))
         else:
             continue
         table = table.set_column(at, field.name, pa.array(values, pa.string()))
     return table
 
 
-def _plain(column: pa.ChunkedArray) -> list[Any]:
+def _json_values(column: pa.ChunkedArray) -> list[Any]:
     return [each if each is None else json_safe(each) for each in column.to_pylist()]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.base.text import aligned, bytes_text, table_text, text_width
+from zonebloom.base.text import align_cells, bytes_text, table_text, text_width
 
 if TYPE_CHECKING:
     from zonebloom.advise.judge import Advice
@@ -79,7 +79,7 @@ def rows_text(table: pa.Table, width: int | None = None) -> str:
     lines += [[_cell(row[name]) for name in names] for row in rows(table)]
     right = [_is_number(field.type) for field in table.schema]
     fitting = _fitting(lines, width) if width is not None else len(names)
-    shown = aligned([line[:fitting] for line in lines], right[:fitting])
+    shown = align_cells([line[:fitting] for line in lines], right[:fitting])
     if fitting == len(names):
         return shown
     others = textwrap.fill(", ".join(lines[0][fitting:]), width or 0, subsequent_indent="  ")
@@ -125,9 +125,9 @@ def _cut(text: str) -> str:
 
 
 def indices_text(described: list[Any], figures: Sequence[dict[str, Any]] | None = None) -> str:
-    from zonebloom.index.describe import HEADERS, cells
+    from zonebloom.index.describe import INDEX_HEADERS, index_cells
 
-    headers, lines = list(HEADERS), list(map(cells, described))
+    headers, lines = list(INDEX_HEADERS), list(map(index_cells, described))
     if figures is not None:
         headers += ["fill", "fpp"]
         for line, each in zip(lines, figures, strict=True):
@@ -200,7 +200,7 @@ def plan_json(plan: ScanPlan) -> dict[str, Any]:
                 "path": each.fragment.path,
                 # null reads all of it, and why is told.
                 "ranges": None if each.rows is None else list(each.rows),
-                "why": each.why,
+                "why": each.reason,
             }
             for each in plan.fragments
         ],

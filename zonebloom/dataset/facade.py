@@ -9,23 +9,28 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Rows
-from zonebloom.base.progress import Progress, require_progress
-from zonebloom.building.adopt import Adopted, adopt
+from zonebloom.base.display import DisplayedList
+from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.building.adopt import Adopted, adopt_files
 from zonebloom.building.builder import (
     REFRESHED_HEADERS,
     Builder,
     Refreshed,
-    not_refreshed,
+    failed_refresh,
     refreshed_cells,
 )
-from zonebloom.building.move import MovedIndex, move_index
+from zonebloom.building.move import MovedIndex, move_opened_index
 from zonebloom.building.request import IndexConfig, IndexRequest
 from zonebloom.building.segments import require_layout
-from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY, IndexEntry, Version
+from zonebloom.catalog.model import (
+    DEFAULT_NUMBER_OF_ITEMS,
+    DEFAULT_ZONE_PROBABILITY,
+    IndexEntry,
+    Version,
+)
 from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum
-from zonebloom.dataset.engine import engine_of
+from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum_catalog
+from zonebloom.dataset.engine import choose_engine
 from zonebloom.dataset.indices import IndexedDataset
 from zonebloom.dataset.keys import KeyedDataset
 from zonebloom.dataset.pickled import PickledDataset
@@ -39,7 +44,7 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.index.describe import INDEX_TYPE, NO_INDEX
-from zonebloom.opened import Opened
+from zonebloom.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
@@ -68,8 +73,8 @@ class DatasetOptimizer:
         retention: timedelta | None = RETENTION,
         repair: bool = False,
         spark: SparkSession | Literal[False] | None = None,
-        progress: Progress = None,
-    ) -> Rows[Refreshed]:
+        progress: ProgressOption = None,
+    ) -> DisplayedList[Refreshed]:
         """Index files that came or changed, forget files that are gone, choose a layout.
 
         Files are listed anew first, as `Dataset.refresh` does. Files that are as they were
@@ -116,15 +121,15 @@ class DatasetOptimizer:
         require_layout(layout)
         require_progress(progress)
         if retention is not None:
-            arguments.of_type(retention, timedelta, "retention")
+            arguments.require_instance(retention, timedelta, "retention")
         if index_names is not None:
-            index_names = arguments.names(index_names, "index_names")
-        repair = arguments.flag(repair, "repair")
+            index_names = arguments.require_name_list(index_names, "index_names")
+        repair = arguments.require_bool(repair, "repair")
         ds = self._dataset
         ds._renew()
         builder = Builder(ds.opened)
-        names = builder.own_indices() if index_names is None else index_names
-        entries = [ds.opened.entry(name) for name in dict.fromkeys(names)]
+        names = builder.own_index_names() if index_names is None else index_names
+        entries = [ds.opened.index_entry(name) for name in dict.fromkeys(names)]
         indices: list[tuple[IndexEntry, Column]] = []
         misfits: list[Refreshed] = []
         for entry in entries:
@@ -133,21 +138,21 @@ class DatasetOptimizer:
             except SchemaMismatch as error:
                 if index_names is not None:
                     raise
-                misfits.append(not_refreshed(entry, str(error)))
+                misfits.append(failed_refresh(entry, str(error)))
         fitting = [entry.name for entry, _ in indices]
         damaged = {name: why for name in fitting if (why := _damage(ds, name))} if repair else {}
         version, refreshed = builder.refresh(
             indices,
             layout,
-            engine_of(spark),
+            choose_engine(spark),
             progress,
             damaged,
-            skips_misfits=index_names is None,
+            skip_misfits=index_names is None,
         )
         if repair and version.number < ds.opened.catalog.newest_number():
             # The newest cannot be read, and would be tried by every reader.
             version = ds.opened.catalog.commit(lambda latest: latest)
-        ds.opened = ds.opened.at(version)
+        ds.opened = ds.opened.at_version(version)
         if retention is not None and any(each.changed for each in refreshed):
             _forget(ds, retention)
         by_name = {record.name: record for record in [*refreshed, *misfits]}
@@ -155,7 +160,7 @@ class DatasetOptimizer:
         for record in refreshed:
             if record.problem is not None:
                 warnings.warn(record.problem, StaleIndexWarning, stacklevel=2)
-        return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
+        return DisplayedList(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
 
 
 @arguments.with_methods_of(ReadableDataset, KeyedDataset, IndexedDataset)
@@ -199,11 +204,11 @@ class Dataset(IndexedDataset):
     1
     """
 
-    opened: Opened
+    opened: OpenedDataset
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedDataset,
         title: str | None = None,
         list_files: Callable[..., tuple[Source, Catalog]] | None = None,
     ):
@@ -255,7 +260,7 @@ class Dataset(IndexedDataset):
                 "the dataset was opened with a list of files, or with a pyarrow dataset that has "
                 "one, so there is nothing to list anew; open it again with the files there are now"
             )
-        self.opened = self.opened.renewed(*self._list_files())
+        self.opened = self.opened.with_current_files(*self._list_files())
 
     def checkout_latest(self) -> None:
         """Use the newest index of the files this dataset has, as other writers may have left it.
@@ -266,7 +271,7 @@ class Dataset(IndexedDataset):
         >>> ds.version, ds.checkout_latest(), ds.version
         (1, None, 2)
         """
-        self.opened = self.opened.newest()
+        self.opened = self.opened.with_newest_index()
 
     def _renew(self) -> None:
         """Take what is newest, to change it: what has been read so far does not matter."""
@@ -282,8 +287,8 @@ class Dataset(IndexedDataset):
         name: str | None = None,
         *,
         replace: bool = True,
-        number_of_items: int = DEFAULT_ITEMS,
-        probability: float = DEFAULT_PROBABILITY,
+        number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
+        probability: float = DEFAULT_ZONE_PROBABILITY,
         sizing: Literal["log2", "exact"] = "log2",
         fold: bool = True,
         max_false_zones: float | None = None,
@@ -293,7 +298,7 @@ class Dataset(IndexedDataset):
         global_probability: float | None = None,
         plaintext: bool = False,
         spark: SparkSession | Literal[False] | None = None,
-        progress: Progress = None,
+        progress: ProgressOption = None,
     ) -> None:
         """Index a column: one split-block Bloom filter for each zone of rows.
 
@@ -377,11 +382,15 @@ class Dataset(IndexedDataset):
         )
         require_progress(progress)
         self._renew()
-        self.opened = self.opened.settled()
+        self.opened = self.opened.in_writable_folder()
         version = Builder(self.opened).build(
-            request.specs(self.opened), request.layout, request.replace, engine_of(spark), progress
+            request.make_specs(self.opened),
+            request.layout,
+            request.replace,
+            choose_engine(spark),
+            progress,
         )
-        self.opened = self.opened.at(version)
+        self.opened = self.opened.at_version(version)
 
     @property
     def optimize(self) -> DatasetOptimizer:
@@ -414,8 +423,8 @@ class Dataset(IndexedDataset):
         Adopted(num_files=1, left=())
         """
         self._renew()
-        version, adopted = adopt(self.opened)
-        self.opened = self.opened.at(version)
+        version, adopted = adopt_files(self.opened)
+        self.opened = self.opened.at_version(version)
         return adopted
 
     def move_index(self, index_dir: str | None = None) -> MovedIndex:
@@ -455,9 +464,9 @@ class Dataset(IndexedDataset):
         '..._zonebloom/orders'
         """
         if index_dir is not None:
-            index_dir = arguments.path(index_dir, "index_dir")
+            index_dir = arguments.require_path(index_dir, "index_dir")
         self._renew()
-        self.opened, moved = move_index(self.opened, index_dir)
+        self.opened, moved = move_opened_index(self.opened, index_dir)
         if self._list_files is not None:
             self._list_files = partial(self._list_files, index_dir=moved.index_dir)
         return moved
@@ -475,13 +484,13 @@ class Dataset(IndexedDataset):
         >>> ds
         <zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: customer_idx>
         """
-        self.opened.entry(name)
+        self.opened.index_entry(name)
 
         def change(latest: Version) -> Version:
             left = {key: entry for key, entry in latest.indices.items() if key != name}
             return latest.with_indices(left)
 
-        self.opened = self.opened.at(self.opened.catalog.commit(change))
+        self.opened = self.opened.at_version(self.opened.catalog.commit(change))
 
     def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
         """Delete older versions of the index, and segments that only they name.
@@ -506,7 +515,9 @@ class Dataset(IndexedDataset):
         >>> ds.vacuum(timedelta(0)).num_segments
         1
         """
-        return vacuum(self.opened.catalog, arguments.of_type(older_than, timedelta, "older_than"))
+        return vacuum_catalog(
+            self.opened.catalog, arguments.require_instance(older_than, timedelta, "older_than")
+        )
 
     def to_polars(self) -> pl.LazyFrame:
         """A Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.

@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Figures, Rows, Shown, list_html, page, table_html, title_html
-from zonebloom.catalog.model import DEFAULT_ITEMS, DEFAULT_PROBABILITY
+from zonebloom.base.display import (
+    Displayed,
+    DisplayedDict,
+    DisplayedList,
+    list_html,
+    styled_html,
+    table_html,
+    title_html,
+)
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
 from zonebloom.dataset.keys import KeyedDataset
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.describe import (
-    HEADERS,
+    INDEX_HEADERS,
     NO_INDEX,
     EmbeddedDescription,
     IndexDescription,
-    cells,
     describe,
     describe_embedded,
+    index_cells,
     index_statistics,
 )
 from zonebloom.index.global_filter import GlobalFilter
@@ -29,15 +37,15 @@ if TYPE_CHECKING:
     from zonebloom.index.validate import ValidatedIndex
 
 
-class IndexedDataset(KeyedDataset, Shown):
+class IndexedDataset(KeyedDataset, Displayed):
     """A dataset that says what indices it has, and shows them."""
 
     def advise(
         self,
         columns: str | Sequence[str] | None = None,
         *,
-        number_of_items: int = DEFAULT_ITEMS,
-        probability: float = DEFAULT_PROBABILITY,
+        number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
+        probability: float = DEFAULT_ZONE_PROBABILITY,
     ) -> Advices:
         """Say which columns are worth an index, from a sample, as `Advices` tell it.
 
@@ -62,7 +70,7 @@ class IndexedDataset(KeyedDataset, Shown):
             self.opened, columns, number_of_items=number_of_items, probability=probability
         )
 
-    def describe_indices(self) -> Rows[IndexDescription]:
+    def describe_indices(self) -> DisplayedList[IndexDescription]:
         """What indices there are, and what they cover of the files as they are now.
 
         >>> print(ds.describe_indices())
@@ -74,7 +82,7 @@ class IndexedDataset(KeyedDataset, Shown):
         """
         return describe(self.opened.version.indices.values(), self.opened.planner.coverage())
 
-    def embedded_filters(self) -> Rows[EmbeddedDescription]:
+    def embedded_filters(self) -> DisplayedList[EmbeddedDescription]:
         """The Bloom filters inside the Parquet files themselves, by column.
 
         A dataset opened with ``embedded_filters=True`` uses them for fragments no index covers;
@@ -88,11 +96,11 @@ class IndexedDataset(KeyedDataset, Shown):
         """
         planner = self.opened.planner
         return describe_embedded(
-            (column for column in planner.embedded.columns(each.fragment, each.identity))
-            for each in planner.coverage().present
+            (column for column in planner.embedded_filters.columns(each.fragment, each.identity))
+            for each in planner.coverage().fragments
         )
 
-    def list_indices(self) -> Rows[dict[str, Any]]:
+    def list_indices(self) -> DisplayedList[dict[str, Any]]:
         """The indices as dictionaries with Lance's keys.
 
         >>> ds.list_indices()[0]
@@ -108,9 +116,9 @@ class IndexedDataset(KeyedDataset, Shown):
             }
             for each in self.describe_indices()
         ]
-        return Rows(indices, list(indices[0]) if indices else [], _values, NO_INDEX)
+        return DisplayedList(indices, list(indices[0]) if indices else [], _values, NO_INDEX)
 
-    def index_statistics(self, name: str) -> Figures:
+    def index_statistics(self, name: str) -> DisplayedDict:
         """Coverage, size, real fill and estimated false positive probability of an index.
 
         Returns
@@ -129,9 +137,9 @@ class IndexedDataset(KeyedDataset, Shown):
         >>> figures["filter_bytes"], round(figures["fill_mean"], 2)
         (256, 0.33)
         """
-        entry = self.opened.entry(name)
+        entry = self.opened.index_entry(name)
         described = next(each for each in self.describe_indices() if each.name == name)
-        return index_statistics(described, entry, self.opened.planner.loaded[name].tables())
+        return index_statistics(described, entry, self.opened.planner.loaded_indices[name].tables())
 
     def key_ranges(self, column: str) -> pa.Table:
         """Least and greatest value of an indexed column in each fragment, as built.
@@ -178,10 +186,10 @@ class IndexedDataset(KeyedDataset, Shown):
         --------
         >>> ds.prewarm_index("id_idx")
         """
-        self.opened.entry(name)
+        self.opened.index_entry(name)
         import zonebloom.sbbf.blocks  # noqa: F401
 
-        for table in self.opened.planner.loaded[name].tables():
+        for table in self.opened.planner.loaded_indices[name].tables():
             table.verify()
 
     def index_to_lance(self, name: str, path: str) -> None:
@@ -201,8 +209,8 @@ class IndexedDataset(KeyedDataset, Shown):
         """
         from zonebloom.exchange.lance import to_lance
 
-        entry, path = self.opened.entry(name), arguments.path(path, "path")
-        tables = self.opened.planner.loaded[name].tables()
+        entry, path = self.opened.index_entry(name), arguments.require_path(path, "path")
+        tables = self.opened.planner.loaded_indices[name].tables()
         if len(tables) < len(entry.segments):
             raise CorruptIndex(
                 f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
@@ -245,11 +253,13 @@ class IndexedDataset(KeyedDataset, Shown):
         >>> ds.validate_index("id_idx", sample="all")
         <ValidatedIndex sound: 30 zones, 30 read from the files, 0 files changed, 0 gone>
         """
-        from zonebloom.index.validate import validate
+        from zonebloom.index.validate import validate_index
 
-        opened, entry = self.opened, self.opened.entry(name)
+        opened, entry = self.opened, self.opened.index_entry(name)
         coverage = opened.planner.coverage()
-        return validate(opened.catalog, entry, opened.version, opened.source, coverage, sample)
+        return validate_index(
+            opened.catalog, entry, opened.version, opened.source, coverage, sample
+        )
 
     def __str__(self) -> str:
         indices = [str(index) for index in self.describe_indices()] or [NO_INDEX]
@@ -269,8 +279,8 @@ class IndexedDataset(KeyedDataset, Shown):
 
     def _repr_html_(self) -> str:
         described = self.describe_indices()
-        table = table_html(HEADERS, list(map(cells, described)))
-        return page(title_html(self._title()), table if described else list_html([NO_INDEX]))
+        table = table_html(INDEX_HEADERS, list(map(index_cells, described)))
+        return styled_html(title_html(self._title()), table if described else list_html([NO_INDEX]))
 
 
 def _values(row: dict[str, Any]) -> list[object]:

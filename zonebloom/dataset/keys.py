@@ -8,12 +8,12 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.exit_guard import LentIterator
+from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.dataset.reading import ReadableDataset
-from zonebloom.index.batch_lookup import SCHEMA
-from zonebloom.scan.binding import check_columns
-from zonebloom.scan.locate import Located, key_columns, locate
-from zonebloom.scan.lookup import lookup
+from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
+from zonebloom.scan.binding import checked_names
+from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
+from zonebloom.scan.lookup import lookup_keys
 
 
 class ArrowExport(Protocol):
@@ -64,7 +64,7 @@ class KeyedDataset(ReadableDataset):
         [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
         """
         batches = self.opened.planner.search_many(column, keys)
-        return pa.RecordBatchReader.from_batches(SCHEMA, LentIterator(batches))
+        return pa.RecordBatchReader.from_batches(CANDIDATE_SCHEMA, GuardedIterator(batches))
 
     def lookup(
         self,
@@ -102,10 +102,13 @@ class KeyedDataset(ReadableDataset):
         >>> ds.lookup("id", [42, -1, 7], ["customer"]).to_pylist()
         [{'key_index': 2, 'customer': 'C007'}, {'key_index': 0, 'customer': 'C042'}]
         """
-        column, nulls = arguments.text(column, "column"), arguments.flag(nulls, "nulls")
-        opened, names = self.opened, check_columns(columns, self.schema)
+        column, nulls = (
+            arguments.require_text(column, "column"),
+            arguments.require_bool(nulls, "nulls"),
+        )
+        opened, names = self.opened, checked_names(columns, self.schema)
         names = self.schema.names if names is None else names
-        return lookup(opened.source, opened.planner, opened.column(column), keys, names, nulls)
+        return lookup_keys(opened.source, opened.planner, opened.column(column), keys, names, nulls)
 
     def locate(self, columns: str | Sequence[str], keys: Keys | KeyTable) -> pa.Table:
         """Tell for each of some keys where its rows lie, and which keys are new.
@@ -171,11 +174,15 @@ class KeyedDataset(ReadableDataset):
         """
         return self._located(columns, keys).by_file()
 
-    def _located(self, columns: str | Sequence[str], keys: Any) -> Located:
+    def _located(self, columns: str | Sequence[str], keys: Any) -> KeyLocations:
         opened = self.opened
-        names = [columns] if isinstance(columns, str) else arguments.names(columns, "columns")
+        names = (
+            [columns]
+            if isinstance(columns, str)
+            else arguments.require_name_list(columns, "columns")
+        )
         if not names or len(set(names)) < len(names):
-            raise arguments.refusal(columns, "columns", "name one at least, each once")
-        checked = [opened.key_column(arguments.text(name, "columns")) for name in names]
-        given = [keys] if isinstance(columns, str) else key_columns(keys, names)
-        return locate(opened.source, opened.planner, checked, given)
+            raise arguments.invalid_value(columns, "columns", "name one at least, each once")
+        checked = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
+        given = [keys] if isinstance(columns, str) else select_key_columns(keys, names)
+        return locate_keys(opened.source, opened.planner, checked, given)

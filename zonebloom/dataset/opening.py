@@ -13,20 +13,20 @@ import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
 from zonebloom.catalog.store import Catalog
-from zonebloom.dataset.engine import active_session
+from zonebloom.dataset.engine import active_spark_session
 from zonebloom.dataset.facade import Dataset
 from zonebloom.dataset.pickled import temporary_catalog
 from zonebloom.errors import InvalidArgument
-from zonebloom.opened import Opened, beside
+from zonebloom.opened import OpenedDataset, locate_catalog
 from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sources.delta_lake import is_delta, open_delta
-from zonebloom.sources.discovery import Partitioning, Schema, open_source, require_no_schema
+from zonebloom.sources.discovery import Partitioning, Schema, discover_source, require_no_schema
 from zonebloom.sources.iceberg import is_iceberg, open_iceberg
-from zonebloom.sources.memory import open_table
+from zonebloom.sources.memory import open_memory_table
 from zonebloom.sources.source import Source, Stale
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import absolute_path, is_uri, open_uri
+from zonebloom.storage.paths import absolute_path, filesystem_of_uri, is_uri
 
 
 def dataset(
@@ -133,18 +133,20 @@ def dataset(
     if isinstance(source, pa.Table) or is_delta(source) or is_iceberg(source):
         require_no_schema(source, schema)
     if index_dir is not None:
-        index_dir = arguments.path(index_dir, "index_dir")
+        index_dir = arguments.require_path(index_dir, "index_dir")
     if isinstance(source, pa.Table):
         return _in_memory(source, index_dir)
-    arguments.choice(stale, "stale", get_args(Stale))
+    arguments.require_choice(stale, "stale", get_args(Stale))
     if encryption is not None:
-        arguments.of_type(encryption, Encryption, "encryption")
+        arguments.require_instance(encryption, Encryption, "encryption")
     if parquet_keys is not None:
-        arguments.of_type(parquet_keys, ParquetKeys, "parquet_keys")
+        arguments.require_instance(parquet_keys, ParquetKeys, "parquet_keys")
         if is_delta(source) or is_iceberg(source) or format != "parquet":
             raise InvalidArgument("parquet_keys is of Parquet files; give their paths")
-    embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
-    title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
+    embedded_filters = arguments.require_bool(embedded_filters, "embedded_filters")
+    title = (
+        arguments.require_path(source, "source") if isinstance(source, str | os.PathLike) else None
+    )
     if title is not None and filesystem is None and not is_uri(title):
         # The path keeps its meaning in another working directory and in another process.
         source = absolute_path(title)
@@ -153,7 +155,9 @@ def dataset(
     elif title is not None and isinstance(filesystem, pafs.LocalFileSystem):
         source = os.path.abspath(path_in(filesystem, title))
     elif isinstance(source, list | tuple) and filesystem is None:
-        source = [absolute_path(arguments.path(path, "an item of source")) for path in source]
+        source = [
+            absolute_path(arguments.require_path(path, "an item of source")) for path in source
+        ]
     list_files = partial(
         _list_files,
         source,
@@ -169,9 +173,9 @@ def dataset(
     files, catalog = list_files()
     if index_dir is not None:
         list_files = partial(list_files, index_dir=catalog.folder)
-    opened = Opened.of(files, catalog, embedded_filters=embedded_filters)
+    opened = OpenedDataset.create(files, catalog, embedded_filters=embedded_filters)
     is_listed = title is not None or is_delta(source) or is_iceberg(source)
-    is_listed |= opened.source.is_listed
+    is_listed |= opened.source.has_listed_folders
     return Dataset(opened, title, list_files if is_listed else None)
 
 
@@ -193,10 +197,10 @@ def _list_files(
     elif is_iceberg(source):
         files = open_iceberg(source, filesystem)
     else:
-        files = open_source(source, format, filesystem, partitioning, schema, parquet_keys)
+        files = discover_source(source, format, filesystem, partitioning, schema, parquet_keys)
     if parquet_keys is not None and files.is_parquet:
         files = replace_fields(files, file_format=None, parquet_keys=parquet_keys)
-    files, catalog = beside(replace_fields(files, stale=stale), index_dir, encryption)
+    files, catalog = locate_catalog(replace_fields(files, stale=stale), index_dir, encryption)
     if isinstance(source, str | os.PathLike):
         path = path_in(files.filesystem, os.fspath(source))
         if path.rstrip("/") == files.root:
@@ -217,13 +221,13 @@ def _require_unlisted(index_dir: str, root: str) -> None:
 def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a URI and the path there; credentials in the URI stay in the
     former."""
-    spark = active_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
+    spark = active_spark_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
     if spark is None:
-        return open_uri(uri)
+        return filesystem_of_uri(uri)
     # Hadoop's own schemes are opened as the active Spark session is set.
-    from zonebloom.spark.session import open_place
+    from zonebloom.spark.session import open_path
 
-    return open_place(spark, uri)
+    return open_path(spark, uri)
 
 
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
@@ -234,4 +238,4 @@ def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
             "the index of a table in memory is gone with it; leave index_dir out, or write the "
             "table to Parquet"
         )
-    return Dataset(Opened.of(open_table(table), temporary_catalog()))
+    return Dataset(OpenedDataset.create(open_memory_table(table), temporary_catalog()))

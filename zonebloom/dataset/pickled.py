@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
-from zonebloom.opened import Opened
+from zonebloom.opened import OpenedDataset
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.pickling import require_no_keys
 from zonebloom.sources.source import Source
@@ -59,7 +59,7 @@ class PickledDataset:
     @classmethod
     def of(
         cls,
-        opened: Opened,
+        opened: OpenedDataset,
         title: str,
         list_files: Callable[[], tuple[Source, Catalog]] | None,
     ) -> PickledDataset:
@@ -69,8 +69,8 @@ class PickledDataset:
             source,
             catalog.folder,
             catalog.encryption,
-            None if version.locked else version.number,
-            opened.planner.asks_embedded,
+            None if version.locked_reason else version.number,
+            opened.planner.uses_embedded_filters,
             title,
             # The table object of Delta Lake or Iceberg stays here; its files travel.
             None if isinstance(source, SnapshotSource) else list_files,
@@ -79,12 +79,14 @@ class PickledDataset:
         require_no_keys(pickled)
         return pickled
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedDataset:
         if isinstance(self.source, TableSource):
             catalog = temporary_catalog(self.index_files)
         else:
             catalog = Catalog(self.source.filesystem, self.index_dir, self.encryption)
-        return Opened.of(self.source, catalog, self._version(catalog), self.embedded_filters)
+        return OpenedDataset.create(
+            self.source, catalog, self._version(catalog), self.embedded_filters
+        )
 
     def _version(self, catalog: Catalog) -> Version | None:
         """Return the catalog version that was pickled, or None to use the newest."""

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import SearchResult
 from zonebloom.errors import without_secrets
-from zonebloom.opened import Opened
+from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import Equals, IsIn, Predicate
 from zonebloom.scan.explain import ScanPlan
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request, ScanStats
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, gather
 from zonebloom.scan.scanner import Scanner
 
@@ -30,9 +30,9 @@ class ReadableDataset:
     """Files as they are open, read where a filter's rows may be."""
 
     title: str
-    opened: Opened
+    opened: OpenedDataset
 
-    def __init__(self, opened: Opened, title: str | None = None):
+    def __init__(self, opened: OpenedDataset, title: str | None = None):
         self.title = without_secrets(title or opened.source.root)
         self.opened = opened
 
@@ -142,10 +142,10 @@ class ReadableDataset:
         100
         """
         if limit is not None:
-            limit = arguments.whole(limit, "limit")
-        batch_size = arguments.whole(batch_size, "batch_size", 1, MOST_BATCH_ROWS)
-        asks_index = arguments.flag(use_scalar_index, "use_scalar_index")
-        callback = arguments.function(scan_stats_callback, "scan_stats_callback")
+            limit = arguments.require_integer(limit, "limit")
+        batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
+        asks_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
+        callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
         opened = self.opened
         checked = opened.binding.checked_columns(columns)
         expression, predicate = opened.translate(filter)
@@ -157,7 +157,7 @@ class ReadableDataset:
 
         def plan(described: bool) -> ScanPlan:
             # Of the files there are when it is run.
-            return self.opened.planner.plan(names, expression, asked, described=described)
+            return self.opened.planner.plan(names, expression, asked, is_described=described)
 
         return Scanner(opened.source, request, plan, callback)
 
@@ -262,7 +262,7 @@ class ReadableDataset:
         [42, 1063]
         """
         request = Request(self.opened.binding.checked_columns(columns), None)
-        addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)
+        addresses = arguments.require_integers(row_addresses, "row_addresses").astype(np.int64)
         plan, read = self.opened.planner.plan_rows(addresses)
         rows = Scanner(self.opened.source, request, lambda described: plan).to_table()
         order = np.argsort(read)

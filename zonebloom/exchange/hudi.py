@@ -30,12 +30,12 @@ import xxhash
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import Version
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.key_ranges import KeyRange, range_type
+from zonebloom.index.key_ranges import KeyRangeBuilder, key_range_type
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources.column_batches import Column, columns_reader
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import identities
-from zonebloom.values.types import family, unit, widens
+from zonebloom.values.types import family, is_lossless_cast, value_step
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
@@ -197,7 +197,7 @@ def export(
                 stats.append((key, {**record, "isDeleted": is_deleted}))
 
     coverage = ds.opened.planner.coverage()
-    for each in coverage.present:
+    for each in coverage.fragments:
         add(each.fragment.path, *_describe(source, each.fragment, resolved, probability), False)
     for path in _gone(source, ds.opened.version, coverage):
         add(path, b"", {name: {} for name in wanted}, True)
@@ -227,7 +227,7 @@ def _records(schema: pa.Schema, kind: int, records: list[tuple[str, dict[str, An
 
 def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
     """Paths of files the catalog knows that are gone, not just another dataset's."""
-    present = {each.fragment.key for each in coverage.present}
+    present = {each.fragment.key for each in coverage.fragments}
     paths = [source.path_of(key) for key in version.fragments if key not in present]
     now = identities(source.filesystem, paths)
     return [path for path, identity in zip(paths, now, strict=True) if identity is None]
@@ -242,7 +242,7 @@ def _describe(
     (run,) = reader.runs(split=False)
     num_rows = opened.count_rows() if run.num_rows is None else run.num_rows
     bloom = Sbbf(max(num_rows, 1), probability)
-    ranges = {column: KeyRange(column.type) for column in columns}
+    ranges = {column: KeyRangeBuilder(column.type) for column in columns}
     for arrays in reader.read(run):
         bloom.insert(arrays[0])
         for key_range, array in zip(ranges.values(), arrays, strict=True):
@@ -258,13 +258,13 @@ def _describe(
     return bloom.fold(probability).to_parquet_bytes(), described
 
 
-def _bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
+def _bounds(column: Column, key_range: KeyRangeBuilder) -> dict[str, Any] | None:
     """Bounds and counts of a column, None where its values may lie outside of any."""
-    row = key_range.row(0)
+    row = key_range.to_row(0)
     # Readers drop files by these bounds: of a file with NaN, which has none, nothing is said.
     if not row["is_known"] or row["has_nan"]:
         return None
-    low, high, kind = row["minimum"], row["maximum"], range_type(column.type)
+    low, high, kind = row["minimum"], row["maximum"], key_range_type(column.type)
     if not (low.is_valid and high.is_valid) and key_range.null_count < key_range.num_rows:
         return None
     try:
@@ -278,7 +278,7 @@ def _wrapped(bound: Any, kind: pa.DataType, rounded: Any) -> dict[str, Any] | No
     if not bound.is_valid:
         return None
     name = "DoubleWrapper" if pt.is_float64(kind) else _WRAPPER_OF[family(kind)]
-    if name == "LongWrapper" and widens(kind, pa.int32()):
+    if name == "LongWrapper" and is_lossless_cast(kind, pa.int32()):
         name = "IntWrapper"
     if name == "DateWrapper":
         value = bound.value
@@ -286,7 +286,7 @@ def _wrapped(bound: Any, kind: pa.DataType, rounded: Any) -> dict[str, Any] | No
         raise LookupError(kind)
     elif name.endswith("MicrosWrapper"):
         # Bounds may be wider than the values, never narrower.
-        value = rounded(bound.value * unit(kind) * 10**6)
+        value = rounded(bound.value * value_step(kind) * 10**6)
     else:
         value = bound.as_py()
     return {name: {"value": pa.scalar(value, _WRAPPERS[name]).as_py()}}

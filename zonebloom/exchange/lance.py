@@ -26,7 +26,7 @@ from zonebloom.errors import (
     MissingDependency,
 )
 from zonebloom.index.rows import RowTable
-from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, Table, table_schema
+from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, ZoneTable, table_schema
 
 __all__ = ["commit_to_lance", "from_lance", "to_lance"]
 
@@ -35,7 +35,7 @@ FILE_NAME = "bloomfilter.lance"
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
 
 
-def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> int:
+def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[str]) -> int:
     """Write tables of one index as the file Lance keeps a BLOOMFILTER index in.
 
     Parameters
@@ -64,7 +64,7 @@ def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> i
     True
     """
     files = _pylance().file
-    joined = [tables] if isinstance(tables, Table) else list(tables)
+    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
     items, probability = _shared_parameters(joined)
     _require_disjoint(joined)
     try:
@@ -124,7 +124,7 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
 def commit_to_lance(
     dataset: Any,
     column: str,
-    tables: Table | Sequence[Table],
+    tables: ZoneTable | Sequence[ZoneTable],
     name: str | None = None,
 ) -> Any:
     """Give a Lance dataset an index zonebloom built over the same rows.
@@ -162,7 +162,7 @@ def commit_to_lance(
     True
     """
     lance = _pylance()
-    joined = [tables] if isinstance(tables, Table) else list(tables)
+    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
         raise IndexExists(
@@ -170,7 +170,7 @@ def commit_to_lance(
         )
     lance_field = dataset.lance_schema.field(column)
     if lance_field is None:
-        known = arguments.choices(column, dataset.schema.names, "the Lance dataset has")
+        known = arguments.suggest_names(column, dataset.schema.names, "the Lance dataset has")
         raise ColumnNotFound(f"there is no column {column!r}; {known}")
     fragment_ids = _require_whole_fragments(joined, dataset)
 
@@ -208,7 +208,7 @@ def _pylance() -> Any:
         ) from None
 
 
-def _shared_parameters(tables: Sequence[Table]) -> tuple[int, float]:
+def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
     pairs = sorted({(table.number_of_items, table.probability) for table in tables})
     if len(pairs) != 1:
         raise InvalidArgument(
@@ -218,7 +218,7 @@ def _shared_parameters(tables: Sequence[Table]) -> tuple[int, float]:
     return pairs[0]
 
 
-def _require_disjoint(tables: Sequence[Table]) -> None:
+def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
     ids = np.concatenate([np.unique(table.fragment_ids) for table in tables])
     if np.unique(ids).size != ids.size:
         raise InvalidArgument(
@@ -226,7 +226,7 @@ def _require_disjoint(tables: Sequence[Table]) -> None:
         )
 
 
-def _require_whole_fragments(tables: Sequence[Table], dataset: Any) -> set[int]:
+def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
     rows = {each.fragment_id: each.physical_rows for each in dataset.get_fragments()}
     indexed: set[int] = set()
     for table in tables:

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
-from zonebloom.sbbf.hashing import hash_array, value_type
+from zonebloom.sbbf.hashing import hash_array, hashed_type
 from zonebloom.values.probe import probe
-from zonebloom.values.time_zones import time_zone_refusal
+from zonebloom.values.time_zones import time_zone_mismatch_message
 from zonebloom.values.types import hash_domain, is_comparable
 
-SCHEMA = pa.schema(
+CANDIDATE_SCHEMA = pa.schema(
     [
         pa.field("key_index", pa.int64(), nullable=False),
         pa.field("fragment_id", pa.uint64(), nullable=False),
@@ -27,13 +27,13 @@ SCHEMA = pa.schema(
 )
 
 
-def keys_for(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
+def checked_keys(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
     """Return keys as an array of values that may equal those of a column, none of them rounded."""
     keys = to_arrow(values, "keys", column)
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
         return _from_text(keys)
     for key in keys[:1]:
-        refusal = time_zone_refusal(f"keys of {column!r}", column_type, key)
+        refusal = time_zone_mismatch_message(f"keys of {column!r}", column_type, key)
         if refusal is not None:
             raise InvalidArgument(refusal)
     if not pa.types.is_null(keys.type) and not is_comparable(column_type, keys.type):
@@ -67,7 +67,7 @@ def search_many(
 ) -> Iterator[pa.RecordBatch]:
     """Pair keys of `keys_for` with the zones that may hold them, each once, in bounded memory."""
     items = np.uint64(view.index.entry.parameters.number_of_items)
-    present, bulk = _without_null(value_type(column), keys)
+    present, bulk = _without_null(hashed_type(column), keys)
     for fragment_id in uncovered.tolist():
         yield _batch(np.flatnonzero(present), fragment_id)
     numbers, hashes = [np.flatnonzero(bulk)], [np.empty(0, dtype=np.uint64)]
@@ -77,8 +77,8 @@ def search_many(
     several: dict[bytes, list[int]] = {}
     anywhere: list[int] = []
     for number in np.flatnonzero(present & ~bulk).tolist():
-        values = probe(value_type(column), keys[number])
-        if values.maybe is not None:
+        values = probe(hashed_type(column), keys[number])
+        if values.unusable_reason is not None:
             anywhere.append(number)
         elif values.hashes.size == 1:
             hashes.append(values.hashes)
@@ -117,4 +117,4 @@ def _batch(
         pa.array(fragment_ids),
         of_fragment if zones is None else pa.array(zones, pa.uint32()),
     ]
-    return pa.record_batch(columns, schema=SCHEMA)
+    return pa.record_batch(columns, schema=CANDIDATE_SCHEMA)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zonebloom.base.display import Figures, Rows, Shown
+from zonebloom.base.display import Displayed, DisplayedDict, DisplayedList
 from zonebloom.base.text import bytes_text
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import IndexEntry
-from zonebloom.index.table import Table
+from zonebloom.index.table import ZoneTable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn
 from zonebloom.sbbf.filter import Sbbf
 
@@ -23,7 +23,7 @@ _AS_DESCRIBED = (
 
 
 @dataclass(frozen=True, slots=True)
-class IndexDescription(Shown):
+class IndexDescription(Displayed):
     """One index, as `Dataset.describe_indices` lists it.
 
     Attributes
@@ -69,11 +69,11 @@ class IndexDescription(Shown):
         )
 
 
-HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
+INDEX_HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
 NO_INDEX = "no index; make one with create_scalar_index(column)"
 
 
-def cells(each: IndexDescription) -> list[object]:
+def index_cells(each: IndexDescription) -> list[object]:
     """A description as a line of a table below `HEADERS`."""
     return [
         each.name,
@@ -111,7 +111,9 @@ def embedded_cells(each: EmbeddedDescription) -> list[object]:
     return [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
 
 
-def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> Rows[EmbeddedDescription]:
+def describe_embedded(
+    files: Iterable[Iterable[EmbeddedColumn]],
+) -> DisplayedList[EmbeddedDescription]:
     totals: dict[str, list[int]] = {}
     for columns in files:
         for column in columns:
@@ -120,11 +122,13 @@ def describe_embedded(files: Iterable[Iterable[EmbeddedColumn]]) -> Rows[Embedde
             total[1] += column.row_groups
             total[2] += column.num_bytes
     described = (EmbeddedDescription(column, *total) for column, total in totals.items())
-    return Rows(described, EMBEDDED_HEADERS, embedded_cells, "no filter in any file")
+    return DisplayedList(described, EMBEDDED_HEADERS, embedded_cells, "no filter in any file")
 
 
-def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> Rows[IndexDescription]:
-    rows = {known.fragment_id: known.num_rows or 0 for known in coverage.present if known.is_known}
+def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList[IndexDescription]:
+    rows = {
+        known.fragment_id: known.num_rows or 0 for known in coverage.fragments if known.is_known
+    }
     descriptions = []
     for entry in entries:
         covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
@@ -142,14 +146,14 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> Rows[IndexDes
                 entry.num_bytes,
                 sum(rows[i] for i in covered),
                 len(covered),
-                len(coverage.present),
+                len(coverage.fragments),
                 entry.created_at,
             )
         )
-    return Rows(descriptions, HEADERS, cells, NO_INDEX)
+    return DisplayedList(descriptions, INDEX_HEADERS, index_cells, NO_INDEX)
 
 
-def measured_filters(tables: Iterable[Table]) -> tuple[np.ndarray, np.ndarray]:
+def measure_filters(tables: Iterable[ZoneTable]) -> tuple[np.ndarray, np.ndarray]:
     """Share of the bits that are set and estimated false positives of each zone's filter."""
     measured = [
         (bloom.fill, bloom.estimated_fpp)
@@ -162,12 +166,12 @@ def measured_filters(tables: Iterable[Table]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def index_statistics(
-    described: IndexDescription, entry: IndexEntry, tables: Sequence[Table]
-) -> Figures:
+    described: IndexDescription, entry: IndexEntry, tables: Sequence[ZoneTable]
+) -> DisplayedDict:
     """Measure an index: fill and estimated false positives are of its filters as filled."""
-    fill, fpp = measured_filters(tables)
+    fill, fpp = measure_filters(tables)
     fill, fpp = (each if len(each) else np.zeros(1) for each in (fill, fpp))
-    return Figures(
+    return DisplayedDict(
         **{name: getattr(described, name) for name in _AS_DESCRIBED},
         num_zones_with_null=sum(int(table.has_null.sum()) for table in tables),
         num_bytes=described.num_bytes,

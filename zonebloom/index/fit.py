@@ -6,7 +6,7 @@ from zonebloom.catalog.model import IndexEntry
 from zonebloom.errors import SchemaMismatch
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
-from zonebloom.values.columns import leaf_type
+from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.types import hash_domain
 
 
@@ -23,13 +23,13 @@ def indexed_column(entry: IndexEntry, source: Source) -> Column:
     rebuild = (
         f"rebuild it with create_scalar_index({column!r}, name={entry.name!r}), or call {drop}"
     )
-    leaf = leaf_type(source.schema, entry.column)
+    leaf = find_leaf_type(source.schema, entry.column)
     if leaf is None:
         raise SchemaMismatch(
             f"{index} is of column {column}, which the dataset does not have any more, or has more "
             f"than once; call {drop}"
         )
-    if source.field_of(entry.column) != entry.built_of:
+    if source.field_of(entry.column) != entry.field_or_column:
         raise SchemaMismatch(
             f"{index} was built of another column {column} than there is now; {rebuild}"
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arguments import shown
+from zonebloom.base.arguments import short_repr
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import GLOBAL_FILTER_FILE, GlobalFilterEntry
 from zonebloom.catalog.store import Catalog
@@ -22,18 +22,18 @@ from zonebloom.sbbf.sizing import size_for, validate_target
 from zonebloom.sbbf.spec import MAX_BYTES
 
 # A key that passes in vain is shuffled, which costs more than half as many bits again.
-DEFAULT_PROBABILITY = 0.001
+DEFAULT_GLOBAL_PROBABILITY = 0.001
 # Of more keys than that leaves room for.
 _PROBABILITY_OF_MANY = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalSize:
+class GlobalFilterSize:
     num_items: int
-    probability: float = DEFAULT_PROBABILITY
+    probability: float = DEFAULT_GLOBAL_PROBABILITY
 
     @classmethod
-    def by_default(cls, num_items: int) -> GlobalSize:
+    def default(cls, num_items: int) -> GlobalFilterSize:
         """At 0.001, or at 0.01 where that would be over 128 MiB."""
         try:
             _ = cls(num_items).num_bytes
@@ -49,14 +49,15 @@ class GlobalSize:
             return size_for(self.num_items, self.probability, "exact")
         except InvalidArgument:
             raise InvalidArgument(
-                f"a global filter of {shown(self.num_items)} keys at a false positive probability "
+                f"a global filter of {short_repr(self.num_items)} keys at a false positive "
+                "probability "
                 f"of {self.probability} would be over {MAX_BYTES >> 20} MiB; give a "
                 "larger probability, or fewer expected items if keys repeat"
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GlobalFilterPart:
     """What one task found for a global filter: a file of hashes, or of a filter's blocks."""
 
     segment: str
@@ -80,13 +81,13 @@ class KeyHashes:
         if self._hashes_bytes >= self._limit:
             self._filter = self._filled(self._filter or Sbbf.from_bytes(bytes(self._limit)))
 
-    def write(self, catalog: Catalog, segment: str) -> Part:
+    def write(self, catalog: Catalog, segment: str) -> GlobalFilterPart:
         if self._filter is not None:
             data = self._filled(self._filter).to_bytes()
         else:
             data = np.concatenate([np.empty(0, np.uint64), *self._hashes]).astype("<u8").tobytes()
         written = catalog.write(catalog.path(segment, GLOBAL_FILTER_FILE), data)
-        return Part(segment, *written, self._filter is not None)
+        return GlobalFilterPart(segment, *written, self._filter is not None)
 
     def _filled(self, bloom: Sbbf) -> Sbbf:
         for hashes in self._hashes:
@@ -98,12 +99,16 @@ class KeyHashes:
 def merge_parts(
     catalog: Catalog,
     segment: str,
-    size: GlobalSize,
-    parts: Iterable[Part],
+    size: GlobalFilterSize,
+    parts: Iterable[GlobalFilterPart],
     fragment_ids: Sequence[int],
     base: GlobalFilterEntry | None = None,
 ) -> GlobalFilterEntry:
-    bloom = load(catalog, base) if base is not None else Sbbf.from_bytes(bytes(size.num_bytes))
+    bloom = (
+        load_global_filter(catalog, base)
+        if base is not None
+        else Sbbf.from_bytes(bytes(size.num_bytes))
+    )
     for part in parts:
         if not part.num_bytes:
             continue
@@ -119,7 +124,7 @@ def merge_parts(
     )
 
 
-def load(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
+def load_global_filter(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
     path = catalog.path(entry.segment, GLOBAL_FILTER_FILE)
     data = catalog.read(path, entry.num_bytes, entry.checksum)
     try:

@@ -21,18 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base.version import require_known, stamped
+from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
-from zonebloom.sbbf.hashing import value_type
-from zonebloom.storage.ipc_layout import open_as_it_lies
+from zonebloom.sbbf.hashing import hashed_type
+from zonebloom.storage.ipc_layout import open_uncompressed
 
 # A key longer than this is not worth its place in the table.
 _MAX_VALUE_BYTES = 256
 
 
-def range_type(arrow_type: pa.DataType) -> pa.DataType:
-    leaf = value_type(arrow_type)
+def key_range_type(arrow_type: pa.DataType) -> pa.DataType:
+    leaf = hashed_type(arrow_type)
     if pt.is_float16(leaf):
         return pa.float32()
     if pt.is_decimal32(leaf) or pt.is_decimal64(leaf):
@@ -45,7 +45,7 @@ def range_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def schema_for(arrow_type: pa.DataType) -> pa.Schema:
-    bound = range_type(arrow_type)
+    bound = key_range_type(arrow_type)
     return pa.schema(
         [
             pa.field("fragment_id", pa.uint64(), nullable=False),
@@ -59,11 +59,11 @@ def schema_for(arrow_type: pa.DataType) -> pa.Schema:
     )
 
 
-class KeyRange:
+class KeyRangeBuilder:
     """Bounds of one column of one fragment, in the making; whoever adds rows counts them."""
 
     def __init__(self, arrow_type: pa.DataType):
-        self._type = range_type(arrow_type)
+        self._type = key_range_type(arrow_type)
         self._is_floating = pt.is_floating(self._type)
         self._bounds: list[Any] = []
         self._has_nan = False
@@ -88,7 +88,7 @@ class KeyRange:
         ends: Any = pc.call_function("min_max", [array])
         self._bounds += [ends["min"], ends["max"]]
 
-    def absorb(self, other: KeyRange) -> None:
+    def merge(self, other: KeyRangeBuilder) -> None:
         self._bounds += other._bounds
         self._has_nan |= other._has_nan
 
@@ -111,7 +111,7 @@ class KeyRange:
         pairs = (stored["minimum"], least), (greatest, stored["maximum"])
         return all(pc.call_function("less_equal", list(pair)).as_py() for pair in pairs)
 
-    def row(self, fragment_id: int) -> dict[str, Any]:
+    def to_row(self, fragment_id: int) -> dict[str, Any]:
         ends = self._ends()
         is_known = all(_num_bytes(end) <= _MAX_VALUE_BYTES for end in ends)
         if not is_known:
@@ -136,13 +136,13 @@ def _num_bytes(value: Any) -> int:
     return 0 if buffer is None else buffer.size
 
 
-def ranges_file(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
-    return to_file([pa.Table.from_pylist(rows, schema=schema_for(arrow_type))])
+def write_ranges(rows: list[dict[str, Any]], arrow_type: pa.DataType) -> pa.Buffer:
+    return tables_to_buffer([pa.Table.from_pylist(rows, schema=schema_for(arrow_type))])
 
 
-def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
+def tables_to_buffer(tables: Sequence[pa.Table]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    schema = stamped(tables[0].schema)
+    schema = with_format_version(tables[0].schema)
     with pa.ipc.new_file(sink, schema) as writer:
         for table in tables:
             writer.write_table(table.cast(schema))
@@ -151,8 +151,8 @@ def to_file(tables: Sequence[pa.Table]) -> pa.Buffer:
 
 def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = None) -> pa.Table:
     try:
-        table = open_as_it_lies(buffer).read_all()
-        require_known(table.schema)
+        table = open_uncompressed(buffer).read_all()
+        require_known_format(table.schema)
         table.validate(full=True)
         # Text may have been a string then and be a large one now.
         return table.cast(schema_for(arrow_type or table.schema.field("minimum").type))
@@ -160,14 +160,14 @@ def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = 
         raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from None
 
 
-def ranges_of(
+def fragment_ranges(
     present: Sequence[PresentFragment], stored: pa.Table, arrow_type: pa.DataType
 ) -> pa.Table:
     """Key ranges of the fragments there are, as `zonebloom.Dataset.key_ranges` says."""
     rows = {fragment_id: row for row, fragment_id in enumerate(stored["fragment_id"].to_pylist())}
     at = [rows.get(known.fragment_id) if known.is_known else None for known in present]
     table = stored.take(pa.array(at, pa.int64()))
-    bound = range_type(arrow_type)
+    bound = key_range_type(arrow_type)
     return pa.table(
         {
             "fragment_id": pa.array([known.fragment_id for known in present], pa.uint64()),

@@ -14,31 +14,35 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, TABLE_FILES, IndexEntry, Segment
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
-from zonebloom.index.global_filter import GlobalFilter, load
+from zonebloom.index.global_filter import GlobalFilter, load_global_filter
 from zonebloom.index.key_ranges import read_ranges, schema_for
-from zonebloom.index.rows import read_table, write_rows
+from zonebloom.index.rows import read_row_table, write_row_table
 from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.table import Table, WrittenTable
+from zonebloom.index.table import WrittenTable, ZoneTable
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.files import is_local
 
 
-def open_table(
+def open_index_table(
     catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
-) -> Table:
+) -> ZoneTable:
     path = catalog.path(segment.name, TABLE_FILES[segment.layout])
     if segment.layout == SlicedTable.layout:
-        return SlicedTable(catalog.files, path, segment.num_bytes, segment.checksum, report=report)
-    return read_table(catalog.files, path, segment.num_bytes, segment.checksum)
+        return SlicedTable(
+            catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum, report=report
+        )
+    return read_row_table(catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum)
 
 
-def write_table(catalog: Catalog, name: str, layout: str, tables: Sequence[Table]) -> WrittenTable:
+def write_index_table(
+    catalog: Catalog, name: str, layout: str, tables: Sequence[ZoneTable]
+) -> WrittenTable:
     path = catalog.path(name, TABLE_FILES[layout])
     if layout == SlicedTable.layout:
-        from zonebloom.index.sliced_merge import merge
+        from zonebloom.index.sliced_merge import merge_tables
 
-        return merge(tables, catalog, path)
-    return write_rows(tables, catalog, path)
+        return merge_tables(tables, catalog, path)
+    return write_row_table(tables, catalog, path)
 
 
 class LoadedIndex:
@@ -49,7 +53,7 @@ class LoadedIndex:
         self.entry = entry
         self._catalog = catalog
         self._is_strict = strict
-        self._tables: list[Table] | None = None
+        self._tables: list[ZoneTable] | None = None
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
 
@@ -57,7 +61,7 @@ class LoadedIndex:
     def loaded_bytes(self) -> int:
         return sum(table.loaded_bytes for table in self._tables or ())
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[ZoneTable]:
         """The tables that are what was written; bit rows are verified as they are read."""
         if self._tables is None:
             segments = self.entry.segments
@@ -75,11 +79,11 @@ class LoadedIndex:
             self._tables = tables
         return self._tables
 
-    def _opened(self, segment: Segment) -> Table | CorruptIndex:
+    def _opened(self, segment: Segment) -> ZoneTable | CorruptIndex:
         # Not a method: a table that named its index would stay open until Python looks for garbage.
         damaged = partial(_warn, self.entry.name, instead="It is used as far as it is sound")
         try:
-            table = open_table(self._catalog, segment, None if self._is_strict else damaged)
+            table = open_index_table(self._catalog, segment, None if self._is_strict else damaged)
         except CorruptIndex as error:
             return error
         items = self.entry.parameters.number_of_items
@@ -114,7 +118,7 @@ class LoadedIndex:
         if stored is None:
             return None
         if self._global_filter is None:
-            self._global_filter = load(self._catalog, stored)
+            self._global_filter = load_global_filter(self._catalog, stored)
         ids = set(stored.fragment_ids)
         covered = {known.fragment_id for known in present if known.is_known} & ids
         return GlobalFilter(

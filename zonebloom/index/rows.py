@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import to_numpy
-from zonebloom.base.threads import cores, in_order, in_parts
-from zonebloom.base.version import require_known, stamped
+from zonebloom.base.threads import map_in_order, map_slices, num_cores
+from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import (
@@ -26,17 +26,17 @@ from zonebloom.index.table import (
     FilterRun,
     HashingFile,
     Pairs,
-    Runs,
-    Table,
     WrittenTable,
+    ZoneRuns,
     Zones,
+    ZoneTable,
     table_schema,
     to_batch,
 )
 from zonebloom.sbbf.lookup import check_any
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import FileCreator
-from zonebloom.storage.ipc_layout import open_as_it_lies
+from zonebloom.storage.ipc_layout import open_uncompressed
 
 # Above this a batch's filters would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
@@ -48,7 +48,7 @@ _FEW = 64
 _THREADED_CHECKS = 1 << 18
 
 
-class RowTable(Table):
+class RowTable(ZoneTable):
     """A table in memory as ``words``; each zone's filter begins at its ``first_words``, uint64."""
 
     layout = "table"
@@ -66,8 +66,8 @@ class RowTable(Table):
             ) from None
 
     def _read(self, buffer: pa.Buffer) -> None:
-        reader = open_as_it_lies(buffer)
-        require_known(reader.schema)
+        reader = open_uncompressed(buffer)
+        require_known_format(reader.schema)
         if not reader.schema.remove_metadata().equals(FIELDS):
             raise ValueError(f"its columns are {', '.join(reader.schema.names)}")
         metadata = reader.schema.metadata or {}
@@ -85,7 +85,7 @@ class RowTable(Table):
         limit = np.uint64(MAX_ZONE_ROWS)
         if (lengths > limit).any() or (starts > limit - lengths).any():
             raise ValueError("it holds a zone past 2**32 rows")
-        self.runs = Runs.of(ids, starts, lengths, self.number_of_items)
+        self.runs = ZoneRuns.from_zones(ids, starts, lengths, self.number_of_items)
         self.has_null = to_numpy(columns[3])
 
     @property
@@ -106,7 +106,7 @@ class RowTable(Table):
 
         if hashes.size * len(self) < _THREADED_CHECKS:
             return np.flatnonzero(check(slice(None)))
-        return np.flatnonzero(np.concatenate(in_parts(len(self), check)))
+        return np.flatnonzero(np.concatenate(map_slices(len(self), check)))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         if hashes.size < _FEW:
@@ -120,9 +120,9 @@ class RowTable(Table):
             return keys, np.full(keys.size, zone, dtype=np.int64)
 
         # Each filter is met once, by all hashes.
-        threads = cores()
+        threads = num_cores()
         with ThreadPoolExecutor(threads) as pool:
-            yield from in_order(pool, search, range(len(self)), 2 * threads)
+            yield from map_in_order(pool, search, range(len(self)), 2 * threads)
 
     def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         hit = np.empty(hashes.size, dtype=bool)
@@ -169,7 +169,7 @@ def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
     return np.stack([at // 4, sizes // BYTES_PER_BLOCK]).astype(np.uint64)
 
 
-class TableWriter:
+class RowTableWriter:
     def __init__(
         self,
         creator: FileCreator,
@@ -179,7 +179,7 @@ class TableWriter:
         fold: bool = False,
     ):
         self._fold_to = probability if fold else None
-        self._schema = stamped(table_schema(number_of_items, probability))
+        self._schema = with_format_version(table_schema(number_of_items, probability))
         self._sink = HashingFile(creator.open_output_stream(path))
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)
@@ -219,8 +219,8 @@ class TableWriter:
         self._sink.close()
 
 
-def write_rows(tables: Sequence[Table], creator: FileCreator, path: str) -> WrittenTable:
-    writer = TableWriter(creator, path, tables[0].number_of_items, tables[0].probability)
+def write_row_table(tables: Sequence[ZoneTable], creator: FileCreator, path: str) -> WrittenTable:
+    writer = RowTableWriter(creator, path, tables[0].number_of_items, tables[0].probability)
     try:
         for table in tables:
             for fragment_id, zones in table.zones():
@@ -231,7 +231,7 @@ def write_rows(tables: Sequence[Table], creator: FileCreator, path: str) -> Writ
     return writer.close()
 
 
-def read_table(
+def read_row_table(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> RowTable:
     return RowTable(read_file(filesystem, path, num_bytes, checksum), path)

@@ -14,17 +14,23 @@ import numpy as np
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.catalog.folder import Gone
+from zonebloom.catalog.folder import MissingIndexFile
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.sliced_file import TRAILER, Directory, directory_bytes, read_directory
-from zonebloom.index.sliced_walk import find_pairs, load_blocks
-from zonebloom.index.table import FilterRun, Pairs, Table
+from zonebloom.index.sliced_walk import find_sorted_pairs, load_blocks
+from zonebloom.index.table import FilterRun, Pairs, ZoneTable
 from zonebloom.sbbf.numpy_budget import NUMPY
-from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile, intersect, row_numbers, set_bits
+from zonebloom.sbbf.slice_layout import (
+    ROWS_PER_BLOCK,
+    Tile,
+    intersect,
+    row_numbers,
+    set_bit_numbers,
+)
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, block_numbers
-from zonebloom.storage.encryption import open_at_random
+from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import ReadCounter
-from zonebloom.storage.random_access import read_near
+from zonebloom.storage.random_access import read_merged_ranges
 
 # Read at first: the whole directory of most tables in one request.
 _TAIL_BYTES = 16 << 10
@@ -40,7 +46,7 @@ _VERIFIED_BYTES = 4 << 20
 _RUN_BYTES = 2 << 20
 
 
-class SlicedTable(Table):
+class SlicedTable(ZoneTable):
     """A sliced table open for lookups; damage goes to ``report`` once, or is raised without one."""
 
     layout = "sliced"
@@ -59,10 +65,10 @@ class SlicedTable(Table):
         self._report = report
         self._has_reported = False
         try:
-            self.file = open_at_random(filesystem, path, self.counter, num_bytes)
+            self.file = open_random_access(filesystem, path, self.counter, num_bytes)
             self.directory = self._open(num_bytes, checksum)
         except (OSError, ValueError) as error:
-            kind = Gone if isinstance(error, FileNotFoundError) else CorruptIndex
+            kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
             raise kind(
                 f"{path} is not a sliced bloomfilter table ({error}); build the index again"
             ) from None
@@ -135,7 +141,7 @@ class SlicedTable(Table):
         # Blocks are monotone in the hash, for any number of them.
         order = np.argsort(hashes)
         tiles = self.directory.tiles
-        for keys, places in find_pairs(self.file, tiles, hashes[order], self._damaged):
+        for keys, places in find_sorted_pairs(self.file, tiles, hashes[order], self._damaged):
             yield order[keys], places
 
     def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
@@ -240,7 +246,7 @@ class SlicedTable(Table):
             for tile, block in zip(tiles, blocks, strict=True)
             for span in _spans(tile, block, hashed)
         ]
-        pieces = read_near(self._read, spans, 0 if self.file.is_local else _REMOTE_GAP)
+        pieces = read_merged_ranges(self._read, spans, 0 if self.file.is_local else _REMOTE_GAP)
         places, all_damaged = [], 0
         for number, (tile, block) in enumerate(zip(tiles, blocks, strict=True)):
             of_tile = pieces[number * _PIECES : (number + 1) * _PIECES]
@@ -248,7 +254,7 @@ class SlicedTable(Table):
             rows = words[: 8 * tile.row_words].reshape(8, tile.row_words)
             checks = words[8 * tile.row_words :]
             bits, damaged = intersect(rows, checks, hashed, tile.block_seed(block))
-            places.append(set_bits(bits, tile.num_zones) + tile.first)
+            places.append(set_bit_numbers(bits, tile.num_zones) + tile.first_zone)
             all_damaged += damaged
         return np.concatenate(places), all_damaged
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from zonebloom.index.table import MAX_ZONE_ROWS, Runs
+from zonebloom.index.table import MAX_ZONE_ROWS, ZoneRuns
 from zonebloom.sbbf.slice_layout import MAX_TILE_ZONES, Tile, place_tile
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
 
-MAGIC = b"ZBSLICED"
+SLICED_MAGIC = b"ZBSLICED"
 VERSION = 2
 # Where some tiles begin; others right behind the one before.
 PAGE_BYTES = 4096
@@ -48,7 +48,7 @@ class Directory:
     has the salt 0 and no ``content``, the XXH3-64 of all before the directory."""
 
     probability: float
-    runs: Runs
+    runs: ZoneRuns
     has_null: np.ndarray
     tiles: tuple[Tile, ...]
     zone_groups: np.ndarray | None
@@ -77,7 +77,9 @@ class Directory:
         if self.zone_groups is not None:
             parts.append(self.zone_groups.astype(_group_dtype(len(blocks))).tobytes())
         data = b"".join(parts)
-        return data + TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), VERSION, 0, MAGIC)
+        return data + TRAILER.pack(
+            len(data), xxhash.xxh64_intdigest(data), VERSION, 0, SLICED_MAGIC
+        )
 
     def zone_order(self) -> np.ndarray | None:
         """Number of the zone at each place of the tiles, int64; None when it is that place."""
@@ -89,7 +91,9 @@ class Directory:
         order = np.empty(self.has_null.size, dtype=np.int64)
         for tile in self.tiles:
             at = int(next_place[tile.group])
-            order[tile.first : tile.first + tile.num_zones] = by_group[at : at + tile.num_zones]
+            order[tile.first_zone : tile.first_zone + tile.num_zones] = by_group[
+                at : at + tile.num_zones
+            ]
             next_place[tile.group] += tile.num_zones
         return order
 
@@ -98,11 +102,11 @@ def directory_bytes(trailer: bytes, num_bytes: int) -> int:
     if len(trailer) != TRAILER.size:
         raise ValueError("it is too short")
     size, _, version, _, magic = TRAILER.unpack(trailer)
-    if magic != MAGIC:
+    if magic != SLICED_MAGIC:
         raise ValueError("it does not end as one")
     if version not in _HEADS:
         raise ValueError(f"it is of format {version}, {VERSION} is known")
-    most = min(num_bytes - TRAILER.size - len(MAGIC), _MAX_DIRECTORY_BYTES)
+    most = min(num_bytes - TRAILER.size - len(SLICED_MAGIC), _MAX_DIRECTORY_BYTES)
     if not _HEADS[version].size <= size <= most:
         raise ValueError(f"its directory claims {size:,} bytes")
     return size
@@ -137,7 +141,7 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
         groups = stored.astype(np.uint32)
         sizes = np.bincount(groups, minlength=num_groups).tolist()
     ids, first_rows, run_zones, run_rows = of_runs.reshape(_RUN_COLUMNS, num_runs)
-    runs = Runs(ids, first_rows, run_zones, run_rows, items)
+    runs = ZoneRuns(ids, first_rows, run_zones, run_rows, items)
     _check_runs(runs, num_zones)
     end = num_bytes - TRAILER.size - len(data)
     tiles = _tiles(of_tiles.reshape(_TILE_COLUMNS, num_tiles), blocks.tolist(), end, salt)
@@ -153,7 +157,7 @@ def _group_dtype(num_groups: int) -> np.dtype:
     return np.dtype("u1" if num_groups <= 256 else "<u4")
 
 
-def _check_runs(runs: Runs, num_zones: int) -> None:
+def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
     if (runs.num_zones > num_zones).any() or int(runs.num_zones.sum()) != num_zones:
         raise ValueError("its runs are not its zones")
     limit = np.uint64(MAX_ZONE_ROWS)
@@ -174,7 +178,7 @@ def _tiles(columns: np.ndarray, blocks: list[int], end: int, salt: int | None) -
     if any(not 0 < count <= _MAX_BLOCKS for count in blocks):
         raise ValueError("it holds a filter of no size")
     tiles: list[Tile] = []
-    free = len(MAGIC)
+    free = len(SLICED_MAGIC)
     for group, offset, num_zones in columns.T.tolist():
         if group >= len(blocks) or not 0 < num_zones <= MAX_TILE_ZONES:
             raise ValueError("it holds a tile of no size")

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import xxhash
 
-from zonebloom.base.threads import cores, in_order
+from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.sliced_file import MAGIC, PAGE_BYTES, Directory
-from zonebloom.index.table import FilterRun, HashingFile, Runs, Table, WrittenTable
+from zonebloom.index.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
+from zonebloom.index.table import FilterRun, HashingFile, WrittenTable, ZoneRuns, ZoneTable
 from zonebloom.sbbf.slice_layout import Tile, place_tile
 from zonebloom.storage.files import FileCreator
 
@@ -33,8 +33,8 @@ def new_salt() -> int:
     return secrets.randbits(64)
 
 
-def merge(
-    tables: Sequence[Table],
+def merge_tables(
+    tables: Sequence[ZoneTable],
     creator: FileCreator,
     path: str,
     tile_zones: int = MERGED_TILE_ZONES,
@@ -58,7 +58,7 @@ def merge(
     salt = new_salt()
     tiles: list[Tile] = []
     with HashingFile(creator.open_output_stream(path)) as sink:
-        sink.write(MAGIC)
+        sink.write(SLICED_MAGIC)
         for size, runs in by_size.items():
             group = int(np.searchsorted(sizes, size))
             for of_tile in _tiles_of(runs, tile_zones):
@@ -74,7 +74,7 @@ def merge(
                     sink.write(blocks.data.cast("B"))
         directory = Directory(
             probability,
-            Runs.of(ids, starts, lengths, items),
+            ZoneRuns.from_zones(ids, starts, lengths, items),
             has_null,
             tuple(tiles),
             groups.astype(np.uint32) if sizes.size > 1 else None,
@@ -114,9 +114,9 @@ def _blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
         loaded = [run.load(run.zones, start, stop) for run in runs]
         filters = np.concatenate([places for _, places in loaded])
         slices.slice_blocks(filters, start, tile.row_words, out)
-        slices.seal(out, tile, start)
+        slices.write_checks(out, tile, start)
         return out
 
-    threads = cores()
+    threads = num_cores()
     with ThreadPoolExecutor(threads) as pool:
-        yield from in_order(pool, turned, range(0, tile.num_blocks, step), threads + 1)
+        yield from map_in_order(pool, turned, range(0, tile.num_blocks, step), threads + 1)

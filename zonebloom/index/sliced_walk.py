@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from zonebloom.base.threads import cores, in_order
+from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.index.table import Pairs
 from zonebloom.sbbf.slice_layout import Tile
 from zonebloom.sbbf.spec import block_numbers
@@ -83,12 +83,12 @@ def _pairs_of(run: _Run, blocks: np.ndarray) -> Iterator[Pairs]:
         # Little memory for the usual few hits; the kernel comes back for more.
         room = max(run.tile.num_zones, min(_PAIRS, 2 * left))
         keys, zones = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
-        slice_search.find_pairs(blocks, run.start, tile, run.hashes, keys, zones, state)
+        slice_search.find_pairs_in_tile(blocks, run.start, tile, run.hashes, keys, zones, state)
         count = int(state[1])
-        yield keys[:count] + run.first_key, zones[:count] + run.tile.first
+        yield keys[:count] + run.first_key, zones[:count] + run.tile.first_zone
 
 
-def find_pairs(
+def find_sorted_pairs(
     file: RandomAccessFile,
     tiles: Sequence[Tile],
     hashes: np.ndarray,
@@ -102,10 +102,10 @@ def find_pairs(
         # Most runs have no more than these, which are searched on the thread that read them.
         return damage, list(islice(pairs, 1)), pairs
 
-    threads = cores() if file.is_local else _REMOTE_THREADS
+    threads = num_cores() if file.is_local else _REMOTE_THREADS
     runs = _runs(file, tiles, hashes)
     with ThreadPoolExecutor(threads) as pool:
-        for damage, first, others in in_order(pool, search, runs, threads + 1):
+        for damage, first, others in map_in_order(pool, search, runs, threads + 1):
             if damage:
                 report(damage)
             yield from first

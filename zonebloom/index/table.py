@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from zonebloom.sbbf.sizing import fold
+from zonebloom.sbbf.sizing import fold_filter
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 from zonebloom.storage.files import OutputStream
 
@@ -93,7 +93,7 @@ class WrittenTable:
 
 
 @dataclass(frozen=True)
-class Runs:
+class ZoneRuns:
     """Zones as runs, uint64, shape ``(runs,)`` each: all have ``items`` rows but a run's last."""
 
     fragment_ids: np.ndarray
@@ -103,9 +103,9 @@ class Runs:
     items: int
 
     @classmethod
-    def of(
+    def from_zones(
         cls, fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, items: int
-    ) -> Runs:
+    ) -> ZoneRuns:
         goes_on = np.zeros(starts.size, dtype=bool)
         if 0 < items <= MAX_ZONE_ROWS:
             full = np.uint64(items)
@@ -149,7 +149,7 @@ class FilterRun:
     load: Callable[[range, int, int], tuple[np.ndarray, np.ndarray]]
 
 
-class Table(ABC):
+class ZoneTable(ABC):
     """Zones of some fragments in one file, numbered from 0, with a filter and a null flag each. A
     filter that cannot be trusted holds everything, or opening fails."""
 
@@ -158,7 +158,7 @@ class Table(ABC):
     num_bytes: int
     number_of_items: int
     probability: float
-    runs: Runs
+    runs: ZoneRuns
     has_null: np.ndarray
 
     def __len__(self) -> int:
@@ -287,7 +287,7 @@ def to_batch(
     filters = np.ascontiguousarray(zones.filters)
     sizes = np.full(count, filters.strides[0], dtype=np.int32)
     if fold_to is not None:
-        folded = [fold(words, fold_to) for words in filters]
+        folded = [fold_filter(words, fold_to) for words in filters]
         sizes = np.array([words.nbytes for words in folded], dtype=np.int32)
         filters = np.concatenate(folded)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)

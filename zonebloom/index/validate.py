@@ -6,14 +6,14 @@ import numpy as np
 
 from zonebloom.base import arguments
 from zonebloom.catalog.coverage import Coverage
-from zonebloom.catalog.freshness import last_seen
+from zonebloom.catalog.freshness import last_known_unchanged
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.fit import indexed_column
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.table import Table
+from zonebloom.index.table import ZoneTable
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.sources.source import Source
@@ -56,7 +56,7 @@ class ValidatedIndex(int):
         )
 
 
-def validate(
+def validate_index(
     catalog: Catalog,
     entry: IndexEntry,
     version: Version,
@@ -65,9 +65,9 @@ def validate(
     sample: int | str = DEFAULT_SAMPLE,
 ) -> ValidatedIndex:
     if isinstance(sample, str):
-        arguments.choice(sample, "sample", ("all",))
+        arguments.require_choice(sample, "sample", ("all",))
     else:
-        sample = arguments.whole(sample, "sample")
+        sample = arguments.require_integer(sample, "sample")
     rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
     column = indexed_column(entry, source)
     covered = entry.fragment_ids
@@ -80,7 +80,7 @@ def validate(
         table.verify()
         _require_rows(table, set(segment.fragment_ids), rows)
     most = None if isinstance(sample, str) else sample
-    zones_read = RowValidation(index, maps, source, column, coverage.present).check(most)
+    zones_read = RowValidation(index, maps, source, column, coverage.fragments).check(most)
     changed, gone = _stale(entry, version, source, coverage)
     return ValidatedIndex(sum(map(len, index.tables())), zones_read, changed, gone)
 
@@ -90,12 +90,12 @@ def _stale(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Keys of the files an index covers that have changed since, and of those that are gone."""
     covered = entry.fragment_ids
-    present = {each.fragment.key: each for each in coverage.present}
+    present = {each.fragment.key: each for each in coverage.fragments}
     changed, gone, unlisted = [], [], []
     for known in version.fragments.values():
         if known.fragment_id not in covered:
             continue
-        if known.key in coverage.vanished:
+        if known.key in coverage.missing_keys:
             gone.append(known.key)
         elif known.key not in present:
             unlisted.append(known)
@@ -110,12 +110,12 @@ def _stale(
     for known, path, identity in zip(unlisted, paths, now, strict=True):
         if identity is None:
             gone.append(known.key)
-        elif last_seen(path, known, identity) is None:
+        elif last_known_unchanged(path, known, identity) is None:
             changed.append(known.key)
     return tuple(sorted(changed)), tuple(sorted(gone))
 
 
-def _require_rows(table: Table, ids: set[int], rows: dict[int, int]) -> None:
+def _require_rows(table: ZoneTable, ids: set[int], rows: dict[int, int]) -> None:
     """Refuse a table whose zones are not the rows of its fragments, each once and in order."""
     found = np.unique(table.fragment_ids).tolist()
     missing = {i for i in ids if rows.get(i)}.difference(found)

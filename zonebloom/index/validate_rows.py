@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import decoded
+from zonebloom.base.arrays import decode_dictionary
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
-from zonebloom.index.key_ranges import KeyRange
+from zonebloom.index.key_ranges import KeyRangeBuilder
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.table import Table
-from zonebloom.parquet.field_names import named_pages
+from zonebloom.index.table import ZoneTable
+from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.sbbf.hashing import Hashes, hash_array
@@ -43,7 +43,7 @@ _HASHES = 1 << 22
 class _Zone:
     """One zone: rows ``start`` to ``stop`` of a fragment, and its number in a table."""
 
-    table: Table
+    table: ZoneTable
     number: int
     start: int
     stop: int
@@ -67,7 +67,7 @@ class _Rows:
 
 
 def _sampled(
-    tables: Sequence[Table], known: Sequence[PresentFragment], sample: int | None
+    tables: Sequence[ZoneTable], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
     places = {fragment.fragment_id: place for place, fragment in enumerate(known)}
     zones = sorted(
@@ -164,8 +164,8 @@ class RowValidation:
         # A column that the path gives is not read from the file.
         if page_map is not None and self._column.path[0] not in self._source.partition_columns():
             size, num_rows = fragment.identity.size, fragment.num_rows or 0
-            pages = page_map.file(fragment.fragment_id, size, num_rows)
-            pages = None if pages is None else named_pages(pages, fragment.fragment.names)
+            pages = page_map.file_pages(fragment.fragment_id, size, num_rows)
+            pages = None if pages is None else pages_with_names(pages, fragment.fragment.names)
         for rows in _rows_of(reader, fragment, zones):
             self._check_filters(rows)
             self._check_ranges(ranges, rows)
@@ -195,7 +195,7 @@ class RowValidation:
 
     def _check_filters(self, rows: _Rows) -> None:
         zone, of_all = rows.zone, self._global
-        hashes = np.concatenate([part.valid() for part in rows.hashes])
+        hashes = np.concatenate([part.of_valid_rows() for part in rows.hashes])
         if any(part.null_count for part in rows.hashes) and not zone.table.has_null[zone.number]:
             raise self._denied(str(rows), "the null flag", "a null")
         is_other = self._pending and zone.table is not self._pending[0][0].table
@@ -209,11 +209,11 @@ class RowValidation:
             raise self._denied(str(rows), "the filter over all keys")
 
     def _check_ranges(self, ranges: pa.Table, rows: _Rows) -> None:
-        values = KeyRange(self._column.type)
+        values = KeyRangeBuilder(self._column.type)
         nulls = sum(part.null_count for part in rows.hashes)
         for array in rows.arrays:
             is_dictionary = isinstance(array, pa.DictionaryArray)
-            values.add(decoded(array) if is_dictionary else array)
+            values.add(decode_dictionary(array) if is_dictionary else array)
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
             are_right = stored["num_rows"].as_py() == rows.fragment.num_rows
@@ -257,5 +257,5 @@ class RowValidation:
 def _comparable(parts: Sequence[Hashes]) -> tuple[np.ndarray, np.ndarray]:
     """Hashes of the values that are not null, and which rows are not."""
     valid = [np.empty(0, dtype=bool), *(part.is_valid() for part in parts)]
-    hashes = [np.empty(0, dtype=np.uint64), *(part.valid() for part in parts)]
+    hashes = [np.empty(0, dtype=np.uint64), *(part.of_valid_rows() for part in parts)]
     return np.concatenate(hashes), np.concatenate(valid)

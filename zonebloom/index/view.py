@@ -10,7 +10,7 @@ import numpy as np
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.table import Table
+from zonebloom.index.table import ZoneTable
 from zonebloom.values.probe import Probe
 
 # First address and end of some zones, int64, shape (n,) each.
@@ -74,7 +74,7 @@ class IndexView:
         firsts = np.concatenate(parts).astype(np.uint64)
         return firsts >> np.uint64(OFFSET_BITS), firsts & np.uint64((1 << OFFSET_BITS) - 1)
 
-    def kept_zones(self, rows: RowRanges) -> int:
+    def count_kept_zones(self, rows: RowRanges) -> int:
         """How many zones have a row in a set."""
         starts, stops = self._all_bounds
         before = np.searchsorted(rows.stops, starts, side="right")
@@ -90,7 +90,7 @@ class IndexView:
     def _rows(self, bounds: Iterable[_Bounds]) -> RowRanges:
         return _union(bounds) | self._uncovered
 
-    def _bounds(self, table: Table, zones: np.ndarray) -> _Bounds:
+    def _bounds(self, table: ZoneTable, zones: np.ndarray) -> _Bounds:
         if not zones.size:
             # Most tables do not hold the key, and a lookup asks all of them.
             return _NOTHING

@@ -57,15 +57,15 @@ def _decompress_snappy(body: Any, size: int) -> pa.Buffer:
     return inflated
 
 
-def verify(data: np.ndarray, page: np.ndarray) -> None:
+def verify_checksum(data: np.ndarray, page: np.ndarray) -> None:
     """Raise `FragmentUnreadable` if the CRC32 of the bytes after the page header is wrong."""
-    stop = page[header_kernels.BEGIN] + page[header_kernels.SIZE]
-    body = data[page[header_kernels.CHECKED] : stop].tobytes()
+    stop = page[header_kernels.BODY_START] + page[header_kernels.BODY_SIZE]
+    body = data[page[header_kernels.CHECKED_START] : stop].tobytes()
     if zlib.crc32(body) != page[header_kernels.CHECKSUM] & 0xFFFFFFFF:
         raise FragmentUnreadable("the checksum of a page does not hold")
 
 
-def refusal(code: int) -> Undecodable | FragmentUnreadable:
+def error_for_code(code: int) -> Undecodable | FragmentUnreadable:
     """Return the exception for the code with which a kernel refuses a page."""
     if code in (header_kernels.MALFORMED, header_kernels.UNKNOWN_LEVELS):
         return Undecodable()

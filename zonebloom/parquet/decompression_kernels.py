@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint8, uint64
 
-from zonebloom.parquet.header_kernels import ADDRESS, BEGIN, PLAIN_SIZE, SIZE
+from zonebloom.parquet.header_kernels import BODY_ADDRESS, BODY_SIZE, BODY_START, DECOMPRESSED_SIZE
 from zonebloom.parquet.leaf_type import SNAPPY
 from zonebloom.parquet.page_bytes import byte_at, copy_bytes, varint_at
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
@@ -160,23 +160,23 @@ def read_bodies(data, out, pages, bounds, columns):
     end = 0
     for column in range(bounds.shape[0] - 1):
         for i in range(bounds[column], bounds[column + 1]):
-            body = base + np.uint64(pages[BEGIN, i])
-            pages[ADDRESS, i] = np.int64(body)
-            size = pages[PLAIN_SIZE, i]
+            body = base + np.uint64(pages[BODY_START, i])
+            pages[BODY_ADDRESS, i] = np.int64(body)
+            size = pages[DECOMPRESSED_SIZE, i]
             if columns[column, 1] != SNAPPY or size < 0:
                 continue
             if size > out.shape[0] - end:
                 return -1
-            begin = _single_literal(body, pages[SIZE, i], size)
+            begin = _single_literal(body, pages[BODY_SIZE, i], size)
             if begin >= 0:
-                pages[ADDRESS, i] = np.int64(body) + begin
-                pages[SIZE, i] = size
+                pages[BODY_ADDRESS, i] = np.int64(body) + begin
+                pages[BODY_SIZE, i] = size
                 continue
             plain = target + np.uint64(end)
             # Even empty data have one byte in Snappy's format, but some writers omit it.
-            if size and decompress_snappy(body, pages[SIZE, i], plain, size) < 0:
+            if size and decompress_snappy(body, pages[BODY_SIZE, i], plain, size) < 0:
                 return -1
-            pages[ADDRESS, i] = np.int64(plain)
-            pages[SIZE, i] = size
+            pages[BODY_ADDRESS, i] = np.int64(plain)
+            pages[BODY_SIZE, i] = size
             end += size
     return 0

@@ -15,30 +15,36 @@ import numpy as np
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.encrypted_modules import (
-    COLUMN,
-    DICTIONARY,
-    FOOTER,
+    COLUMN_MODULE,
+    DICTIONARY_NUMBER,
+    FOOTER_MODULE,
     LENGTH_BYTES,
-    OFFSETS,
-    Modules,
+    OFFSET_INDEX_MODULE,
+    ModuleDecryptor,
+    encode_ordinal,
     module_at,
-    ordinal,
 )
-from zonebloom.parquet.encryption_keys import MOST_KEPT, ParquetKeys
-from zonebloom.parquet.file_layout import Chunk, FilePages, Leaf, Pages, ReadRanges
+from zonebloom.parquet.encryption_keys import MAX_CACHED, ParquetKeys
+from zonebloom.parquet.file_layout import (
+    ColumnChunk,
+    FilePages,
+    PageLocations,
+    ReadRanges,
+    SchemaLeaf,
+)
 from zonebloom.parquet.footer import (
     ENCRYPTED_MAGIC,
-    MAGIC,
-    MALFORMED,
-    footer_bytes,
+    PARQUET_MAGIC,
+    PARSE_ERRORS,
     parse_chunk,
     parse_footer,
     parse_offset_index,
     read_footer,
+    read_footer_bytes,
 )
-from zonebloom.parquet.page_headers import PageHeader, page_header, walk_pages
-from zonebloom.parquet.thrift import Reader, Struct
-from zonebloom.storage.random_access import FragmentFile, read_near
+from zonebloom.parquet.page_headers import PageHeader, parse_page_header, walk_pages
+from zonebloom.parquet.thrift import Struct, ThriftReader
+from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
 # Of FileMetaData; of FileCryptoMetaData; of RowGroup; of ColumnChunk.
 _ALGORITHM, _SIGNING_KEY = 8, 9
@@ -55,21 +61,21 @@ class _Place(NamedTuple):
     start: int
     row_group: int
     leaf: int
-    chunk: Chunk
+    chunk: ColumnChunk
     key: bytes | None
     bound: bytes
 
     @property
     def first_page(self) -> int:
-        return DICTIONARY if self.start < self.chunk.data_start else 0
+        return DICTIONARY_NUMBER if self.start < self.chunk.data_start else 0
 
 
-class _Chunks(Sequence[Chunk]):
+class _Chunks(Sequence[ColumnChunk]):
     """The chunks of a row group, each known when it is asked for: its key may not be given."""
 
-    def __init__(self, size: int, opened: Callable[[int], Chunk]):
+    def __init__(self, size: int, opened: Callable[[int], ColumnChunk]):
         self._size, self._opened = size, opened
-        self._known: dict[int, Chunk] = {}
+        self._known: dict[int, ColumnChunk] = {}
 
     def __len__(self) -> int:
         return self._size
@@ -83,7 +89,7 @@ class _Chunks(Sequence[Chunk]):
 class _Footer:
     """What the footer of an encrypted file says."""
 
-    def __init__(self, data: bytes, file_bytes: int, modules: Modules, keys: ParquetKeys):
+    def __init__(self, data: bytes, file_bytes: int, modules: ModuleDecryptor, keys: ParquetKeys):
         self.modules = modules
         self._keys = keys
         self._file_bytes = file_bytes
@@ -92,13 +98,15 @@ class _Footer:
         self._lock = threading.Lock()
         self.pages: FilePages = parse_footer(data, file_bytes, self._chunks)
 
-    def _chunks(self, group: Struct, number: int, leaves: tuple[Leaf, ...]) -> Sequence[Chunk]:
-        def opened(leaf: int) -> Chunk:
+    def _chunks(
+        self, group: Struct, number: int, leaves: tuple[SchemaLeaf, ...]
+    ) -> Sequence[ColumnChunk]:
+        def opened(leaf: int) -> ColumnChunk:
             try:
-                bound = ordinal(group.get(_ORDINAL, number)) + ordinal(leaf)
+                bound = encode_ordinal(group.get(_ORDINAL, number)) + encode_ordinal(leaf)
                 metadata, key = self._column(group[1][leaf], bound)
                 chunk = parse_chunk(group[1][leaf], metadata, leaves[leaf], self._file_bytes)
-            except MALFORMED as error:
+            except PARSE_ERRORS as error:
                 raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
             if chunk.num_values:
                 with self._lock:
@@ -113,11 +121,13 @@ class _Footer:
             return raw[_METADATA], None
         key, of_column = self.modules.footer_key, raw[_CRYPTO].get(2)
         if of_column is not None:
-            key = self._keys.key(of_column.get(2), of_column=True)
+            key = self._keys.find_key(of_column.get(2), of_column=True)
         if _ENCRYPTED_METADATA not in raw:
             return raw[_METADATA], key
         module = module_at(memoryview(raw[_ENCRYPTED_METADATA]))
-        return Reader(self.modules.open(module, key, COLUMN, bound)).struct(), key
+        return ThriftReader(
+            self.modules.decrypt(module, key, COLUMN_MODULE, bound)
+        ).read_struct(), key
 
     def place(self, at: int) -> _Place:
         """The chunk that a byte of the file is of."""
@@ -131,22 +141,22 @@ class _Footer:
 
 def _opened_footer(file_bytes: int, read: ReadRanges, keys: ParquetKeys) -> _Footer | None:
     """The footer of an encrypted file; None of another."""
-    data, tail = footer_bytes(file_bytes, read, (MAGIC, ENCRYPTED_MAGIC))
+    data, tail = read_footer_bytes(file_bytes, read, (PARQUET_MAGIC, ENCRYPTED_MAGIC))
     try:
-        raw = Reader(data).struct()
+        raw = ThriftReader(data).read_struct()
         rest = data[raw.stop :]
         if tail.endswith(ENCRYPTED_MAGIC):
-            modules = Modules(keys, raw[_FILE_ALGORITHM], raw.get(_FOOTER_KEY))
-            data = modules.open(module_at(memoryview(rest)), modules.footer_key, FOOTER)
+            modules = ModuleDecryptor(keys, raw[_FILE_ALGORITHM], raw.get(_FOOTER_KEY))
+            data = modules.decrypt(module_at(memoryview(rest)), modules.footer_key, FOOTER_MODULE)
         elif _ALGORITHM in raw:
-            modules = Modules(keys, raw[_ALGORITHM], raw.get(_SIGNING_KEY))
+            modules = ModuleDecryptor(keys, raw[_ALGORITHM], raw.get(_SIGNING_KEY))
             if not modules.is_signed(data[: raw.stop], rest):
                 raise FragmentUnreadable("its footer is not what was signed")
-        elif keys.is_one:
+        elif keys.is_single_key:
             raise FragmentUnreadable("it is not encrypted")
         else:
             return None
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
     return _Footer(data, file_bytes, modules, keys)
 
@@ -158,16 +168,16 @@ class DecryptedFile(FragmentFile):
 
     def pages(self, keys: ParquetKeys) -> FilePages:
         """Where they lie; asked before any is read."""
-        named, kept = (self.path, self.identity), keys.footers
+        named, kept = (self.path, self.identity), keys.cached_footers
         footer = kept.get(named) or _opened_footer(self.num_bytes, self._read, keys)
         if footer is None:
             return read_footer(self.num_bytes, self._read)
         # Of other files another may have the same size and time.
         if self.identity.inode or self.identity.tag:
-            if len(kept) >= MOST_KEPT:
+            if len(kept) >= MAX_CACHED:
                 kept.clear()
             kept[named] = footer
-        located = footer.pages.located_by(lambda *chunk: self._locate(footer, *chunk))
+        located = footer.pages.with_locate(lambda *chunk: self._locate(footer, *chunk))
         self._located: FilePages = located
         self._footer = footer
         return located
@@ -189,7 +199,7 @@ class DecryptedFile(FragmentFile):
         footer = self._footer
         if footer is None:
             return super()._read(ranges)
-        stored = read_near(super()._read, ranges, super().coalesce)
+        stored = read_merged_ranges(super()._read, ranges, super().coalesce)
         return [
             self._opened(footer, start, data)
             for (start, _), data in zip(ranges, stored, strict=True)
@@ -206,7 +216,7 @@ class DecryptedFile(FragmentFile):
                 parts.append(data)
             else:
                 page = self._page(place, start + at)
-                parts += footer.modules.pages(data, place.key, place.bound, page)
+                parts += footer.modules.decrypt_pages(data, place.key, place.bound, page)
             at += len(data)
         return b"".join(parts)
 
@@ -214,10 +224,10 @@ class DecryptedFile(FragmentFile):
         """The number of the page that begins at a place; by another it does not open."""
         if at == place.start:
             return place.first_page
-        located = self._located.pages(place.row_group, place.leaf)
+        located = self._located.locations(place.row_group, place.leaf)
         return 0 if located is None else int(np.searchsorted(located.starts, at))
 
-    def _locate(self, footer: _Footer, row_group: int, leaf: int) -> Pages | None:
+    def _locate(self, footer: _Footer, row_group: int, leaf: int) -> PageLocations | None:
         group, read = footer.pages.row_groups[row_group], super()._read
         chunk = group.chunks[leaf]
         if not group.num_rows:
@@ -227,7 +237,7 @@ class DecryptedFile(FragmentFile):
             (data,) = read([(chunk.index_start, chunk.index_start + chunk.index_bytes)])
             if place.key is not None:
                 module = module_at(memoryview(data))
-                data = footer.modules.open(module, place.key, OFFSETS, place.bound)
+                data = footer.modules.decrypt(module, place.key, OFFSET_INDEX_MODULE, place.bound)
             return parse_offset_index(data, chunk, group.num_rows)
         if not self.is_local:
             # A request for each page would take longer than one for all.
@@ -240,8 +250,10 @@ class DecryptedFile(FragmentFile):
             if size > len(data):
                 (data,) = read([(at, min(at + size, chunk.stop))])
             module = module_at(memoryview(data))
-            header = footer.modules.header(module, place.key or b"", place.bound, next(numbers))
-            described = page_header(header)
+            header = footer.modules.decrypt_header(
+                module, place.key or b"", place.bound, next(numbers)
+            )
+            described = parse_page_header(header)
             return described._replace(size=described.size - len(header) + len(module))
 
         return walk_pages(read, chunk, group.num_rows, header_at if place.key else None)

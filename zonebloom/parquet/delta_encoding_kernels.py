@@ -13,7 +13,7 @@ from zonebloom.sbbf.jit import kernel, readonly
 
 
 @kernel(int64(readonly(uint8), int64, int64, int64, int64[::1]))
-def deltas(data, at, stop, bits, out):
+def decode_deltas(data, at, stop, bits, out):
     """Decode ``out.size`` integers of ``bits`` bits from DELTA_BINARY_PACKED.
 
     Return the end of their bytes, or -1.
@@ -105,7 +105,7 @@ def join_prefixes(data, at, stop, prefixes, suffixes, out):
 
 
 @kernel(int64(readonly(uint8), int64, readonly(int64), uint8[::1]))
-def plain_texts(data, at, lengths, out):
+def write_plain_texts(data, at, lengths, out):
     """Write consecutive strings to ``out`` in PLAIN encoding, each after its length.
 
     Return the number of bytes written, or -1.

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, take_kernels
-from zonebloom.parquet.codecs import decompressor, refusal, verify
-from zonebloom.parquet.key_set import Keys
+from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
+from zonebloom.parquet.key_set import StoredKeys
 from zonebloom.parquet.leaf_type import LeafType, Undecodable
 
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
@@ -39,12 +39,15 @@ class Dictionary:
             page = np.empty(header_kernels.PAGE_FIELDS, dtype=np.int64)
             self.size = header_kernels.open_dictionary(data, codec, page)
             if self.size < 0:
-                raise refusal(self.size)
+                raise error_for_code(self.size)
             if page[header_kernels.ENCODING] not in _ENCODINGS:
                 raise Undecodable
             if page[header_kernels.CHECKSUM] != -1:
-                verify(data, page)
-            begin, num_bytes = int(page[header_kernels.BEGIN]), int(page[header_kernels.PLAIN_SIZE])
+                verify_checksum(data, page)
+            begin, num_bytes = (
+                int(page[header_kernels.BODY_START]),
+                int(page[header_kernels.DECOMPRESSED_SIZE]),
+            )
             if codec and num_bytes:
                 body = decompressor(codec)(data[begin:], num_bytes)
             elif num_bytes:
@@ -66,21 +69,21 @@ class Dictionary:
         if num_bytes != body.size:
             raise FragmentUnreadable("a dictionary does not have the bytes of its values")
         # The arguments of `take_kernels.take`: address of the page, address of the offsets, size.
-        self.place = body.address, self._text_starts.ctypes.data, self.size
+        self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
     @property
     def num_bytes(self) -> int:
         """The bytes that the dictionary takes in memory."""
         return self._body.size + self._text_starts.nbytes
 
-    def hits(self, keys: Keys) -> np.ndarray:
+    def find_keys(self, keys: StoredKeys) -> np.ndarray:
         """Return a uint8 mask of the values that are among the keys."""
         hits = np.zeros(self.size, dtype=np.uint8)
-        hits[keys.find(*self._page, room=self.size + 1)] = 1
+        hits[keys.find(*self._page, capacity=self.size + 1)] = 1
         return hits
 
 
-class Dictionaries:
+class DictionaryCache:
     """A cache of the least recently used dictionaries, up to a number of bytes.
 
     A key identifies one column chunk of one version of a file, so entries never become stale.
@@ -114,4 +117,4 @@ class Dictionaries:
         return dictionary
 
 
-DICTIONARIES = Dictionaries()
+DICTIONARY_CACHE = DictionaryCache()

@@ -21,14 +21,21 @@ import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, ZoneBloomError
 from zonebloom.parquet.file_layout import ReadRanges
-from zonebloom.parquet.footer import MAGIC, TAIL_BYTES, footer_bytes
-from zonebloom.parquet.physical_values import PhysicalLeaf, leaves_of, witnesses
-from zonebloom.parquet.thrift import Reader, Struct
-from zonebloom.predicates.ast import Constant, Equals, IsIn, Leaf, Predicate, fold
+from zonebloom.parquet.footer import PARQUET_MAGIC, TAIL_BYTES, read_footer_bytes
+from zonebloom.parquet.physical_values import PhysicalLeaf, bound_hashes, physical_leaves
+from zonebloom.parquet.thrift import Struct, ThriftReader
+from zonebloom.predicates.ast import (
+    Constant,
+    Equals,
+    IsIn,
+    LeafPredicate,
+    Predicate,
+    fold_predicate,
+)
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header
-from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK, block_numbers, holds
-from zonebloom.storage.random_access import read_near
-from zonebloom.values.columns import leaf_type
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK, block_numbers, blocks_hold
+from zonebloom.storage.random_access import read_merged_ranges
+from zonebloom.values.columns import find_leaf_type
 
 # Of some row groups, those where a predicate may be true, or false; None: it may be anywhere.
 _Bound: TypeAlias = Callable[[np.ndarray], np.ndarray]
@@ -73,13 +80,15 @@ class EmbeddedFilters:
 
         self._read = read
         self._stop = file_bytes - TAIL_BYTES
-        self._footer, tail = footer_bytes(file_bytes, read)
+        self._footer, tail = read_footer_bytes(file_bytes, read)
         # Read twice: pyarrow's ColumnChunkMetaData ends the process, by an exception nobody
         # catches, on encrypted columns and on statistics of a wrong size.
-        self._metadata = pq.ParquetFile(pa.BufferReader(MAGIC + self._footer + tail)).metadata
+        self._metadata = pq.ParquetFile(
+            pa.BufferReader(PARQUET_MAGIC + self._footer + tail)
+        ).metadata
         self._leaves: list[PhysicalLeaf] = []
         try:
-            self._leaves = leaves_of(self._metadata)
+            self._leaves = physical_leaves(self._metadata)
         except _MALFORMED as error:
             _not_used(f"its schema cannot be read ({error})")
         named = Counter(leaf.path for leaf in self._leaves)
@@ -97,11 +106,11 @@ class EmbeddedFilters:
                 columns.append(EmbeddedColumn(leaf.path, len(sizes), sum(sizes)))
         return columns
 
-    def row_groups(self, predicate: Predicate, schema: pa.Schema) -> list[int] | None:
+    def candidate_row_groups(self, predicate: Predicate, schema: pa.Schema) -> list[int] | None:
         """Ascending, the row groups a predicate may be true in; None when filters cannot help, and
         none was read."""
 
-        def leaf(node: Leaf) -> _Bounds:
+        def leaf(node: LeafPredicate) -> _Bounds:
             match node:
                 case Constant(value):
                     nowhere = np.zeros_like
@@ -112,7 +121,7 @@ class EmbeddedFilters:
             return None, None
 
         # AND is true where all terms are; it is false where any term is. OR: reversed.
-        bound, _ = fold(
+        bound, _ = fold_predicate(
             predicate,
             leaf,
             lambda bounds: (_every([t for t, _ in bounds]), _any([f for _, f in bounds])),
@@ -125,7 +134,7 @@ class EmbeddedFilters:
         return np.flatnonzero(kept).tolist()
 
     def _lookup(self, column: tuple[str, ...], values: Any, schema: pa.Schema) -> _Bound | None:
-        leaf, wanted = self._by_path.get(column), leaf_type(schema, column)
+        leaf, wanted = self._by_path.get(column), find_leaf_type(schema, column)
         if leaf is None or wanted is None:
             return None
         if not any(claims[leaf.number] for claims in self._claims):
@@ -147,12 +156,12 @@ class EmbeddedFilters:
             asked = {group: np.append(self._witnesses(leaf, group), hashes) for group in groups}
             ranges = [span for group in groups for span in _blocks_of(spans[group], asked[group])]
             try:
-                blocks_read = b"".join(read_near(self._read, ranges, 0))
+                blocks_read = b"".join(read_merged_ranges(self._read, ranges, 0))
             except (OSError, ZoneBloomError) as error:
                 _not_used(f"its filters cannot be read ({error})", leaf)
                 continue
             words = np.frombuffer(blocks_read, dtype="<u4").reshape(-1, WORDS_PER_BLOCK)
-            answers = holds(words, np.concatenate([np.empty(0, np.uint64), *asked.values()]))
+            answers = blocks_hold(words, np.concatenate([np.empty(0, np.uint64), *asked.values()]))
             ends = np.cumsum([asked[group].size for group in groups])
             for group, of_group in zip(groups, np.split(answers, ends[:-1]), strict=True):
                 if self._verify(leaf, group, of_group[: -hashes.size]):
@@ -163,7 +172,7 @@ class EmbeddedFilters:
         claim = self._claims[group][leaf.number]
         if claim is None or (leaf.number, group) in self._verified:
             return np.empty(0, dtype=np.uint64)
-        return np.array(witnesses(claim.statistics, leaf), dtype=np.uint64)
+        return np.array(bound_hashes(claim.statistics, leaf), dtype=np.uint64)
 
     def _verify(self, leaf: PhysicalLeaf, group: int, answers: np.ndarray) -> bool:
         """Drop a filter that lacks a value its chunk holds."""
@@ -181,7 +190,7 @@ class EmbeddedFilters:
         """What the footer says of each row group's filters, by leaf."""
         metadata, num_leaves = self._metadata, len(self._metadata.schema)
         try:
-            parsed = Reader(self._footer).struct()
+            parsed = ThriftReader(self._footer).read_struct()
             claims = [[_claim(chunk) for chunk in group[1]] for group in parsed[4]]
             counts = [len(of_group) for of_group in claims]
             # A signature may follow the metadata in a footer.
@@ -204,7 +213,7 @@ class EmbeddedFilters:
             if claim is None:
                 continue
             stop = self._stop if claim.length is None else claim.start + claim.length
-            if len(MAGIC) <= claim.start < stop <= self._stop:
+            if len(PARQUET_MAGIC) <= claim.start < stop <= self._stop:
                 ranges[group] = claim.start, stop
             else:
                 _not_used(f"the filter of row group {group} lies outside the file", leaf)

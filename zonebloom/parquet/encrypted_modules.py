@@ -18,14 +18,30 @@ from collections.abc import Iterator
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.encryption_keys import ParquetKeys
-from zonebloom.parquet.thrift import BINARY, I32, STRUCT, Reader, Struct, integer
-from zonebloom.parquet.thrift import struct as encode_struct
-from zonebloom.storage.encryption import NONCE_BYTES, TAG_BYTES, cipher
+from zonebloom.parquet.thrift import (
+    BINARY,
+    I32,
+    STRUCT,
+    Struct,
+    ThriftReader,
+    encode_integer,
+    encode_struct,
+)
+from zonebloom.storage.encryption import NONCE_BYTES, TAG_BYTES, aes_gcm
 
 # Kinds of modules.
-FOOTER, COLUMN, _PAGE, _DICTIONARY, _PAGE_HEADER, _DICTIONARY_HEADER, _, OFFSETS = range(8)
+(
+    FOOTER_MODULE,
+    COLUMN_MODULE,
+    _PAGE,
+    _DICTIONARY,
+    _PAGE_HEADER,
+    _DICTIONARY_HEADER,
+    _,
+    OFFSET_INDEX_MODULE,
+) = range(8)
 # What stands for the number of a page: the dictionary is before the first.
-DICTIONARY = -1
+DICTIONARY_NUMBER = -1
 
 LENGTH_BYTES = 4
 _BEGIN = LENGTH_BYTES + NONCE_BYTES
@@ -37,7 +53,7 @@ _CHECKSUM = 4
 _MOST_ZEROS = (1 << 14) - 1
 
 
-class Modules:
+class ModuleDecryptor:
     """Opens the modules of one file, of what it says of its algorithm and its footer's key."""
 
     def __init__(self, keys: ParquetKeys, algorithm: Struct, key_metadata: bytes | None):
@@ -49,39 +65,43 @@ class Modules:
         if stored and keys.aad_prefix and stored != keys.aad_prefix:
             raise FragmentUnreadable("it was encrypted with another aad_prefix")
         self._file = (stored or keys.aad_prefix) + described.get(2, b"")
-        self.footer_key: bytes = keys.key(key_metadata, of_column=False)
+        self.footer_key: bytes = keys.find_key(key_metadata, of_column=False)
 
-    def open(self, module: memoryview, key: bytes, kind: int, place: bytes = b"") -> bytes:
+    def decrypt(self, module: memoryview, key: bytes, kind: int, place: bytes = b"") -> bytes:
         """What is in a module that authenticates it."""
         from cryptography.exceptions import InvalidTag
 
         bound = self._file + bytes([kind]) + place
         try:
-            return cipher(key).decrypt(module[LENGTH_BYTES:_BEGIN], module[_BEGIN:], bound)
+            return aes_gcm(key).decrypt(module[LENGTH_BYTES:_BEGIN], module[_BEGIN:], bound)
         except (InvalidTag, ValueError):
             raise FragmentUnreadable("a part of it is not what its key has encrypted") from None
 
     def is_signed(self, footer: bytes, signature: bytes) -> bool:
         """Whether a footer in clear is what was signed."""
         nonce, tag = signature[:NONCE_BYTES], signature[NONCE_BYTES:]
-        sealed = cipher(self.footer_key).encrypt(nonce, footer, self._file + bytes([FOOTER]))
+        sealed = aes_gcm(self.footer_key).encrypt(
+            nonce, footer, self._file + bytes([FOOTER_MODULE])
+        )
         return hmac.compare_digest(sealed[-TAG_BYTES:], tag)
 
-    def header(self, module: memoryview, key: bytes, place: bytes, page: int) -> bytes:
+    def decrypt_header(self, module: memoryview, key: bytes, place: bytes, page: int) -> bytes:
         """The header of a page, or of the dictionary."""
-        kind = _DICTIONARY_HEADER if page == DICTIONARY else _PAGE_HEADER
-        header = self.open(module, key, kind, place + ordinal(page))
+        kind = _DICTIONARY_HEADER if page == DICTIONARY_NUMBER else _PAGE_HEADER
+        header = self.decrypt(module, key, kind, place + encode_ordinal(page))
         # parquet-java encrypts what lies behind it in memory, too.
-        return header[: Reader(header).struct().stop]
+        return header[: ThriftReader(header).read_struct().stop]
 
-    def pages(self, data: memoryview, key: bytes, place: bytes, page: int) -> Iterator[bytes]:
+    def decrypt_pages(
+        self, data: memoryview, key: bytes, place: bytes, page: int
+    ) -> Iterator[bytes]:
         """Pages of a chunk in clear, one after another as they lie, from some number on."""
         at = 0
         while at < len(data):
             stored = module_at(data, at)
-            header = self.header(stored, key, place, page)
+            header = self.decrypt_header(stored, key, place, page)
             body = module_at(data, at + len(stored))
-            raw = Reader(header).struct()
+            raw = ThriftReader(header).read_struct()
             if raw.get(3) != len(body):
                 raise FragmentUnreadable("a page is not as long as its header says")
             size = len(stored) + len(body)
@@ -93,8 +113,8 @@ class Modules:
         self, module: memoryview, header: Struct, key: bytes, place: bytes, page: int
     ) -> bytes:
         if self._authenticates_pages:
-            kind = _DICTIONARY if page == DICTIONARY else _PAGE
-            return self.open(module, key, kind, place + ordinal(page))
+            kind = _DICTIONARY if page == DICTIONARY_NUMBER else _PAGE
+            return self.decrypt(module, key, kind, place + encode_ordinal(page))
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         # Nothing else tells of values that were changed.
@@ -105,11 +125,11 @@ class Modules:
         return Cipher(algorithms.AES(key), mode).decryptor().update(module[_BEGIN:])
 
 
-def ordinal(number: int) -> bytes:
+def encode_ordinal(number: int) -> bytes:
     """What a number is bound by: nothing for the dictionary, of which there is one."""
-    if not DICTIONARY <= number <= _MOST_ORDINAL:
+    if not DICTIONARY_NUMBER <= number <= _MOST_ORDINAL:
         raise FragmentUnreadable("it has more parts than are encrypted")
-    return b"" if number == DICTIONARY else number.to_bytes(2, "little")
+    return b"" if number == DICTIONARY_NUMBER else number.to_bytes(2, "little")
 
 
 def module_at(data: memoryview, at: int = 0) -> memoryview:
@@ -126,7 +146,11 @@ def _page(header: bytes, raw: Struct, body: bytes, size: int) -> bytes:
     inner = [each for each in raw.items() if isinstance(each[1], Struct)]
     if len(inner) != 1 or type(kind) is not int or type(plain_size) is not int:
         raise FragmentUnreadable("a page header does not describe its page")
-    sizes = [(1, I32, integer(kind)), (2, I32, integer(plain_size)), (3, I32, integer(len(body)))]
+    sizes = [
+        (1, I32, encode_integer(kind)),
+        (2, I32, encode_integer(plain_size)),
+        (3, I32, encode_integer(len(body))),
+    ]
     described = inner[0][0], STRUCT, header[inner[0][1].start : inner[0][1].stop]
 
     def with_zeros(count: int) -> bytes:

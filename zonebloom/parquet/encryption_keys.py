@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zonebloom.base import arguments
 from zonebloom.errors import FragmentUnreadable, InvalidArgument
-from zonebloom.storage.encryption import KEY_SIZES, NONCE_BYTES, cipher
+from zonebloom.storage.encryption import KEY_SIZES, NONCE_BYTES, aes_gcm
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MATERIAL = "PKMT1"
 # Of keys, and of footers, so many are kept; then they are asked for again.
-MOST_KEPT = 1024
+MAX_CACHED = 1024
 
 
 class ParquetKeys:
@@ -77,21 +77,21 @@ class ParquetKeys:
             # It may be a key, which no message shows.
             raise InvalidArgument("keys is neither 16, 24 or 32 bytes nor makes a KmsClient")
         if connection is not None:
-            arguments.of_type(connection, KmsConnectionConfig, "connection")
-        self.aad_prefix = arguments.of_type(aad_prefix, bytes, "aad_prefix")
+            arguments.require_instance(connection, KmsConnectionConfig, "connection")
+        self.aad_prefix = arguments.require_instance(aad_prefix, bytes, "aad_prefix")
         if aad_prefix and not isinstance(keys, bytes):
             raise InvalidArgument("aad_prefix is of files of one key; leave it out with a KMS")
-        cipher(bytes(16))
+        aes_gcm(bytes(16))
         self._keys = keys
         self._connection = connection or KmsConnectionConfig()
         self._client: KmsClient | None = None
         self._format: pads.ParquetFileFormat | None = None
         self._unwrapped: dict[tuple[str, str], bytes] = {}
         # Of files, by what identifies one.
-        self.footers: dict[Any, Any] = {}
+        self.cached_footers: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
-        return f"<zonebloom.ParquetKeys, {'one key' if self.is_one else 'by a KMS'}>"
+        return f"<zonebloom.ParquetKeys, {'one key' if self.is_single_key else 'by a KMS'}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = self._connection
@@ -99,7 +99,7 @@ class ParquetKeys:
         return _unpickled, (self._keys, {e: getattr(given, e) for e in names}, self.aad_prefix)
 
     @property
-    def is_one(self) -> bool:
+    def is_single_key(self) -> bool:
         """Whether one key is all."""
         return isinstance(self._keys, bytes)
 
@@ -108,7 +108,7 @@ class ParquetKeys:
         """Return whether a pickle of this object holds keys or an access token in clear."""
         tokens = ("", type(self._connection)().key_access_token)
         has_token = self._connection.key_access_token not in tokens
-        return self.is_one or has_token or bool(self._connection.custom_kms_conf)
+        return self.is_single_key or has_token or bool(self._connection.custom_kms_conf)
 
     @property
     def format(self) -> pads.ParquetFileFormat:
@@ -132,7 +132,7 @@ class ParquetKeys:
             self._format = pads.ParquetFileFormat(default_fragment_scan_options=options)
         return self._format
 
-    def key(self, metadata: bytes | None, of_column: bool) -> bytes:
+    def find_key(self, metadata: bytes | None, of_column: bool) -> bytes:
         """The key that a file tells of by some metadata; FragmentUnreadable without it."""
         if isinstance(self._keys, bytes):
             if of_column:
@@ -148,7 +148,7 @@ class ParquetKeys:
             else:
                 outer = self._unwrap(material["wrappedKEK"], master)
                 data, bound = map(base64.b64decode, (wrapped, material["keyEncryptionKeyID"]))
-                key = cipher(outer).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound)
+                key = aes_gcm(outer).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound)
         except Exception as error:  # noqa: BLE001 - clients raise errors of their own
             raise FragmentUnreadable(f"a key of it cannot be had ({error!r:.200})") from None
         if len(key) not in KEY_SIZES:
@@ -162,7 +162,7 @@ class ParquetKeys:
         if key is None:
             self._client = client = self._client or self._keys(self._connection)
             key = bytes(client.unwrap_key(wrapped, master))
-            if len(self._unwrapped) >= MOST_KEPT:
+            if len(self._unwrapped) >= MAX_CACHED:
                 self._unwrapped.clear()
             self._unwrapped[asked] = key
         return key

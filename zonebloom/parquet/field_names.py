@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import FilePages, FileSchema
-from zonebloom.parquet.footer import MAGIC, footer_bytes, parse_footer
+from zonebloom.parquet.footer import PARQUET_MAGIC, parse_footer, read_footer_bytes
 from zonebloom.parquet.synthetic_file import file_metadata, metadata_ends
-from zonebloom.parquet.thrift import Reader, Struct, binary
-from zonebloom.storage.file_view import Names
+from zonebloom.parquet.thrift import Struct, ThriftReader, encode_binary
+from zonebloom.storage.file_view import FieldNames
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -29,43 +29,43 @@ _REPETITION, _NAME, _CHILDREN, _FIELD_ID = 3, 4, 5, 9
 _REPEATED = 2
 
 
-def named_pages(pages: FilePages, names: Names | None) -> FilePages:
+def pages_with_names(pages: FilePages, names: FieldNames | None) -> FilePages:
     """The pages of a file, their schema with a table's names."""
     if names is None:
         return pages
-    if pages.named is None or pages.named[0] is not names:
-        named = FilePages(_named_schema(pages.schema, names), pages.row_groups, pages.pages)
-        pages.named = names, named
-    return pages.named[1]
+    if pages.renamed_pages is None or pages.renamed_pages[0] is not names:
+        named = FilePages(_named_schema(pages.schema, names), pages.row_groups, pages.locations)
+        pages.renamed_pages = names, named
+    return pages.renamed_pages[1]
 
 
-def named_metadata(file: pa.NativeFile, names: Names) -> pq.FileMetaData:
+def metadata_with_names(file: pa.NativeFile, names: FieldNames) -> pq.FileMetaData:
     """The footer of a file as pyarrow has it, with a table's names."""
     import pyarrow.parquet as pq
 
     def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [file.read_at(stop - start, start) for start, stop in ranges]
 
-    data, _ = footer_bytes(file.size(), read)
-    raw: list[Struct] = Reader(data).struct()[2]
+    data, _ = read_footer_bytes(file.size(), read)
+    raw: list[Struct] = ThriftReader(data).read_struct()[2]
     elements = _named([data[each.start : each.stop] for each in raw], names)
     footer = b"".join([data[: raw[0].start], *elements, data[raw[-1].stop :]])
-    tail = struct.pack("<I", len(footer)) + MAGIC
-    return pq.read_metadata(pa.BufferReader(MAGIC + footer + tail))
+    tail = struct.pack("<I", len(footer)) + PARQUET_MAGIC
+    return pq.read_metadata(pa.BufferReader(PARQUET_MAGIC + footer + tail))
 
 
 @lru_cache(maxsize=256)
-def _named_schema(schema: FileSchema, names: Names) -> FileSchema:
+def _named_schema(schema: FileSchema, names: FieldNames) -> FileSchema:
     elements = _named(schema.elements, names)
     return parse_footer(
         file_metadata(*metadata_ends(schema, elements, schema.arrow_schema), 0, []), 0
     ).schema
 
 
-def _named(elements: Sequence[bytes], names: Names) -> list[bytes]:
+def _named(elements: Sequence[bytes], names: FieldNames) -> list[bytes]:
     """The elements of a schema, depth first, with a table's names; those of fields it does not have
     get names that nothing else has."""
-    raw = [Reader(each).struct() for each in elements]
+    raw = [ThriftReader(each).read_struct() for each in elements]
     children: list[list[int]] = [[] for _ in raw]
 
     def nest(at: int) -> int:
@@ -78,20 +78,20 @@ def _named(elements: Sequence[bytes], names: Names) -> list[bytes]:
     nest(0)
     by_id = any(_FIELD_ID in each for each in raw[1:])
     if by_id:
-        by_id = names.by_id
-    elif names.inner and not any(each.stored for each in names.inner):
+        by_id = names.has_field_ids
+    elif names.children and not any(each.stored_names for each in names.children):
         raise FragmentUnreadable(
             "it has no field ids, by which the table tells its columns, and no name mapping tells "
             "them by their names; rewrite the file"
         )
     named = list(elements)
 
-    def walk(at: int, node: Names) -> None:
+    def walk(at: int, node: FieldNames) -> None:
         if node.kind == "struct":
             keys = {
                 key: each
-                for each in node.inner
-                for key in ([each.field_id] if by_id else each.stored)
+                for each in node.children
+                for key in ([each.field_id] if by_id else each.stored_names)
             }
             for child in children[at]:
                 stored = raw[child][_NAME].decode()
@@ -101,7 +101,7 @@ def _named(elements: Sequence[bytes], names: Names) -> list[bytes]:
                 if found is not None:
                     walk(child, found)
         elif node.kind != "leaf" and children[at]:
-            for child, item in zip(items(at, node.kind), node.inner, strict=False):
+            for child, item in zip(items(at, node.kind), node.children, strict=False):
                 walk(child, item)
 
     def items(at: int, kind: str) -> list[int]:
@@ -120,7 +120,7 @@ def _named(elements: Sequence[bytes], names: Names) -> list[bytes]:
 
 
 def _renamed(element: bytes, name: str) -> bytes:
-    reader = Reader(element)
-    start = reader.find(_NAME)
-    size = reader.varint()
-    return element[:start] + binary(name.encode()) + element[reader.at + size :]
+    reader = ThriftReader(element)
+    start = reader.find_field(_NAME)
+    size = reader.read_varint()
+    return element[:start] + encode_binary(name.encode()) + element[reader.at + size :]

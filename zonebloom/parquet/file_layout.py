@@ -9,20 +9,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.storage.file_view import Names
+from zonebloom.storage.file_view import FieldNames
 
 # Reads some (start, stop) ranges of a file: all of their bytes, or it raises.
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class SchemaLeaf:
     """A leaf column of the schema, in the order of column chunks."""
 
     path: tuple[str, ...]
     field: int  # which top-level field it is under
     physical_type: int  # as in parquet.thrift
-    repeated: bool  # whether a row can hold more or fewer than one value
+    is_repeated: bool  # whether a row can hold more or fewer than one value
 
 
 # Compared by identity: what is cached by a schema must not hash all of a wide one.
@@ -33,7 +33,7 @@ class FileSchema:
     elements: tuple[bytes, ...]  # encoded SchemaElements, depth first, the root first
     fields: tuple[tuple[int, int], ...]  # for each top-level field, the range of its elements
     names: tuple[str, ...]  # of the top-level fields
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SchemaLeaf, ...]
     field_leaves: tuple[range, ...]  # for each top-level field, the numbers of its leaves
     arrow_schema: bytes | None  # the "ARROW:schema" entry of the metadata
     version: int
@@ -41,7 +41,7 @@ class FileSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ColumnChunk:
     physical_type: int
     codec: int
     encodings: tuple[int, ...]
@@ -59,11 +59,11 @@ class RowGroup:
 
     first_row: int
     num_rows: int
-    chunks: Sequence[Chunk]
+    chunks: Sequence[ColumnChunk]
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class PageLocations:
     """The data pages of a chunk, headers included; ``first_rows`` counts from the row group's
     first, and ends with its number of rows."""
 
@@ -79,32 +79,32 @@ class FilePages:
         self,
         schema: FileSchema,
         row_groups: tuple[RowGroup, ...],
-        locate: Callable[[int, int], Pages | None] | None = None,
+        locate: Callable[[int, int], PageLocations | None] | None = None,
     ):
         self.schema = schema
         self.row_groups = row_groups
         self.num_rows: int = sum(group.num_rows for group in row_groups)
         self._locate = locate
-        self._pages: dict[tuple[int, int], Pages | None] = {}
+        self._pages: dict[tuple[int, int], PageLocations | None] = {}
         # What a reader makes of them, kept for the next.
-        self.derived: dict[tuple[int, tuple[tuple[str, ...], ...]], Any] = {}
+        self.page_tables: dict[tuple[int, tuple[tuple[str, ...], ...]], Any] = {}
         # What a table's names for its fields make of them, and those names.
-        self.named: tuple[Names, FilePages] | None = None
+        self.renamed_pages: tuple[FieldNames, FilePages] | None = None
 
-    def pages(self, row_group: int, leaf: int) -> Pages | None:
+    def locations(self, row_group: int, leaf: int) -> PageLocations | None:
         """The pages of a chunk, None when their locations are not known: it is read whole."""
         key = row_group, leaf
         if key not in self._pages:
             self._pages[key] = self._locate(row_group, leaf) if self._locate else None
         return self._pages[key]
 
-    def located_by(self, locate: Callable[[int, int], Pages | None]) -> FilePages:
+    def with_locate(self, locate: Callable[[int, int], PageLocations | None]) -> FilePages:
         """The same file, and what is known of it, where others are to locate its pages."""
         same = FilePages(self.schema, self.row_groups, locate)
-        same._pages, same.derived = self._pages, self.derived
+        same._pages, same.page_tables = self._pages, self.page_tables
         return same
 
-    def part(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
+    def subset(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
         """What reading some rows asks of it, without the rest: small enough to be sent about."""
         groups = []
         part = FilePages(self.schema, ())
@@ -116,6 +116,6 @@ class FilePages:
             for leaf, described in enumerate(self.schema.leaves):
                 wanted = names is None or self.schema.names[described.field] in names
                 if wanted and (names is not None or (number, leaf) in self._pages):
-                    part._pages[number, leaf] = self.pages(number, leaf)
+                    part._pages[number, leaf] = self.locations(number, leaf)
         part.row_groups, part.num_rows = tuple(groups), self.num_rows
         return part

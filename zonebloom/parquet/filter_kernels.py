@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint32
 
-from zonebloom.parquet.find_kernels import PAGES
+from zonebloom.parquet.find_kernels import PAGE_TYPES
 from zonebloom.parquet.page_bytes import copy_bytes, text_at
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.jit import kernel, readonly
-from zonebloom.sbbf.xxh64 import hash_bytes, hash_width_4, hash_width_8
+from zonebloom.sbbf.xxh64 import hash_memory, hash_width_4, hash_width_8
 
 # Values are hashed in groups before they are checked, so that the processor can overlap the loads.
 _GROUP_SIZE = 512
 
 
-@kernel(int64(*PAGES, int64, readonly(uint32), int64[::1]))
+@kernel(int64(*PAGE_TYPES, int64, readonly(uint32), int64[::1]))
 def find_hashed(addresses, sizes, counts, bases, width, words, positions):
     """Write the positions of the values that a filter may hold. Return their number, or -1."""
     values = np.empty(_GROUP_SIZE, dtype=np.uint64)
@@ -43,7 +43,7 @@ def find_hashed(addresses, sizes, counts, bases, width, words, positions):
                     if length < 0:
                         return -1
                     start = address + np.uint64(at)
-                    hashes[i] = hash_bytes(start, np.uint64(length), np.uint64(0))
+                    hashes[i] = hash_memory(start, np.uint64(length), np.uint64(0))
                     at += length
             blocks.check(words, hashes[:num], are_hits)
             for i in range(num):

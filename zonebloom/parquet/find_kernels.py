@@ -15,10 +15,10 @@ from numba import int64, uint8, uint64, void
 from zonebloom.parquet.page_bytes import bits_at, byte_at, run_at, text_at
 from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
-from zonebloom.sbbf.xxh64 import hash_bytes
+from zonebloom.sbbf.xxh64 import hash_memory
 
 # Types of the arguments that describe pages: addresses, sizes, counts and bases.
-PAGES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
+PAGE_TYPES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
 
 
 @inlined
@@ -58,14 +58,14 @@ def _sample(address, length):
 
 
 @kernel(void(uint64, readonly(int64), uint64[::1]))
-def samples(address, starts, out):
+def sample_texts(address, starts, out):
     """Write a sample of each of some consecutive strings: `find_texts` compares samples first."""
     for i in range(out.shape[0]):
         out[i] = _sample(address + np.uint64(starts[i]), starts[i + 1] - starts[i])
 
 
 @kernel(int64(readonly(uint64), readonly(uint64), int64[::1], uint64[::1]))
-def hash_table(hashes, samples, table, bitmap):
+def fill_hash_table(hashes, samples, table, bitmap):
     """Fill a hash table with the numbers of hashes, counted from 1. Return -1 if it has no room.
 
     ``table`` and ``bitmap`` are zeros before. In ``bitmap`` the bit of each sample is set. It is a
@@ -83,7 +83,7 @@ def hash_table(hashes, samples, table, bitmap):
     return 0
 
 
-@kernel(int64(*PAGES, int64, readonly(uint64), readonly(int64), readonly(uint64), int64[::1]))
+@kernel(int64(*PAGE_TYPES, int64, readonly(uint64), readonly(int64), readonly(uint64), int64[::1]))
 def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, positions):
     """Write the positions of the values that are keys. Return their number, or -1.
 
@@ -125,7 +125,7 @@ def _is_equal(address, keys, key_start, length):
 
 @kernel(
     int64(
-        *PAGES,
+        *PAGE_TYPES,
         int64,
         readonly(uint8),
         readonly(int64),
@@ -160,7 +160,7 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
                 continue
             if not _may_be_in(_sample(start, length), bitmap):
                 continue
-            hashed = hash_bytes(start, np.uint64(length), np.uint64(0))
+            hashed = hash_memory(start, np.uint64(length), np.uint64(0))
             slot = _slot(hashed, table)
             while table[slot]:
                 number = table[slot] - 1
@@ -175,7 +175,7 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
     return hits
 
 
-@kernel(int64(*PAGES, readonly(uint8), int64[::1]))
+@kernel(int64(*PAGE_TYPES, readonly(uint8), int64[::1]))
 def find_indices(addresses, sizes, counts, bases, hits_of, positions):
     """Write the positions of the dictionary indices that are hits. Return their number, or -1.
 

@@ -15,18 +15,18 @@ import xxhash
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import (
-    Chunk,
+    ColumnChunk,
     FilePages,
     FileSchema,
-    Leaf,
-    Pages,
+    PageLocations,
     ReadRanges,
     RowGroup,
+    SchemaLeaf,
 )
 from zonebloom.parquet.page_headers import walk_pages
-from zonebloom.parquet.thrift import STOP, STRUCT, Reader, Struct
+from zonebloom.parquet.thrift import STOP, STRUCT, Struct, ThriftReader
 
-MAGIC = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 TAIL_BYTES = 8
 # Read at first from the end of a file: most footers fit.
@@ -45,20 +45,20 @@ _MAX_ENCODING = 31
 _FIRST_LIST, _LONG_LIST = 0x19, 15
 _LOCATION = np.array([0x16, 0, 0x15, 0, 0x16, 0, STOP])
 # What reading a structure of the wrong shape raises.
-MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+PARSE_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 # The chunks of a row group, of its structure, number and leaves.
-ChunksOf: TypeAlias = Callable[[Struct, int, tuple[Leaf, ...]], Sequence[Chunk]]
+ChunksOf: TypeAlias = Callable[[Struct, int, tuple[SchemaLeaf, ...]], Sequence[ColumnChunk]]
 
 
-def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (MAGIC,)) -> int:
+def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (PARQUET_MAGIC,)) -> int:
     """Length of the FileMetaData, from the last 8 bytes of a file."""
     if tail[4:] == ENCRYPTED_MAGIC and ENCRYPTED_MAGIC not in magics:
         raise FragmentUnreadable("its footer is encrypted, and parquet_keys is not given")
     if len(tail) != TAIL_BYTES or tail[4:] not in magics:
         raise FragmentUnreadable("it does not end as a Parquet file does")
     length = int.from_bytes(tail[:4], "little")
-    if length > file_bytes - TAIL_BYTES - len(MAGIC):
+    if length > file_bytes - TAIL_BYTES - len(PARQUET_MAGIC):
         raise FragmentUnreadable(f"its footer claims {length} bytes, more than the file has")
     return length
 
@@ -66,7 +66,7 @@ def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (MAGIC
 def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None) -> FilePages:
     """The row groups of a file, whose chunks ``chunks_of`` tells where columns are encrypted."""
     try:
-        metadata = Reader(data).struct()
+        metadata = ThriftReader(data).read_struct()
         schema = _schema(data, metadata)
         groups = []
         first_row = 0
@@ -82,7 +82,7 @@ def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None
             groups.append(group)
             first_row += group.num_rows
         claimed = _integer(metadata, 3)
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
     if first_row != claimed:
         raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
@@ -92,14 +92,14 @@ def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None
 def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) -> FilePages:
     """Read the footer of a file, and locate pages as its offset indices say, in one request for
     all; a chunk without one is walked from page header to page header."""
-    footer = parse_footer(footer_bytes(file_bytes, read)[0], file_bytes)
+    footer = parse_footer(read_footer_bytes(file_bytes, read)[0], file_bytes)
     chunks = [chunk for group in footer.row_groups for chunk in group.chunks if chunk.index_bytes]
     first = min((chunk.index_start for chunk in chunks), default=0)
     end = max((chunk.index_start + chunk.index_bytes for chunk in chunks), default=0)
     at_once = with_pages and 0 < end - first <= _MAX_INDEX_BYTES
     indices = read([(first, end)])[0] if at_once else b""
 
-    def locate(row_group: int, leaf: int) -> Pages | None:
+    def locate(row_group: int, leaf: int) -> PageLocations | None:
         group = footer.row_groups[row_group]
         chunk = group.chunks[leaf]
         start, stop = chunk.index_start, chunk.index_start + chunk.index_bytes
@@ -118,7 +118,7 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
     if with_pages:
         for row_group, group in enumerate(pages.row_groups):
             for leaf in range(len(group.chunks)):
-                pages.pages(row_group, leaf)
+                pages.locations(row_group, leaf)
     return pages
 
 
@@ -129,20 +129,20 @@ def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:
     is_told = 8
     return (
         tail.endswith(ENCRYPTED_MAGIC)
-        or is_told in Reader(footer_bytes(file_bytes, read)[0]).struct()
+        or is_told in ThriftReader(read_footer_bytes(file_bytes, read)[0]).read_struct()
     )
 
 
 def footer_digest(file_bytes: int, read: ReadRanges) -> str:
     """XXH3-128 of a file's size and footer, which has sizes and statistics of all its chunks."""
     digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
-    for part in footer_bytes(file_bytes, read, (MAGIC, ENCRYPTED_MAGIC)):
+    for part in read_footer_bytes(file_bytes, read, (PARQUET_MAGIC, ENCRYPTED_MAGIC)):
         digest.update(part)
     return digest.hexdigest()
 
 
-def footer_bytes(
-    file_bytes: int, read: ReadRanges, magics: Sequence[bytes] = (MAGIC,)
+def read_footer_bytes(
+    file_bytes: int, read: ReadRanges, magics: Sequence[bytes] = (PARQUET_MAGIC,)
 ) -> tuple[bytes, bytes]:
     """The FileMetaData of a file and what follows it, in one request, or two for a large one."""
     if file_bytes < TAIL_BYTES:
@@ -169,7 +169,7 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
     raw: list[Struct] = metadata[2]
     elements = tuple(data[each.start : each.stop] for each in raw)
     fields: list[tuple[int, int]] = []
-    leaves: list[Leaf] = []
+    leaves: list[SchemaLeaf] = []
     field_leaves: list[range] = []
     names: list[str] = []
 
@@ -181,7 +181,7 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
         repeated = repeated or each.get(3) == 2
         children = _integer(each, 5, len(raw), default=0)
         if not children and 1 in each:
-            leaves.append(Leaf(path, field, _integer(each, 1, _MAX_TYPE), repeated))
+            leaves.append(SchemaLeaf(path, field, _integer(each, 1, _MAX_TYPE), repeated))
         at += 1
         for _ in range(children):
             at = walk(at, path, field, repeated, depth + 1)
@@ -216,13 +216,13 @@ def _schema(data: bytes, metadata: Struct) -> FileSchema:
     )
 
 
-def _plain_chunk(raw: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+def _plain_chunk(raw: Struct, leaf: SchemaLeaf, file_bytes: int) -> ColumnChunk:
     if 8 in raw or 9 in raw or 3 not in raw:
         raise FragmentUnreadable("its columns are encrypted, and parquet_keys is not given")
     return parse_chunk(raw, raw[3], leaf, file_bytes)
 
 
-def parse_chunk(raw: Struct, metadata: Struct, leaf: Leaf, file_bytes: int) -> Chunk:
+def parse_chunk(raw: Struct, metadata: Struct, leaf: SchemaLeaf, file_bytes: int) -> ColumnChunk:
     """A ColumnChunk with its ColumnMetaData."""
     if raw.get(1):
         raise FragmentUnreadable("its columns lie in another file")
@@ -240,14 +240,14 @@ def parse_chunk(raw: Struct, metadata: Struct, leaf: Leaf, file_bytes: int) -> C
         stop = start + _integer(metadata, 7)
     else:
         # Nothing is there to be read, and writers differ in where it would be.
-        start = data_start = stop = len(MAGIC)
-    if not len(MAGIC) <= start <= data_start <= stop <= max(file_bytes, len(MAGIC)):
+        start = data_start = stop = len(PARQUET_MAGIC)
+    if not len(PARQUET_MAGIC) <= start <= data_start <= stop <= max(file_bytes, len(PARQUET_MAGIC)):
         raise ValueError("a column chunk lies outside the file")
     index_bytes = _integer(raw, 5, default=0)
     index_start = _integer(raw, 4, default=0)
     if index_bytes and not 0 < index_start <= index_start + index_bytes <= file_bytes:
         raise ValueError("an offset index lies outside the file")
-    return Chunk(
+    return ColumnChunk(
         leaf.physical_type,
         _integer(metadata, 4, _MAX_ENCODING),
         tuple(encodings),
@@ -260,7 +260,7 @@ def parse_chunk(raw: Struct, metadata: Struct, leaf: Leaf, file_bytes: int) -> C
     )
 
 
-def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
+def parse_offset_index(data: bytes, chunk: ColumnChunk, num_rows: int) -> PageLocations:
     """Read an OffsetIndex, of which every byte after the list's header is one of a varint."""
     try:
         body = np.frombuffer(data, dtype=np.uint8, offset=2)
@@ -283,15 +283,15 @@ def parse_offset_index(data: bytes, chunk: Chunk, num_rows: int) -> Pages:
             or (locations[:, 1::2] & 1).any()
         ):
             raise ValueError("it is laid out in another way")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise FragmentUnreadable(f"an offset index is malformed ({error!r})") from None
     starts, sizes, first_rows = (locations[:, 1::2] >> 1).T
-    return checked_pages(starts, sizes, np.append(first_rows, num_rows), chunk)
+    return checked_locations(starts, sizes, np.append(first_rows, num_rows), chunk)
 
 
-def checked_pages(
-    starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, chunk: Chunk
-) -> Pages:
+def checked_locations(
+    starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, chunk: ColumnChunk
+) -> PageLocations:
     """Refuse page locations that cannot be: out of order, overlapping, outside their chunk."""
     holds = (
         starts.size > 0
@@ -308,4 +308,4 @@ def checked_pages(
     )
     if not holds:
         raise FragmentUnreadable("an offset index does not hold for its column chunk")
-    return Pages(starts, sizes, first_rows)
+    return PageLocations(starts, sizes, first_rows)

@@ -20,18 +20,20 @@ _HEADER_FIELDS = 12
 
 # Rows of the table of pages, which has one column for each page. `row_kernels.place_pages` sets the
 # place of a page in the file and in the bytes that were read (AT), and its rows in the row group.
-START, NUM_BYTES, AT, FIRST_ROW, NUM_ROWS = range(5)
+FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
 # `open_pages` sets the start and size of its body in the bytes that were read; the size of the
 # decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
 # the bytes that the checksum covers; the size of the levels, or -1 if they are part of the body.
-BEGIN, SIZE, PLAIN_SIZE, ENCODING, CHECKSUM, CHECKED, LEVEL_BYTES = range(5, 12)
+BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEVEL_BYTES = range(
+    5, 12
+)
 # `body_kernels.read_bodies` sets the address of the body, and changes SIZE to the decompressed
 # size. `row_kernels.read_levels` sets the number of stored values, and the position of the first
 # one.
-ADDRESS, STORED, BASE = range(12, 15)
+BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(12, 15)
 PAGE_FIELDS = 15
 # Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
-HAS_INDICES, HAS_PLAIN, HAS_OTHERS, HAS_CHECKSUM = 1, 2, 4, 8
+HAS_INDICES, HAS_PLAIN, HAS_OTHER_ENCODINGS, HAS_CHECKSUM = 1, 2, 4, 8
 MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
 
 _DEPTH = 4
@@ -47,7 +49,7 @@ MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
 
 
 @inlined
-def of_dictionary(encoding):
+def is_dictionary_encoding(encoding):
     """Return whether the values of an encoding are indices into a dictionary."""
     return (encoding == PLAIN_DICTIONARY) | (encoding == RLE_DICTIONARY)
 
@@ -191,9 +193,9 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
     if size < 0 or size > _MAX_BYTES or header[_NUM_VALUES] > _MAX_BYTES:
         return CONTRADICTORY
     page[CHECKSUM] = header[_CRC]
-    page[CHECKED] = begin
+    page[CHECKED_START] = begin
     page[LEVEL_BYTES] = 0
-    page[PLAIN_SIZE] = size
+    page[DECOMPRESSED_SIZE] = size
     if kind == _V2_PAGE:
         levels = header[_DEFINITION_BYTES]
         if levels < 0 or levels > size or levels > stop - begin:
@@ -204,7 +206,7 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
         page[LEVEL_BYTES] = levels
         begin += levels
         # A page without the field is compressed.
-        page[PLAIN_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
+        page[DECOMPRESSED_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
     elif kind == _V1_PAGE:
         if max_level:
             if header[_LEVEL_ENCODING] != _RLE:
@@ -213,19 +215,19 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
     else:
         return MISPLACED
     if codec == 0:
-        if page[PLAIN_SIZE] not in (-1, stop - begin):
+        if page[DECOMPRESSED_SIZE] not in (-1, stop - begin):
             return CONTRADICTORY
-        page[PLAIN_SIZE] = -1
-    elif not _is_size(data, begin, stop, codec, page[PLAIN_SIZE]):
+        page[DECOMPRESSED_SIZE] = -1
+    elif not _is_size(data, begin, stop, codec, page[DECOMPRESSED_SIZE]):
         return CONTRADICTORY
-    page[BEGIN] = begin
-    page[SIZE] = stop - begin
+    page[BODY_START] = begin
+    page[BODY_SIZE] = stop - begin
     encoding = header[_ENCODING]
     page[ENCODING] = encoding
     has = HAS_CHECKSUM if header[_CRC] != -1 else 0
-    if of_dictionary(encoding):
+    if is_dictionary_encoding(encoding):
         return has | HAS_INDICES
-    return has | (HAS_PLAIN if encoding == PLAIN else HAS_OTHERS)
+    return has | (HAS_PLAIN if encoding == PLAIN else HAS_OTHER_ENCODINGS)
 
 
 @kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), int64[::1]))
@@ -246,7 +248,7 @@ def open_pages(data, pages, bounds, columns, has):
         has[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             page = pages[:, i]
-            start, stop = page[AT], page[AT] + page[NUM_BYTES]
+            start, stop = page[READ_START], page[READ_START] + page[NUM_BYTES]
             if start < 0 or stop < start or stop > data.shape[0]:
                 has[column] = MISPLACED
                 break
@@ -256,8 +258,8 @@ def open_pages(data, pages, bounds, columns, has):
                 has[column] = result
                 break
             has[column] |= result
-            if codec == SNAPPY and page[PLAIN_SIZE] > 0:
-                total += page[PLAIN_SIZE]
+            if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
+                total += page[DECOMPRESSED_SIZE]
     return total
 
 
@@ -279,6 +281,6 @@ def open_dictionary(data, codec, page):
         return CONTRADICTORY
     if codec and not _is_size(data, begin, data.shape[0], codec, size):
         return CONTRADICTORY
-    page[BEGIN], page[SIZE], page[PLAIN_SIZE] = begin, header[_COMPRESSED], size
-    page[ENCODING], page[CHECKSUM], page[CHECKED] = header[_ENCODING], header[_CRC], begin
+    page[BODY_START], page[BODY_SIZE], page[DECOMPRESSED_SIZE] = begin, header[_COMPRESSED], size
+    page[ENCODING], page[CHECKSUM], page[CHECKED_START] = header[_ENCODING], header[_CRC], begin
     return header[_NUM_VALUES]

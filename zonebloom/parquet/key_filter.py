@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.parquet.filter_kernels import find_hashed
-from zonebloom.parquet.key_set import Keys
+from zonebloom.parquet.key_set import StoredKeys
 from zonebloom.parquet.leaf_type import LeafType
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.hashing import hash_array
@@ -20,7 +20,7 @@ _PROBABILITY = 0.002
 _MAX_NDV = 1 << 26
 
 
-class KeyFilter(Keys):
+class KeyFilter(StoredKeys):
     """Keys in a Bloom filter, so that a value that passes is only a candidate.
 
     Parameters

@@ -8,24 +8,24 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arrays import distinct, empty
+from zonebloom.base.arrays import allocate_array, distinct_numbers
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import find_kernels
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
-    FIXED,
+    FIXED_LEN_BYTE_ARRAY,
     INT32,
     INT96,
     LeafType,
     Undecodable,
 )
-from zonebloom.sbbf.hashing import value_type
+from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.sbbf.xxh64 import hash_offsets
 
 _NUMBERS = (4, 8)
 
 
-class Keys(ABC):
+class StoredKeys(ABC):
     """Base class of keys that are searched among the stored values of a leaf.
 
     Raises
@@ -38,7 +38,7 @@ class Keys(ABC):
     is_exact: ClassVar[bool] = True
 
     def __init__(self, leaf: LeafType):
-        kind = value_type(leaf.arrow_type)
+        kind = hashed_type(leaf.arrow_type)
         if leaf.physical_type in (BOOLEAN, INT96) or pa.types.is_decimal(kind):
             raise Undecodable
         if leaf.physical_type == INT32 and kind.bit_width < 32:
@@ -53,14 +53,14 @@ class Keys(ABC):
         counts: np.ndarray,
         bases: np.ndarray,
         *,
-        room: int,
+        capacity: int,
     ) -> np.ndarray:
         """Return the positions of the keys among the values of pages, ascending.
 
         The first four parameters are those of `find_kernels`. ``room`` is more than the number of
         values.
         """
-        positions = empty(room, np.int64)
+        positions = allocate_array(capacity, np.int64)
         hits = self._find((addresses, sizes, counts, bases, self._width), positions)
         if hits < 0:
             raise FragmentUnreadable("values of a page lie outside it")
@@ -71,7 +71,7 @@ class Keys(ABC):
         """Fill in the positions. Return their number, or -1."""
 
 
-class KeySet(Keys):
+class KeySet(StoredKeys):
     """Keys that are compared with the stored values exactly.
 
     Parameters
@@ -84,7 +84,7 @@ class KeySet(Keys):
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
         super().__init__(leaf)
-        self._is_number = leaf.width in _NUMBERS and leaf.physical_type != FIXED
+        self._is_number = leaf.width in _NUMBERS and leaf.physical_type != FIXED_LEN_BYTE_ARRAY
         if self._is_number:
             self._numbers = _numbers(leaf, forms)
             self._count = self._numbers.size
@@ -112,18 +112,18 @@ class KeySet(Keys):
                 hashes, samples = np.empty((2, self._count), dtype=np.uint64)
                 strings = self._bytes.ctypes.data, self._starts
                 hash_offsets(*strings, hashes)
-                find_kernels.samples(*strings, samples)
+                find_kernels.sample_texts(*strings, samples)
             size = (2 * self._count).bit_length()
             table = np.zeros(1 << size, dtype=np.int64)
             bitmap = np.zeros(1 << size, dtype=np.uint64)
-            find_kernels.hash_table(hashes, samples, table, bitmap)
+            find_kernels.fill_hash_table(hashes, samples, table, bitmap)
             self._table = table, bitmap
         return self._table
 
 
 def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
     """Return the distinct keys as Parquet stores integers of 4 or 8 bytes, widened to uint64."""
-    kind = value_type(leaf.arrow_type)
+    kind = hashed_type(leaf.arrow_type)
     width = kind.byte_width
     if isinstance(forms, list):
         stored = np.frombuffer(b"".join(forms), dtype=f"u{width}")
@@ -131,7 +131,7 @@ def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
         stored = np.frombuffer(forms.buffers()[1] or b"", dtype=f"u{width}")
         stored = stored[forms.offset :][: len(forms)]
     stored = stored.astype(np.uint64)
-    return stored if stored.size == 1 else distinct(stored)
+    return stored if stored.size == 1 else distinct_numbers(stored)
 
 
 def _spans(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -13,12 +13,12 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.file_layout import FileSchema
 from zonebloom.parquet.leaf_type import LeafType, Undecodable, leaf_at
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Or, Predicate, walk
-from zonebloom.values.literal import Unanswerable, integers_within
-from zonebloom.values.probe import forms_of
+from zonebloom.values.literal import Unanswerable, integers_in_range
+from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
 
 if TYPE_CHECKING:
-    from zonebloom.parquet.key_set import Keys
+    from zonebloom.parquet.key_set import StoredKeys
 
 # More keys than this are taken from their array as a whole, instead of one by one.
 _MAX_SINGLE_KEYS = 64
@@ -30,7 +30,7 @@ _MAX_IN_SET = 1 << 14
 Find = Callable[[Equals | IsIn | IsNull, RowRanges], tuple[np.ndarray, bool] | None]
 
 
-def finds_keys(predicate: Predicate, file: FileSchema, schema: pa.Schema) -> bool:
+def is_key_search(predicate: Predicate, file: FileSchema, schema: pa.Schema) -> bool:
     """Return whether a search for keys answers the whole predicate in a file.
 
     ``schema`` is the schema of the dataset.
@@ -49,7 +49,7 @@ class KeyTests:
 
     def __init__(self, predicate: Predicate):
         self._predicate = predicate
-        self._keys: dict[tuple[int, LeafType], Keys | None] = {}
+        self._keys: dict[tuple[int, LeafType], StoredKeys | None] = {}
         # All threads ask for the keys at the same time, but a set of a million is built only once.
         self._lock = Lock()
 
@@ -57,7 +57,7 @@ class KeyTests:
         """Return the rows for which the predicate may be true, and whether it is true for all."""
         return _narrow(self._predicate, rows, find)
 
-    def keys(self, node: Equals | IsIn | IsNull, leaf: LeafType) -> Keys | None:
+    def keys(self, node: Equals | IsIn | IsNull, leaf: LeafType) -> StoredKeys | None:
         """Return the keys of a node as a leaf stores them, or None if that is not exact."""
         node_and_leaf = id(node), leaf
         with self._lock:
@@ -70,7 +70,7 @@ class KeyTests:
             return self._keys[node_and_leaf]
 
 
-def _make_keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> Keys:
+def _make_keys(leaf: LeafType, forms: list[bytes] | pa.Array) -> StoredKeys:
     # These are imported late, because they load Numba.
     if isinstance(forms, pa.Array) and len(forms) > _MAX_IN_SET:
         from zonebloom.parquet.key_filter import KeyFilter
@@ -86,11 +86,11 @@ def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[byt
     if isinstance(node, IsNull):
         return []
     if isinstance(node, Equals):
-        return forms_of(column, node.value)
+        return byte_forms(column, node.value)
     values = node.values
     if len(values) > _MAX_SINGLE_KEYS:
         if family(values.type) == family(column) == "integer":
-            values = integers_within(values, column)
+            values = integers_in_range(values, column)
         kind = family(column)
         if family(values.type) == kind and kind in ("text", "bytes"):
             return values
@@ -99,7 +99,7 @@ def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[byt
         if len(values) > _MAX_IN_SET:
             # Converting them one by one would take longer than decoding all rows.
             raise Undecodable
-    return [form for value in values for form in forms_of(column, value)]
+    return [form for value in values for form in byte_forms(column, value)]
 
 
 def _narrow(node: Predicate, rows: RowRanges, find: Find) -> tuple[RowRanges, bool]:

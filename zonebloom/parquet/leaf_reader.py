@@ -12,11 +12,11 @@ import pyarrow as pa
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels
-from zonebloom.parquet.dictionaries import DICTIONARIES, Dictionary
-from zonebloom.parquet.key_set import Keys
+from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary
+from zonebloom.parquet.key_set import StoredKeys
 from zonebloom.parquet.leaf_type import LeafChunk, LeafType, Undecodable
 from zonebloom.parquet.opened_pages import OpenedPages
-from zonebloom.storage.random_access import FragmentFile, read_near
+from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
 # Row groups are read side by side, on a core each.
 _MOST_FOUND = 16
@@ -44,23 +44,25 @@ class PageTable:
         first_rows = np.concatenate([each.first_rows[:-1] for each in pages])
         self.rows = np.stack([first_rows, np.concatenate([each.first_rows[1:] for each in pages])])
         self.bounds = np.cumsum([0, *(each.starts.size for each in pages)])
-        self.kinds = np.array([[c.leaf.max_level, c.chunk.codec] for c in columns], np.int64)
+        self.levels_and_codecs = np.array(
+            [[c.leaf.max_level, c.chunk.codec] for c in columns], np.int64
+        )
         self._parts: dict[tuple[int, ...], PageTable] = {}
 
-    def pages_with(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_pages(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of the pages that hold a row of some ranges, and where those of a leaf begin."""
         numbers = np.empty(self.starts.size, dtype=np.int64)
         bounds = np.empty_like(self.bounds)
-        count = row_kernels.pages_with(self.rows, self.bounds, starts, stops, numbers, bounds)
+        count = row_kernels.find_pages(self.rows, self.bounds, starts, stops, numbers, bounds)
         return numbers[:count], bounds
 
-    def placed(self, numbers: np.ndarray) -> PlacedPages:
+    def place_pages(self, numbers: np.ndarray) -> PlacedPages:
         """Where some of the pages lie, and what rows they have."""
         pages = np.empty((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
         place = self.starts, self.sizes, self.rows, numbers, pages
         return PlacedPages(pages, *row_kernels.place_pages(*place))
 
-    def part(self, numbers: tuple[int, ...]) -> PageTable:
+    def subset(self, numbers: tuple[int, ...]) -> PageTable:
         """Some of the leaves."""
         if len(numbers) == len(self.columns):
             return self
@@ -77,7 +79,9 @@ class LeafReader:
         # Rows that hold keys and their values, by chunk and what it is read as.
         self._found: OrderedDict[tuple[int, LeafType], tuple[np.ndarray, pa.Array]] = OrderedDict()
 
-    def find(self, table: PageTable, keys: Keys, nulls: bool, rows: RowRanges) -> np.ndarray:
+    def find_rows(
+        self, table: PageTable, keys: StoredKeys, nulls: bool, rows: RowRanges
+    ) -> np.ndarray:
         """Those of some rows that hold one of the keys, or null, in a leaf; ascending.
 
         Raises
@@ -90,14 +94,14 @@ class LeafReader:
 
         def hits_of_dictionary() -> np.ndarray:
             if not of_dictionary:
-                of_dictionary.append(self._dictionary(column).hits(keys))
+                of_dictionary.append(self._dictionary(column).find_keys(keys))
             return of_dictionary[0]
 
         hits, values = [], []
-        numbers, _ = table.pages_with(rows.starts, rows.stops)
+        numbers, _ = table.find_pages(rows.starts, rows.stops)
         for placed in self._batches(table, numbers):
             opened = self._opened(table, placed, np.array([0, placed.pages.shape[1]]))
-            part = opened.find(keys, nulls, hits_of_dictionary)
+            part = opened.find_rows(keys, nulls, hits_of_dictionary)
             part = part[: row_kernels.rows_within(rows.starts, rows.stops, part)]
             if part.size:
                 hits.append(part)
@@ -131,9 +135,9 @@ class LeafReader:
         self, table: PageTable, columns: Sequence[int], ranges: RowRanges, rows: np.ndarray
     ) -> list[pa.Array | None]:
         """Return the values of some leaves at some rows, with None for undecodable leaves."""
-        part = table.part(tuple(columns))
-        numbers, bounds = part.pages_with(ranges.starts, ranges.stops)
-        placed = part.placed(numbers)
+        part = table.subset(tuple(columns))
+        numbers, bounds = part.find_pages(ranges.starts, ranges.stops)
+        placed = part.place_pages(numbers)
         try:
             if self._is_small(placed):
                 return list(self._opened(part, placed, bounds).take(rows))
@@ -167,20 +171,22 @@ class LeafReader:
 
     def _batches(self, table: PageTable, numbers: np.ndarray) -> Iterator[PlacedPages]:
         """The pages of a leaf, some at a time."""
-        placed = table.placed(numbers)
+        placed = table.place_pages(numbers)
         if self._is_small(placed):
             yield placed
             return
-        batch = placed.pages[header_kernels.AT] // _BATCH_BYTES
+        batch = placed.pages[header_kernels.READ_START] // _BATCH_BYTES
         for part in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
-            yield table.placed(part)
+            yield table.place_pages(part)
 
     def _opened(self, table: PageTable, placed: PlacedPages, bounds: np.ndarray) -> OpenedPages:
         """Some pages of each leaf."""
         pages, num_bytes, num_rows = placed
-        data = self._read(pages[header_kernels.START], pages[header_kernels.NUM_BYTES], num_bytes)
+        data = self._read(
+            pages[header_kernels.FILE_START], pages[header_kernels.NUM_BYTES], num_bytes
+        )
         place = data, pages, num_rows, bounds
-        return OpenedPages(table.columns, table.kinds, *place, self._dictionary)
+        return OpenedPages(table.columns, table.levels_and_codecs, *place, self._dictionary)
 
     def _dictionary(self, column: LeafChunk) -> Dictionary:
         """The dictionary of a chunk: it can have one that not all of its pages use."""
@@ -197,7 +203,7 @@ class LeafReader:
         key = None
         if identity.inode or identity.tag:
             key = self._file.path, identity, start, stop, column.chunk.codec, column.leaf
-        return DICTIONARIES.get(key, read)
+        return DICTIONARY_CACHE.get(key, read)
 
     def _read(self, starts: np.ndarray, sizes: np.ndarray, num_bytes: int) -> np.ndarray:
         """Pieces of the file one after another, uint8."""
@@ -208,7 +214,7 @@ class LeafReader:
                 raise FragmentUnreadable("it ends before pages that it is said to have")
             return data
         spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
-        pieces = read_near(self._file.read, spans, self._file.coalesce)
+        pieces = read_merged_ranges(self._file.read, spans, self._file.coalesce)
         return np.frombuffer(b"".join(pieces), dtype=np.uint8)
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.parquet.file_layout import Chunk, FileSchema, Leaf, Pages
+from zonebloom.parquet.file_layout import ColumnChunk, FileSchema, PageLocations, SchemaLeaf
 from zonebloom.parquet.synthetic_file import synthetic_file
 from zonebloom.predicates.ast import ColumnPath
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = range(8)
+BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY = range(8)
 _PHYSICAL_TYPES = (
     "BOOLEAN",
     "INT32",
@@ -72,12 +72,12 @@ class LeafChunk(NamedTuple):
     """A column chunk of a flat leaf, and where its pages lie."""
 
     leaf: LeafType
-    chunk: Chunk
-    pages: Pages
+    chunk: ColumnChunk
+    pages: PageLocations
 
 
 def _leaf_type(
-    leaf: Leaf, described: pq.ColumnSchema, read_as: pa.Schema, stored_as: pa.Schema
+    leaf: SchemaLeaf, described: pq.ColumnSchema, read_as: pa.Schema, stored_as: pa.Schema
 ) -> LeafType | None:
     """Return how kernels decode a leaf, or None if pyarrow has to decode it."""
     wanted = _type_at(read_as, leaf.field, leaf.path)
@@ -85,8 +85,12 @@ def _leaf_type(
         return None
     stored = _type_at(stored_as, leaf.field, leaf.path)
     physical_type = _PHYSICAL_TYPES.index(described.physical_type)
-    width = described.length if physical_type == FIXED else _WIDTHS.get(physical_type, 0)
-    if stored is None or not _is_decodable(_plain(wanted), stored, physical_type, width):
+    width = (
+        described.length if physical_type == FIXED_LEN_BYTE_ARRAY else _WIDTHS.get(physical_type, 0)
+    )
+    if stored is None or not _is_decodable(
+        _type_without_views(wanted), stored, physical_type, width
+    ):
         return None
     return LeafType(wanted, physical_type, width, described.max_definition_level)
 
@@ -103,7 +107,7 @@ def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | N
 
 
 @lru_cache(maxsize=256)
-def schema_leaves(schema: FileSchema) -> list[LeafType | None]:
+def leaf_types(schema: FileSchema) -> list[LeafType | None]:
     """Return how kernels decode each leaf of a file, with None for leaves that pyarrow decodes."""
     import pyarrow.parquet as pq
 
@@ -136,13 +140,13 @@ def _leaves_by_path(schema: FileSchema) -> dict[ColumnPath, int]:
 def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
     """A column that kernels decode as a dataset of a schema has it: its number, and the leaf."""
     number, field = _leaves_by_path(file).get(path), schema.get_field_index(path[0])
-    leaf = None if number is None else schema_leaves(file)[number]
+    leaf = None if number is None else leaf_types(file)[number]
     if number is None or leaf is None or field < 0:
         return None
     return (number, leaf) if leaf.arrow_type == _type_at(schema, field, path) else None
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _type_without_views(kind: pa.DataType) -> pa.DataType:
     """The type values are decoded as, to be brought to another."""
     return _VIEWS.get(kind, kind)
 
@@ -158,7 +162,7 @@ def _is_decodable(
         return arrow_type in _TEXTS
     if arrow_type != stored or pa.types.is_null(arrow_type):
         return False
-    if physical_type == FIXED and not width:
+    if physical_type == FIXED_LEN_BYTE_ARRAY and not width:
         # A width of 0 is that of texts.
         return False
     if pa.types.is_decimal(arrow_type):
@@ -171,12 +175,12 @@ def _is_decodable(
     return bits == 8 * width or (physical_type == INT32 and bits < 32)
 
 
-def fixed_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
     """An array of values of one width, null where they are not valid."""
     values = data.reshape(-1, leaf.width)
-    kind = _plain(leaf.arrow_type)
+    kind = _type_without_views(leaf.arrow_type)
     if pa.types.is_decimal(kind):
-        if leaf.physical_type == FIXED:
+        if leaf.physical_type == FIXED_LEN_BYTE_ARRAY:
             # The one type of Parquet whose bytes begin with the highest.
             values = values[:, ::-1]
         data = np.empty((len(values), kind.bit_width // 8), dtype=np.uint8)
@@ -197,7 +201,7 @@ def text_array(
     leaf: LeafType, offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None
 ) -> pa.Array:
     """An array of values of any length, null where they are not valid."""
-    kind = _plain(leaf.arrow_type)
+    kind = _type_without_views(leaf.arrow_type)
     if kind in _LARGE_TEXTS:
         offsets = offsets.astype(np.int64)
     buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]

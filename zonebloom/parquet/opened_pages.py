@@ -18,23 +18,29 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import decompression_kernels as body_kernels
 from zonebloom.parquet import find_kernels, header_kernels, row_kernels, take_kernels
-from zonebloom.parquet.codecs import decompressor, refusal, verify
+from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.header_kernels import ADDRESS, BASE, ENCODING, SIZE, STORED
-from zonebloom.parquet.key_set import Keys
+from zonebloom.parquet.header_kernels import (
+    BODY_ADDRESS,
+    BODY_SIZE,
+    ENCODING,
+    FIRST_POSITION,
+    NUM_STORED,
+)
+from zonebloom.parquet.key_set import StoredKeys
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     MAX_INT32,
     SNAPPY,
     LeafChunk,
     Undecodable,
-    fixed_array,
+    fixed_width_array,
     text_array,
 )
 
-_HAS_NO_INDICES = header_kernels.HAS_PLAIN | header_kernels.HAS_OTHERS
+_HAS_NO_INDICES = header_kernels.HAS_PLAIN | header_kernels.HAS_OTHER_ENCODINGS
 # What `find_kernels` take of pages.
-_FIELDS = ADDRESS, SIZE, STORED, BASE
+_FIELDS = BODY_ADDRESS, BODY_SIZE, NUM_STORED, FIRST_POSITION
 _NO_DICTIONARY = 0, 0, 0
 # What Arrow wants the values of a column to begin at a multiple of.
 _ALIGNED = 64
@@ -85,7 +91,7 @@ class OpenedPages:
         _refuse(self._has)
         if any(flag & header_kernels.HAS_CHECKSUM for flag in self._has):
             for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
-                verify(data, page)
+                verify_checksum(data, page)
         # Arrow's pool gives memory that was used before: fresh pages cost more than what is done.
         plain = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
         # What keeps the bytes of pages in memory.
@@ -104,14 +110,16 @@ class OpenedPages:
         self._levels: list[int] = levels.tolist()
         for number, column in enumerate(columns):
             is_boolean = column.leaf.physical_type == BOOLEAN
-            if is_boolean or self._has[number] & header_kernels.HAS_OTHERS:
+            if is_boolean or self._has[number] & header_kernels.HAS_OTHER_ENCODINGS:
                 self._bring_to_plain(column, self._of(number))
 
     def _of(self, number: int) -> np.ndarray:
         """The pages of a column."""
         return self._pages[:, self._edges[number] : self._edges[number + 1]]
 
-    def find(self, keys: Keys, nulls: bool, hits: Callable[[], np.ndarray]) -> np.ndarray:
+    def find_rows(
+        self, keys: StoredKeys, nulls: bool, hits: Callable[[], np.ndarray]
+    ) -> np.ndarray:
         """Rows of the row group that hold one of some keys, or null, ascending.
 
         Of the one column that there is; ``hits`` are of its dictionary.
@@ -126,13 +134,13 @@ class OpenedPages:
                 some = np.ascontiguousarray(pages[:, _by_dictionary(pages) == are_indices])
             if nulls:
                 width = self._columns[0].leaf.width
-                _checked(take_kernels.have_values(some, width, are_indices))
+                _checked(take_kernels.check_values(some, width, are_indices))
             places = [some[field] for field in _FIELDS]
             room = self._present.size + 1
             parts.append(
                 _find_indices(hits(), places, room)
                 if are_indices
-                else keys.find(*places, room=room)
+                else keys.find(*places, capacity=room)
             )
         rows = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
         if self._levels[0] < 0 or not (rows.size or nulls):
@@ -148,7 +156,7 @@ class OpenedPages:
             if self._has[number] & header_kernels.HAS_INDICES:
                 dictionary = self._dictionary(column)
                 self._buffers.append(dictionary)
-                place = dictionary.place
+                place = dictionary.kernel_args
             target = num_fixed if width else num_texts
             leaves.append((width, self._levels[number], target, *place))
             num_fixed += -(-width * rows.size // _ALIGNED) * _ALIGNED
@@ -158,7 +166,7 @@ class OpenedPages:
         starts = np.empty((num_texts, rows.size), dtype=np.uint64)
         lengths = np.empty((num_texts, rows.size), dtype=np.int64)
         place = self._pages, self._bounds, np.array(leaves, dtype=np.int64), self._present
-        num_bytes = _checked(take_kernels.take(*place, rows, valid, out, starts, lengths))
+        num_bytes = _checked(take_kernels.take_values(*place, rows, valid, out, starts, lengths))
         if num_bytes > MAX_INT32:
             raise Undecodable
         texts = np.empty(num_bytes, dtype=np.uint8)
@@ -171,7 +179,7 @@ class OpenedPages:
             are_valid = None if self._levels[number] < 0 else valid[number]
             if column.leaf.width:
                 data = out[target : target + column.leaf.width * rows.size]
-                arrays.append(fixed_array(column.leaf, data, are_valid))
+                arrays.append(fixed_width_array(column.leaf, data, are_valid))
             else:
                 stop = begin + int(offsets[target, -1])
                 arrays.append(
@@ -183,15 +191,17 @@ class OpenedPages:
     def _decompress(self, codec: int, data: np.ndarray, pages: np.ndarray) -> None:
         """Decompress pages of a codec that has no kernel."""
         decompress, compressed = decompressor(codec), data.data
-        begins, sizes, plain_sizes = pages[header_kernels.BEGIN : header_kernels.ENCODING].tolist()
+        begins, sizes, plain_sizes = pages[
+            header_kernels.BODY_START : header_kernels.ENCODING
+        ].tolist()
         for page, plain_size in enumerate(plain_sizes):
             if plain_size == 0:
-                pages[SIZE, page] = 0
+                pages[BODY_SIZE, page] = 0
             elif plain_size > 0:
                 begin = begins[page]
                 body = decompress(compressed[begin : begin + sizes[page]], plain_size)
                 self._buffers.append(body)
-                pages[ADDRESS, page], pages[SIZE, page] = body.address, body.size
+                pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = body.address, body.size
 
     def _bring_to_plain(self, column: LeafChunk, pages: np.ndarray) -> None:
         """Have values as PLAIN has them, booleans a byte each."""
@@ -203,17 +213,17 @@ class OpenedPages:
         for page in range(pages.shape[1]):
             if as_they_are[page] and not is_boolean:
                 continue
-            address, size, count = pages[[ADDRESS, SIZE, STORED], page].tolist()
+            address, size, count = pages[[BODY_ADDRESS, BODY_SIZE, NUM_STORED], page].tolist()
             body = np.frombuffer(pa.foreign_buffer(address, size, self._buffers), dtype=np.uint8)
             plain = to_plain(column.leaf, int(pages[ENCODING, page]), body, count)
             self._buffers.append(plain)
-            pages[ADDRESS, page], pages[SIZE, page] = plain.ctypes.data, plain.size
+            pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = plain.ctypes.data, plain.size
             pages[ENCODING, page] = header_kernels.PLAIN
 
 
 def _by_dictionary(pages: np.ndarray) -> np.ndarray:
     """Which pages hold indices."""
-    return header_kernels.of_dictionary.py_func(pages[ENCODING])
+    return header_kernels.is_dictionary_encoding.py_func(pages[ENCODING])
 
 
 def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], room: int) -> np.ndarray:
@@ -228,7 +238,7 @@ def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], room: int) -> n
 
 def _refuse(flags: Sequence[int]) -> None:
     """Raise what pages are refused for; what is damaged first."""
-    errors = [refusal(flag) for flag in flags if flag < 0]
+    errors = [error_for_code(flag) for flag in flags if flag < 0]
     for error in errors:
         if isinstance(error, FragmentUnreadable):
             raise error

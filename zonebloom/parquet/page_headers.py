@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.file_layout import Chunk, Pages, ReadRanges
-from zonebloom.parquet.thrift import MalformedThrift, Reader
+from zonebloom.parquet.file_layout import ColumnChunk, PageLocations, ReadRanges
+from zonebloom.parquet.thrift import MalformedThrift, ThriftReader
 
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 _DICTIONARY_ENCODINGS = frozenset((2, 8))
@@ -29,7 +29,7 @@ Bytes = bytes | memoryview
 
 
 class PageHeader(NamedTuple):
-    kind: int
+    page_type: int
     size: int  # bytes of the page, header included
     num_values: int  # nulls and repetitions included; 0 for pages without values
     num_rows: int | None  # as headers of version 2 say it
@@ -37,11 +37,11 @@ class PageHeader(NamedTuple):
 
     @property
     def is_data(self) -> bool:
-        return self.kind in (DATA_PAGE, DATA_PAGE_V2)
+        return self.page_type in (DATA_PAGE, DATA_PAGE_V2)
 
 
-def page_header(page: Bytes) -> PageHeader:
-    header = Reader(page).struct()
+def parse_page_header(page: Bytes) -> PageHeader:
+    header = ThriftReader(page).read_struct()
     kind, size = _size(header, 1), _size(header, 3)
     total = header.stop + size
     _size(header, 2)
@@ -69,9 +69,9 @@ def _size(fields: dict[int, Any], number: int) -> int:
     return value
 
 
-def data_page(page: Bytes, num_rows: int, repeated: bool) -> PageHeader:
+def checked_data_page(page: Bytes, num_rows: int, repeated: bool) -> PageHeader:
     """The header of a data page, held against its location."""
-    header = page_header(page)
+    header = parse_page_header(page)
     rows = header.num_rows if repeated else header.num_values
     if not header.is_data or header.size != len(page):
         raise FragmentUnreadable("a page location does not lead to a data page")
@@ -82,19 +82,19 @@ def data_page(page: Bytes, num_rows: int, repeated: bool) -> PageHeader:
     return header
 
 
-def check_dictionary(page: Bytes) -> None:
+def check_dictionary_page(page: Bytes) -> None:
     """Refuse bytes that are not one dictionary page."""
-    header = page_header(page)
-    if header.kind != DICTIONARY_PAGE or header.size != len(page):
+    header = parse_page_header(page)
+    if header.page_type != DICTIONARY_PAGE or header.size != len(page):
         raise FragmentUnreadable("a dictionary page is not where it is said to be")
 
 
 def walk_pages(
     read: ReadRanges,
-    chunk: Chunk,
+    chunk: ColumnChunk,
     num_rows: int,
     header_at: Callable[[int], PageHeader] | None = None,
-) -> Pages | None:
+) -> PageLocations | None:
     """Find the pages of a chunk by its page headers, which ``header_at`` reads where they are
     encrypted; None for version 1 ones of columns with repeated values, whose pages may begin inside
     a row."""
@@ -115,10 +115,12 @@ def walk_pages(
         raise FragmentUnreadable(f"pages have {first_rows[-1]} rows, their row group {num_rows}")
     if not starts:
         return None
-    return Pages(*(np.array(each, dtype=np.int64) for each in (starts, sizes, first_rows)))
+    return PageLocations(*(np.array(each, dtype=np.int64) for each in (starts, sizes, first_rows)))
 
 
-def whole_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -> list[memoryview]:
+def split_whole_chunk(
+    data: memoryview, chunk: ColumnChunk, num_rows: int, repeated: bool
+) -> list[memoryview]:
     """A chunk to be decoded whole, in pieces without the empty data pages that pyarrow writes at
     times and reads as the end of a chunk."""
     if num_rows > chunk.num_values or (num_rows != chunk.num_values and not repeated):
@@ -127,7 +129,7 @@ def whole_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -
     rows_known = True
     pieces: list[memoryview] = []
     begun = 0
-    for at, header in _headers(chunk, lambda at: page_header(data[at - chunk.start :])):
+    for at, header in _headers(chunk, lambda at: parse_page_header(data[at - chunk.start :])):
         if not header.is_data:
             continue
         rows += header.num_rows or 0
@@ -141,7 +143,7 @@ def whole_chunk(data: memoryview, chunk: Chunk, num_rows: int, repeated: bool) -
 
 
 def _headers(
-    chunk: Chunk, header_at: Callable[[int], PageHeader]
+    chunk: ColumnChunk, header_at: Callable[[int], PageHeader]
 ) -> Iterator[tuple[int, PageHeader]]:
     """Where each page begins and its header, up to the chunk's last value."""
     at, seen = chunk.start, 0
@@ -158,17 +160,17 @@ def _headers(
         raise FragmentUnreadable(f"pages have {seen} values, their chunk {chunk.num_values}")
 
 
-def _header_reader(read: ReadRanges, chunk: Chunk) -> Callable[[int], PageHeader]:
+def _header_reader(read: ReadRanges, chunk: ColumnChunk) -> Callable[[int], PageHeader]:
     if chunk.stop - chunk.start <= _WHOLE_BYTES:
         whole = memoryview(read([(chunk.start, chunk.stop)])[0])
-        return lambda at: page_header(whole[at - chunk.start :])
+        return lambda at: parse_page_header(whole[at - chunk.start :])
 
     def header_at(at: int) -> PageHeader:
         for size in _HEADER_BYTES:
             stop = min(at + size, chunk.stop)
             (data,) = read([(at, stop)])
             try:
-                return page_header(data)
+                return parse_page_header(data)
             except MalformedThrift:
                 # The header may go on; unless there was more to read, it is malformed.
                 if stop == chunk.stop or size == _HEADER_BYTES[-1]:

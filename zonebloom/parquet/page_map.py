@@ -19,14 +19,20 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.arrays import to_numpy
-from zonebloom.base.version import require_known, stamped
+from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
-from zonebloom.parquet.file_layout import Chunk, FilePages, FileSchema, Pages, RowGroup
-from zonebloom.parquet.footer import checked_pages, parse_footer
+from zonebloom.parquet.file_layout import (
+    ColumnChunk,
+    FilePages,
+    FileSchema,
+    PageLocations,
+    RowGroup,
+)
+from zonebloom.parquet.footer import checked_locations, parse_footer
 from zonebloom.parquet.synthetic_file import file_metadata, metadata_ends
-from zonebloom.storage.ipc_layout import open_as_it_lies
+from zonebloom.storage.ipc_layout import open_uncompressed
 
-SCHEMA = pa.schema(
+PAGE_MAP_SCHEMA = pa.schema(
     [
         pa.field("fragment_id", pa.uint64(), nullable=False),
         pa.field("head", pa.dictionary(pa.int32(), pa.binary()), nullable=False),
@@ -41,15 +47,15 @@ SCHEMA = pa.schema(
 _CHUNK_INTS = 8
 
 
-def map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
+def page_map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
     """The rows of the map for one file, one for each row group."""
     head = _file_head(pages.schema)
     rows: list[dict[str, object]] = []
     for number, group in enumerate(pages.row_groups):
         chunks: list[int] = []
-        found: list[Pages] = []
+        found: list[PageLocations] = []
         for leaf, chunk in enumerate(group.chunks):
-            located = pages.pages(number, leaf)
+            located = pages.locations(number, leaf)
             if located is not None:
                 found.append(located)
             bits = sum(1 << encoding for encoding in set(chunk.encodings))
@@ -74,20 +80,20 @@ def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
-def page_map_file(rows: Sequence[dict[str, object]]) -> pa.Buffer:
+def encode_page_map(rows: Sequence[dict[str, object]]) -> pa.Buffer:
     """The bytes of ``pages.arrow``."""
-    return _written(pa.Table.from_pylist(rows, schema=SCHEMA))
+    return _written(pa.Table.from_pylist(rows, schema=PAGE_MAP_SCHEMA))
 
 
-def merged_page_map(tables: Sequence[pa.Table]) -> pa.Buffer:
+def merge_page_maps(tables: Sequence[pa.Table]) -> pa.Buffer:
     """The bytes of one ``pages.arrow`` with the rows of several."""
     return _written(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
 
 
 def _written(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, stamped(SCHEMA)) as writer:
-        writer.write_table(table.cast(stamped(SCHEMA)))
+    with pa.ipc.new_file(sink, with_format_version(PAGE_MAP_SCHEMA)) as writer:
+        writer.write_table(table.cast(with_format_version(PAGE_MAP_SCHEMA)))
     return sink.getvalue()
 
 
@@ -96,9 +102,9 @@ class PageMap:
 
     def __init__(self, buffer: pa.Buffer, where: str):
         try:
-            reader = open_as_it_lies(buffer)
-            require_known(reader.schema)
-            if not reader.schema.equals(SCHEMA):
+            reader = open_uncompressed(buffer)
+            require_known_format(reader.schema)
+            if not reader.schema.equals(PAGE_MAP_SCHEMA):
                 raise ValueError("it has other columns")
             self.table = reader.read_all()
             if self.table["fragment_id"].num_chunks > 1:
@@ -113,7 +119,7 @@ class PageMap:
             self._rows.setdefault(fragment_id, []).append(row)
         self._files: dict[tuple[int, int], FilePages] = {}
 
-    def file(self, fragment_id: int, file_bytes: int, num_rows: int) -> FilePages | None:
+    def file_pages(self, fragment_id: int, file_bytes: int, num_rows: int) -> FilePages | None:
         """The pages of one fragment's file, None when the map does not have it."""
         key = (fragment_id, file_bytes)
         if fragment_id in self._rows and key not in self._files:
@@ -146,7 +152,7 @@ def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePage
         ends.append(np.cumsum(described[:, 7]))
         first_row += num_rows
 
-    def locate(row_group: int, leaf: int) -> Pages | None:
+    def locate(row_group: int, leaf: int) -> PageLocations | None:
         count, row = int(counts[row_group][leaf]), rows[row_group]
         if not count:
             return None
@@ -156,7 +162,7 @@ def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePage
             for name in ("starts", "sizes", "first_rows")
         )
         group = groups[row_group]
-        return checked_pages(
+        return checked_locations(
             starts, sizes, np.append(first_rows, group.num_rows), group.chunks[leaf]
         )
 
@@ -175,13 +181,15 @@ def _numbers(lists: tuple[np.ndarray, np.ndarray], row: int) -> np.ndarray:
     return values[offsets[row] : offsets[row + 1]]
 
 
-def _chunks(described: np.ndarray, file_bytes: int) -> tuple[Chunk, ...]:
+def _chunks(described: np.ndarray, file_bytes: int) -> tuple[ColumnChunk, ...]:
     chunks = []
     for kind, codec, bits, num_values, start, data_start, stop, _ in described.tolist():
         if not (0 <= start <= data_start <= stop <= file_bytes and num_values >= 0):
             raise ValueError("a column chunk lies outside the file")
         encodings = tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
-        chunks.append(Chunk(kind, codec, encodings, num_values, start, stop, data_start, 0, 0))
+        chunks.append(
+            ColumnChunk(kind, codec, encodings, num_values, start, stop, data_start, 0, 0)
+        )
     return tuple(chunks)
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.parquet.thrift import Struct
-from zonebloom.sbbf.hashing import value_type
+from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.values.literal import Literal, to_stored
 from zonebloom.values.probe import hash_bytes, probe, probe_many
-from zonebloom.values.types import widens
+from zonebloom.values.types import is_lossless_cast
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -43,36 +43,36 @@ class PhysicalLeaf:
     arrow_type: pa.DataType | None
     # Whose bytes are those hashed (for decimals in a FIXED_LEN_BYTE_ARRAY: whose value is the one
     # hashed, big-endian); None as above.
-    stored: pa.DataType | None
+    stored_type: pa.DataType | None
     physical_type: str
     length: int  # bytes of a FIXED_LEN_BYTE_ARRAY
 
     def hashes(self, wanted: pa.DataType, values: pa.Scalar | pa.Array) -> np.ndarray | None:
         """Hashes under which values were inserted; None when every row may be equal to one."""
-        if self.arrow_type is None or self.stored is None:
+        if self.arrow_type is None or self.stored_type is None:
             return None
         # Values may change on their way from the file's type to the dataset's.
-        if not widens(self.arrow_type, wanted):
+        if not is_lossless_cast(self.arrow_type, wanted):
             return None
         probes = probe if isinstance(values, pa.Scalar) else probe_many
         # A literal must be exact both as what the dataset shows and as what the file stores.
         shown = probes(wanted, values)  # pyright: ignore[reportArgumentType]
-        if shown.maybe is not None or not shown.hashes.size:
-            return None if shown.maybe is not None else shown.hashes
-        found = probes(self.stored, values)  # pyright: ignore[reportArgumentType]
-        if found.maybe is not None:
+        if shown.unusable_reason is not None or not shown.hashes.size:
+            return None if shown.unusable_reason is not None else shown.hashes
+        found = probes(self.stored_type, values)  # pyright: ignore[reportArgumentType]
+        if found.unusable_reason is not None:
             return None
-        if pa.types.is_decimal(self.stored) and self.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        if pa.types.is_decimal(self.stored_type) and self.physical_type == "FIXED_LEN_BYTE_ARRAY":
             values = [values] if isinstance(values, pa.Scalar) else values
-            return self._decimal_hashes(values, self.stored)
+            return self._decimal_hashes(values, self.stored_type)
         return found.hashes
 
     def _decimal_hashes(self, values: Any, stored: pa.DataType) -> np.ndarray | None:
         hashes = set()
         for value in values:
-            literal = Literal.of(value)
+            literal = Literal.from_scalar(value)
             found = None if literal is None else to_stored(literal, stored)
-            if found is not None and found.exact:
+            if found is not None and found.is_exact:
                 try:
                     hashes.add(hash_bytes(found.value.to_bytes(self.length, "big", signed=True)))
                 except OverflowError:
@@ -80,7 +80,7 @@ class PhysicalLeaf:
         return np.array(sorted(hashes), dtype=np.uint64)
 
 
-def leaves_of(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
+def physical_leaves(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
     """The leaf columns in the order of their chunks; under a list or map values have no row of
     their own, so such a leaf has no stored type."""
     schema = metadata.schema
@@ -96,7 +96,7 @@ def leaves_of(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
         else:
             if column.path != ".".join(path):
                 raise ValueError(f"column {column.path!r} is {'.'.join(path)!r} in Arrow")
-            arrow_type = value_type(arrow_type)
+            arrow_type = hashed_type(arrow_type)
             stored = _stored_type(column, arrow_type)
         made.append(
             PhysicalLeaf(number, path, arrow_type, stored, column.physical_type, column.length)
@@ -109,7 +109,7 @@ def _walk(
 ) -> Iterator[tuple[tuple[str, ...], pa.DataType | None]]:
     """Path and Arrow type of each leaf; no type for one inside a list or map."""
     for field in fields:
-        path, kind = (*parents, field.name), value_type(field.type)
+        path, kind = (*parents, field.name), hashed_type(field.type)
         if pa.types.is_struct(kind):
             yield from _walk(_children(kind), path)
         elif pa.types.is_nested(kind):
@@ -127,7 +127,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 def _stored_type(column: Any, arrow_type: pa.DataType) -> pa.DataType | None:
     """The type whose bytes a writer hashes for a leaf, None if that is not certain."""
     stored = _annotated_type(column)
-    if stored is None or widens(stored, arrow_type):
+    if stored is None or is_lossless_cast(stored, arrow_type):
         return stored
     t = pa.types
     if t.is_integer(stored) and t.is_integer(arrow_type):
@@ -181,11 +181,11 @@ def _annotated_type(column: Any) -> pa.DataType | None:
     return None
 
 
-def witnesses(statistics: Struct | None, leaf: PhysicalLeaf) -> list[int]:
+def bound_hashes(statistics: Struct | None, leaf: PhysicalLeaf) -> list[int]:
     """Hashes of values a chunk surely holds by its statistics, which its filter must hold too: byte
     strings may be cut, zeros may have lost their sign."""
     width = _WIDTHS.get(leaf.physical_type, leaf.length)
-    floating = leaf.physical_type in ("FLOAT", "DOUBLE") or leaf.stored == pa.float16()
+    floating = leaf.physical_type in ("FLOAT", "DOUBLE") or leaf.stored_type == pa.float16()
     hashes = []
     for bound, exact in ((_MAX_VALUE, _IS_MAX_EXACT), (_MIN_VALUE, _IS_MIN_EXACT)):
         value = None if statistics is None else statistics.get(bound)

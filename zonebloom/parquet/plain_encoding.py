@@ -13,7 +13,7 @@ from zonebloom.parquet import row_kernels
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     BYTE_ARRAY,
-    FIXED,
+    FIXED_LEN_BYTE_ARRAY,
     INT32,
     INT64,
     MAX_INT32,
@@ -45,7 +45,7 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
         return _texts(body, at, lengths)
     if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
         return _texts(*_prefixed(body, count))
-    if encoding == _DELTA_BYTE_ARRAY and kind == FIXED:
+    if encoding == _DELTA_BYTE_ARRAY and kind == FIXED_LEN_BYTE_ARRAY:
         joined, _, lengths = _prefixed(body, count)
         if (lengths != leaf.width).any():
             raise FragmentUnreadable("a page has values of another width than its column")
@@ -74,7 +74,7 @@ def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
 
 def _deltas(body: np.ndarray, at: int, count: int, bits: int = 32) -> tuple[np.ndarray, int]:
     out = np.empty(count, dtype=np.int64)
-    stop = delta_kernels.deltas(body, at, body.size, bits, out)
+    stop = delta_kernels.decode_deltas(body, at, body.size, bits, out)
     if stop < 0:
         raise FragmentUnreadable("the deltas of a page cannot be decoded")
     return out, stop
@@ -108,6 +108,6 @@ def _texts(data: np.ndarray, at: int, lengths: np.ndarray) -> np.ndarray:
     if lengths.size and (lengths.min() < 0 or lengths.max() > room or lengths.sum() > room):
         raise FragmentUnreadable("texts of a page lie outside it")
     out = np.empty(int(lengths.sum()) + 4 * lengths.size, dtype=np.uint8)
-    if delta_kernels.plain_texts(data, at, lengths, out) < 0:
+    if delta_kernels.write_plain_texts(data, at, lengths, out) < 0:
         raise FragmentUnreadable("texts of a page lie outside it")
     return out

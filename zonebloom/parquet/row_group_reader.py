@@ -13,10 +13,14 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.file_layout import FilePages, Pages, ReadRanges
-from zonebloom.parquet.page_headers import check_dictionary, data_page, whole_chunk
+from zonebloom.parquet.file_layout import FilePages, PageLocations, ReadRanges
+from zonebloom.parquet.page_headers import (
+    check_dictionary_page,
+    checked_data_page,
+    split_whole_chunk,
+)
 from zonebloom.parquet.synthetic_file import CopiedChunk, synthetic_file
-from zonebloom.storage.random_access import LOCAL_COALESCE, read_near
+from zonebloom.storage.random_access import LOCAL_COALESCE_GAP, read_merged_ranges
 
 # Up to here pieces are sliced; beyond it a gather is quicker.
 _SLICED_RANGES = 32
@@ -53,11 +57,11 @@ class RowGroupReader:
     """Reads rows of one row group; ``whole`` says which fields' chunks it read whole, and why."""
 
     def __init__(
-        self, pages: FilePages, row_group: int, read: ReadRanges, coalesce: int = LOCAL_COALESCE
+        self, pages: FilePages, row_group: int, read: ReadRanges, coalesce: int = LOCAL_COALESCE_GAP
     ):
         self._schema = pages.schema
         self._group = pages.row_groups[row_group]
-        self._pages = partial(pages.pages, row_group)
+        self._pages = partial(pages.locations, row_group)
         self._read = read
         self._coalesce = coalesce
         self.whole: dict[int, str] = {}
@@ -101,7 +105,7 @@ class RowGroupReader:
     def _chunk_read(
         self,
         leaf: int,
-        pages: Pages | None,
+        pages: PageLocations | None,
         rows: RowRanges,
         selections: dict[bytes, PageSelection],
     ) -> _ChunkRead:
@@ -124,7 +128,7 @@ class RowGroupReader:
         """What goes into synthetic files, by leaf; every page held against its header."""
         small = {r.dictionary for r in reads if 0 < r.dictionary_bytes <= self._coalesce}
         spans = [*(span for read in reads for span in read.spans), *small]
-        views = iter(read_near(self._read, spans, self._coalesce))
+        views = iter(read_merged_ranges(self._read, spans, self._coalesce))
         checked = [self._checked([next(views) for _ in read.spans], read) for read in reads]
         dictionaries = dict(zip(small, views, strict=True))
         # A chunk can have a dictionary that these pages do not use: it is read when one does.
@@ -134,9 +138,11 @@ class RowGroupReader:
             if needs and read.dictionary_bytes
         }
         large = list(needed - small)
-        dictionaries |= zip(large, read_near(self._read, large, self._coalesce), strict=True)
+        dictionaries |= zip(
+            large, read_merged_ranges(self._read, large, self._coalesce), strict=True
+        )
         for span in needed:
-            check_dictionary(dictionaries[span])
+            check_dictionary_page(dictionaries[span])
         copied: dict[int, CopiedChunk] = {}
         for read, (pages, num_values, needs) in zip(reads, checked, strict=True):
             chunk, path = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].path
@@ -148,14 +154,15 @@ class RowGroupReader:
         self, pages: list[memoryview], read: _ChunkRead
     ) -> tuple[list[memoryview], int, bool]:
         """Pages, number of values, and whether a dictionary is to come before them."""
-        chunk, repeated = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].repeated
+        chunk, repeated = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].is_repeated
         selection = read.selection
         if read.whole:
-            pieces = whole_chunk(pages[0], chunk, selection.num_rows, repeated)
+            pieces = split_whole_chunk(pages[0], chunk, selection.num_rows, repeated)
             return pieces, chunk.num_values, False
         num_rows = (selection.stop_rows - selection.first_rows).tolist()
         headers = [
-            data_page(page, rows, repeated) for page, rows in zip(pages, num_rows, strict=True)
+            checked_data_page(page, rows, repeated)
+            for page, rows in zip(pages, num_rows, strict=True)
         ]
         num_values = sum(header.num_values for header in headers)
         return pages, num_values, any(header.needs_dictionary for header in headers)

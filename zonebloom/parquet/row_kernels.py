@@ -9,17 +9,17 @@ import numpy as np
 from numba import int64, types, uint8, uint64
 
 from zonebloom.parquet.header_kernels import (
-    ADDRESS,
-    AT,
-    BASE,
-    CHECKED,
+    BODY_ADDRESS,
+    BODY_SIZE,
+    CHECKED_START,
+    FILE_START,
+    FIRST_POSITION,
     FIRST_ROW,
     LEVEL_BYTES,
     NUM_BYTES,
     NUM_ROWS,
-    SIZE,
-    START,
-    STORED,
+    NUM_STORED,
+    READ_START,
 )
 from zonebloom.parquet.page_bytes import bits_at, run_at
 from zonebloom.sbbf.addresses import load_32
@@ -36,7 +36,7 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
         int64[::1],
     )
 )
-def pages_with(rows, bounds, starts, stops, out, out_bounds):
+def find_pages(rows, bounds, starts, stops, out, out_bounds):
     """Write the numbers of the pages of each column that hold rows of some ranges, ascending.
 
     Return how many there are. Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. ``bounds``
@@ -72,7 +72,11 @@ def place_pages(starts, sizes, rows, numbers, pages):
     num_bytes = num_rows = 0
     for i in range(numbers.shape[0]):
         page = numbers[i]
-        pages[START, i], pages[NUM_BYTES, i], pages[AT, i] = starts[page], sizes[page], num_bytes
+        pages[FILE_START, i], pages[NUM_BYTES, i], pages[READ_START, i] = (
+            starts[page],
+            sizes[page],
+            num_bytes,
+        )
         pages[FIRST_ROW, i] = rows[0, page]
         pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
         num_bytes += sizes[page]
@@ -152,37 +156,37 @@ def read_levels(data, pages, bounds, columns, present, levels):
         nulls = 0
         for page in range(first, stop):
             num_rows = pages[NUM_ROWS, page]
-            pages[STORED, page] = num_rows
+            pages[NUM_STORED, page] = num_rows
             if not columns[column, 0]:
                 continue
             if num_rows < 0 or num_rows > present.shape[0] - base:
                 return -1
             if pages[LEVEL_BYTES, page] < 0:
-                if pages[SIZE, page] < 4:
+                if pages[BODY_SIZE, page] < 4:
                     return -1
-                address = np.uint64(pages[ADDRESS, page])
+                address = np.uint64(pages[BODY_ADDRESS, page])
                 num_bytes = np.int64(load_32(address))
-                if num_bytes > pages[SIZE, page] - 4:
+                if num_bytes > pages[BODY_SIZE, page] - 4:
                     return -1
                 address += np.uint64(4)
-                pages[ADDRESS, page] += 4 + num_bytes
-                pages[SIZE, page] -= 4 + num_bytes
+                pages[BODY_ADDRESS, page] += 4 + num_bytes
+                pages[BODY_SIZE, page] -= 4 + num_bytes
             else:
                 num_bytes = pages[LEVEL_BYTES, page]
-                address = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED, page])
+                address = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED_START, page])
             page_present = present[base : base + num_rows]
             count = _read_levels(address, num_bytes, columns[column, 0], page_present)
             if count < 0:
                 return -1
-            pages[STORED, page] = count
+            pages[NUM_STORED, page] = count
             nulls += num_rows - count
             base += num_rows
         if not nulls:
             levels[column] = -1
         position = 0
         for page in range(first, stop):
-            pages[BASE, page] = position if nulls else pages[FIRST_ROW, page]
-            position += pages[STORED, page]
+            pages[FIRST_POSITION, page] = position if nulls else pages[FIRST_ROW, page]
+            position += pages[NUM_STORED, page]
     return 0
 
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.file_layout import Chunk, FileSchema
-from zonebloom.parquet.footer import MAGIC
+from zonebloom.parquet.file_layout import ColumnChunk, FileSchema
+from zonebloom.parquet.footer import PARQUET_MAGIC
 from zonebloom.parquet.page_headers import Bytes
 from zonebloom.parquet.thrift import (
     BINARY,
@@ -22,12 +22,12 @@ from zonebloom.parquet.thrift import (
     LIST,
     STOP,
     STRUCT,
-    Reader,
-    binary,
-    integer,
-    listed,
+    ThriftReader,
+    encode_binary,
+    encode_integer,
+    encode_list,
+    encode_struct,
 )
-from zonebloom.parquet.thrift import struct as encode_struct
 
 _TWO_STOPS = bytes([STOP, STOP])
 
@@ -36,7 +36,7 @@ _TWO_STOPS = bytes([STOP, STOP])
 class CopiedChunk:
     """Pages of one chunk, to be put into a synthetic file."""
 
-    chunk: Chunk
+    chunk: ColumnChunk
     path: tuple[str, ...]
     dictionary: Bytes  # its page, empty when no page here needs it
     pages: Sequence[Bytes]  # data pages, one after another
@@ -46,8 +46,8 @@ class CopiedChunk:
 def synthetic_file(
     schema: FileSchema, fields: tuple[int, ...], chunks: Sequence[CopiedChunk], num_rows: int
 ) -> pa.Buffer:
-    parts: list[Bytes] = [MAGIC]
-    at = len(MAGIC)
+    parts: list[Bytes] = [PARQUET_MAGIC]
+    at = len(PARQUET_MAGIC)
     described = []
     for copied in chunks:
         size = len(copied.dictionary) + sum(map(len, copied.pages))
@@ -57,13 +57,13 @@ def synthetic_file(
         at += size
     group = encode_struct(
         [
-            (1, LIST, listed(STRUCT, described)),
-            (2, I64, integer(at - len(MAGIC))),
-            (3, I64, integer(num_rows)),
+            (1, LIST, encode_list(STRUCT, described)),
+            (2, I64, encode_integer(at - len(PARQUET_MAGIC))),
+            (3, I64, encode_integer(num_rows)),
         ]
     )
     footer = file_metadata(*_fixed_parts(schema, fields), num_rows, [group])
-    parts += (footer, struct.pack("<I", len(footer)), MAGIC)
+    parts += (footer, struct.pack("<I", len(footer)), PARQUET_MAGIC)
     return pa.py_buffer(b"".join(parts))
 
 
@@ -71,15 +71,15 @@ def _column_chunk(copied: CopiedChunk, size: int, at: int) -> bytes:
     chunk = copied.chunk
     # ColumnMetaData: num_values 5, total_uncompressed_size 6, total_compressed_size 7,
     # data_page_offset 9, dictionary_page_offset 11. No page read needs the true field 6.
-    encoded_size = integer(size)
+    encoded_size = encode_integer(size)
     fields = [
-        (5, I64, integer(copied.num_values)),
+        (5, I64, encode_integer(copied.num_values)),
         (6, I64, encoded_size),
         (7, I64, encoded_size),
-        (9, I64, integer(at + len(copied.dictionary))),
+        (9, I64, encode_integer(at + len(copied.dictionary))),
     ]
     if copied.dictionary:
-        fields.append((11, I64, integer(at)))
+        fields.append((11, I64, encode_integer(at)))
     begin = _constant_part(chunk.physical_type, chunk.encodings, copied.path, chunk.codec)
     return begin + encode_struct(fields, after=4) + bytes([STOP])
 
@@ -91,21 +91,23 @@ def _constant_part(
     """A ColumnChunk up to field 4 of its ColumnMetaData, which no read changes."""
     metadata = encode_struct(
         [
-            (1, I32, integer(physical_type)),
-            (2, LIST, listed(I32, map(integer, encodings))),
-            (3, LIST, listed(BINARY, (binary(name.encode()) for name in path))),
-            (4, I32, integer(codec)),
+            (1, I32, encode_integer(physical_type)),
+            (2, LIST, encode_list(I32, map(encode_integer, encodings))),
+            (3, LIST, encode_list(BINARY, (encode_binary(name.encode()) for name in path))),
+            (4, I32, encode_integer(codec)),
         ]
     )
-    whole = encode_struct([(2, I64, integer(0)), (3, STRUCT, metadata)])
+    whole = encode_struct([(2, I64, encode_integer(0)), (3, STRUCT, metadata)])
     return whole[: -len(_TWO_STOPS)]
 
 
 @lru_cache(maxsize=256)
 def _fixed_parts(schema: FileSchema, fields: tuple[int, ...]) -> tuple[bytes, bytes]:
     """What every footer for these fields begins and ends with."""
-    root = Reader(schema.elements[0]).struct()
-    elements = [encode_struct([(4, BINARY, binary(root[4])), (5, I32, integer(len(fields)))])]
+    root = ThriftReader(schema.elements[0]).read_struct()
+    elements = [
+        encode_struct([(4, BINARY, encode_binary(root[4])), (5, I32, encode_integer(len(fields)))])
+    ]
     for field in fields:
         start, stop = schema.fields[field]
         elements += schema.elements[start:stop]
@@ -119,19 +121,24 @@ def metadata_ends(
     schema: FileSchema, elements: Sequence[bytes], arrow_schema: bytes | None
 ) -> tuple[bytes, bytes]:
     """A FileMetaData up to its number of rows, and what follows its row groups."""
-    head = encode_struct([(1, I32, integer(schema.version)), (2, LIST, listed(STRUCT, elements))])
+    head = encode_struct(
+        [(1, I32, encode_integer(schema.version)), (2, LIST, encode_list(STRUCT, elements))]
+    )
     ends = []
     if arrow_schema is not None:
-        entry = [(1, BINARY, binary(b"ARROW:schema")), (2, BINARY, binary(arrow_schema))]
-        ends.append((5, LIST, listed(STRUCT, [encode_struct(entry)])))
+        entry = [
+            (1, BINARY, encode_binary(b"ARROW:schema")),
+            (2, BINARY, encode_binary(arrow_schema)),
+        ]
+        ends.append((5, LIST, encode_list(STRUCT, [encode_struct(entry)])))
     if schema.created_by is not None:
-        ends.append((6, BINARY, binary(schema.created_by)))
+        ends.append((6, BINARY, encode_binary(schema.created_by)))
     return head[:-1], encode_struct(ends, after=4)
 
 
 def file_metadata(head: bytes, tail: bytes, num_rows: int, row_groups: Sequence[bytes]) -> bytes:
     """A FileMetaData between `metadata_ends`."""
-    rows = [(3, I64, integer(num_rows)), (4, LIST, listed(STRUCT, row_groups))]
+    rows = [(3, I64, encode_integer(num_rows)), (4, LIST, encode_list(STRUCT, row_groups))]
     return head + encode_struct(rows, after=2)[:-1] + tail
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from numba import int32, int64, uint8, uint32, uint64
 
 from zonebloom.parquet.header_kernels import (
-    ADDRESS,
+    BODY_ADDRESS,
+    BODY_SIZE,
     ENCODING,
     FIRST_ROW,
     NUM_ROWS,
-    SIZE,
-    STORED,
-    of_dictionary,
+    NUM_STORED,
+    is_dictionary_encoding,
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
 from zonebloom.sbbf.addresses import copy_4, copy_8, load_32
@@ -27,7 +27,7 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 # start of its levels in ``present``, -1 if no row is null; the start of its values in the output,
 # or its number among the string columns; the addresses of its dictionary and of the string offsets
 # in that; the number of entries of the dictionary.
-WIDTH, LEVELS, TARGET, DICTIONARY, TEXT_STARTS, NUM_ENTRIES = range(6)
+WIDTH, LEVELS, TARGET, DICTIONARY, OFFSETS, NUM_ENTRIES = range(6)
 _LENGTH_BYTES = 4
 
 
@@ -68,12 +68,12 @@ def _copy_value(target, source, width):
 
 
 @kernel(int64(readonly(int64, 2), int64, int64))
-def have_values(pages, width, are_indices):
+def check_values(pages, width, are_indices):
     """Return 0 if pages have as many values or dictionary indices as they claim, else -1."""
     nothing = np.empty(0, dtype=np.int64)
     for page in range(pages.shape[1]):
-        address = np.uint64(pages[ADDRESS, page])
-        size, count = pages[SIZE, page], pages[STORED, page]
+        address = np.uint64(pages[BODY_ADDRESS, page])
+        size, count = pages[BODY_SIZE, page], pages[NUM_STORED, page]
         if are_indices:
             if _indices(address, size, count, nothing, 0) < 0:
                 return -1
@@ -103,7 +103,7 @@ def have_values(pages, width, are_indices):
         int64[:, ::1],
     )
 )
-def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
+def take_values(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
     """Take the values of columns at rows, which are ascending.
 
     The pages of column i are ``bounds[i]`` to ``bounds[i + 1]`` and include every row asked for.
@@ -126,12 +126,12 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
             return -1
         num_taken = 0
         for page in range(bounds[leaf], bounds[leaf + 1]):
-            address = np.uint64(pages[ADDRESS, page])
-            size, count = pages[SIZE, page], pages[STORED, page]
+            address = np.uint64(pages[BODY_ADDRESS, page])
+            size, count = pages[BODY_SIZE, page], pages[NUM_STORED, page]
             first_row, num_rows = pages[FIRST_ROW, page], pages[NUM_ROWS, page]
             if optional and num_rows > present.shape[0] - level:
                 return -1
-            is_indices = of_dictionary(pages[ENCODING, page])
+            is_indices = is_dictionary_encoding(pages[ENCODING, page])
             num_positions = row = num_values = 0
             num_taken_before = num_taken
             last = num_taken + num_rows - 1
@@ -176,7 +176,7 @@ def take(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
                 if _indices(address, size, count, positions, num_positions) < 0:
                     return -1
                 source = np.uint64(leaves[leaf, DICTIONARY])
-                text_starts = np.uint64(leaves[leaf, TEXT_STARTS])
+                text_starts = np.uint64(leaves[leaf, OFFSETS])
                 for i in range(num_positions):
                     index, slot = positions[i], slots[i]
                     if index >= leaves[leaf, NUM_ENTRIES]:

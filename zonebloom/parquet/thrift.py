@@ -31,7 +31,7 @@ class Struct(dict[int, Any]):
         self.stop = start
 
 
-class Reader:
+class ThriftReader:
     """Reads structs from bytes that are not trusted."""
 
     __slots__ = ("at", "data", "stop")
@@ -41,7 +41,7 @@ class Reader:
         self.at = at
         self.stop = len(data)
 
-    def varint(self) -> int:
+    def read_varint(self) -> int:
         """An unsigned integer of at most 64 bits."""
         data, at, result, shift = self.data, self.at, 0, 0
         try:
@@ -59,10 +59,10 @@ class Reader:
             raise MalformedThrift("the bytes end inside a varint") from None
 
     def zigzag(self) -> int:
-        value = self.varint()
+        value = self.read_varint()
         return (value >> 1) ^ -(value & 1)
 
-    def struct(self, depth: int = 0) -> Struct:
+    def read_struct(self, depth: int = 0) -> Struct:
         if depth > _MAX_DEPTH:
             raise MalformedThrift("structs are nested too deep")
         result = Struct(self.at)
@@ -77,7 +77,7 @@ class Reader:
             number = number + delta if delta else self.zigzag()
             result[number] = kind == TRUE if kind <= FALSE else self._value(kind, depth)
 
-    def find(self, wanted: int) -> int:
+    def find_field(self, wanted: int) -> int:
         """Go to where the value of a field of a struct lies."""
         number = 0
         while True:
@@ -102,9 +102,9 @@ class Reader:
         if I16 <= kind <= I64:
             return self.zigzag()
         if kind == BINARY:
-            return self._bytes(self.varint())
+            return self._bytes(self.read_varint())
         if kind == STRUCT:
-            return self.struct(depth + 1)
+            return self.read_struct(depth + 1)
         if kind in (LIST, SET):
             return self._list(depth)
         if kind in (BYTE, TRUE, FALSE):
@@ -132,7 +132,7 @@ class Reader:
         header = self._byte()
         kind, size = header & 0x0F, header >> 4
         if size == 0x0F:
-            size = self.varint()
+            size = self.read_varint()
         # Every element takes a byte at least; a struct worth listing takes two.
         self._require(size * (2 if kind == STRUCT else 1))
         if kind <= FALSE:
@@ -144,7 +144,7 @@ class Reader:
         return [self._value(kind, depth + 1) for _ in range(size)]
 
     def _map(self, depth: int) -> list[tuple[Any, Any]]:
-        size = self.varint()
+        size = self.read_varint()
         if size == 0:
             return []
         if depth > _MAX_DEPTH:
@@ -157,17 +157,17 @@ class Reader:
         ]
 
 
-def integer(value: int) -> bytes:
+def encode_integer(value: int) -> bytes:
     """A signed 64-bit integer as a zigzag varint."""
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-def binary(value: bytes) -> bytes:
+def encode_binary(value: bytes) -> bytes:
     """Bytes with their length."""
     return varint(len(value)) + value
 
 
-def listed(kind: int, items: Iterable[bytes]) -> bytes:
+def encode_list(kind: int, items: Iterable[bytes]) -> bytes:
     """A list of encoded elements of one type."""
     encoded = list(items)
     size = len(encoded)
@@ -175,13 +175,17 @@ def listed(kind: int, items: Iterable[bytes]) -> bytes:
     return header + b"".join(encoded)
 
 
-def struct(fields: Iterable[tuple[int, int, bytes]], after: int = 0) -> bytes:
+def encode_struct(fields: Iterable[tuple[int, int, bytes]], after: int = 0) -> bytes:
     """A struct, or its end, of encoded fields: number, type and value, by ascending number."""
     out = bytearray()
     last = after
     for number, kind, value in fields:
         delta = number - last
-        out += bytes([delta << 4 | kind]) if 0 < delta < 0x10 else bytes([kind]) + integer(number)
+        out += (
+            bytes([delta << 4 | kind])
+            if 0 < delta < 0x10
+            else bytes([kind]) + encode_integer(number)
+        )
         out += value
         last = number
     out.append(STOP)

@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import is_view
+from zonebloom.base.arrays import is_view_type
 from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow import to_predicate, translate_arrow
+from zonebloom.predicates.arrow import predicate_from_arrow, translate_arrow
 from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import (
-    DEEPEST,
+    MAX_DEPTH,
     And,
     ColumnPath,
     Compares,
@@ -29,16 +29,20 @@ from zonebloom.predicates.ast import (
     Or,
     Predicate,
     Unknown,
-    bounded,
-    columns,
     depth,
-    flattened,
+    flatten,
+    limit_depth,
+    probed_columns,
     unknowns,
 )
-from zonebloom.predicates.expression import balanced, compared_as, from_predicate
-from zonebloom.predicates.sql import to_predicate as sql_to_predicate
-from zonebloom.predicates.sql_literals import is_uuid_of_bytes
-from zonebloom.values.columns import leaf_type
+from zonebloom.predicates.expression import (
+    comparable_type,
+    expression_from_predicate,
+    join_balanced,
+)
+from zonebloom.predicates.sql import predicate_from_sql as sql_to_predicate
+from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
+from zonebloom.values.columns import find_leaf_type
 
 __all__ = [
     "And",
@@ -87,7 +91,7 @@ class EngineFilter(Protocol):
 RowFilter: TypeAlias = pc.Expression | EngineFilter
 
 
-def translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
+def translate_filter(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
     """A filter as what is applied to rows (None keeps all), and a predicate true for those at
     least."""
     try:
@@ -102,7 +106,7 @@ def _translated(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predi
         return None, Constant(True)
     if isinstance(filter, str):
         predicate = sql_to_predicate(filter, schema)
-        return _written(predicate, schema), bounded(predicate)
+        return _written(predicate, schema), limit_depth(predicate)
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
@@ -121,24 +125,24 @@ def _translated(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predi
 
 def _written(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     try:
-        return from_predicate(predicate, schema)
+        return expression_from_predicate(predicate, schema)
     except RecursionError:
         raise FilterError(
             "the filter is nested too deeply; write a chain of OR or AND without parentheses, or IN"
         ) from None
 
 
-def columns_of(filter: RowFilter) -> set[str] | None:
+def row_filter_columns(filter: RowFilter) -> set[str] | None:
     if isinstance(filter, pc.Expression):
         return referenced_columns(filter)
     return None if filter.columns is None else set(filter.columns)
 
 
 def _flat(predicate: Predicate) -> Predicate:
-    flat = flattened(predicate)
-    if depth(flat) > DEEPEST:
+    flat = flatten(predicate)
+    if depth(flat) > MAX_DEPTH:
         raise FilterError(
-            f"the predicate is nested {depth(flat):,} levels deep, and the most is {DEEPEST}; "
+            f"the predicate is nested {depth(flat):,} levels deep, and the most is {MAX_DEPTH}; "
             "join fewer conditions, or write them as a pyarrow.compute expression"
         )
     return flat
@@ -151,14 +155,14 @@ def _with_exact_values(filter: Any, schema: pa.Schema) -> Any:
     """
     if isinstance(filter, tuple) and len(filter) == 3 and isinstance(filter[0], str):
         name, operator, value = filter
-        column = leaf_type(schema, (name,))
+        column = find_leaf_type(schema, (name,))
         if operator not in ("in", "not in"):
             return name, operator, _exact_value(value, column)
         if isinstance(value, list | tuple | Set):
             value = [_bytes_of_uuid(item, column) for item in value]
             value = _as_uint64(value) if column == pa.uint64() else value
         values = to_arrow(value, f"the values beside {name!r}")
-        return name, operator, values.cast(compared_as(values.type))
+        return name, operator, values.cast(comparable_type(values.type))
     if isinstance(filter, list | tuple):
         return [_with_exact_values(term, schema) for term in filter]
     return filter
@@ -173,11 +177,11 @@ def _exact_value(value: Any, column: pa.DataType | None) -> Any:
     if isinstance(value, bool | int | float | str | bytes | NoneType):
         return value
     scalar = to_scalar(value, "the value of a comparison")
-    return scalar.cast(compared_as(scalar.type)) if is_view(scalar.type) else scalar
+    return scalar.cast(comparable_type(scalar.type)) if is_view_type(scalar.type) else scalar
 
 
 def _bytes_of_uuid(value: Any, column: pa.DataType | None) -> Any:
-    if isinstance(value, str) and column is not None and is_uuid_of_bytes(value, column):
+    if isinstance(value, str) and column is not None and is_uuid_for_binary_column(value, column):
         raise FilterError(
             f"{value!r} is the text of a UUID and the column is {column}, of its bytes; give "
             f"uuid.UUID({value!r})"
@@ -203,7 +207,7 @@ def _from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Express
         rows = [filter] if filter and isinstance(filter[0][0], str) else filter
         # Of many terms PyArrow makes a chain as deep as it is long.
         ends = [
-            balanced(
+            join_balanced(
                 [
                     filters_to_expression([terms[at : at + _MOST_TERMS]])
                     for at in range(0, max(len(terms), 1), _MOST_TERMS)
@@ -212,7 +216,7 @@ def _from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Express
             )
             for terms in rows
         ]
-        expression = balanced(ends, is_or=True) if ends else filters_to_expression(list(rows))
+        expression = join_balanced(ends, is_or=True) if ends else filters_to_expression(list(rows))
     except FilterError:
         raise
     except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
@@ -220,3 +224,10 @@ def _from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Express
     if not isinstance(expression, pc.Expression):
         raise FilterError(f"{dnf!r} is no PyArrow DNF; write {_ACCEPTED}")
     return expression
+
+
+# The public names of these functions.
+columns = probed_columns
+columns_of = row_filter_columns
+to_predicate = predicate_from_arrow
+translate = translate_filter

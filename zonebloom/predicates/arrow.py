@@ -14,23 +14,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import decoded
+from zonebloom.base.arrays import decode_dictionary
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
 from zonebloom.predicates.arrow_form import (
-    Malformed,
-    Node,
+    ExpressionNode,
+    MalformedExpression,
     expression_text,
-    parse,
-    part,
-    read,
-    too_deep,
+    nesting_error,
+    parse_entries,
+    read_expression,
+    subexpression,
 )
-from zonebloom.predicates.expression import equal_is_exact, from_predicate, lookup_is_exact
-from zonebloom.values.columns import resolve
+from zonebloom.predicates.expression import (
+    equal_is_exact,
+    expression_from_predicate,
+    lookup_is_exact,
+)
+from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Unanswerable
-from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS, time_zone_refusal
-from zonebloom.values.types import holds_nan, nulls_are_elsewhere, time_zones_differ, widens
+from zonebloom.values.time_zones import TIME_ZONE_ADVICE, time_zone_mismatch_message
+from zonebloom.values.types import (
+    has_nulls_outside_bitmap,
+    is_lossless_cast,
+    may_hold_nan,
+    time_zones_differ,
+)
 
 # Expressions of fewer entries are applied as they are.
 _LONG = 600
@@ -59,7 +68,7 @@ def translate_arrow(
     return reader.rows(), reader.predicate
 
 
-def to_predicate(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
+def predicate_from_arrow(expression: pc.Expression, schema: pa.Schema) -> ast.Predicate:
     reader = _read(expression, schema)
     return reader if isinstance(reader, ast.Unknown) else reader.predicate
 
@@ -81,17 +90,17 @@ class _Reader:
     def __init__(self, expression: pc.Expression, schema: pa.Schema) -> None:
         self._expression = expression
         self._schema = schema
-        self._form = read(expression)
-        self._nodes = parse(self._form.entries)
+        self._form = read_expression(expression)
+        self._nodes = parse_entries(self._form.entries)
         self._mixes_signs = False
         for node in self._nodes:
             self._understand(node)
-        self.predicate = ast.simplified(self._condition(self._nodes[-1]))
+        self.predicate = ast.simplify(self._condition(self._nodes[-1]))
 
-    def _understand(self, node: Node) -> None:
+    def _understand(self, node: ExpressionNode) -> None:
         try:
             if node.path:
-                node.meaning = _Column(node.path, resolve(self._schema, node.path))
+                node.meaning = _Column(node.path, resolve_type(self._schema, node.path))
             elif node.name == "literal":
                 node.meaning = self._options(node)
             else:
@@ -101,7 +110,7 @@ class _Reader:
         except LookupError as error:
             node.meaning = Unanswerable(str(error.args[0]))
 
-    def _call(self, node: Node) -> object:
+    def _call(self, node: ExpressionNode) -> object:
         name, args = node.name, node.args
         # The non-Kleene forms give null where the Kleene ones still know an answer, so they are
         # true (and false) for fewer rows: the same bounds hold for both.
@@ -126,7 +135,7 @@ class _Reader:
             return self._cast(node)
         raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
 
-    def _condition(self, node: Node) -> ast.Predicate:
+    def _condition(self, node: ExpressionNode) -> ast.Predicate:
         meaning = node.meaning
         if isinstance(meaning, _Column):
             meaning = Unanswerable("a boolean column is not indexed")
@@ -143,9 +152,9 @@ class _Reader:
         assert isinstance(meaning, ast.Predicate)
         return meaning
 
-    def _comparison(self, args: list[Node], operator: str) -> ast.Predicate:
+    def _comparison(self, args: list[ExpressionNode], operator: str) -> ast.Predicate:
         if len(args) != 2:
-            raise Malformed("a comparison takes two arguments")
+            raise MalformedExpression("a comparison takes two arguments")
         if operator == "!=":
             return ast.negation(self._comparison(args, "="))
         left, right = args
@@ -153,7 +162,7 @@ class _Reader:
             if isinstance(side.meaning, pa.Scalar) and not side.meaning.is_valid:
                 return ast.Constant(None)
         if isinstance(left.meaning, pa.Scalar):
-            left, right, operator = right, left, ast.FLIPPED[operator]
+            left, right, operator = right, left, ast.FLIPPED_OPERATORS[operator]
         _check_zones(left.meaning, right.meaning)
         column, value = _column(left, _ONLY_LITERALS), right.meaning
         if isinstance(value, Unanswerable):
@@ -169,13 +178,13 @@ class _Reader:
             raise Unanswerable("the order of NaN depends on the engine")
         return ast.Compares(column.path, operator, value)  # pyright: ignore[reportArgumentType]
 
-    def _is_in(self, node: Node) -> ast.Predicate:
+    def _is_in(self, node: ExpressionNode) -> ast.Predicate:
         if len(node.args) != 1 or self._option(node, "_type_name") != b"SetLookupOptions":
-            raise Malformed("is_in takes one argument and a set")
+            raise MalformedExpression("is_in takes one argument and a set")
         column = _column(node.args[0], "only a column looked up in a set is answered")
         values = self._options(node)["value_set"].values
         if isinstance(values, pa.DictionaryArray):
-            values = decoded(values)
+            values = decode_dictionary(values)
         # enum NullMatchingBehavior { MATCH, SKIP, EMIT_NULL, INCONCLUSIVE }: only under MATCH is
         # a null row ever in the set, and only if the set holds a null.
         matching = self._option(node, "null_matching_behavior")
@@ -188,23 +197,23 @@ class _Reader:
             self._mixes_signs = self._mixes_signs or _differ_in_sign(column.type, values.type)
         return ast.IsIn(column.path, values, null_matches)
 
-    def _is_null(self, node: Node) -> ast.Predicate:
+    def _is_null(self, node: ExpressionNode) -> ast.Predicate:
         if len(node.args) != 1:
-            raise Malformed(f"{node.name} takes one argument")
+            raise MalformedExpression(f"{node.name} takes one argument")
         column = _column(node.args[0], "only the nulls of a column are known to an index")
-        if nulls_are_elsewhere(column.type):
+        if has_nulls_outside_bitmap(column.type):
             raise Unanswerable(f"the nulls of {column.type} are not indexed")
         if (
-            node.options is not None
+            node.options_column is not None
             and self._option(node, "nan_is_null")
-            and holds_nan(column.type)
+            and may_hold_nan(column.type)
         ):
             raise Unanswerable("NaN counted as null is not answered by a Bloom filter")
         return ast.IsNull(column.path)
 
-    def _cast(self, node: Node) -> object:
+    def _cast(self, node: ExpressionNode) -> object:
         if len(node.args) != 1 or self._option(node, "_type_name") != b"CastOptions":
-            raise Malformed("cast takes one argument and a type")
+            raise MalformedExpression("cast takes one argument and a type")
         meaning = node.args[0].meaning
         if isinstance(meaning, pa.Scalar):
             if meaning.is_valid:
@@ -213,22 +222,22 @@ class _Reader:
         column = _column(node.args[0], "a condition is wrapped in a cast")
         # The type travels as the type of a null child.
         target = self._options(node).type.field("to_type").type
-        if not widens(column.type, target):
+        if not is_lossless_cast(column.type, target):
             raise Unanswerable(f"casting {column.type} to {target} may join values")
         return _Column(column.path, target)
 
-    def _options(self, node: Node) -> Any:
-        if node.options is None:
-            raise Malformed(f"{node.name} comes without options")
-        return self._form.row.column(node.options)[0]
+    def _options(self, node: ExpressionNode) -> Any:
+        if node.options_column is None:
+            raise MalformedExpression(f"{node.name} comes without options")
+        return self._form.row.column(node.options_column)[0]
 
-    def _option(self, node: Node, name: str) -> object:
+    def _option(self, node: ExpressionNode, name: str) -> object:
         return self._options(node)[name].as_py()
 
-    def _unknown(self, node: Node, reason: str) -> ast.Unknown:
-        expression = part(self._form, node)
+    def _unknown(self, node: ExpressionNode, reason: str) -> ast.Unknown:
+        expression = subexpression(self._form, node)
         text = " ".join(expression_text(expression).split())
-        return ast.Unknown(ast.shortened(text), reason, expression=expression)
+        return ast.Unknown(ast.shorten(text), reason, expression=expression)
 
     def rows(self) -> pc.Expression:
         """The expression as it is best applied: true, false and null for the same rows.
@@ -249,12 +258,12 @@ class _Reader:
         for node in self._nodes:
             if id(node) in conditions:
                 trees[id(node)] = self._exact(node, [trees.get(id(arg)) for arg in node.args])
-        tree = ast.flattened(trees[id(root)])
+        tree = ast.flatten(trees[id(root)])
         if ast.depth(tree) > _MOST_TURNS:
-            raise too_deep(_MOST_TURNS)
-        return from_predicate(tree, self._schema, exact=True)
+            raise nesting_error(_MOST_TURNS)
+        return expression_from_predicate(tree, self._schema, exact=True)
 
-    def _exact(self, node: Node, terms: Sequence[Any]) -> ast.Predicate:
+    def _exact(self, node: ExpressionNode, terms: Sequence[Any]) -> ast.Predicate:
         """What is true, false and null for the very rows; a meaning may say less."""
         meaning = node.meaning
         if node.name == "invert":
@@ -289,7 +298,7 @@ def _differ_in_sign(one: pa.DataType, other: pa.DataType) -> bool:
     return one != other and {one, other} == _WHOLE
 
 
-def _column(node: Node, otherwise: str) -> _Column:
+def _column(node: ExpressionNode, otherwise: str) -> _Column:
     if isinstance(node.meaning, Unanswerable):
         raise node.meaning
     if not isinstance(node.meaning, _Column):
@@ -300,7 +309,7 @@ def _column(node: Node, otherwise: str) -> _Column:
 def _check_zones(left: object, right: object) -> None:
     """Refuse what PyArrow compares in UTC unasked, or refuses when it reads."""
     if isinstance(left, _Column) and isinstance(right, pa.Scalar):
-        refusal = time_zone_refusal(ast.column_text(left.path), left.type, right)
+        refusal = time_zone_mismatch_message(ast.column_text(left.path), left.type, right)
         if refusal is not None:
             raise FilterError(refusal)
     if not isinstance(left, _Column) or not isinstance(right, _Column):
@@ -308,5 +317,5 @@ def _check_zones(left: object, right: object) -> None:
     if time_zones_differ(left.type, right.type):
         names = ast.column_text(left.path), ast.column_text(right.path)
         raise FilterError(
-            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {TIME_ZONE_FUNCTIONS}"
+            f"{names[0]} is {left.type} and {names[1]} is {right.type}; {TIME_ZONE_ADVICE}"
         )

@@ -49,35 +49,35 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _DEEPEST = 1000
 
 
-SHORTER = "write IN for equalities, or read less and filter the table"
+SHORTEN_ADVICE = "write IN for equalities, or read less and filter the table"
 
 
-class Malformed(Exception):
+class MalformedExpression(Exception):
     """The serialised expression is not laid out as this module knows it."""
 
 
-class Form(NamedTuple):
+class SerializedExpression(NamedTuple):
     """The entries of the prefix order, the row of literals and options, and what reads both."""
 
     entries: list[_Entry]
     row: pa.RecordBatch
-    make: Callable[[pa.Buffer], pc.Expression]
+    unpickle: Callable[[pa.Buffer], pc.Expression]
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class ExpressionNode:
     """A call, reference or literal; `options` is the column of its options, or of the literal."""
 
     name: str
     start: int
     end: int
     path: tuple[str, ...] = ()
-    args: list[Node] = field(default_factory=list)
-    options: int | None = None
+    args: list[ExpressionNode] = field(default_factory=list)
+    options_column: int | None = None
     meaning: Any = None
 
 
-def read(expression: pc.Expression) -> Form:
+def read_expression(expression: pc.Expression) -> SerializedExpression:
     """Read what an expression pickles to; the schema of filters alike but for literals is read
     once."""
     make, (buffer,) = expression.__reduce__()[:2]
@@ -86,13 +86,13 @@ def read(expression: pc.Expression) -> Form:
         try:
             entries, schema = _outline(message)
             row = pa.ipc.read_record_batch(buffer[len(_MAGIC) + len(message) :], schema)
-            return Form(entries, row, make)
+            return SerializedExpression(entries, row, make)
         except (pa.ArrowException, OSError):
             # A literal with a dictionary: that lies between the schema and the row.
             pass
     with pa.ipc.open_file(buffer) as reader:
         row = reader.get_batch(0)
-    return Form(_metadata(row.schema), row, make)
+    return SerializedExpression(_metadata(row.schema), row, make)
 
 
 def _message(buffer: pa.Buffer) -> bytes | None:
@@ -121,7 +121,7 @@ def _metadata(schema: pa.Schema) -> list[_Entry]:
     address = _capsule_pointer(capsule, b"arrow_schema")
     cursor = ctypes.c_void_p.from_address(address + _METADATA_OFFSET).value
     if cursor is None:
-        raise Malformed("no metadata")
+        raise MalformedExpression("no metadata")
     read_int = ctypes.c_int32.from_address
     count = read_int(cursor).value
     cursor += 4
@@ -134,29 +134,29 @@ def _metadata(schema: pa.Schema) -> list[_Entry]:
     return list(zip(texts[::2], texts[1::2], strict=True))
 
 
-def parse(entries: list[_Entry]) -> list[Node]:
+def parse_entries(entries: list[_Entry]) -> list[ExpressionNode]:
     """The nodes of an expression, arguments before their calls; the last one is all of it."""
-    nodes: list[Node] = []
+    nodes: list[ExpressionNode] = []
     # Recursion would end at long chains of OR.
-    root = Node("root", 0, 0)
+    root = ExpressionNode("root", 0, 0)
     stack = [root]
     at = 0
     while at < len(entries):
         key, text = entries[at]
         top = stack[-1]
-        if top.options is not None and key != "end":
-            raise Malformed("an argument after the options")
+        if top.options_column is not None and key != "end":
+            raise MalformedExpression("an argument after the options")
         start = at
         at += 1
         if key == "call":
-            stack.append(Node(text, start, at))
+            stack.append(ExpressionNode(text, start, at))
             continue
         if key == "options" and top is not root:
-            top.options = int(text)
+            top.options_column = int(text)
             continue
         if key == "end":
             if top is root or top.name != text:
-                raise Malformed(f"unexpected end of {text}")
+                raise MalformedExpression(f"unexpected end of {text}")
             node = stack.pop()
             node.end = at
         elif key in ("field_ref", "nested_field_ref"):
@@ -165,27 +165,27 @@ def parse(entries: list[_Entry]) -> list[Node]:
                 at += int(text)
                 parts = entries[start + 1 : at]
                 if len(parts) != int(text) or {each for each, _ in parts} != {"field_ref"}:
-                    raise Malformed("a nested reference of other parts")
-            node = Node("field_ref", start, at, tuple(name for _, name in parts))
+                    raise MalformedExpression("a nested reference of other parts")
+            node = ExpressionNode("field_ref", start, at, tuple(name for _, name in parts))
         elif key == "literal":
-            node = Node(key, start, at, options=int(text))
+            node = ExpressionNode(key, start, at, options_column=int(text))
         else:
-            raise Malformed(f"unexpected entry {key}")
+            raise MalformedExpression(f"unexpected entry {key}")
         stack[-1].args.append(node)
         nodes.append(node)
     if len(stack) != 1 or len(root.args) != 1:
-        raise Malformed("calls are left open")
+        raise MalformedExpression("calls are left open")
     return nodes
 
 
-def part(form: Form, node: Node) -> pc.Expression:
+def subexpression(form: SerializedExpression, node: ExpressionNode) -> pc.Expression:
     entries: list[_Entry] = []
     literals: list[pa.Array] = []
     deep = 0
     for key, text in form.entries[node.start : node.end]:
         deep += {"call": 1, "end": -1}.get(key, 0)
         if deep > _DEEPEST:
-            raise too_deep(_DEEPEST)
+            raise nesting_error(_DEEPEST)
         if key in ("literal", "options"):
             literals.append(form.row.column(int(text)))
             text = str(len(literals) - 1)
@@ -197,11 +197,11 @@ def part(form: Form, node: Node) -> pc.Expression:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as file:
         file.write_batch(pa.record_batch(literals, schema=schema))
-    return form.make(sink.getvalue())
+    return form.unpickle(sink.getvalue())
 
 
-def too_deep(most: int) -> FilterError:
-    return FilterError(f"the filter is nested more than {most:,} levels deep; {SHORTER}")
+def nesting_error(most: int) -> FilterError:
+    return FilterError(f"the filter is nested more than {most:,} levels deep; {SHORTEN_ADVICE}")
 
 
 def expression_text(expression: pc.Expression) -> str:
@@ -215,7 +215,7 @@ def expression_text(expression: pc.Expression) -> str:
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
     try:
         message = _message(expression.__reduce__()[1][0])
-        entries = read(expression).entries if message is None else _outline(message)[0]
-        return {node.path[0] for node in parse(entries) if node.path}
+        entries = read_expression(expression).entries if message is None else _outline(message)[0]
+        return {node.path[0] for node in parse_entries(entries) if node.path}
     except Exception:  # noqa: BLE001 - reading every column is always right
         return None

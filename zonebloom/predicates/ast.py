@@ -31,13 +31,13 @@ from zonebloom.errors import InvalidArgument
 ColumnPath: TypeAlias = tuple[str, ...]
 
 # A search follows a predicate by recursion.
-DEEPEST = 150
+MAX_DEPTH = 150
 _MANY_TERMS = 64
 _SHOWN_VALUES = 2
 _SHOWN_TEXT = 200
 _FACING = {">=": "<=", "<=": ">="}
 # What is meant by a comparison whose sides are exchanged.
-FLIPPED: dict[str, Any] = {
+FLIPPED_OPERATORS: dict[str, Any] = {
     **{each: each for each in ("=", "!=", "<=>")},
     **{"<": ">", "<=": ">=", ">": "<", ">=": "<="},
 }
@@ -176,16 +176,16 @@ class Unknown:
         return self.text
 
 
-Leaf: TypeAlias = Equals | IsIn | Compares | IsNull | Constant | Unknown
-Predicate: TypeAlias = Leaf | And | Or | Not
+LeafPredicate: TypeAlias = Equals | IsIn | Compares | IsNull | Constant | Unknown
+Predicate: TypeAlias = LeafPredicate | And | Or | Not
 
 
 _Value = TypeVar("_Value")
 
 
-def fold(
+def fold_predicate(
     predicate: Predicate,
-    leaf: Callable[[Leaf], _Value],
+    leaf: Callable[[LeafPredicate], _Value],
     every: Callable[[list[_Value]], _Value],
     any_of: Callable[[list[_Value]], _Value],
     negate: Callable[[_Value], _Value],
@@ -209,8 +209,8 @@ def fold(
     return values[id(predicate)]
 
 
-def replaced(predicate: Predicate, leaf: Callable[[Leaf], Predicate]) -> Predicate:
-    return fold(predicate, leaf, conjunction, disjunction, negation)
+def replace_leaves(predicate: Predicate, leaf: Callable[[LeafPredicate], Predicate]) -> Predicate:
+    return fold_predicate(predicate, leaf, conjunction, disjunction, negation)
 
 
 def walk(predicate: Predicate) -> list[Predicate]:
@@ -238,23 +238,23 @@ def depth(predicate: Predicate) -> int:
     def above(depths: list[int]) -> int:
         return 1 + max(depths, default=-1)
 
-    return fold(predicate, lambda leaf: 0, above, above, lambda below: below + 1)
+    return fold_predicate(predicate, lambda leaf: 0, above, above, lambda below: below + 1)
 
 
-def simplified(predicate: Predicate) -> Predicate:
+def simplify(predicate: Predicate) -> Predicate:
     """The same condition as a search follows it: chains flat, no NOT of a NOT, not too deep."""
-    flat = flattened(predicate)
-    return bounded(flat) if isinstance(flat, And | Or | Not) else flat
+    flat = flatten(predicate)
+    return limit_depth(flat) if isinstance(flat, And | Or | Not) else flat
 
 
-def bounded(predicate: Predicate) -> Predicate:
+def limit_depth(predicate: Predicate) -> Predicate:
     """The predicate, `Unknown` where it is too deep for a search to follow."""
-    if depth(predicate) <= DEEPEST:
+    if depth(predicate) <= MAX_DEPTH:
         return predicate
-    return Unknown("...", f"the filter is nested more than {DEEPEST} levels deep")
+    return Unknown("...", f"the filter is nested more than {MAX_DEPTH} levels deep")
 
 
-def flattened(predicate: Predicate) -> Predicate:
+def flatten(predicate: Predicate) -> Predicate:
     """Terms of a chain side by side, however they are nested: ``a OR (b OR c)`` is one OR."""
     if not isinstance(predicate, And | Or | Not):
         return predicate
@@ -331,7 +331,7 @@ def negation(predicate: Predicate) -> Predicate:
     return Not(predicate)
 
 
-def columns(predicate: Predicate) -> set[ColumnPath]:
+def probed_columns(predicate: Predicate) -> set[ColumnPath]:
     """The paths of the columns a Bloom filter would be asked about."""
     return {n.column for n in walk(predicate) if isinstance(n, (Equals, IsIn, IsNull))}
 
@@ -368,7 +368,7 @@ def value_text(value: pa.Scalar) -> str:
     return str(plain)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 

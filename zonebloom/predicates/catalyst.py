@@ -15,13 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom.predicates import ast
-from zonebloom.predicates.spark import Comparer
-from zonebloom.predicates.spark_compare import of_python
-from zonebloom.values.columns import alike
-from zonebloom.values.literal import Literal, Unanswerable, nearest
+from zonebloom.predicates.spark import SparkComparer
+from zonebloom.predicates.spark_compare import literal_from_python
+from zonebloom.values.columns import matching_names
+from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 
 # A condition or operand as the JSON of a scan's question has it.
-Node = Mapping[str, Any]
+CatalystNode = Mapping[str, Any]
 
 _OPERATORS = {
     "EqualTo": "=",
@@ -37,7 +37,7 @@ _CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _NOT_COMPARED = "only a column compared with a literal is known to an index"
 
 
-class Catalyst:
+class CatalystTranslator:
     """Translates the filters of one scan of files with a schema; ``name_of`` gives Spark's name of
     an Arrow type, None where it has none."""
 
@@ -46,14 +46,14 @@ class Catalyst:
         schema: pa.Schema,
         partition_columns: Sequence[str],
         is_case_sensitive: bool,
-        name_of: Callable[[pa.DataType], str | None],
+        spark_type_name: Callable[[pa.DataType], str | None],
     ):
-        self._comparer = Comparer(schema, frozenset(), None)
+        self._comparer = SparkComparer(schema, frozenset(), None)
         self._partition_columns = partition_columns
         self._is_case_sensitive = is_case_sensitive
-        self._name_of = name_of
+        self._name_of = spark_type_name
 
-    def predicate(self, filters: Sequence[Node]) -> ast.Predicate:
+    def translate(self, filters: Sequence[CatalystNode]) -> ast.Predicate:
         """What holds for every row that passes all of some filters."""
         terms: list[ast.Predicate] = []
         for condition in filters:
@@ -63,7 +63,7 @@ class Catalyst:
         telling = [term for term in terms if not _is_not_null(term)] or terms
         return ast.conjunction(telling) if telling else ast.Constant(True)
 
-    def _followed(self, node: Node) -> ast.Predicate:
+    def _followed(self, node: CatalystNode) -> ast.Predicate:
         if "terms" in node:
             terms = tuple(map(self._followed, node["terms"]))
             if node["kind"] == "Not":
@@ -74,14 +74,14 @@ class Catalyst:
         except Unanswerable as reason:
             return ast.Unknown(node["text"], str(reason), frozenset(node["columns"]))
 
-    def _compared(self, kind: str, operands: Sequence[Node]) -> ast.Predicate:
+    def _compared(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate:
         if kind in ("IsNull", "IsNotNull"):
             null = ast.IsNull(self._column(operands[0])[0])
             return null if kind == "IsNull" else ast.Not(null)
         if kind in _OPERATORS:
             operator = _OPERATORS[kind]
             if "values" in operands[0]:
-                operands, operator = operands[::-1], ast.FLIPPED[operator]
+                operands, operator = operands[::-1], ast.FLIPPED_OPERATORS[operator]
             path, type_ = self._column(operands[0])
             return self._comparer.compare(path, operator, *_literals(operands[1], type_))
         if kind in ("In", "InSet"):
@@ -96,20 +96,20 @@ class Catalyst:
                 return ast.Equals(path, pa.scalar(True))
         raise Unanswerable(_NOT_COMPARED)
 
-    def _column(self, node: Node) -> tuple[ast.ColumnPath, str]:
+    def _column(self, node: CatalystNode) -> tuple[ast.ColumnPath, str]:
         """A column or leaf of structs, and Spark's name of its type."""
         if "column" not in node:
             raise Unanswerable(_NOT_COMPARED)
         wanted, type_ = tuple(node["column"]), node["type"]
-        if alike(self._partition_columns, wanted[0]):
+        if matching_names(self._partition_columns, wanted[0]):
             raise Unanswerable("its values come from paths")
         for reason in map(opaque_reason, node["metadata"]):
             if reason is not None:
                 raise Unanswerable(reason)
-        path = self._comparer.path(wanted)
+        path = self._comparer.resolve_path(wanted)
         if self._is_case_sensitive and path != wanted:
             raise Unanswerable(f"there is no one column {ast.column_text(wanted)}")
-        arrow = self._comparer.type_of(path)
+        arrow = self._comparer.column_type(path)
         if type_ != self._name_of(arrow):
             raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, and it is {arrow}")
         return path, type_
@@ -132,7 +132,7 @@ def _is_not_null(term: ast.Predicate) -> bool:
     return isinstance(term, ast.Not) and isinstance(term.term, ast.IsNull)
 
 
-def _literals(node: Node, type_: str) -> list[Literal]:
+def _literals(node: CatalystNode, type_: str) -> list[Literal]:
     """Literals of a column's type."""
     if "values" not in node or node["type"] != type_:
         raise Unanswerable(_NOT_COMPARED)
@@ -140,7 +140,9 @@ def _literals(node: Node, type_: str) -> list[Literal]:
     if read is None:
         raise Unanswerable(f"a {type_} literal is not followed")
     try:
-        return [of_python(None if text is None else read(text)) for text in node["values"]]
+        return [
+            literal_from_python(None if text is None else read(text)) for text in node["values"]
+        ]
     except UnicodeDecodeError:
         raise Unanswerable("a text is not UTF-8") from None
     except OverflowError:
@@ -149,7 +151,7 @@ def _literals(node: Node, type_: str) -> list[Literal]:
 
 def _float(text: str) -> float:
     # Java's shortest text of a float names another double.
-    number = nearest(float(text), 32)
+    number = round_to_float(float(text), 32)
     if number is None:
         raise OverflowError
     return number

@@ -20,15 +20,21 @@ import pyarrow.types as pt
 from zonebloom.base import arguments
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
-from zonebloom.predicates.arrow_form import SHORTER
-from zonebloom.values.columns import leaf_type
-from zonebloom.values.literal import integers_within, numbers_to_find
-from zonebloom.values.time_zones import time_zone_refusal
-from zonebloom.values.types import family, is_comparable, is_flat, plain, stored
+from zonebloom.predicates.arrow_form import SHORTEN_ADVICE
+from zonebloom.values.columns import find_leaf_type
+from zonebloom.values.literal import floats_to_find, integers_in_range
+from zonebloom.values.time_zones import time_zone_mismatch_message
+from zonebloom.values.types import (
+    decoded_storage_type,
+    decoded_type,
+    family,
+    is_comparable,
+    is_flat,
+)
 
 # pa.scalar(None) would import pandas to look for its nulls.
-NULL = pc.scalar(pa.nulls(1, pa.bool_())[0])
-COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+NULL_EXPRESSION = pc.scalar(pa.nulls(1, pa.bool_())[0])
+ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 # PyArrow makes a chain as deep as it is long when it simplifies it: at ten thousand terms its
 # stack was seen to end.
@@ -36,10 +42,10 @@ _MOST_TERMS = 4000
 
 # An expression that is null where the condition is, if that is asked for, or false there.
 _Form: TypeAlias = Callable[[bool], pc.Expression]
-Resolve: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
+PathResolver: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
 
 
-def from_predicate(
+def expression_from_predicate(
     predicate: ast.Predicate, schema: pa.Schema, *, exact: bool = False
 ) -> pc.Expression:
     """Write a predicate as the expression PyArrow applies to rows.
@@ -49,29 +55,29 @@ def from_predicate(
     """
 
     def resolve(path: ast.ColumnPath) -> tuple[pc.Expression, pa.DataType]:
-        type_ = leaf_type(schema, path)
+        type_ = find_leaf_type(schema, path)
         if type_ is None:
-            choices = arguments.choices(".".join(path), schema.names, "the columns are")
+            choices = arguments.suggest_names(".".join(path), schema.names, "the columns are")
             raise FilterError(f"there is no column {ast.column_text(path)}; {choices}")
         return pc.field(path[0]) if len(path) == 1 else pc.field(*path), type_
 
-    return write(predicate, resolve, exact)
+    return build_expression(predicate, resolve, exact)
 
 
-def write(predicate: ast.Predicate, resolve: Resolve, exact: bool) -> pc.Expression:
+def build_expression(predicate: ast.Predicate, resolve: PathResolver, exact: bool) -> pc.Expression:
     """Write a predicate over what paths stand for: an expression, and the type of its values."""
 
     def join(is_or: bool) -> Callable[[list[_Form]], _Form]:
-        return lambda forms: lambda exact: joined([form(exact) for form in forms], is_or)
+        return lambda forms: lambda exact: join_conditions([form(exact) for form in forms], is_or)
 
     def negate(form: _Form) -> _Form:
         return lambda exact: ~form(True)
 
     leaf = functools.partial(_leaf, resolve=resolve)
-    return ast.fold(predicate, leaf, join(False), join(True), negate)(exact)
+    return ast.fold_predicate(predicate, leaf, join(False), join(True), negate)(exact)
 
 
-def _leaf(leaf: ast.Leaf, resolve: Resolve) -> _Form:
+def _leaf(leaf: ast.LeafPredicate, resolve: PathResolver) -> _Form:
     match leaf:
         case ast.Constant(value):
             expression = pc.scalar(pa.scalar(value, pa.bool_()))
@@ -88,20 +94,20 @@ def _leaf(leaf: ast.Leaf, resolve: Resolve) -> _Form:
             column, value = _sides(path, value, resolve)
             expression = column == value
         case ast.Compares(path, symbol, value):
-            expression = COMPARE[symbol](*_sides(path, value, resolve))
+            expression = ORDER_OPERATORS[symbol](*_sides(path, value, resolve))
     return lambda exact: expression
 
 
-def joined(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
+def join_conditions(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     if len(terms) > _MOST_TERMS:
         raise FilterError(
             f"the filter joins more than {_MOST_TERMS:,} conditions that are no equalities of one "
-            f"column; {SHORTER}"
+            f"column; {SHORTEN_ADVICE}"
         )
-    return balanced(terms, is_or)
+    return join_balanced(terms, is_or)
 
 
-def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
+def join_balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     """Terms joined in pairs: a chain of ten thousand would be as deep as it is long."""
     while len(terms) > 1:
         pairs = [a | b if is_or else a & b for a, b in zip(terms[::2], terms[1::2], strict=False)]
@@ -109,10 +115,10 @@ def balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     return terms[0] if terms else pc.scalar(not is_or)
 
 
-def compared_as(type_: pa.DataType) -> pa.DataType:
+def comparable_type(type_: pa.DataType) -> pa.DataType:
     """The type PyArrow compares the values as without loss: it has no kernels for float16, view
     types and UUIDs, and would choose one too small for a dictionary."""
-    type_ = stored(type_)
+    type_ = decoded_storage_type(type_)
     if pt.is_float16(type_):
         return pa.float32()
     if pt.is_string_view(type_):
@@ -120,10 +126,12 @@ def compared_as(type_: pa.DataType) -> pa.DataType:
     return pa.binary() if pt.is_binary_view(type_) else type_
 
 
-def comparable(expression: pc.Expression, type_: pa.DataType) -> tuple[pc.Expression, pa.DataType]:
+def cast_to_comparable(
+    expression: pc.Expression, type_: pa.DataType
+) -> tuple[pc.Expression, pa.DataType]:
     """Values as PyArrow can compare them, and the type they are then of."""
-    target = compared_as(type_)
-    decoded = plain(type_)
+    target = comparable_type(type_)
+    decoded = decoded_type(type_)
     if decoded not in (type_, target):
         expression = expression.cast(decoded)
     return (expression if target == type_ else expression.cast(target)), target
@@ -136,13 +144,13 @@ def equal_is_exact(column: pa.DataType, literal: pa.DataType) -> bool:
             return False
         case "integer", "float":
             # PyArrow casts the column, with a check that fails on rounding.
-            return not pt.is_float16(plain(literal))
+            return not pt.is_float16(decoded_type(literal))
     return is_comparable(column, literal)
 
 
 def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
     """Whether PyArrow's `is_in` of a column and a set is equality of exact values."""
-    column, literal = plain(column), values.type
+    column, literal = decoded_type(column), values.type
     if column == literal:
         return is_flat(column)
     kind = family(column)
@@ -156,15 +164,17 @@ def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
     return True
 
 
-def _is_in(path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: Resolve) -> _Form:
-    column, type_ = comparable(*resolve(path))
+def _is_in(
+    path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: PathResolver
+) -> _Form:
+    column, type_ = cast_to_comparable(*resolve(path))
     null = column.is_null()
-    values = values.cast(compared_as(values.type))
+    values = values.cast(comparable_type(values.type))
     if len(values):
         _check_zones(path, type_, values[0])
     if len(values) and not lookup_is_exact(type_, values):
         sides = [_sides(path, value, resolve) for value in values]
-        inside = joined([column == value for column, value in sides], is_or=True)
+        inside = join_conditions([column == value for column, value in sides], is_or=True)
     else:
         if pt.is_decimal(type_) and type_.bit_width < 128:
             # PyArrow looks no narrower ones up.
@@ -174,21 +184,21 @@ def _is_in(path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: 
         elif pt.is_fixed_size_binary(type_):
             values = _of_width(values, type_)
         elif pt.is_floating(values.type):
-            values = numbers_to_find(values)
+            values = floats_to_find(values)
         elif pt.is_integer(type_):
-            values = integers_within(values, type_)
+            values = integers_in_range(values, type_)
         inside = column.isin(values)
     if null_matches:
         return lambda exact: inside | null
     # PyArrow says false where SQL says null.
-    return lambda exact: inside | (null & NULL) if exact else inside
+    return lambda exact: inside | (null & NULL_EXPRESSION) if exact else inside
 
 
 def _sides(
-    path: ast.ColumnPath, value: pa.Scalar, resolve: Resolve
+    path: ast.ColumnPath, value: pa.Scalar, resolve: PathResolver
 ) -> tuple[pc.Expression, pa.Scalar]:
-    column, type_ = comparable(*resolve(path))
-    value = value.cast(compared_as(value.type))
+    column, type_ = cast_to_comparable(*resolve(path))
+    value = value.cast(comparable_type(value.type))
     _check_zones(path, type_, value)
     if not equal_is_exact(type_, value.type):
         raise FilterError(
@@ -197,7 +207,7 @@ def _sides(
         )
     if type_ != value.type and family(type_) == family(value.type) == "integer":
         # PyArrow brings a uint64 to int64 to compare the two, which fails at 2**63.
-        within = integers_within(pa.array([value]), type_)
+        within = integers_in_range(pa.array([value]), type_)
         return column, within[0] if len(within) else value
     if pt.is_fixed_size_binary(type_):
         of_width = _of_width(pa.array([value]), type_)
@@ -219,6 +229,6 @@ def _of_width(values: pa.Array, type_: pa.FixedSizeBinaryType) -> pa.Array:
 
 
 def _check_zones(path: ast.ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
-    refusal = time_zone_refusal(ast.column_text(path), column, value)
+    refusal = time_zone_mismatch_message(ast.column_text(path), column, value)
     if refusal is not None:
         raise FilterError(refusal)

@@ -26,7 +26,7 @@ def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, as
     return PolarsFilter(expr, _row_wise_columns(expr, root)), _to_predicate(expr, root, schema)
 
 
-def to_predicate(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
+def predicate_from_polars(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
     return _to_predicate(expr, _read(expr), schema)
 
 
@@ -39,15 +39,15 @@ def _is_known_version() -> bool:
 
 def _to_predicate(expr: pl.Expr, root: Any, schema: pa.Schema) -> ast.Predicate:
     if not _is_known_version():
-        return ast.Unknown(ast.shortened(str(expr)), "Polars before 2.0 rounds before it compares")
+        return ast.Unknown(ast.shorten(str(expr)), "Polars before 2.0 rounds before it compares")
     try:
-        return polars_expression.to_predicate(root, schema)
+        return polars_expression.predicate_from_polars_json(root, schema)
     except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
         reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
-        return ast.Unknown(ast.shortened(str(expr)), reason)
+        return ast.Unknown(ast.shorten(str(expr)), reason)
 
 
-def filter_of(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
+def pushed_down_filter(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
     """A filter of an expression that Polars itself brought to a scan: it is row by row."""
     return PolarsFilter(expr, frozenset(expr.meta.root_names()), schema)
 
@@ -91,7 +91,7 @@ class PolarsFilter:
         return np.flatnonzero(mask.to_numpy()).astype(np.int64, copy=False)
 
     def __str__(self) -> str:
-        return ast.shortened(str(self._expr))
+        return ast.shorten(str(self._expr))
 
     def __repr__(self) -> str:
         return f"PolarsFilter({self})"
@@ -148,7 +148,7 @@ def _row_wise_columns(expr: pl.Expr, root: Any) -> frozenset[str]:
                     stack += [(each, _read(each)) for each in _inputs(part)]
     except Exception as error:  # noqa: BLE001 - Polars cannot say, or says it no more
         raise FilterError(
-            f"whether a row passes {ast.shortened(str(expr))} may depend on other rows or on what "
+            f"whether a row passes {ast.shorten(str(expr))} may depend on other rows or on what "
             f"Polars cannot tell ({error}), and a scan that skips rows does not see them all; "
             "collect first, then filter"
         ) from None
@@ -162,12 +162,12 @@ def _inputs(expr: pl.Expr) -> list[pl.Expr]:
         meta.is_length_preserving() or (not meta.root_names() and meta.is_scalar())
     )
     if not inputs or not passes:
-        raise ValueError(ast.shortened(str(expr)))
+        raise ValueError(ast.shorten(str(expr)))
     return inputs
 
 
 def _read(expr: pl.Expr) -> Any:
     try:
-        return polars_expression.read(expr.meta.serialize(format="json"))
+        return polars_expression.parse_polars_json(expr.meta.serialize(format="json"))
     except Exception:  # noqa: BLE001 - whatever it is, all zones are read
         return None

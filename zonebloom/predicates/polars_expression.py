@@ -31,11 +31,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import decoded
+from zonebloom.base.arrays import decode_dictionary
 from zonebloom.predicates import ast
-from zonebloom.values.columns import resolve
+from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
-from zonebloom.values.types import family, is_comparable, nulls_are_elsewhere, plain, unit, widens
+from zonebloom.values.types import (
+    decoded_type,
+    family,
+    has_nulls_outside_bitmap,
+    is_comparable,
+    is_lossless_cast,
+    value_step,
+)
 
 _COMPARISONS = {
     **{"Eq": "=", "NotEq": "!=", "EqValidity": "<=>", "NotEqValidity": "NOT <=>"},
@@ -66,11 +73,11 @@ class _Column:
     type: pa.DataType
 
 
-def to_predicate(root: Any, schema: pa.Schema) -> ast.Predicate:
-    return ast.simplified(_condition(root, schema))
+def predicate_from_polars_json(root: Any, schema: pa.Schema) -> ast.Predicate:
+    return ast.simplify(_condition(root, schema))
 
 
-def read(text: str) -> Any:
+def parse_polars_json(text: str) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
@@ -93,14 +100,14 @@ def read(text: str) -> Any:
     return node
 
 
-def text_of(node: Any) -> str:
+def polars_json_text(node: Any) -> str:
     import polars as pl
 
     try:
         expr = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
     except Exception:  # noqa: BLE001 - it is for people alone
         return "..."
-    return ast.shortened(str(expr))
+    return ast.shorten(str(expr))
 
 
 def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
@@ -119,7 +126,7 @@ def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
         reason = (
             str(error) if isinstance(error, Unanswerable) else f"it is of another form ({error!r})"
         )
-        return ast.Unknown(text_of(node), reason)
+        return ast.Unknown(polars_json_text(node), reason)
 
 
 def _meaning(node: Any, schema: pa.Schema) -> Any:
@@ -172,10 +179,10 @@ def _terms(node: Any, junction: str) -> list[Any]:
 
 def _column(path: ast.ColumnPath, schema: pa.Schema) -> _Column:
     try:
-        type_ = resolve(schema, path)
+        type_ = resolve_type(schema, path)
     except LookupError as error:
         raise Unanswerable(error.args[0]) from None
-    kind = plain(type_)
+    kind = decoded_type(type_)
     if (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "s":
         raise Unanswerable(f"Polars reads {kind} as milliseconds, which may overflow")
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):
@@ -205,7 +212,7 @@ def _function(function: Any, arguments: list[Any], schema: pa.Schema) -> ast.Pre
 
 def _comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
     if isinstance(left, pa.Scalar):
-        left, right, operator = right, left, ast.FLIPPED.get(operator, operator)
+        left, right, operator = right, left, ast.FLIPPED_OPERATORS.get(operator, operator)
     if not isinstance(left, _Column) or not isinstance(right, pa.Scalar):
         raise Unanswerable("only a column compared with a literal is answered by a Bloom filter")
     if operator in ("!=", "NOT <=>"):
@@ -225,7 +232,7 @@ def _comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
 def _equals(column: _Column, value: pa.Scalar) -> ast.Predicate:
     kind = family(column.type)
     if kind in ("timestamp", "instant") and family(value.type) == kind:
-        cut = unit(value.type) / unit(column.type)
+        cut = value_step(value.type) / value_step(column.type)
         if cut > 1 and column.stored == column.type and pt.is_timestamp(column.type):
             # The column is cut to the literal's unit.
             first = value.cast(pa.timestamp(column.type.unit, column.type.tz))
@@ -257,7 +264,7 @@ def _between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
 def _is_null(column: Any) -> ast.Predicate:
     if not isinstance(column, _Column):
         raise Unanswerable("only the nulls of a column are known to an index")
-    if not family(column.stored) or nulls_are_elsewhere(column.stored):
+    if not family(column.stored) or has_nulls_outside_bitmap(column.stored):
         raise Unanswerable(f"the nulls of {column.stored} are not indexed")
     return ast.IsNull(column.path)
 
@@ -289,7 +296,7 @@ def _cast(inner: Any, target: pa.DataType) -> _Column | pa.Scalar:
     if isinstance(inner, _Column):
         # What does not fit a double is told by the literal: see `_check`.
         fits = pt.is_integer(inner.type) and pt.is_float64(target)
-        if not fits and not widens(inner.type, target):
+        if not fits and not is_lossless_cast(inner.type, target):
             raise Unanswerable(f"casting {inner.type} to {target} may join values")
         return _Column(inner.path, inner.stored, target)
     if not isinstance(inner, pa.Scalar):
@@ -312,14 +319,14 @@ def _check(column: _Column, value: pa.Scalar) -> None:
         to_stored(literal, column.type)
         to_stored(literal, column.stored)
     elif kind == other and kind in ("timestamp", "instant", "duration"):
-        if column.stored != column.type or unit(value.type) > unit(column.type):
+        if column.stored != column.type or value_step(value.type) > value_step(column.type):
             raise Unanswerable(f"the column is cut to the unit of {value.type}")
-        if not to_stored(_exact(value), column.type).exact:
+        if not to_stored(_exact(value), column.type).is_exact:
             raise Unanswerable("the literal is cut to the unit of the column")
 
 
 def _exact(value: pa.Scalar) -> Literal:
-    literal = Literal.of(value)
+    literal = Literal.from_scalar(value)
     assert literal is not None
     return literal
 
@@ -393,7 +400,7 @@ def _set(node: Any) -> pa.Array:
         case _:
             raise Unanswerable("only a set of literals is answered by a Bloom filter")
     if pt.is_dictionary(column.type):
-        column = decoded(column)
+        column = decode_dictionary(column)
     # There are few kernels for views.
     if pt.is_string_view(column.type):
         return column.cast(pa.large_string())

@@ -20,26 +20,26 @@ import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
-from zonebloom.predicates.arrow import to_predicate
+from zonebloom.predicates.arrow import predicate_from_arrow
 from zonebloom.predicates.arrow_form import referenced_columns
-from zonebloom.predicates.expression import from_predicate
-from zonebloom.values.columns import leaf_type
+from zonebloom.predicates.expression import expression_from_predicate
+from zonebloom.values.columns import find_leaf_type
 
 
-def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
+def statistics_safe_filter(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
     """The part of a filter that is safe beside statistics, true wherever the filter is."""
     named = referenced_columns(filter)
     if named is not None and all(
         _is_exact(schema.field(name).type) for name in named if name in schema.names
     ):
         return filter
-    predicate = to_predicate(filter, schema)
+    predicate = predicate_from_arrow(filter, schema)
     terms = predicate.terms if isinstance(predicate, ast.And) else (predicate,)
     safe = tuple(term for term in terms if _is_safe(term, schema))
     if len(safe) == len(terms):
         return filter
     try:
-        return from_predicate(ast.conjunction(safe), schema) if safe else None
+        return expression_from_predicate(ast.conjunction(safe), schema) if safe else None
     except FilterError:
         return None
 
@@ -47,13 +47,13 @@ def prunable(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
 def _is_safe(predicate: ast.Predicate, schema: pa.Schema) -> bool:
     """Whether no row group that holds a row it is true for would be passed over."""
 
-    def leaf(node: ast.Leaf) -> tuple[bool, bool]:
+    def leaf(node: ast.LeafPredicate) -> tuple[bool, bool]:
         """Whether it is safe where it is true, and where it is false."""
         if isinstance(node, ast.Constant):
             return True, True
         if isinstance(node, ast.Unknown):
             return False, False
-        type_ = leaf_type(schema, node.column)
+        type_ = find_leaf_type(schema, node.column)
         is_exact, is_floating = _is_exact(type_), type_ is not None and pt.is_floating(type_)
         if isinstance(node, ast.IsNull):
             return True, is_exact
@@ -65,7 +65,7 @@ def _is_safe(predicate: ast.Predicate, schema: pa.Schema) -> bool:
     def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
         return all(true for true, _ in pairs), all(false for _, false in pairs)
 
-    return ast.fold(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
+    return ast.fold_predicate(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
 
 
 def _is_exact(arrow_type: pa.DataType | None) -> bool:

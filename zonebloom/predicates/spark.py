@@ -23,9 +23,13 @@ import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
-from zonebloom.predicates.expression import from_predicate
-from zonebloom.predicates.spark_compare import Comparer, read_number, read_text
-from zonebloom.predicates.sql_tree import Operand, Side, Walker
+from zonebloom.predicates.expression import expression_from_predicate
+from zonebloom.predicates.spark_compare import (
+    SparkComparer,
+    parse_spark_datetime,
+    parse_spark_number,
+)
+from zonebloom.predicates.sql_tree import Operand, OperandOrLiteral, SqlTranslator
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
 
@@ -52,12 +56,17 @@ class SparkFilter:
         """What PyArrow may apply to rows: the parts joined by AND that are exact."""
         predicate = self.predicate
         terms = predicate.terms if isinstance(predicate, ast.And) else (predicate,)
-        exact = [from_predicate(each, schema) for each in terms if not ast.unknowns(each)]
+        exact = [
+            expression_from_predicate(each, schema) for each in terms if not ast.unknowns(each)
+        ]
         return reduce(and_, exact) if exact else None
 
 
-def to_spark_filter(
-    text: str, schema: pa.Schema, opaque: frozenset[str] = frozenset(), timezone: str | None = None
+def translate_spark_sql(
+    text: str,
+    schema: pa.Schema,
+    opaque_columns: frozenset[str] = frozenset(),
+    timezone: str | None = None,
 ) -> SparkFilter:
     """Translate the condition behind a Spark SQL WHERE; nothing is refused."""
     found = next((each for each in _AMBIGUOUS if each in text), None)
@@ -65,8 +74,10 @@ def to_spark_filter(
         return _unknown(text, f"what {found} means in it depends on Spark's settings")
     try:
         node = _parse(text)
-        condition = _Translator(Comparer(schema, opaque, timezone)).condition(node)
-        return SparkFilter(ast.simplified(condition), _names(node, schema))
+        condition = _Translator(
+            SparkComparer(schema, opaque_columns, timezone)
+        ).translate_condition(node)
+        return SparkFilter(ast.simplify(condition), _names(node, schema))
     except RecursionError:
         return _unknown(text, "it is nested too deeply")
     except _Unparsed as error:
@@ -110,55 +121,59 @@ def _names(node: Any, schema: pa.Schema) -> frozenset[str] | None:
     return frozenset(names)
 
 
-class _Translator(Walker):
+class _Translator(SqlTranslator):
     """Spark SQL over a schema; what is not followed for certain is unknown."""
 
     dialect = "spark"
 
-    def __init__(self, comparer: Comparer):
+    def __init__(self, comparer: SparkComparer):
         super().__init__(comparer.schema)
         self._comparer = comparer
         # Spark refuses some patterns of an escape character of one's own.
-        del self.conditions["escape"]
+        del self.condition_methods["escape"]
 
-    def condition(self, node: Any) -> ast.Predicate:
+    def translate_condition(self, node: Any) -> ast.Predicate:
         try:
-            return super().condition(node)
+            return super().translate_condition(node)
         except (Unanswerable, FilterError) as reason:
-            return self.unknown(self.bare(node), str(reason))
+            return self.unknown_condition(self.strip_parentheses(node), str(reason))
 
-    def compare(self, symbol: str, left: Side, right: Side, node: Any) -> ast.Predicate:
+    def translate_comparison(
+        self, symbol: str, left: OperandOrLiteral, right: OperandOrLiteral, node: Any
+    ) -> ast.Predicate:
         if isinstance(left, Literal):
-            symbol, left, right = ast.FLIPPED[symbol], right, left
+            symbol, left, right = ast.FLIPPED_OPERATORS[symbol], right, left
         if isinstance(left, Literal) or not isinstance(right, Literal) or left.path is None:
             self.fail(_ONLY_LITERALS, "", node)
         return self._comparer.compare(left.path, symbol, right)
 
-    def among(self, value: Side, items: list[Side], node: Any) -> ast.Predicate:
+    def translate_membership(
+        self, value: OperandOrLiteral, items: list[OperandOrLiteral], node: Any
+    ) -> ast.Predicate:
         literals = [item for item in items if isinstance(item, Literal)]
         if isinstance(value, Literal) or value.path is None or len(literals) < len(items):
             self.fail(_ONLY_LITERALS, "", node)
         return self._comparer.is_in(value.path, literals)
 
-    def value(self, node: Any) -> Side:
+    def translate_value(self, node: Any) -> OperandOrLiteral:
         if node.key == "literal":
-            return read_number(node.this)
+            return parse_spark_number(node.this)
         if node.key in ("cast", "trycast") and node.this.key == "literal":
-            self.only(node, "this", "to")
+            self.require_only(node, "this", "to")
             return self._cast(node)
         if node.key != "column" or any(part.key != "identifier" for part in node.parts):
             self.fail(_ONLY_LITERALS, "", node)
-        self.only(node, "this", "table", "db", "catalog")
-        path = self._comparer.path([part.this for part in node.parts])
-        return Operand(pc.field(*path), self._comparer.type_of(path), path)
+        self.require_only(node, "this", "table", "db", "catalog")
+        path = self._comparer.resolve_path([part.this for part in node.parts])
+        return Operand(pc.field(*path), self._comparer.column_type(path), path)
 
     def _cast(self, node: Any) -> Literal:
         """A literal with a type before it, DATE '...', or a letter behind it, 5L."""
         name, inner = node.args["to"].this.name, node.this
         if inner.is_string and name in _TEXT_CASTS:
-            return read_text(inner.this, _TEXT_CASTS[name])
+            return parse_spark_datetime(inner.this, _TEXT_CASTS[name])
         if not inner.is_string:
-            value = read_number(inner.this)
+            value = parse_spark_number(inner.this)
             if name == "DOUBLE":
                 return Literal("number", value.value, 64)
             bits = _INTEGER_CASTS.get(name)

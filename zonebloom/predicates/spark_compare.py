@@ -23,11 +23,15 @@ import pyarrow.types as pt
 from zonebloom.base.user_values import to_scalar
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
-from zonebloom.predicates.expression import compared_as
-from zonebloom.predicates.sql_literals import among, compared, timestamp
-from zonebloom.values.columns import find_leaf, resolve
-from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
-from zonebloom.values.types import family, plain
+from zonebloom.predicates.expression import comparable_type
+from zonebloom.predicates.sql_literals import (
+    comparison_predicate,
+    membership_predicate,
+    parse_timestamp,
+)
+from zonebloom.values.columns import find_leaf, resolve_type
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
+from zonebloom.values.types import decoded_type, family
 
 _MOST_DIGITS = 38
 _NUMBER = re.compile(r"\d+|(\d+\.\d*|\.\d+)|(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", re.ASCII)
@@ -39,7 +43,7 @@ _TIME = re.compile(
 _ZONE_YEARS = range(1971, 2037)
 
 
-def read_number(text: str) -> Literal:
+def parse_spark_number(text: str) -> Literal:
     """Read a number without a sign: 5 is an integer, 5.0 a decimal, 5e0 a double."""
     match = _NUMBER.fullmatch(text)
     if match is None:
@@ -54,7 +58,7 @@ def read_number(text: str) -> Literal:
     return Literal("number", value, digits=(max(len(text), 20), 0))
 
 
-def read_text(text: str, kind: str) -> Literal:
+def parse_spark_datetime(text: str, kind: str) -> Literal:
     """Read the text of DATE '...' and of its like; a "local" one is of the session's zone."""
     match = (_DATE if kind == "date" else _TIME).fullmatch(text)
     if match is None:
@@ -66,14 +70,14 @@ def read_text(text: str, kind: str) -> Literal:
         )
     if kind == "local" and not match["zone"]:
         return Literal("local", text)
-    return timestamp(text)
+    return parse_timestamp(text)
 
 
-def of_python(value: object) -> Literal:
+def literal_from_python(value: object) -> Literal:
     if value is None:
         return Literal("null")
     try:
-        literal = Literal.of(to_scalar(value, "a literal"))
+        literal = Literal.from_scalar(to_scalar(value, "a literal"))
     except InvalidArgument:
         literal = None
     if literal is None or isinstance(literal.value, float):
@@ -81,13 +85,13 @@ def of_python(value: object) -> Literal:
     return literal
 
 
-class Comparer:
+class SparkComparer:
     def __init__(self, schema: pa.Schema, opaque: frozenset[str], timezone: str | None):
         self.schema = schema
         self._opaque = opaque
         self._timezone = timezone
 
-    def path(self, names: Sequence[str]) -> ast.ColumnPath:
+    def resolve_path(self, names: Sequence[str]) -> ast.ColumnPath:
         """The column, or leaf of structs, that names mean, whatever their case."""
         path = find_leaf(self.schema, names)
         if path is None:
@@ -96,8 +100,8 @@ class Comparer:
             raise Unanswerable(f"how Spark compares {path[0]} is not followed")
         return path
 
-    def type_of(self, path: ast.ColumnPath) -> pa.DataType:
-        return plain(resolve(self.schema, path))
+    def column_type(self, path: ast.ColumnPath) -> pa.DataType:
+        return decoded_type(resolve_type(self.schema, path))
 
     def compare(self, path: ast.ColumnPath, operator: str, literal: Literal) -> ast.Predicate:
         """What ``column operator literal`` is; "<=>" is equality that is never null."""
@@ -110,17 +114,19 @@ class Comparer:
             return ast.And((self.compare(path, "=", literal), ast.negation(null)))
         if literal.kind == "null":
             return ast.Constant(None)
-        type_ = self.type_of(path)
+        type_ = self.column_type(path)
         if pt.is_boolean(type_) and operator != "=":
             raise Unanswerable("the order of truth values is not followed")
         stored = self._stored(literal, type_)
         if pt.is_floating(type_) and operator in (">", ">="):
             # NaN is above every number, and for Arrow below none.
-            return ast.Not(compared(path, type_, "<=" if operator == ">" else "<", stored))
-        return compared(path, compared_as(type_), operator, stored)
+            return ast.Not(
+                comparison_predicate(path, type_, "<=" if operator == ">" else "<", stored)
+            )
+        return comparison_predicate(path, comparable_type(type_), operator, stored)
 
     def is_in(self, path: ast.ColumnPath, literals: Sequence[Literal]) -> ast.Predicate:
-        type_ = self.type_of(path)
+        type_ = self.column_type(path)
         given = [each for each in literals if each.kind != "null"]
         # The items are brought to one type with the column, and may be rounded together.
         if len({(each.kind, each.bits) for each in given}) > 1:
@@ -130,7 +136,9 @@ class Comparer:
         if given and given[0].digits[0] and not pt.is_floating(type_):
             digits = max(each.digits[0] for each in given), max(each.digits[1] for each in given)
             given = [replace(each, digits=digits) for each in given]
-        found = among(path, compared_as(type_), [self._stored(each, type_) for each in given])
+        found = membership_predicate(
+            path, comparable_type(type_), [self._stored(each, type_) for each in given]
+        )
         return ast.Or((found, ast.Constant(None))) if len(given) < len(literals) else found
 
     def _stored(self, literal: Literal, type_: pa.DataType) -> StoredValue:
@@ -141,7 +149,7 @@ class Comparer:
         if kind == target and kind in ("text", "bytes", "boolean"):
             return to_stored(literal, type_)
         if pt.is_date(type_) and kind == "text" and _DATE.fullmatch(literal.value):
-            return to_stored(timestamp(literal.value), type_)
+            return to_stored(parse_timestamp(literal.value), type_)
         if pt.is_date(type_) and kind == "date":
             return to_stored(literal, type_)
         if pt.is_timestamp(type_) and kind in ("text", "local", "timestamp", "instant"):
@@ -162,7 +170,7 @@ class Comparer:
                     "beside an instant Spark reads a column without a zone by the session's; write "
                     "what the column holds: TIMESTAMP_NTZ'2024-01-31 12:00:00'"
                 )
-            return literal if kind == "timestamp" else timestamp(text)
+            return literal if kind == "timestamp" else parse_timestamp(text)
         if kind == "timestamp":
             raise Unanswerable(
                 "beside instants Spark reads a time without a zone by the session's; write the "
@@ -170,20 +178,20 @@ class Comparer:
             )
         if kind == "instant":
             return literal
-        return timestamp(text if zone else _in_zone(text, self._timezone))
+        return parse_timestamp(text if zone else _in_zone(text, self._timezone))
 
 
 def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:
     number, (whole, scale) = literal.value, literal.digits
     if pt.is_float32(type_) or pt.is_float64(type_):
         # The double that Spark makes of it; a float column is compared as doubles.
-        double = nearest(number, 64)
+        double = round_to_float(number, 64)
         if double is None or not math.isfinite(double):
             raise Unanswerable("Spark rounds the number")
         is_exact = Fraction(double) == number
         if not is_exact and not literal.bits and not scale:
             raise Unanswerable("Spark rounds the integer")
-        if pt.is_float32(type_) and (not is_exact or nearest(double, 32) != double):
+        if pt.is_float32(type_) and (not is_exact or round_to_float(double, 32) != double):
             raise Unanswerable("a float column is compared as doubles, and this is no float")
         return StoredValue(double)
     if pt.is_integer(type_):

@@ -23,18 +23,37 @@ from zonebloom.base.arrays import array_of
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, sql_literals
 from zonebloom.predicates.ast import Constant, Predicate
-from zonebloom.predicates.expression import COMPARE, comparable, compared_as, from_predicate, write
-from zonebloom.predicates.sql_keywords import quote_columns
-from zonebloom.predicates.sql_literals import among, compared
+from zonebloom.predicates.expression import (
+    ORDER_OPERATORS,
+    build_expression,
+    cast_to_comparable,
+    comparable_type,
+    expression_from_predicate,
+)
+from zonebloom.predicates.sql_keywords import quote_keyword_columns
+from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
 from zonebloom.predicates.sql_simple import parse_simple
-from zonebloom.predicates.sql_tree import ELSEWHERE, ONLY_LITERALS, Operand, Side, Walker
-from zonebloom.values.columns import alike, resolve
+from zonebloom.predicates.sql_tree import (
+    ONLY_LITERALS_REASON,
+    PYARROW_ADVICE,
+    Operand,
+    OperandOrLiteral,
+    SqlTranslator,
+)
+from zonebloom.values.columns import matching_names, resolve_type
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
-from zonebloom.values.time_zones import TIME_ZONE_FUNCTIONS
-from zonebloom.values.types import TICKS, bounds, family, plain, time_zones_differ, widens
+from zonebloom.values.time_zones import TIME_ZONE_ADVICE
+from zonebloom.values.types import (
+    TICKS_PER_SECOND,
+    decoded_type,
+    family,
+    integer_bounds,
+    is_lossless_cast,
+    time_zones_differ,
+)
 
-_ZONES = f"{ELSEWHERE}: {TIME_ZONE_FUNCTIONS}"
-_COMPARE = {"=": operator.eq, **COMPARE}
+_ZONES = f"{PYARROW_ADVICE}: {TIME_ZONE_ADVICE}"
+_COMPARE = {"=": operator.eq, **ORDER_OPERATORS}
 _TYPES: dict[str, pa.DataType] = {
     **{"BOOLEAN": pa.bool_(), "DATE": pa.date32(), "TIME": pa.time64("ns"), "UUID": pa.uuid()},
     **{"TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64()},
@@ -49,7 +68,7 @@ _SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 
 _FRACTIONS = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
 
 
-def to_predicate(text: str, schema: pa.Schema) -> Predicate:
+def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
     """Translate a SQL condition, the part behind WHERE; `from_predicate` makes it an expression."""
     try:
         text.encode()
@@ -62,9 +81,11 @@ def to_predicate(text: str, schema: pa.Schema) -> Predicate:
     if simple is not None:
         # What has no meaning is refused below, where sqlglot's nodes say at which place.
         with suppress(FilterError):
-            return ast.flattened(_Translator(text, schema).condition(simple))
+            return ast.flatten(_Translator(text, schema).translate_condition(simple))
     try:
-        return ast.flattened(_Translator(text, schema).condition(_parse(text, schema.names)))
+        return ast.flatten(
+            _Translator(text, schema).translate_condition(_parse(text, schema.names))
+        )
     except RecursionError:
         raise FilterError(
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
@@ -104,7 +125,7 @@ def _parse(text: str, names: Collection[str] = ()) -> Any:
     try:
         # Not as a statement: sqlglot takes "set = 5" for one, and logs a warning.
         dialect = _dialect()()
-        tokens = quote_columns(dialect.tokenize(text), names)
+        tokens = quote_keyword_columns(dialect.tokenize(text), names)
         statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
         if not error.errors:
@@ -141,35 +162,39 @@ def _parse(text: str, names: Collection[str] = ()) -> Any:
     return found[0]
 
 
-class _Translator(Walker):
+class _Translator(SqlTranslator):
     """SQL over a schema, as DuckDB answers it; what has no meaning is refused, and where."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         super().__init__(schema)
         self.text = text
 
-    def condition(self, node: Any) -> Predicate:
+    def translate_condition(self, node: Any) -> Predicate:
         if node.key in ("select", "union", "subquery", "command"):
             self.fail("a filter is a condition, not a query", "write the part behind WHERE", node)
-        return super().condition(node)
+        return super().translate_condition(node)
 
-    def compare(self, symbol: str, left: Side, right: Side, node: Any) -> Predicate:
+    def translate_comparison(
+        self, symbol: str, left: OperandOrLiteral, right: OperandOrLiteral, node: Any
+    ) -> Predicate:
         if symbol == "!=":
-            return ast.negation(self.compare("=", left, right, node))
+            return ast.negation(self.translate_comparison("=", left, right, node))
         if isinstance(left, Literal):
             if isinstance(right, Literal):
                 return self._fold(symbol, left, right, node)
-            symbol, left, right = ast.FLIPPED[symbol], right, left
+            symbol, left, right = ast.FLIPPED_OPERATORS[symbol], right, left
         if not isinstance(right, Literal):
             return self._compare_columns(symbol, left, right, node)
         if right.kind == "null" or pt.is_null(left.type):
             return Constant(None)
         stored = self._stored(right, left.type, node)
-        predicate = compared(left.path or (), compared_as(left.type), symbol, stored)
+        predicate = comparison_predicate(
+            left.path or (), comparable_type(left.type), symbol, stored
+        )
         return self._of(left, predicate, node)
 
     def _in(self, node: Any) -> Predicate:
-        self.only(node, "this", "expressions")
+        self.require_only(node, "this", "expressions")
         found = self._plain_in(node)
         return super()._in(node) if found is None else found
 
@@ -178,25 +203,29 @@ class _Translator(Walker):
 
         `among` gives the same predicate, but takes ten times as long for each literal.
         """
-        value = self.operand(node.this)
+        value = self.translate_operand(node.this)
         if isinstance(value, Literal) or value.path is None or not node.expressions:
             return None
-        type_ = compared_as(value.type)
+        type_ = comparable_type(value.type)
         if family(value.type) == "integer" and pt.is_integer(type_):
-            numbers = sql_literals.plain_integers(node.expressions)
+            numbers = sql_literals.parse_plain_integers(node.expressions)
             if numbers is None:
                 return None
-            low, high = bounds(type_)
+            low, high = integer_bounds(type_)
             return ast.IsIn(value.path, array_of([n for n in numbers if low <= n <= high], type_))
         are_texts = all(item.key == "literal" and item.is_string for item in node.expressions)
         if family(value.type) != "text" or not are_texts:
             return None
         return ast.IsIn(value.path, array_of([item.this for item in node.expressions], type_))
 
-    def among(self, value: Side, items: list[Side], node: Any) -> Predicate:
+    def translate_membership(
+        self, value: OperandOrLiteral, items: list[OperandOrLiteral], node: Any
+    ) -> Predicate:
         literals = [item for item in items if isinstance(item, Literal)]
         if isinstance(value, Literal) or len(literals) < len(items):
-            return ast.Or(tuple(self.compare("=", value, item, node) for item in items))
+            return ast.Or(
+                tuple(self.translate_comparison("=", value, item, node) for item in items)
+            )
         if pt.is_null(value.type):
             return Constant(None)
         stored = [
@@ -204,40 +233,42 @@ class _Translator(Walker):
             for literal, item in zip(literals, node.expressions, strict=True)
             if literal.kind != "null"
         ]
-        found = self._of(value, among(value.path or (), compared_as(value.type), stored), node)
+        found = self._of(
+            value, membership_predicate(value.path or (), comparable_type(value.type), stored), node
+        )
         return found if len(stored) == len(items) else ast.Or((found, Constant(None)))
 
     def _of(self, operand: Operand, predicate: Predicate, node: Any) -> Predicate:
         if operand.path is not None:
             return predicate
-        expression = write(predicate, lambda _: (operand.expression, operand.type), True)
-        return self.unknown(node, operand.reason, expression)
+        expression = build_expression(predicate, lambda _: (operand.expression, operand.type), True)
+        return self.unknown_condition(node, operand.reason, expression)
 
     def _stored(self, literal: Literal, column: pa.DataType, node: Any) -> StoredValue:
         try:
-            literal = sql_literals.beside(literal, column)
+            literal = sql_literals.adapt_literal(literal, column)
             if family(column) == "float":
                 # One that the column does not hold is compared with its values as doubles.
                 return StoredValue(float(literal.value))
-            return to_stored(literal, compared_as(column))
+            return to_stored(literal, comparable_type(column))
         except Unanswerable as error:
-            self.fail(str(error), error.advice or ELSEWHERE, node)
+            self.fail(str(error), error.advice or PYARROW_ADVICE, node)
 
     def _compare_columns(self, symbol: str, left: Operand, right: Operand, node: Any) -> Predicate:
         if pt.is_null(left.type) or pt.is_null(right.type):
             return Constant(None)
-        a, a_type = comparable(left.expression, left.type)
-        b, b_type = comparable(right.expression, right.type)
+        a, a_type = cast_to_comparable(left.expression, left.type)
+        b, b_type = cast_to_comparable(right.expression, right.type)
         if a_type != b_type:
             common = self._common(a_type, b_type, node)
             a = a.cast(common) if a_type != common else a
             b = b.cast(common) if b_type != common else b
-        return self.unknown(node, ONLY_LITERALS, _COMPARE[symbol](a, b))
+        return self.unknown_condition(node, ONLY_LITERALS_REASON, _COMPARE[symbol](a, b))
 
     def _common(self, a: pa.DataType, b: pa.DataType, node: Any) -> pa.DataType:
         """Return a type that holds the values of both; PyArrow's own choice may be too small."""
         for narrow, wide in ((a, b), (b, a)):
-            if widens(narrow, wide, checked=True):
+            if is_lossless_cast(narrow, wide, checked=True):
                 return wide
         families = {family(a), family(b)}
         if families == {"bytes"}:
@@ -253,7 +284,7 @@ class _Translator(Walker):
         if families <= {"date", "timestamp"}:
             return a if pt.is_timestamp(a) else b
         if families in ({"time"}, {"duration"}):
-            return max(a, b, key=lambda each: TICKS[each.unit])
+            return max(a, b, key=lambda each: TICKS_PER_SECOND[each.unit])
         if time_zones_differ(a, b):
             self.fail(f"columns of types {a} and {b} are compared", _ZONES, node)
         self.fail(f"columns of types {a} and {b} cannot be compared", "cast one of them", node)
@@ -267,39 +298,41 @@ class _Translator(Walker):
 
     # Values
 
-    def value(self, node: Any) -> Side:
+    def translate_value(self, node: Any) -> OperandOrLiteral:
         match node.key:
             case "column" | "dot":
                 return self._column(node)
             case "literal":
-                return sql_literals.number(node.this)
+                return sql_literals.parse_number(node.this)
             case "cast":
                 return self._cast(node)
             case "interval":
                 return self._interval(node)
-            case key if key in self.conditions:
-                condition = from_predicate(self.condition(node), self.schema, exact=True)
+            case key if key in self.condition_methods:
+                condition = expression_from_predicate(
+                    self.translate_condition(node), self.schema, exact=True
+                )
                 return Operand(condition, pa.bool_())
-        self.fail(f"{node.sql()} is not understood in a filter", ELSEWHERE, node)
+        self.fail(f"{node.sql()} is not understood in a filter", PYARROW_ADVICE, node)
 
     def _interval(self, node: Any) -> Literal:
-        self.only(node, "this", "unit")
+        self.require_only(node, "this", "unit")
         unit = str(node.args.get("unit") or "").upper().removesuffix("S")
         if node.this is None or node.this.key != "literal" or unit not in _SECONDS | _FRACTIONS:
             self.fail("an interval takes a fixed unit", "write INTERVAL '90' SECOND", node)
-        count = sql_literals.number(node.this.this)
+        count = sql_literals.parse_number(node.this.this)
         return Literal("duration", count.value * _SECONDS.get(unit, 1) / _FRACTIONS.get(unit, 1))
 
-    def _cast(self, node: Any) -> Side:
-        self.only(node, "this", "to")
-        target, value = self._type(node.args["to"]), self.operand(node.this)
+    def _cast(self, node: Any) -> OperandOrLiteral:
+        self.require_only(node, "this", "to")
+        target, value = self._type(node.args["to"]), self.translate_operand(node.this)
         if isinstance(value, Literal):
-            return sql_literals.cast(value, target)
-        if isinstance(plain(value.type), pa.UuidType) and target != value.type:
+            return sql_literals.cast_literal(value, target)
+        if isinstance(decoded_type(value.type), pa.UuidType) and target != value.type:
             self.fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
-        if widens(value.type, target):
+        if is_lossless_cast(value.type, target):
             return value
-        expression, type_ = comparable(value.expression, value.type)
+        expression, type_ = cast_to_comparable(value.expression, value.type)
         if time_zones_differ(type_, target):
             self.fail(f"a cast from {type_} to {target} depends on a zone", _ZONES, node)
         reason = f"casting {type_} to {target} may join values"
@@ -325,19 +358,20 @@ class _Translator(Walker):
             parts.insert(0, node.expression)
             node = node.this
         if node.key != "column":
-            self.fail(f"{outer.sql()} is not understood in a filter", ELSEWHERE, outer)
-        self.only(node, "this", "table", "db", "catalog")
+            self.fail(f"{outer.sql()} is not understood in a filter", PYARROW_ADVICE, outer)
+        self.require_only(node, "this", "table", "db", "catalog")
         parts = [*node.parts, *parts]
         if any(part.key != "identifier" for part in parts):
             self.fail(f"{outer.sql()} is not a column", "name one column", outer)
         names = [part.this for part in parts]
         path = self._path(names, outer)
-        return Operand(pc.field(*path), resolve(self.schema, path), path)
+        return Operand(pc.field(*path), resolve_type(self.schema, path), path)
 
     def _path(self, names: list[str], node: Any) -> ast.ColumnPath:
         joined = ".".join(names)
         if joined in self.schema.names or (
-            not alike(self.schema.names, names[0]) and alike(self.schema.names, joined)
+            not matching_names(self.schema.names, names[0])
+            and matching_names(self.schema.names, joined)
         ):
             names = [joined]
         path: list[str] = []
@@ -345,14 +379,14 @@ class _Translator(Walker):
         for name in names:
             if not isinstance(fields, pa.Schema | pa.StructType):
                 at = ast.column_text(tuple(path))
-                self.fail(f"{at} is {fields} and has no fields", ELSEWHERE, node)
+                self.fail(f"{at} is {fields} and has no fields", PYARROW_ADVICE, node)
             known = [field.name for field in fields]
-            found = alike(known, name)
+            found = matching_names(known, name)
             if len(found) > 1:
                 shown = ", ".join(found)
                 self.fail(f"more than one column is called {name}: {shown}", "rename one", node)
             if not found:
-                advice = arguments.choices(name, known, "the columns are")
+                advice = arguments.suggest_names(name, known, "the columns are")
                 self.fail(f"there is no column {joined}", advice, node)
             path += found
             fields = fields.field(found[0]).type

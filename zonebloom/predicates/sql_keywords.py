@@ -27,7 +27,7 @@ _OPENERS = frozenset(_BEFORE_OPERANDS.split())
 _FOLLOWERS = frozenset(_AFTER_OPERANDS.split())
 
 
-def quote_columns(tokens: Sequence[Any], names: Collection[str]) -> list[Any]:
+def quote_keyword_columns(tokens: Sequence[Any], names: Collection[str]) -> list[Any]:
     """Return the tokens of a condition, those that name columns in quotes.
 
     Parameters

@@ -20,9 +20,9 @@ import pyarrow.types as pt
 
 from zonebloom.base.arrays import array_of
 from zonebloom.predicates import ast
-from zonebloom.values.literal import Literal, StoredValue, Unanswerable, nearest, to_stored
-from zonebloom.values.time_zones import time_zone_trouble
-from zonebloom.values.types import DAY, family, plain
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
+from zonebloom.values.time_zones import describe_time_zone_mismatch
+from zonebloom.values.types import SECONDS_PER_DAY, decoded_type, family
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 # Longer integers are beyond every column's range.
@@ -53,13 +53,13 @@ _ADVICE = {
 }
 
 
-def beside(literal: Literal, column: pa.DataType) -> Literal:
+def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
     """A literal as it is compared with values of a type; a text is read as one where it can be."""
     kind, value, target = literal.kind, literal.value, family(column)
     if kind == "text":
-        if isinstance(plain(column), pa.UuidType):
-            return uuid_bytes(value)
-        if is_uuid_of_bytes(value, column):
+        if isinstance(decoded_type(column), pa.UuidType):
+            return parse_uuid(value)
+        if is_uuid_for_binary_column(value, column):
             raise Unanswerable(
                 f"the text of a UUID is compared with a column of type {column}, of its bytes",
                 f"write UUID '{value}'",
@@ -73,11 +73,11 @@ def beside(literal: Literal, column: pa.DataType) -> Literal:
                 )
             return Literal("bytes", value.encode())
         if target == "decimal":
-            return number(value)
+            return parse_number(value)
         if target == "time":
-            return time_of_day(value)
+            return parse_time_of_day(value)
         if target in _MOMENTS:
-            literal = timestamp(value)
+            literal = parse_timestamp(value)
             kind, value = literal.kind, literal.value
         elif target == "integer":
             written = value if _NUMBER.fullmatch(value.strip()) else 42
@@ -101,7 +101,7 @@ def beside(literal: Literal, column: pa.DataType) -> Literal:
     return literal
 
 
-def cast(literal: Literal, type_: pa.DataType) -> Literal:
+def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
     """What ``CAST(literal AS type)`` means; only float types round."""
     kind, target = literal.kind, family(type_)
     value: Any = literal.value
@@ -109,10 +109,12 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
         return literal
     if target == "float":
         if kind == "text":
-            value = float(value) if value.strip().lower() in _NOT_FINITE else number(value).value
+            value = (
+                float(value) if value.strip().lower() in _NOT_FINITE else parse_number(value).value
+            )
         elif kind != "number":
             raise Unanswerable(f"a {kind} cannot be cast to {type_}", "write a number")
-        rounded = nearest(_double(value), type_.bit_width)
+        rounded = round_to_float(_double(value), type_.bit_width)
         if rounded is None:
             raise Unanswerable(f"the number does not fit {type_}", "cast to DOUBLE")
         # A Fraction has no -0.0, and needs none: the two zeros compare equal.
@@ -122,20 +124,20 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
         if isinstance(whole, Fraction) and whole.denominator == 1:
             return Literal("text", str(whole.numerator))
     elif target == "integer" and kind == "text":
-        literal = number(value)
+        literal = parse_number(value)
     elif target == "boolean" and kind == "text" and value.lower() in ("true", "false"):
         return Literal("boolean", value.lower() == "true")
     elif target in _MOMENTS and kind in ("text", *_MOMENTS):
-        moment = timestamp(value) if kind == "text" else literal
+        moment = parse_timestamp(value) if kind == "text" else literal
         if pt.is_timestamp(type_):
             if target == "instant" and moment.kind != "instant":
                 raise _zone_trouble(type_, moment, "TIMESTAMP {!r}")
             return Literal("instant" if moment.kind == "instant" else "timestamp", moment.value)
         if moment.kind == "instant":
             raise _zone_trouble(type_, moment, "DATE {!r}")
-        return Literal("date", moment.value // DAY * Fraction(DAY))
-    literal = beside(literal, type_)
-    if not to_stored(literal, type_).exact:
+        return Literal("date", moment.value // SECONDS_PER_DAY * Fraction(SECONDS_PER_DAY))
+    literal = adapt_literal(literal, type_)
+    if not to_stored(literal, type_).is_exact:
         raise Unanswerable(
             f"the literal is not exactly a value of {type_}", "write it without CAST"
         )
@@ -145,17 +147,17 @@ def cast(literal: Literal, type_: pa.DataType) -> Literal:
 def _zone_trouble(column: pa.DataType, literal: Literal, form: str) -> Unanswerable:
     micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
     moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
-    return Unanswerable(*time_zone_trouble(column, moment, form))
+    return Unanswerable(*describe_time_zone_mismatch(column, moment, form))
 
 
 def _double(value: Fraction | float) -> Fraction | float:
-    double = nearest(value, 64)
+    double = round_to_float(value, 64)
     if double is None:
         raise Unanswerable("the number does not fit a double", "write a smaller number")
     return Fraction(double) if math.isfinite(double) else double
 
 
-def uuid_bytes(text: str) -> Literal:
+def parse_uuid(text: str) -> Literal:
     try:
         return Literal("bytes", uuid.UUID(text).bytes)
     except ValueError:
@@ -164,9 +166,9 @@ def uuid_bytes(text: str) -> Literal:
         ) from None
 
 
-def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
+def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
     """Whether text is a UUID's, and a column of its 16 bytes: as text it equals none."""
-    column = plain(column)
+    column = decoded_type(column)
     if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
         return False
     try:
@@ -176,7 +178,7 @@ def is_uuid_of_bytes(text: str, column: pa.DataType) -> bool:
     return True
 
 
-def number(text: str) -> Literal:
+def parse_number(text: str) -> Literal:
     if not _NUMBER.fullmatch(text.strip()):
         raise Unanswerable(f"{text!r} is no number", "write a number such as -1.5 or 2e10")
     value = Decimal(text.strip())
@@ -186,7 +188,7 @@ def number(text: str) -> Literal:
     return Literal("number", Fraction(value))
 
 
-def plain_integers(nodes: Sequence[Any]) -> list[int] | None:
+def parse_plain_integers(nodes: Sequence[Any]) -> list[int] | None:
     """Return the integers that literals are, or None if one of them is anything else.
 
     The literals are nodes of sqlglot or of `sql_simple`.
@@ -204,7 +206,7 @@ def plain_integers(nodes: Sequence[Any]) -> list[int] | None:
     return numbers
 
 
-def timestamp(text: str) -> Literal:
+def parse_timestamp(text: str) -> Literal:
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
         raise Unanswerable(f"{text!r} is no date or timestamp", _ADVICE["timestamp"])
@@ -213,10 +215,10 @@ def timestamp(text: str) -> Literal:
         days = datetime.date.fromisoformat(day).toordinal() - _EPOCH
     except ValueError as error:
         raise Unanswerable(f"{text!r} is no date: {error}", _ADVICE["date"]) from None
-    seconds = Fraction(days * DAY)
+    seconds = Fraction(days * SECONDS_PER_DAY)
     if clock is None:
         return Literal("date", seconds)
-    seconds += time_of_day(clock).value
+    seconds += parse_time_of_day(clock).value
     if zone is None:
         return Literal("timestamp", seconds)
     if zone[0] in "+-":
@@ -226,7 +228,7 @@ def timestamp(text: str) -> Literal:
     return Literal("instant", seconds)
 
 
-def time_of_day(text: str) -> Literal:
+def parse_time_of_day(text: str) -> Literal:
     match = _CLOCK.fullmatch(text.strip())
     if match is not None:
         hour, minute, second = int(match["h"]), int(match["m"]), Fraction(match["s"] or 0)
@@ -235,29 +237,31 @@ def time_of_day(text: str) -> Literal:
     raise Unanswerable(f"{text!r} is no time of day", _ADVICE["time"])
 
 
-def compared(
+def comparison_predicate(
     path: ast.ColumnPath, type_: pa.DataType, operator: str, stored: StoredValue
 ) -> ast.Predicate:
     """A column compared with a literal: between two values of the type x < 5.5 is x <= 5."""
     is_below = operator in ("<", "<=")
     value = stored.value
     is_nan = isinstance(value, float) and math.isnan(value)
-    if value is None or is_nan or (operator == "=" and not stored.exact):
+    if value is None or is_nan or (operator == "=" and not stored.is_exact):
         # False where the column holds a value, null where it does not.
         never = ast.IsIn(path, pa.array([], type_))
-        is_always = operator != "=" and not is_nan and is_below == (stored.beyond > 0)
+        is_always = operator != "=" and not is_nan and is_below == (stored.out_of_range > 0)
         return ast.Not(never) if is_always else never
     scalar = stored.scalar(type_)
     if operator == "=":
         return ast.Equals(path, scalar)
-    if not stored.exact:
+    if not stored.is_exact:
         operator = "<=" if is_below else ">"
     return ast.Compares(path, operator, scalar)  # pyright: ignore[reportArgumentType]
 
 
-def among(path: ast.ColumnPath, type_: pa.DataType, stored: Sequence[StoredValue]) -> ast.Predicate:
+def membership_predicate(
+    path: ast.ColumnPath, type_: pa.DataType, stored: Sequence[StoredValue]
+) -> ast.Predicate:
     # A literal that is no value of the type equals nothing, and NaN not even itself.
-    scalars = [each.scalar(type_) for each in stored if each.exact and each.value == each.value]
+    scalars = [each.scalar(type_) for each in stored if each.is_exact and each.value == each.value]
     if pt.is_fixed_size_binary(type_):
         type_ = pa.binary()
     scalars = [each for each in scalars if each.type == type_]

@@ -41,13 +41,13 @@ _WORDS = frozenset(_SQL.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SqlNode:
     """A part of a condition, with what a walker asks of sqlglot's nodes."""
 
     key: str
     this: Any = None
-    expression: Node | None = None
-    expressions: tuple[Node, ...] = ()
+    expression: SqlNode | None = None
+    expressions: tuple[SqlNode, ...] = ()
     is_string: bool = False
 
     @property
@@ -55,14 +55,14 @@ class Node:
         return {}
 
     @property
-    def parts(self) -> list[Node]:
+    def parts(self) -> list[SqlNode]:
         return [self.this]
 
-    def walk(self) -> tuple[Node, ...]:
+    def walk(self) -> tuple[SqlNode, ...]:
         return ()
 
 
-def parse_simple(text: str) -> Node | None:
+def parse_simple(text: str) -> SqlNode | None:
     """The condition, as sqlglot would parse it; None when it is not of the form."""
     found = _CONDITION.fullmatch(text)
     if found is None:
@@ -72,15 +72,15 @@ def parse_simple(text: str) -> Node | None:
         name = name[1:-1]
     elif name.lower() in _WORDS:
         return None
-    column = Node("column", Node("identifier", name))
+    column = SqlNode("column", SqlNode("identifier", name))
     if found["one"] is not None:
-        return Node("eq", column, _literal(found["one"]))
-    return Node("in", column, expressions=tuple(map(_literal, _EACH.findall(found["many"]))))
+        return SqlNode("eq", column, _literal(found["one"]))
+    return SqlNode("in", column, expressions=tuple(map(_literal, _EACH.findall(found["many"]))))
 
 
-def _literal(text: str) -> Node:
+def _literal(text: str) -> SqlNode:
     if text[0] == "'":
-        return Node("literal", text[1:-1], is_string=True)
+        return SqlNode("literal", text[1:-1], is_string=True)
     if text[0] == "-":
-        return Node("neg", Node("literal", text[1:]))
-    return Node("literal", text)
+        return SqlNode("neg", SqlNode("literal", text[1:]))
+    return SqlNode("literal", text)

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from zonebloom.reference.pages import build
+from zonebloom.reference.pages import write_pages
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "reference")
-build(folder)
+write_pages(folder)
 print(folder / "index.html")

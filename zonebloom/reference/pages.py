@@ -29,9 +29,9 @@ MODULES = (
     "zonebloom.exchange.hudi",
 )
 # Of these the docstring alone is for users.
-TEXTS = ("zonebloom.spark.hyperspace.config",)
+DOCSTRING_ONLY_MODULES = ("zonebloom.spark.hyperspace.config",)
 # Members that pages leave out, by patterns of names: why.
-HIDDEN = {
+HIDDEN_MEMBERS = {
     r"zonebloom\.results\.ArrowDataset\.(?!unindexed)\w+": "PyArrow's, with its parameters",
     r"zonebloom\.results\.ScanPlan\.html": "notebooks call it",
     r"zonebloom\.Encryption\.\w+": "the index calls it",
@@ -56,10 +56,10 @@ def public_names(module: ModuleType) -> list[str]:
 def is_hidden(name: str) -> bool:
     """Whether a member is left out, but for constructors, of which docstrings decide."""
     own = name.removesuffix("__init__")
-    return own == name and any(re.fullmatch(pattern, name) for pattern in HIDDEN)
+    return own == name and any(re.fullmatch(pattern, name) for pattern in HIDDEN_MEMBERS)
 
 
-def build(folder: Path) -> None:
+def write_pages(folder: Path) -> None:
     """Write a page for each module, and one to begin with, ``index.html``."""
     homes: dict[str, str] = {}
     for name in MODULES:
@@ -72,7 +72,7 @@ def build(folder: Path) -> None:
             if isinstance(value, type):
                 homes[f"{value.__module__}.{public}"] = f"{name}.{public}"
                 _take_inherited(value)
-    for name in TEXTS:
+    for name in DOCSTRING_ONLY_MODULES:
         vars(import_module(name))["__all__"] = []
     pdoc.render.configure(
         docformat="numpy",
@@ -87,7 +87,9 @@ def build(folder: Path) -> None:
         # Aliases of types are told by their names, which say more than what they stand for.
         warnings.filterwarnings("ignore", "Error parsing type annotation")
         # A function has the name of a module, and errors are part of the package already.
-        others = [name for name in (*MODULES, *TEXTS) if name != "zonebloom.errors"]
+        others = [
+            name for name in (*MODULES, *DOCSTRING_ONLY_MODULES) if name != "zonebloom.errors"
+        ]
         pdoc.pdoc(*others, "!zonebloom.dataset", output_directory=folder)
 
 

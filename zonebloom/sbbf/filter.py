@@ -9,19 +9,26 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Shown, Strip, page, pictures_html, title_html, up_to
+from zonebloom.base.display import (
+    Displayed,
+    Strip,
+    bounds_up_to,
+    pictures_html,
+    styled_html,
+    title_html,
+)
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.header import MAX_HEADER_BYTES, decode_header, encode_header
-from zonebloom.sbbf.sizing import estimated_fpp, fold, size_for, validate_target
+from zonebloom.sbbf.sizing import estimated_fpp, fold_filter, size_for, validate_target
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 
 # The hashes of this many values fit the processor's cache while they are checked.
 _VALUES_PER_STEP = 1 << 15
 
 
-class Sbbf(Shown):
+class Sbbf(Displayed):
     """A split-block Bloom filter over values of one Arrow type.
 
     Parameters
@@ -167,7 +174,7 @@ class Sbbf(Shown):
         from zonebloom.sbbf import blocks
 
         for chunk in _chunks(values):
-            blocks.insert(self._words, np.ascontiguousarray(hash_array(chunk).valid()))
+            blocks.insert(self._words, np.ascontiguousarray(hash_array(chunk).of_valid_rows()))
 
     def insert_hashes(self, hashes: np.ndarray) -> None:
         """Insert values, given as their XXH64 hashes, uint64, shape (n,).
@@ -244,7 +251,7 @@ class Sbbf(Shown):
         >>> some.check([7])
         array([ True])
         """
-        arguments.of_type(other, Sbbf, "other")
+        arguments.require_instance(other, Sbbf, "other")
         if other.num_blocks != self.num_blocks:
             raise InvalidArgument(
                 f"filters of {self.num_blocks} and {other.num_blocks} blocks cannot be merged; "
@@ -269,7 +276,7 @@ class Sbbf(Shown):
         (32768, 256)
         """
         validate_target(1, probability)
-        return Sbbf.from_bytes(fold(self._words, probability))
+        return Sbbf.from_bytes(fold_filter(self._words, probability))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sbbf) and np.array_equal(self._words, other._words)
@@ -284,8 +291,8 @@ class Sbbf(Shown):
     def _repr_html_(self) -> str:
         words = f"{self.fill:.3%}; estimated false positive probability {self.estimated_fpp:.2g}"
         set_bits = int(np.bitwise_count(self._words).sum())
-        bits = Strip("bits set", words, self.nbytes * 8, up_to(set_bits))
-        return page(title_html(repr(self).strip("<>")), pictures_html((), [bits]))
+        bits = Strip("bits set", words, self.nbytes * 8, bounds_up_to(set_bits))
+        return styled_html(title_html(repr(self).strip("<>")), pictures_html((), [bits]))
 
 
 def _chunks(values: Any) -> list[pa.Array]:
@@ -298,7 +305,7 @@ def _chunks(values: Any) -> list[pa.Array]:
 
 def _hashes(values: Any) -> np.ndarray:
     if not (isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1):
-        values = arguments.whole_numbers(values, "hashes", 2**64 - 1)
+        values = arguments.require_integers(values, "hashes", 2**64 - 1)
     return np.ascontiguousarray(values, dtype=np.uint64)
 
 
@@ -306,4 +313,4 @@ def _bytes(data: Any) -> memoryview:
     try:
         return memoryview(data).cast("B")
     except TypeError:
-        raise arguments.refusal(data, "data", "give bytes") from None
+        raise arguments.invalid_value(data, "data", "give bytes") from None

@@ -19,7 +19,7 @@ _NO_BITMAP = np.empty(0, dtype=np.uint8)
 _WIDTH_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def value_type(arrow_type: pa.DataType) -> pa.DataType:
+def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
     """Return the type whose bytes are hashed: extension storage, dictionary values, or itself."""
     while True:
         if isinstance(arrow_type, pa.BaseExtensionType):
@@ -74,7 +74,7 @@ class Hashes:
     validity_offset: int
     null_count: int
 
-    def valid(self) -> np.ndarray:
+    def of_valid_rows(self) -> np.ndarray:
         """Return the hashes of the rows that are not null."""
         return self.values[self.is_valid()] if self.null_count else self.values
 

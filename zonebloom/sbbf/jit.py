@@ -54,7 +54,7 @@ class CacheLock:
 
     def __init__(self) -> None:
         # The longest wait in seconds. No kernel takes nearly as long to compile.
-        self.seconds = 60.0
+        self.timeout_seconds = 60.0
         self.path = _lock_path()
         self._is_disabled = self.path is None
 
@@ -71,10 +71,11 @@ class CacheLock:
         # Make a new object each time, because a forked process must not use its parent's locks.
         lock = FileLock(self.path)
         try:
-            lock.acquire(timeout=self.seconds)
+            lock.acquire(timeout=self.timeout_seconds)
         except Timeout:
             warnings.warn(
-                f"another process has held {self.path} for {self.seconds:g} seconds, so kernels "
+                f"another process has held {self.path} for {self.timeout_seconds:g} seconds, so "
+                "kernels "
                 "are compiled for this process alone; end that process if it hangs",
                 ZoneBloomWarning,
                 stacklevel=2,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zonebloom.sbbf.numpy_budget import NUMPY
-from zonebloom.sbbf.spec import WORDS_PER_BLOCK, block_numbers, holds
+from zonebloom.sbbf.spec import WORDS_PER_BLOCK, block_numbers, blocks_hold
 
 # The fixed cost of one NumPy call, as a number of block checks.
 _CHECKS_PER_CALL = 100
@@ -26,7 +26,7 @@ def check_any(
         return hits
     from zonebloom.sbbf import blocks
 
-    blocks.check_any(words, first_words, num_blocks, hashes, hits)
+    blocks.check_filters(words, first_words, num_blocks, hashes, hits)
     return hits
 
 
@@ -36,4 +36,4 @@ def check_one(
     """Return whether each filter may hold one hash. Like `check_any`, but always with NumPy."""
     starts = first_words + block_numbers(hash_value, num_blocks) * np.uint64(WORDS_PER_BLOCK)
     blocks = words[starts[:, None] + np.arange(WORDS_PER_BLOCK, dtype=np.uint64)]
-    return holds(blocks, hash_value)
+    return blocks_hold(blocks, hash_value)

@@ -14,7 +14,7 @@ from math import exp, lgamma, log
 
 import numpy as np
 
-from zonebloom.base.arguments import choice, refusal, shown
+from zonebloom.base.arguments import invalid_value, require_choice, short_repr
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.spec import (
     BITS_PER_BLOCK,
@@ -67,10 +67,10 @@ def validate_target(
     ``names`` are the caller's names of the two arguments, for the message.
     """
     if isinstance(ndv, bool) or not isinstance(ndv, int) or not 1 <= ndv < 1 << 63:
-        raise refusal(ndv, names[0], "give a whole number of at least 1, and below 2**63")
+        raise invalid_value(ndv, names[0], "give a whole number of at least 1, and below 2**63")
     is_number = isinstance(probability, int | float) and not isinstance(probability, bool)
     if not is_number or not 0.0 < probability < 1.0:
-        raise refusal(probability, names[1], "give a number between 0 and 1, both excluded")
+        raise invalid_value(probability, names[1], "give a number between 0 and 1, both excluded")
 
 
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
@@ -80,7 +80,7 @@ def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
     (32768, 19328)
     """
     validate_target(ndv, probability)
-    return _size_for(ndv, probability, choice(sizing, "sizing", SIZINGS))
+    return _size_for(ndv, probability, require_choice(sizing, "sizing", SIZINGS))
 
 
 @lru_cache(maxsize=256)
@@ -90,7 +90,7 @@ def _size_for(ndv: int, probability: float, sizing: str) -> int:
         num_bytes *= 2
         if num_bytes > MAX_BYTES:
             raise InvalidArgument(
-                f"{shown(ndv)} items at a false positive probability of {probability} need a "
+                f"{short_repr(ndv)} items at a false positive probability of {probability} need a "
                 f"filter of more than {MAX_BYTES >> 20} MiB; give fewer items a zone or a larger "
                 "probability"
             )
@@ -117,7 +117,7 @@ def estimated_fpp(words: np.ndarray) -> float:
     return float(np.add.accumulate(reduce(np.multiply, shares))[-1]) / shares.shape[1]
 
 
-def folded_size(ndv: int, num_bytes: int, probability: float) -> int:
+def expected_folded_size(ndv: int, num_bytes: int, probability: float) -> int:
     """Return the expected size in bytes of a filter of ``ndv`` distinct values after `fold`."""
     while num_bytes % (2 * BYTES_PER_BLOCK) == 0:
         if false_positive_probability(ndv, num_bytes // 2) > probability:
@@ -126,7 +126,7 @@ def folded_size(ndv: int, num_bytes: int, probability: float) -> int:
     return num_bytes
 
 
-def fold(words: np.ndarray, probability: float) -> np.ndarray:
+def fold_filter(words: np.ndarray, probability: float) -> np.ndarray:
     """Halve a filter while its estimated false positive probability stays at most ``probability``.
 
     Each step ORs adjacent blocks. This is right because the block number of a hash halves, rounded

@@ -51,7 +51,7 @@ class Tile(NamedTuple):
     num_blocks: int
     row_words: int
     block_words: int
-    first: int
+    first_zone: int
     seed: int
     seed_step: int
 
@@ -72,7 +72,7 @@ def place_tile(
     words = ROWS_PER_BLOCK * (row_words + 1)
     if row_words % _PAGE_WORDS == 0:
         words = -(-words // _PAGE_WORDS) * _PAGE_WORDS
-    first = before.first + before.num_zones if before else 0
+    first = before.first_zone + before.num_zones if before else 0
     seed = before.block_seed(before.num_blocks) if before else salt or 0
     step = 0 if salt is None else ROWS_PER_BLOCK
     return Tile(group, offset, num_zones, num_blocks, row_words, words, first, seed, step)
@@ -101,7 +101,7 @@ def intersect(
     return np.bitwise_and.reduce(rows, axis=0), num_damaged
 
 
-def set_bits(bits: np.ndarray, num_zones: int) -> np.ndarray:
+def set_bit_numbers(bits: np.ndarray, num_zones: int) -> np.ndarray:
     """Return the numbers of the bits that are set below ``num_zones``, int64, ascending."""
     # Look only at words that are not zero: usually only a few of thousands of zones remain.
     words = np.flatnonzero(bits)

@@ -14,7 +14,7 @@ from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK
 from zonebloom.sbbf.slices import address_of
 from zonebloom.sbbf.spec import BITS_PER_WORD, SALT
 from zonebloom.sbbf.vectors import trailing_zeros
-from zonebloom.sbbf.xxh64 import hash_bytes
+from zonebloom.sbbf.xxh64 import hash_memory
 
 # Positions of the fields of `Tile`.
 _, _OFFSET, _NUM_ZONES, _NUM_BLOCKS, _ROW_WORDS, _BLOCK_WORDS, _, _SEED, _SEED_STEP = range(9)
@@ -68,7 +68,7 @@ def _append_zones(words, starts, tile, bits, zones, count):
         int64[::1],
     )
 )
-def find_pairs(blocks, first_block, tile, hashes, out_keys, out_zones, state):
+def find_pairs_in_tile(blocks, first_block, tile, hashes, out_keys, out_zones, state):
     """Pair hashes with the zones of a tile that may hold them, while the output has room.
 
     The output must have room for all zones of the tile. ``state[0]`` is the next hash to look up,
@@ -129,7 +129,7 @@ def intersect_rows(pieces, hashed, tiles, out, state):
             row = start + word * size
             starts[word] = np.uint64(row)
             address = address_of(pieces) + np.uint64(row * 8)
-            check = hash_bytes(address, np.uint64(size * 8), seed + np.uint64(numbers[word]))
+            check = hash_memory(address, np.uint64(size * 8), seed + np.uint64(numbers[word]))
             if check != pieces[start + 8 * size + numbers[word]]:
                 num_damaged += 1
                 pieces[row : row + size] = _ALL_ONES

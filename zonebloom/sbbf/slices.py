@@ -19,7 +19,7 @@ from zonebloom.sbbf.vectors import (
     swaps_of_blocks,
     swaps_of_rows,
 )
-from zonebloom.sbbf.xxh64 import hash_bytes
+from zonebloom.sbbf.xxh64 import hash_memory
 
 # Blocks of a filter that are transposed together: 512 pieces of this size fit the L2 cache.
 _PIECE = 16
@@ -137,7 +137,7 @@ def _hash_rows(blocks, row_words, seed, seed_step, out):
     for block in range(blocks.shape[0]):
         address = address_of(blocks[block])
         for row in range(ROWS_PER_BLOCK):
-            out[block, row] = hash_bytes(address, size, seed + np.uint64(row))
+            out[block, row] = hash_memory(address, size, seed + np.uint64(row))
             address += size
         seed += seed_step
 
@@ -149,7 +149,7 @@ def _expected_checks(blocks: np.ndarray, tile: Tile, first_block: int) -> tuple[
     return checks, ROWS_PER_BLOCK * tile.row_words
 
 
-def seal(blocks: np.ndarray, tile: Tile, first_block: int) -> None:
+def write_checks(blocks: np.ndarray, tile: Tile, first_block: int) -> None:
     """Write the check of every row of consecutive blocks of a tile, and zeros as padding."""
     checks, start = _expected_checks(blocks, tile, first_block)
     blocks[:, start : start + ROWS_PER_BLOCK] = checks

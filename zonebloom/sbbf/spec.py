@@ -53,7 +53,7 @@ def bit_numbers(hashes: HashOrHashes) -> np.ndarray:
     return (low[..., None] * SALT) >> np.uint32(27)
 
 
-def holds(words: np.ndarray, hashes: HashOrHashes) -> np.ndarray:
+def blocks_hold(words: np.ndarray, hashes: HashOrHashes) -> np.ndarray:
     """Return whether each block holds its hash.
 
     ``words`` are n blocks, uint32, shape ``(n, 8)``. ``hashes`` is one hash for all of them, or one

@@ -64,7 +64,7 @@ def _merge_lane(hashed, lane):
 
 
 @inlined
-def hash_bytes(address, length, seed):
+def hash_memory(address, length, seed):
     remaining = length
     hashed = seed + PRIME_5
     if length >= _U32:
@@ -136,7 +136,7 @@ def hash_stride(address, width, out):
             out[i] = _avalanche(_absorb_64(hashed, load_64(start + _U8)))
     else:
         for i in range(out.shape[0]):
-            out[i] = hash_bytes(address + np.uint64(i) * width, width, _U0)
+            out[i] = hash_memory(address + np.uint64(i) * width, width, _U0)
 
 
 @kernel(
@@ -147,4 +147,4 @@ def hash_offsets(address, offsets, out):
     """Hash values of variable length. Value i lies from ``offsets[i]`` to ``offsets[i + 1]``."""
     for i in range(out.shape[0]):
         start = np.uint64(offsets[i])
-        out[i] = hash_bytes(address + start, np.uint64(offsets[i + 1]) - start, _U0)
+        out[i] = hash_memory(address + start, np.uint64(offsets[i + 1]) - start, _U0)

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
-from zonebloom.predicates import RowFilter, columns_of
-from zonebloom.scan.recheck import Columns, filter_text, without_views
+from zonebloom.predicates import RowFilter, row_filter_columns
+from zonebloom.scan.recheck import Columns, filter_text, schema_without_views
 from zonebloom.values.columns import leaf_names
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Binding:
 
     @cached_property
     def _filtered(self) -> pads.Dataset:
-        return _no_rows(without_views(self._schema))
+        return _no_rows(schema_without_views(self._schema))
 
     def check_filter(self, filter: RowFilter | None, *, is_applied: bool = True) -> None:
         """Refuse a filter that PyArrow cannot apply to the rows; one only looked up needs its
@@ -61,18 +61,19 @@ class Binding:
     def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
         """A projection whose columns are there, and whose expressions can be computed."""
         if not isinstance(columns, Mapping):
-            return check_columns(columns, self._schema)
+            return checked_names(columns, self._schema)
         for name, expression in columns.items():
-            arguments.text(name, "a name in columns")
+            arguments.require_text(name, "a name in columns")
             if not isinstance(expression, pc.Expression):
                 raise InvalidArgument(
-                    f"column {name!r} is to be computed from {arguments.shown(expression)}; give "
+                    f"column {name!r} is to be computed from {arguments.short_repr(expression)}; "
+                    "give "
                     'a pyarrow Expression: pc.field("id") + 1'
                 )
-        self.projected(columns)
+        self.projected_schema(columns)
         return dict(columns)
 
-    def projected(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
+    def projected_schema(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
         try:
             return self._stored.scanner(columns=dict(columns)).projected_schema
         except pa.ArrowException as error:
@@ -89,13 +90,13 @@ class Binding:
         raise InvalidArgument(f"the columns cannot be computed: {first}; name fewer") from None
 
     def _unknown(self, expression: pc.Expression) -> list[str]:
-        return sorted((columns_of(expression) or set()).difference(self._schema.names))
+        return sorted((row_filter_columns(expression) or set()).difference(self._schema.names))
 
     def _what_is_wrong(self, expression: pc.Expression, error: Exception) -> str:
         unknown = self._unknown(expression)
         if unknown:
-            return no_column(unknown[0], self._schema)
-        for name in sorted(columns_of(expression) or ()):
+            return unknown_column_text(unknown[0], self._schema)
+        for name in sorted(row_filter_columns(expression) or ()):
             if isinstance(self._schema.field(name).type, pa.UuidType):
                 return f"PyArrow compares no UUIDs; write it in SQL: {name} = UUID '...'"
         first = str(error).strip().splitlines()[0]
@@ -109,33 +110,33 @@ def _no_rows(schema: pa.Schema) -> Any:
     return pads.dataset(schema.empty_table())
 
 
-def check_columns(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
+def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
     if columns is None:
         return None
     advice = ""
     if isinstance(columns, str) and columns not in schema.names:
-        advice = f"give a list of names, and a condition as filter={arguments.shown(columns)}"
-    names = arguments.names(columns, "columns", advice)
+        advice = f"give a list of names, and a condition as filter={arguments.short_repr(columns)}"
+    names = arguments.require_name_list(columns, "columns", advice)
     # A schema builds its list of names anew at each call.
     known = set(schema.names)
     for name in names:
         if name not in known:
-            raise ColumnNotFound(no_column(name, schema))
+            raise ColumnNotFound(unknown_column_text(name, schema))
     return names
 
 
 def require_column(name: str, schema: pa.Schema) -> None:
     if name not in schema.names:
-        raise ColumnNotFound(no_column(name, schema))
+        raise ColumnNotFound(unknown_column_text(name, schema))
 
 
-def no_column(name: str, schema: pa.Schema) -> str:
-    return f"there is no column {arguments.shown(name)}; {known_columns(name, schema)}"
+def unknown_column_text(name: str, schema: pa.Schema) -> str:
+    return f"there is no column {arguments.short_repr(name)}; {known_columns_text(name, schema)}"
 
 
-def known_columns(name: str, schema: pa.Schema) -> str:
+def known_columns_text(name: str, schema: pa.Schema) -> str:
     """List the columns of a dataset, after those that a mistyped name may mean."""
     if "." not in name:
-        return arguments.choices(name, schema.names, "the dataset has")
+        return arguments.suggest_names(name, schema.names, "the dataset has")
     # Only a name with a dot can mean a leaf of a struct.
-    return arguments.choices(name, leaf_names(schema), "the dataset has")
+    return arguments.suggest_names(name, leaf_names(schema), "the dataset has")

@@ -16,22 +16,35 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, cores, in_order
+from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
-from zonebloom.predicates.row_group_statistics import prunable
+from zonebloom.predicates.row_group_statistics import statistics_safe_filter
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
-from zonebloom.scan.recheck import holds_views, matching_rows, project, recheck, rows_equal, rows_of
+from zonebloom.scan.recheck import (
+    has_views,
+    matching_rows,
+    project,
+    recheck,
+    rows_matching_predicate,
+    select_rows,
+)
 from zonebloom.sources.column_batches import type_mismatch
-from zonebloom.sources.fragment_rows import FragmentRows, open_rows, viewed_batches
+from zonebloom.sources.fragment_rows import FragmentRows, open_rows, read_view_batches
 from zonebloom.sources.parquet_rows import ParquetRows
 from zonebloom.sources.source import Fragment, Source, require_all_rows, stated_row_count
-from zonebloom.storage.files import ReadCounter, counted, is_in_python, is_local, reading
-from zonebloom.values.types import widens
+from zonebloom.storage.files import (
+    ReadCounter,
+    counting_filesystem,
+    file_errors,
+    is_local,
+    is_python_filesystem,
+)
+from zonebloom.values.types import is_lossless_cast
 
 # Offsets of rows in their fragment, ascending, int64, and the rows.
-Located: TypeAlias = tuple[np.ndarray, pa.Table]
+MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 
 # Fewer rows are read by the time threads have begun; a request to a store takes longer.
 _THREADED_ROWS = 1 << 18
@@ -58,8 +71,8 @@ class Execution:
         self._request = request
         self._counter = counter or ReadCounter()
         self._filesystem = source.filesystem
-        if counter is not None or is_in_python(source.filesystem):
-            self._filesystem = counted(source.filesystem, self._counter)
+        if counter is not None or is_python_filesystem(source.filesystem):
+            self._filesystem = counting_filesystem(source.filesystem, self._counter)
         self._lock = threading.Lock()
         self._tests = None if request.predicate is None else KeyTests(request.predicate)
         self._first, self._rest = request.columns_read(source.schema.names)
@@ -73,7 +86,7 @@ class Execution:
         for is_whole, run in itertools.groupby(fragments, lambda part: part.rows is None):
             yield from (self._read_whole if is_whole else self._read_parts)(list(run))
 
-    def located(self, part: FragmentPlan) -> Iterator[Located]:
+    def matches(self, part: FragmentPlan) -> Iterator[MatchedRows]:
         """Yield the rows of one fragment that match, with their offsets.
 
         Raises
@@ -85,7 +98,7 @@ class Execution:
             yield from self._matches(part, part.rows)
         else:
             self._count(fragments_read=1)
-            yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted)
+            yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted_rows)
 
     def _options(self) -> dict[str, Any]:
         # Of IPC files it crashes when a scan on threads is not read to its end.
@@ -108,7 +121,9 @@ class Execution:
         fragments = [plan.fragment for plan in plans]
         request = self._request
         pruned = self._pruned_by()
-        if pruned is not None and any(map(self._source.is_locked, fragments[:_CHECKED_FOOTERS])):
+        if pruned is not None and any(
+            map(self._source.lacks_column_keys, fragments[:_CHECKED_FOOTERS])
+        ):
             # Without a filter pyarrow reads the columns in clear, and refuses the others.
             pruned = None
         computed = isinstance(request.columns, dict)
@@ -155,12 +170,12 @@ class Execution:
         """What pyarrow's scan is given of the filter: all of it, or no more than is safe."""
         filter, schema = self._request.filter, self._source.schema
         # Arrow cannot filter columns of view types, nor apply another engine's filter.
-        if not isinstance(filter, pc.Expression) or holds_views(schema):
+        if not isinstance(filter, pc.Expression) or has_views(schema):
             return None
         # The rows that pass a filter cannot be counted against the footers.
         if not _refuses_short_reads(self._source):
             return None
-        return prunable(filter, schema) if self._source.has_statistics else filter
+        return statistics_safe_filter(filter, schema) if self._source.has_statistics else filter
 
     # Fragments read in part
 
@@ -172,9 +187,9 @@ class Execution:
             for part in parts:
                 yield from self._read_part(part)
             return
-        workers = cores() if here else REMOTE_THREADS
+        workers = num_cores() if here else REMOTE_THREADS
         with ThreadPoolExecutor(workers) as pool:
-            work = in_order(pool, lambda part: list(self._read_part(part)), parts, workers + 1)
+            work = map_in_order(pool, lambda part: list(self._read_part(part)), parts, workers + 1)
             for batches in work:
                 yield from batches
 
@@ -195,12 +210,12 @@ class Execution:
     def _read_again(self, part: FragmentPlan) -> Iterator[pa.RecordBatch]:
         """Read all of a fragment that changed, before any of its rows were handed out."""
         (identity,) = self._source.identities([part.fragment])
-        again = FragmentPlan(part.fragment, None, part.why, identity)
+        again = FragmentPlan(part.fragment, None, part.reason, identity)
         self._count(fragments_read=1)
         for _, table in self._by_pyarrow(again, _EVERY_ROW, "it changed while it was read"):
             yield from table.to_batches(max_chunksize=self._request.batch_size)
 
-    def _matches(self, part: FragmentPlan, wanted: RowRanges) -> Iterator[Located]:
+    def _matches(self, part: FragmentPlan, wanted: RowRanges) -> Iterator[MatchedRows]:
         """The rows among some of a fragment that match, page by page where that can be done."""
         assert part.identity is not None
         why = "pyarrow reads it with its options"
@@ -229,19 +244,19 @@ class Execution:
         finally:
             if isinstance(rows, ParquetRows):
                 with self._lock:
-                    self.stats.whole_chunks.update(rows.whole)
-                    self.stats.by_pyarrow.update(rows.by_pyarrow)
+                    self.stats.whole_chunks.update(rows.whole_chunks)
+                    self.stats.by_pyarrow.update(rows.pyarrow_columns)
             rows.close()
 
     def _row_groups(
         self, rows: FragmentRows, wanted: RowRanges
-    ) -> Iterator[tuple[_Group, Located | FragmentUnreadable | None]]:
+    ) -> Iterator[tuple[_Group, MatchedRows | FragmentUnreadable | None]]:
         """Yield the matches of each row group, or the error of one that cannot be read.
 
         Many rows are read on all cores. When the last row group comes, all of them are read.
         """
 
-        def matches(group: _Group) -> tuple[_Group, Located | FragmentUnreadable | None]:
+        def matches(group: _Group) -> tuple[_Group, MatchedRows | FragmentUnreadable | None]:
             try:
                 return group, self._row_group(rows, group.number, group.rows)
             except FragmentUnreadable as error:
@@ -250,21 +265,21 @@ class Execution:
         groups = _groups(rows, wanted)
         by_threads = isinstance(rows, ParquetRows) and is_local(self._source.filesystem)
         if by_threads and len(wanted) >= _THREADED_ROWS:
-            with ThreadPoolExecutor(cores()) as pool:
-                yield from in_order(pool, matches, groups, cores() + 1)
+            with ThreadPoolExecutor(num_cores()) as pool:
+                yield from map_in_order(pool, matches, groups, num_cores() + 1)
         else:
             yield from map(matches, groups)
 
-    def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> Located | None:
+    def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> MatchedRows | None:
         """The matching rows of one row group, counted from its first; None when there is none."""
         self._count(row_groups_read=1, rows_read=len(inside))
         if isinstance(rows, ParquetRows):
             rows.read_ahead(number, self._needed, inside)
         if self._tests is not None and isinstance(rows, ParquetRows):
-            inside, is_exact = rows.narrowed(number, self._tests, inside)
+            inside, is_exact = rows.narrow_rows(number, self._tests, inside)
             if not inside:
                 return None
-            if is_exact and self._request.is_predicate:
+            if is_exact and self._request.is_predicate_exact:
                 table = rows.read(number, self._needed, inside)
                 return inside.rows(), project(table, self._request.columns)
         first = rows.read(number, self._first, inside)
@@ -272,7 +287,7 @@ class Execution:
         if hits.size == 0:
             return None
         offsets = inside.rows_at(hits)
-        table = rows_of(first, hits)
+        table = select_rows(first, hits)
         if self._rest:
             rest = rows.read(number, self._rest, RowRanges.from_rows(offsets))
             schema = pa.schema([*table.schema, *rest.schema])
@@ -285,13 +300,13 @@ class Execution:
         if filter is None:
             return np.arange(table.num_rows)
         rows = None
-        if self._request.is_predicate and isinstance(predicate, Equals | IsIn):
-            rows = rows_equal(table, predicate)
+        if self._request.is_predicate_exact and isinstance(predicate, Equals | IsIn):
+            rows = rows_matching_predicate(table, predicate)
         return matching_rows(table, filter) if rows is None else rows
 
     def _by_pyarrow(
         self, part: FragmentPlan, wanted: RowRanges, why: str = ""
-    ) -> Iterator[Located]:
+    ) -> Iterator[MatchedRows]:
         """Yield the matches among rows of row groups, or of a whole file, that pyarrow decodes."""
         import pyarrow.dataset as pads
 
@@ -306,7 +321,7 @@ class Execution:
                     reasons = self.stats.whole_row_groups
                     reasons[why] = reasons.get(why, 0) + groups
             if has_view:
-                batches = viewed_batches(
+                batches = read_view_batches(
                     self._source, part.fragment, self._filesystem, self._needed
                 )
             else:
@@ -314,7 +329,7 @@ class Execution:
                     schema=self._source.schema, columns=self._needed, **self._options()
                 )
             start = before = 0
-            last: Located | None = None
+            last: MatchedRows | None = None
             for batch in batches:
                 window = positions.window(start, start + batch.num_rows)
                 start += batch.num_rows
@@ -322,7 +337,7 @@ class Execution:
                     table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
                     self._count(rows_read=table.num_rows)
                     hits = self._hits(table)
-                    rows = project(rows_of(table, hits), self._request.columns)
+                    rows = project(select_rows(table, hits), self._request.columns)
                     if last is not None:
                         yield last
                     last = wanted.rows_at(hits + before), rows
@@ -374,14 +389,14 @@ class Execution:
         mismatches: list[tuple[Fragment, str, pa.DataType]] = []
         for fragment in fragments:
             try:
-                with reading(fragment.path, parquet_in=parquet_in):
+                with file_errors(fragment.path, parquet_in=parquet_in):
                     opened = self._source.open(fragment, self._source.filesystem)
                     stored = opened.physical_schema
             except SourceError as unreadable:
                 return unreadable
             for name in sorted(needed.intersection(stored.names)):
                 kind = stored.field(name).type
-                if not widens(kind, schema.field(name).type, checked=True):
+                if not is_lossless_cast(kind, schema.field(name).type, checked=True):
                     mismatches.append((fragment, name, kind))
         if not (may_mismatch and mismatches):
             return FragmentUnreadable(
@@ -445,7 +460,11 @@ def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int
 
 def _refuses_short_reads(source: Source) -> bool:
     """Return whether a scan by pyarrow fails if a read returns fewer bytes than it asked for."""
-    if is_local(source.filesystem) or is_in_python(source.filesystem) or not source.has_statistics:
+    if (
+        is_local(source.filesystem)
+        or is_python_filesystem(source.filesystem)
+        or not source.has_statistics
+    ):
         return True
     options: Any = source.format.default_fragment_scan_options
     return options.pre_buffer

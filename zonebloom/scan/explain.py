@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zonebloom.base.display import (
-    NOWHERE,
-    Shown,
+    NO_BOUNDS,
+    Displayed,
     Strip,
+    bounds_up_to,
     list_html,
-    page,
     pictures_html,
+    styled_html,
     title_html,
-    up_to,
 )
 from zonebloom.base.row_ranges import ranges_text
-from zonebloom.base.text import bytes_text, counted
+from zonebloom.base.text import bytes_text, count_with_noun
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
-from zonebloom.sources.pickling import NotPickled
+from zonebloom.sources.pickling import ProcessBound
 
 _SHOWN_FRAGMENTS = 5
 _SHOWN_RANGES = 3
@@ -40,7 +40,7 @@ class IndexUse:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScanPlan(NotPickled, Shown):
+class ScanPlan(ProcessBound, Displayed):
     """A scan before it runs; `str` and HTML show it.
 
     Attributes
@@ -80,7 +80,7 @@ class ScanPlan(NotPickled, Shown):
     index_bytes: int = 0
     data_bytes: int = 0
     data_reads: int = 0
-    by_path: tuple[tuple[str, int], ...] = ()
+    partition_pruning: tuple[tuple[str, int], ...] = ()
     files: tuple[FileZones, ...] = ()
     all_bytes: int = 0
 
@@ -92,7 +92,7 @@ class ScanPlan(NotPickled, Shown):
     @property
     def deleted_rows(self) -> int:
         """Rows left out of what is read because the table has deleted them."""
-        return sum(part.deleted for part in self.fragments)
+        return sum(part.num_deleted for part in self.fragments)
 
     @property
     def fragments_text(self) -> str:
@@ -117,7 +117,7 @@ class ScanPlan(NotPickled, Shown):
         columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
         filter = "no filter" if self.filter is None else str(self.predicate or self.filter)
         lines = [f"ZoneBloomScan: {filter}", f"columns: {columns}"]
-        for text, left in self.by_path:
+        for text, left in self.partition_pruning:
             lines.append(f"by path: {text} leaves {left:,} of {self.num_fragments:,} fragments")
         for use in self.indices:
             lines.append(
@@ -144,13 +144,13 @@ class ScanPlan(NotPickled, Shown):
         how = {part.fragment.key: part for part in self.fragments}
         lines = list_html([*planned, *self._reasons(), *facts])
         strips = [_file_strip(each, how.get(each.path)) for each in self.files]
-        return page(title_html(head), lines, pictures_html(strips, bars))
+        return styled_html(title_html(head), lines, pictures_html(strips, bars))
 
 
 def _file_strip(each: FileZones, part: FragmentPlan | None) -> Strip:
     words = "skipped" if part is None else _part_text(part)
     if not each.zone_rows:
-        return Strip(each.path, words, 1, unindexed=up_to(1) if each.kept else NOWHERE)
+        return Strip(each.path, words, 1, unindexed=bounds_up_to(1) if each.kept else NO_BOUNDS)
     words = f"{each.kept_zones:,} of {each.num_zones:,} zones: {words}"
     kept = each.kept.starts, each.kept.stops
     return Strip(each.path, words, each.num_rows, kept, zone_rows=each.zone_rows)
@@ -165,14 +165,14 @@ def _first_few(parts: Sequence[FragmentPlan], how: str) -> list[str]:
 
 def _part_text(part: FragmentPlan) -> str:
     if part.rows is not None:
-        why = f"{part.why}, " if part.why else ""
+        why = f"{part.reason}, " if part.reason else ""
         return f"{why}rows {ranges_text(part.rows, _SHOWN_RANGES)}"
     if part.row_groups is None:
-        return part.why
-    return f"{part.why}; its own filters leave {len(part.row_groups):,} row groups"
+        return part.reason
+    return f"{part.reason}; its own filters leave {len(part.row_groups):,} row groups"
 
 
-class PlanText(Shown, str):
+class PlanText(Displayed, str):
     """What ``explain_plan`` and ``analyze_plan`` of a scanner say: a `str`, in Jupyter HTML.
 
     Attributes
@@ -200,17 +200,18 @@ class PlanText(Shown, str):
             return self.plan.html()
         read, every = self.stats.data_bytes, self.plan.all_bytes
         words = f"{bytes_text(read)} read, {bytes_text(every)} in all files"
-        bars = [Strip("bytes read", words, every, up_to(read))] if every else []
+        bars = [Strip("bytes read", words, every, bounds_up_to(read))] if every else []
         return self.plan.html(_counted(self.stats), bars)
 
 
 def _counted(stats: ScanStats) -> list[str]:
     return [
         f"rows found: {stats.rows_found:,}",
-        f"data read: {bytes_text(stats.data_bytes)} in {counted(stats.data_reads, 'read')}, "
-        f"{counted(stats.fragments_read, 'fragment')} opened",
+        f"data read: {bytes_text(stats.data_bytes)} "
+        f"in {count_with_noun(stats.data_reads, 'read')}, "
+        f"{count_with_noun(stats.fragments_read, 'fragment')} opened",
         *(
-            f"{counted(count, 'row group')} read whole{': ' if why else ''}{why}"
+            f"{count_with_noun(count, 'row group')} read whole{': ' if why else ''}{why}"
             for why, count in stats.whole_row_groups.items()
         ),
         *(f"whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),

@@ -20,7 +20,7 @@ from zonebloom.errors import EncryptedIndex, IndexNotFound
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.scan.key_values import plain, plain_column
+from zonebloom.scan.key_values import comparable_column, comparable_values
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.source import Source
 from zonebloom.values.types import hash_domain
@@ -34,7 +34,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class KeyRows:
+class KeyBloomFilter:
     """The rows that may equal a key, as a filter of a scan; NaN may equal NaN.
 
     Attributes
@@ -62,7 +62,7 @@ class KeyRows:
         """Numbers of the rows that may equal a key, ascending."""
         hits = [np.empty(0, dtype=bool)]
         for batch in table.to_batches():
-            columns = [plain_column(batch, path) for path in self.paths]
+            columns = [comparable_column(batch, path) for path in self.paths]
             hashes, valid = _hash_rows(columns, self.types)
             hits.append(self.sbbf.check_hashes(hashes) & valid)
         return np.flatnonzero(np.concatenate(hits))
@@ -96,7 +96,7 @@ def _comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class KeyRanges:
+class FragmentKeyRanges:
     """Key ranges of fragments in one column.
 
     Attributes
@@ -112,7 +112,7 @@ class KeyRanges:
     is_empty: np.ndarray
 
     @classmethod
-    def unknown(cls, kind: pa.DataType, count: int) -> KeyRanges:
+    def unknown(cls, kind: pa.DataType, count: int) -> FragmentKeyRanges:
         """Those of so many fragments of which nothing is known."""
         nothing = pa.nulls(count, kind)
         return cls(nothing, nothing, np.zeros(count, dtype=bool))
@@ -156,13 +156,13 @@ class KeyRanges:
         return ends, _search(ends, low, "left"), _search(ends, high, "left")
 
 
-def key_ranges(
+def fragment_key_ranges(
     source: Source,
     planner: Planner,
     present: Sequence[PresentFragment],
     column: str,
     kind: pa.DataType,
-) -> KeyRanges:
+) -> FragmentKeyRanges:
     """What is known of the fragments there are, in the type keys of a column have."""
     if column in source.partition_columns():
         stored = source.schema.field(column).type
@@ -172,8 +172,8 @@ def key_ranges(
         # A null equals no key.
         empty = ~to_numpy(values.is_valid())
         ends = values if _can_order(kind) else pa.nulls(len(present), kind)
-        return KeyRanges(ends, ends, empty)
-    unknown = KeyRanges.unknown(kind, len(present))
+        return FragmentKeyRanges(ends, ends, empty)
+    unknown = FragmentKeyRanges.unknown(kind, len(present))
     if not _can_order(kind):
         return unknown
     try:
@@ -189,30 +189,32 @@ def key_ranges(
     empty = to_numpy(known) & ~has_nan & ~to_numpy(bounds[0].is_valid())
     nothing = pa.nulls(1, kind)[0]
     low, high = (pc.call_function("if_else", [known, end, nothing]) for end in bounds)
-    return KeyRanges(low, high, empty)
+    return FragmentKeyRanges(low, high, empty)
 
 
-def fragments_with(ranges: Sequence[KeyRanges], columns: Sequence[pa.Array]) -> np.ndarray:
+def fragments_with_keys(
+    ranges: Sequence[FragmentKeyRanges], columns: Sequence[pa.Array]
+) -> np.ndarray:
     """Which fragments may hold any of some keys, by every key column."""
     return np.logical_and.reduce(
         [column_ranges.may_hold(keys) for column_ranges, keys in zip(ranges, columns, strict=True)]
     )
 
 
-def summarize(
+def summarize_keys(
     keys: Iterable[Sequence[pa.Array]],
     num_keys: int,
     types: Sequence[pa.DataType],
-    ranges: Sequence[KeyRanges],
+    ranges: Sequence[FragmentKeyRanges],
 ) -> tuple[Sbbf, np.ndarray]:
     """Pass over keys, given by their columns: a filter of those without a null, and which fragments
     may hold any."""
     sbbf = Sbbf(min(max(num_keys, 1), _MOST_KEYS), _PROBABILITY, sizing="exact")
     fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
     for columns in keys:
-        hashes, valid = _hash_rows(list(map(plain, columns)), types)
+        hashes, valid = _hash_rows(list(map(comparable_values, columns)), types)
         sbbf.insert_hashes(hashes[valid])
-        fragments |= fragments_with(ranges, columns)
+        fragments |= fragments_with_keys(ranges, columns)
     return sbbf, fragments
 
 

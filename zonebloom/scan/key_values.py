@@ -12,21 +12,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import array_of, decoded, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, decode_dictionary, from_numpy, to_numpy
 from zonebloom.predicates.ast import ColumnPath
-from zonebloom.sbbf.hashing import value_type
+from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
-from zonebloom.values.types import bounds
+from zonebloom.values.types import integer_bounds
 
 _PLAIN = {
     pa.string_view(): pa.large_string(),
     pa.binary_view(): pa.large_binary(),
     pa.float16(): pa.float32(),
 }
-LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+LARGE_TYPES = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
-def as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Keys that are values of a type, as that type, and their positions."""
     if pa.types.is_null(keys.type):
         return pa.array([], stored_type), np.empty(0, dtype=np.int64)
@@ -35,7 +35,7 @@ def as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.nd
         keys = keys.drop_null()
     else:
         positions = np.arange(len(keys))
-    if LARGE.get(keys.type) == stored_type:
+    if LARGE_TYPES.get(keys.type) == stored_type:
         keys = keys.cast(stored_type)
     if keys.type == stored_type and pa.types.is_floating(stored_type):
         numbers = np.flatnonzero(~np.isnan(to_numpy(keys)))
@@ -46,7 +46,7 @@ def as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.nd
         numbers = to_numpy(keys)
         # Compared as what they are: of mixed signs NumPy makes floating point numbers.
         least, most = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
-        low, high = bounds(stored_type)
+        low, high = integer_bounds(stored_type)
         is_within = (numbers >= max(low, least)) & (numbers <= min(high, most))
         return from_numpy(numbers[is_within]).cast(stored_type), positions[is_within]
     values = [_stored(key, stored_type) for key in keys]
@@ -56,7 +56,7 @@ def as_stored(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.nd
 
 def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
     """A key as a type stores it; None where no value of it equals the key, as none equals NaN."""
-    literal = Literal.of(key)
+    literal = Literal.from_scalar(key)
     if literal is None:
         return None
     value = literal.value
@@ -72,7 +72,7 @@ def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
         return None
     if pa.types.is_fixed_size_binary(stored_type) and len(stored.value) != stored_type.byte_width:
         return None
-    return stored.value if stored.exact else None
+    return stored.value if stored.is_exact else None
 
 
 def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
@@ -82,36 +82,38 @@ def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
         return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)
     if pa.types.is_temporal(stored_type):
         return pa.array(values, f"int{stored_type.bit_width}").view(stored_type)
-    return plain(pa.array(values, stored_type))
+    return comparable_values(pa.array(values, stored_type))
 
 
-def plain_type(stored: pa.DataType) -> pa.DataType:
+def comparable_type(stored: pa.DataType) -> pa.DataType:
     """The type `plain` makes of values of a type: what PyArrow has kernels for."""
-    kind = value_type(stored)
+    kind = hashed_type(stored)
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     return _PLAIN.get(kind, kind)
 
 
-def plain_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
+def comparable_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
     column: Any = table.column(path[0])
     for name in path[1:]:
         column = pc.struct_field(column, name)  # pyright: ignore[reportAttributeAccessIssue]
-    return plain(column)
+    return comparable_values(column)
 
 
-def plain(values: Any) -> Any:
+def comparable_values(values: Any) -> Any:
     """Values that are held against one another: no extensions, dictionaries or views, one zero."""
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
-            return plain(values.chunk(0))
-        return pa.chunked_array([plain(chunk) for chunk in values.chunks], plain_type(values.type))
+            return comparable_values(values.chunk(0))
+        return pa.chunked_array(
+            [comparable_values(chunk) for chunk in values.chunks], comparable_type(values.type)
+        )
     while isinstance(values, pa.ExtensionArray):
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
-        values = decoded(values)
-    if values.type != plain_type(values.type):
-        values = values.cast(plain_type(values.type))
+        values = decode_dictionary(values)
+    if values.type != comparable_type(values.type):
+        values = values.cast(comparable_type(values.type))
     if pa.types.is_floating(values.type):
         return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
     return values

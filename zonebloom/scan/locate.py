@@ -19,17 +19,27 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.arrays import distinct, empty, from_numpy, to_numpy
+from zonebloom.base.arrays import allocate_array, distinct_numbers, from_numpy, to_numpy
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.base.threads import cores, in_order, in_parts
+from zonebloom.base.threads import map_in_order, map_slices, num_cores
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import FragmentChanged, IndexNotFound, InvalidArgument
-from zonebloom.index.batch_lookup import keys_for
+from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates import And, IsIn
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_summary import KeyRanges, KeyRows, key_ranges, summarize
-from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
+from zonebloom.scan.key_summary import (
+    FragmentKeyRanges,
+    KeyBloomFilter,
+    fragment_key_ranges,
+    summarize_keys,
+)
+from zonebloom.scan.key_values import (
+    cast_keys_exactly,
+    comparable_column,
+    comparable_type,
+    comparable_values,
+)
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.planner import Planner
@@ -60,13 +70,13 @@ _FILES_SCHEMA = pa.schema(
 _MOST_CHOOSING = 1 << 14
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # The number of a file among those present, and what is read of it.
-Part: TypeAlias = tuple[int, FragmentPlan]
+NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
 # Rows of a file that may hold a key: its number, theirs, and chunks of their values by column.
 _Rows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
 
 
 @dataclass(frozen=True)
-class Located:
+class KeyLocations:
     """The rows that may hold keys, in scan order.
 
     Attributes
@@ -90,11 +100,11 @@ class Located:
 
         most = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
         ends = np.zeros(int(most) + 2, dtype=np.int64)
-        places = empty(self.places.size, np.int64)
+        places = allocate_array(self.places.size, np.int64)
         rows_by_code(self.codes, self.places, ends, places)
         count = count_rows(self.keys, ends)
-        key_index, of_rows = empty(count, np.int64), empty(count, np.int64)
-        of_files, of_ids = empty(count, np.int32), empty(count, np.uint64)
+        key_index, of_rows = allocate_array(count, np.int64), allocate_array(count, np.int64)
+        of_files, of_ids = allocate_array(count, np.int32), allocate_array(count, np.uint64)
         is_held = np.empty(count, dtype=bool)
         ids, paths = self._ids_and_paths()
         held = ends, places, to_numpy(ids)
@@ -108,7 +118,7 @@ class Located:
         is_held = self.codes >= 0
         files, codes = self.places[is_held] >> OFFSET_BITS, self.codes[is_held]
         size = int(codes.max(initial=0)) + 1
-        pairs = distinct(files * size + codes)
+        pairs = distinct_numbers(files * size + codes)
         num_keys = np.bincount(pairs // size, minlength=len(self.present))
         num_rows = np.bincount(files, minlength=len(self.present))
         ids, paths = self._ids_and_paths()
@@ -121,7 +131,7 @@ class Located:
         return from_numpy(ids), pa.array([each.fragment.path for each in self.present], pa.string())
 
 
-def key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
+def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
     """Return the columns of some names of a table of keys, or of a dictionary of arrays."""
     if is_data_frame(keys):
         available = list(keys.columns)
@@ -143,12 +153,12 @@ def _arrow_table(keys: Any, names: Sequence[str]) -> pa.Table:
             return keys
         if isinstance(keys, pa.RecordBatch) or hasattr(keys, "__arrow_c_stream__"):
             return pa.table(keys)
-    raise arguments.refusal(keys, "keys", f"give a pyarrow Table with {', '.join(names)}")
+    raise arguments.invalid_value(keys, "keys", f"give a pyarrow Table with {', '.join(names)}")
 
 
-def locate(
+def locate_keys(
     source: Source, planner: Planner, columns: Sequence[Column], given: Sequence[Any]
-) -> Located:
+) -> KeyLocations:
     """The rows whose columns equal keys, of which each column has an array."""
     by_path = source.partition_columns()
     in_files = [number for number, each in enumerate(columns) if each.path[0] not in by_path]
@@ -164,7 +174,7 @@ def locate(
             if passed is not None:
                 positions = positions[passed]
                 values = [each.take(from_numpy(passed)) for each in values]
-    with ThreadPoolExecutor(cores() + 1) as pool:
+    with ThreadPoolExecutor(num_cores() + 1) as pool:
         # While the files are read.
         numbered = [pool.submit(numbered_keys, keys) for keys in values]
         asked = dict(zip(columns, values, strict=True))
@@ -174,7 +184,7 @@ def locate(
         [
             pa.chunked_array(
                 [chunk for _, _, stored in found for chunk in stored[number]],
-                plain_type(column.type),
+                comparable_type(column.type),
             )
             for number, column in enumerate(columns)
         ],
@@ -184,7 +194,7 @@ def locate(
         all_keys = np.full(count, -1)
         all_keys[positions] = of_keys
         of_keys = all_keys
-    return Located(present, np.concatenate(places), codes, of_keys)
+    return KeyLocations(present, np.concatenate(places), codes, of_keys)
 
 
 def _candidates(
@@ -200,24 +210,27 @@ def _candidates(
     terms = [IsIn(each.path, keys) for each, keys in columns.items()]
     predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
     in_files = {each: keys for each, keys in columns.items() if each.path[0] not in by_path}
-    plans = planner.fragments(predicate) if num_keys else []
-    present = planner.to_read().present
-    types = tuple(plain_type(each.type) for each in in_files)
+    plans = planner.plan_fragments(predicate) if num_keys else []
+    present = planner.coverage_for_scan().fragments
+    types = tuple(comparable_type(each.type) for each in in_files)
     ranges = [
         # Few keys leave no more out by ranges than by filters.
-        key_ranges(source, planner, present, each.name, kind)
+        fragment_key_ranges(source, planner, present, each.name, kind)
         if is_many
-        else KeyRanges.unknown(kind, len(present))
+        else FragmentKeyRanges.unknown(kind, len(present))
         for each, kind in zip(in_files, types, strict=True)
     ]
-    sbbf, may_hold = summarize([list(in_files.values())], num_keys, types, ranges)
-    rows = KeyRows(tuple(each.path for each in in_files), types, sbbf)
+    sbbf, may_hold = summarize_keys([list(in_files.values())], num_keys, types, ranges)
+    rows = KeyBloomFilter(tuple(each.path for each in in_files), types, sbbf)
     names = list(dict.fromkeys(each.path[0] for each in columns))
     # What `rows` leaves of what the predicate leaves is held against the keys later.
-    request = Request(names, rows, predicate=predicate, is_predicate=not is_many)
-    parts = [_row_groups(planner, present, part) for part in tied(plans, present, may_hold)]
+    request = Request(names, rows, predicate=predicate, is_predicate_exact=not is_many)
+    parts = [
+        _row_groups(planner, present, part)
+        for part in plans_with_identity(plans, present, may_hold)
+    ]
     read = partial(_read, Execution(source, request), tuple(columns))
-    return present, list(chain.from_iterable(in_order(pool, read, parts, cores() + 1)))
+    return present, list(chain.from_iterable(map_in_order(pool, read, parts, num_cores() + 1)))
 
 
 def _keys(
@@ -226,13 +239,13 @@ def _keys(
     """The keys that rows may equal, as each column stores them, their positions, and how many there
     are in all; a null equals nothing."""
     arrays = [
-        keys_for(keys, each.name, each.type) for keys, each in zip(given, columns, strict=True)
+        checked_keys(keys, each.name, each.type) for keys, each in zip(given, columns, strict=True)
     ]
     if len({len(each) for each in arrays}) > 1:
         counts = ", ".join(f"{len(each):,}" for each in arrays)
         raise InvalidArgument(f"keys hold {counts} values of their columns; give as many of each")
     stored = [
-        as_stored(plain(keys), plain_type(each.type))
+        cast_keys_exactly(comparable_values(keys), comparable_type(each.type))
         for keys, each in zip(arrays, columns, strict=True)
     ]
     positions = reduce(np.intersect1d, [at for _, at in stored])
@@ -254,13 +267,13 @@ def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | 
         return None
     if known is None or not known.is_current:
         return None
-    parts = in_parts(len(values), lambda part: known.sbbf.check(values[part]))
+    parts = map_slices(len(values), lambda part: known.sbbf.check(values[part]))
     return np.flatnonzero(np.concatenate(parts))
 
 
-def tied(
+def plans_with_identity(
     plans: Iterable[FragmentPlan], present: Sequence[PresentFragment], may_hold: np.ndarray
-) -> Iterator[Part]:
+) -> Iterator[NumberedPlan]:
     """What is read of files that may hold a key, tied to what they are now."""
     numbers = {present[at].fragment.path: at for at in np.flatnonzero(may_hold).tolist()}
     for plan in plans:
@@ -275,7 +288,9 @@ def tied(
         yield number, replace(plan, identity=identity)
 
 
-def _row_groups(planner: Planner, present: Sequence[PresentFragment], part: Part) -> Part:
+def _row_groups(
+    planner: Planner, present: Sequence[PresentFragment], part: NumberedPlan
+) -> NumberedPlan:
     """A whole file row group by row group, on all cores, where pyarrow gives batch after batch."""
     number, plan = part
     if plan.rows is not None or plan.row_groups is not None:
@@ -284,10 +299,10 @@ def _row_groups(planner: Planner, present: Sequence[PresentFragment], part: Part
     return number, replace(plan, rows=rows, pages=planner.pages(present[number]))
 
 
-def _read(execution: Execution, columns: Sequence[Column], part: Part) -> list[_Rows]:
+def _read(execution: Execution, columns: Sequence[Column], part: NumberedPlan) -> list[_Rows]:
     return [
-        (part[0], rows, [_chunks(plain_column(table, each.path)) for each in columns])
-        for rows, table in execution.located(part[1])
+        (part[0], rows, [_chunks(comparable_column(table, each.path)) for each in columns])
+        for rows, table in execution.matches(part[1])
         if rows.size
     ]
 

@@ -10,11 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
-from zonebloom.index.batch_lookup import keys_for
+from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_values import as_stored, plain, plain_column, plain_type
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MOST_BATCH_ROWS, Request
+from zonebloom.scan.key_values import (
+    cast_keys_exactly,
+    comparable_column,
+    comparable_type,
+    comparable_values,
+)
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.column_batches import Column
@@ -28,17 +33,17 @@ _NONE = array_of([-2], pa.int32())[0]
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
-def lookup(
+def lookup_keys(
     source: Source,
     planner: Planner,
     column: Column,
     keys: Any,
     names: Sequence[str],
-    nulls: bool,
+    match_nulls: bool,
 ) -> pa.Table:
     """The rows that hold one of some keys, with the position of their key."""
-    wanted = Keys(keys, column, nulls)
-    fragments = planner.fragments(wanted.predicate)
+    wanted = ColumnKeys(keys, column, match_nulls)
+    fragments = planner.plan_fragments(wanted.predicate)
     read = list(dict.fromkeys([*names, column.path[0]]))
     schema = source.schema
     if read != schema.names:
@@ -47,13 +52,13 @@ def lookup(
     if fragments:
         # The keys are made a set for each batch.
         most = max(DEFAULT_BATCH_ROWS, _ROWS_PER_KEY * wanted.num_values)
-        batch_size = min(most, MOST_BATCH_ROWS)
-        request = Request(read, wanted, None, batch_size, wanted.predicate, is_predicate=True)
+        batch_size = min(most, MAX_BATCH_ROWS)
+        request = Request(read, wanted, None, batch_size, wanted.predicate, is_predicate_exact=True)
         batches = Execution(source, request).batches(fragments)
     return wanted.indexed(pa.Table.from_batches(batches, schema), names)
 
 
-class Keys:
+class ColumnKeys:
     """Some keys of a column, as what finds the rows that hold them.
 
     Parameters
@@ -73,13 +78,13 @@ class Keys:
     """
 
     def __init__(self, given: Any, column: Column, nulls: bool):
-        keys = plain(keys_for(given, column.name, column.type))
+        keys = comparable_values(checked_keys(given, column.name, column.type))
         self._path = column.path
         self.columns = frozenset(column.path[:1])
         self._at_null = _NO_ROWS
         if nulls and keys.null_count:
             self._at_null = np.flatnonzero(to_numpy(keys.is_null()))
-        self._values, self._positions = as_stored(keys, plain_type(column.type))
+        self._values, self._positions = cast_keys_exactly(keys, comparable_type(column.type))
         # Of each value where its positions begin, one value after another; None: one of each.
         self._firsts = None
         if len(self._values) > 1:
@@ -137,7 +142,7 @@ class Keys:
 
     def _numbers(self, table: pa.Table) -> np.ndarray:
         """Which of the values each row holds; -1 for null, below that for none."""
-        values = plain_column(table, self._path)
+        values = comparable_column(table, self._path)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:
             return to_numpy(numbers)

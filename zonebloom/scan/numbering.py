@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import empty, from_numpy, to_numpy
-from zonebloom.base.threads import cores
-from zonebloom.scan.key_values import LARGE
+from zonebloom.base.arrays import allocate_array, from_numpy, to_numpy
+from zonebloom.base.threads import num_cores
+from zonebloom.scan.key_values import LARGE_TYPES
 
 # Offsets of 32 bits end there.
 _MOST_BYTES = 1 << 31
@@ -30,13 +30,13 @@ class NumberedKeys:
 
     def found(self, stored: pa.ChunkedArray) -> np.ndarray:
         """The position of the key that each value equals, or -1."""
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(num_cores()) as pool:
             return np.concatenate([_NO_ROWS, *pool.map(self._found, stored.chunks)])
 
     def _found(self, values: pa.Array) -> np.ndarray:
         from zonebloom.scan.number_kernels import find_keys
 
-        positions = empty(len(values), np.int64)
+        positions = allocate_array(len(values), np.int64)
         find_keys(_integers(values), self.keys, self.table, positions)
         if values.null_count:
             positions[to_numpy(values.is_null())] = -1
@@ -50,7 +50,7 @@ def numbered_keys(keys: pa.Array) -> pa.Array | NumberedKeys:
 
     numbers = _integers(keys)
     table = np.zeros(2 << numbers.size.bit_length(), dtype=np.int64)
-    positions = empty(numbers.size, np.int64)
+    positions = allocate_array(numbers.size, np.int64)
     number_keys(numbers, table, positions)
     return NumberedKeys(numbers, table, positions)
 
@@ -75,8 +75,8 @@ def _encoded(
 ) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(keys, NumberedKeys):
         return keys.found(stored), keys.positions
-    if stored.nbytes >= _MOST_BYTES and stored.type in LARGE:
-        large = LARGE[stored.type]
+    if stored.nbytes >= _MOST_BYTES and stored.type in LARGE_TYPES:
+        large = LARGE_TYPES[stored.type]
         return _encoded(stored.cast(large), keys.cast(large))
     # Of a chunked array each chunk would bring a dictionary of its own.
     count = len(stored)

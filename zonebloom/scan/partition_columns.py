@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull
-from zonebloom.values.types import plain
+from zonebloom.values.types import decoded_type
 
 # PyArrow makes its functions when it is imported, out of a type checker's sight.
 _functions: Any = pc
 _KERNELS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
-class PathValues:
+class PartitionValues:
     """The values that paths give to the columns of some fragments."""
 
     def __init__(
@@ -36,7 +36,7 @@ class PathValues:
         for name in columns:
             given = [values.get(name) for _, values in fragments]
             try:
-                self._values[name] = pa.array(given, plain(schema.field(name).type))
+                self._values[name] = pa.array(given, decoded_type(schema.field(name).type))
             except (pa.ArrowException, TypeError, ValueError):
                 # The dataset's schema gives the column another type than its paths suggest.
                 continue

@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.predicates import Predicate, RowFilter, columns_of
+from zonebloom.predicates import Predicate, RowFilter, row_filter_columns
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
 
 DEFAULT_BATCH_ROWS = 1 << 17
 # What pyarrow takes.
-MOST_BATCH_ROWS = (1 << 31) - 1
+MAX_BATCH_ROWS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Request:
     limit: int | None = None
     batch_size: int = DEFAULT_BATCH_ROWS
     predicate: Predicate | None = None
-    is_predicate: bool = False
+    is_predicate_exact: bool = False
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Of all columns those the filter names, and the others that are needed; all first if
@@ -40,10 +40,10 @@ class Request:
         if isinstance(self.columns, list):
             needed = set(self.columns)
         elif self.columns is not None:
-            referenced = [columns_of(expression) for expression in self.columns.values()]
+            referenced = [row_filter_columns(expression) for expression in self.columns.values()]
             if None not in referenced:
                 needed = set().union(*(part or () for part in referenced))
-        filtered = needed if self.filter is None else columns_of(self.filter)
+        filtered = needed if self.filter is None else row_filter_columns(self.filter)
         # One column at least: it says how many rows there are.
         first = [name for name in names if filtered is None or name in filtered] or [*names[:1]]
         if self.filter is None:
@@ -63,11 +63,11 @@ class FragmentPlan:
 
     fragment: Fragment
     rows: RowRanges | None
-    why: str = ""
+    reason: str = ""
     identity: FileIdentity | None = None
     pages: FilePages | None = field(default=None, repr=False)
     row_groups: tuple[int, ...] | None = None
-    deleted: int = 0
+    num_deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from zonebloom.base.row_ranges import (
 )
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import Coverage, PresentFragment
-from zonebloom.catalog.model import DEFAULT_ITEMS, Version
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, Version
 from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.present_files import PresentFiles
 from zonebloom.catalog.store import Catalog
@@ -29,27 +29,27 @@ from zonebloom.errors import (
     IndexNotFound,
     InvalidArgument,
 )
-from zonebloom.index.batch_lookup import keys_for, search_many
+from zonebloom.index.batch_lookup import checked_keys, search_many
 from zonebloom.index.global_filter import GlobalFilter
-from zonebloom.index.key_ranges import ranges_of
+from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
-from zonebloom.parquet.field_names import named_pages
+from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.parquet.key_tests import finds_keys
+from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter
-from zonebloom.predicates.ast import columns
+from zonebloom.predicates.ast import probed_columns
 from zonebloom.sbbf.numpy_budget import NUMPY
-from zonebloom.scan.binding import no_column
+from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.explain import IndexUse, ScanPlan
-from zonebloom.scan.partition_columns import PathValues
+from zonebloom.scan.partition_columns import PartitionValues
 from zonebloom.scan.plan import FileZones, FragmentPlan
 from zonebloom.scan.search import Search, Searcher
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.file_view import FileView
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
-from zonebloom.values.columns import leaf_type
+from zonebloom.values.columns import find_leaf_type
 
 # With more of a fragment than this to read, reading it as a whole is quicker.
 _MOST = 0.6
@@ -65,18 +65,18 @@ class Planner:
         self, source: Source, catalog: Catalog, version: Version, embedded_filters: bool = False
     ):
         self._source = source
-        self.asks_embedded = embedded_filters
+        self.uses_embedded_filters = embedded_filters
         self.version = version
         is_strict = source.stale == "raise"
-        self.loaded: dict[str, LoadedIndex] = {
+        self.loaded_indices: dict[str, LoadedIndex] = {
             name: LoadedIndex(catalog, entry, strict=is_strict)
             for name, entry in version.indices.items()
         }
         self.page_maps: PageMaps = PageMaps(catalog, version.page_maps)
-        self.embedded: FragmentFilters = FragmentFilters(source)
+        self.embedded_filters: FragmentFilters = FragmentFilters(source)
         self._files = PresentFiles(source, version)
         self.coverage: Callable[[], Coverage] = self._files.coverage
-        self.to_read: Callable[[], Coverage] = self._files.to_read
+        self.coverage_for_scan: Callable[[], Coverage] = self._files.coverage_of_all_files
         self.count_rows: Callable[[PresentFragment], int] = self._files.count_rows
         self._looked_up: set[FileView | None] = {None}
         # With the files it answers for.
@@ -86,24 +86,24 @@ class Planner:
         return f"<Planner of {self._source.root}, index version {self.version.number}>"
 
     def search(self, predicate: Predicate) -> SearchResult:
-        coverage = self.to_read()
+        coverage = self.coverage_for_scan()
         search = self._search(predicate, coverage)
-        deleted = self._deleted(coverage.present)
+        deleted = self._deleted(coverage.fragments)
         found = search.result
         rows, bounds = found.universe, (found.at_most, found.at_least)
-        if deleted or any(each.num_rows is None for each in coverage.present):
-            rows = coverage.universe(self.count_rows) - deleted
+        if deleted or any(each.num_rows is None for each in coverage.fragments):
+            rows = coverage.all_rows(self.count_rows) - deleted
             bounds = (rows & bounds[0], rows & bounds[1])
         return SearchResult(
             rows,
             at_most=bounds[0],
             at_least=bounds[1],
-            paths={each.fragment_id: each.fragment.key for each in coverage.present},
+            paths={each.fragment_id: each.fragment.key for each in coverage.fragments},
             null_free=found.null_free,
-            covered=tuple(view.fragment_ids for view in search.used.values()),
+            covered=tuple(view.fragment_ids for view in search.used_views.values()),
         )
 
-    def search_present(self, predicate: Predicate) -> tuple[Coverage, Search]:
+    def search_existing_files(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """The same of the files that are there, for who reads by a listing of their own."""
         coverage = self.coverage()
         return coverage, self._search(predicate, coverage)
@@ -116,18 +116,18 @@ class Planner:
         """
         last = self._last
         if is_local(self._source.filesystem):
-            coverage = self.to_read()
+            coverage = self.coverage_for_scan()
             return coverage, self._search(predicate, coverage)
         ahead = None
         with ThreadPoolExecutor(REMOTE_THREADS) as pool:
             if last is not None:
                 ahead = pool.submit(last[1].search, predicate)
             else:
-                asked = columns(predicate)
-                for index in self.loaded.values():
+                asked = probed_columns(predicate)
+                for index in self.loaded_indices.values():
                     if index.entry.column in asked:
                         pool.submit(index.tables)
-            coverage = self.to_read()
+            coverage = self.coverage_for_scan()
         is_same = last is not None and last[0] is coverage
         return coverage, self._search(predicate, coverage, ahead if is_same else None)
 
@@ -135,8 +135,8 @@ class Planner:
         self, predicate: Predicate, coverage: Coverage, ahead: Future[Search] | None = None
     ) -> Search:
         search = self._searcher(coverage).search(predicate) if ahead is None else ahead.result()
-        if search.used:
-            self._files.warn_of_gaps(coverage, search.used)
+        if search.used_views:
+            self._files.warn_of_uncovered_files(coverage, search.used_views)
         return search
 
     def _searcher(self, coverage: Coverage) -> Searcher:
@@ -151,10 +151,12 @@ class Planner:
         # The last index made on a column is the one used: of those that cover a file of this
         # dataset, where several share an index_dir.
         by_use = sorted(
-            self.loaded.values(),
+            self.loaded_indices.values(),
             key=lambda index: (
-                self._source.field_of(index.entry.column) == index.entry.built_of,
-                not all(coverage.live.isdisjoint(s.fragment_ids) for s in index.entry.segments),
+                self._source.field_of(index.entry.column) == index.entry.field_or_column,
+                not all(
+                    coverage.known_ids.isdisjoint(s.fragment_ids) for s in index.entry.segments
+                ),
             ),
         )
         return Searcher(
@@ -165,14 +167,14 @@ class Planner:
                 for index in by_use
                 if index.entry.column[0] not in from_paths
             },
-            coverage.live,
-            coverage.universe(lambda each: MAX_ROWS_PER_FRAGMENT),
-            PathValues(
+            coverage.known_ids,
+            coverage.all_rows(lambda each: MAX_ROWS_PER_FRAGMENT),
+            PartitionValues(
                 self._source.schema,
                 from_paths,
                 [
                     (each.fragment_id, self._source.constants(each.fragment))
-                    for each in (coverage.present if from_paths else ())
+                    for each in (coverage.fragments if from_paths else ())
                 ],
             ),
             self._source.field_of,
@@ -184,13 +186,13 @@ class Planner:
         expression: RowFilter | None,
         predicate: Predicate | None,
         *,
-        described: bool = True,
+        is_described: bool = True,
     ) -> ScanPlan:
         if predicate is None or expression is None:
-            present = self.to_read().present
+            present = self.coverage_for_scan().fragments
             self._look_up_deletes(present)
             whole = tuple(self._whole(each, "no index used") for each in present)
-            num_bytes = _all_bytes(present) if described else 0
+            num_bytes = _all_bytes(present) if is_described else 0
             return ScanPlan(expression, None, columns, whole, len(whole), all_bytes=num_bytes)
         counter = ReadCounter()
         before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
@@ -198,16 +200,18 @@ class Planner:
         plans = self._fragment_plans(predicate, coverage, search, counter)
         read = {name: size - before[name] for name, size in self._loaded_bytes().items()}
         uses, by_path, files = [], [], []
-        if described:
-            files = _file_zones(coverage.present, search)
-            uses = [_index_use(view, search, read[name]) for name, view in search.used.items()]
-            by_path = [(text, len(by_fragment(left))) for text, left in search.by_path]
+        if is_described:
+            files = _file_zones(coverage.fragments, search)
+            uses = [
+                _index_use(view, search, read[name]) for name, view in search.used_views.items()
+            ]
+            by_path = [(text, len(by_fragment(left))) for text, left in search.partition_pruning]
         return ScanPlan(
             expression,
             predicate,
             columns,
             tuple(plans),
-            len(coverage.present),
+            len(coverage.fragments),
             tuple(uses),
             tuple((str(part), why) for part, why in search.unanswered),
             sum(read.values()) + self.page_maps.read_bytes - maps_before,
@@ -215,10 +219,10 @@ class Planner:
             counter.num_requests,
             tuple(by_path),
             tuple(files),
-            _all_bytes(coverage.present) if described else 0,
+            _all_bytes(coverage.fragments) if is_described else 0,
         )
 
-    def fragments(self, predicate: Predicate) -> list[FragmentPlan]:
+    def plan_fragments(self, predicate: Predicate) -> list[FragmentPlan]:
         """What a scan for a predicate reads, and nothing told of it."""
         return self._fragment_plans(predicate, *self._searched(predicate), ReadCounter())
 
@@ -228,44 +232,48 @@ class Planner:
         rows = by_fragment(search.result.at_most)
         if not rows:
             return []
-        embedded = self.embedded.asked(predicate, counter) if self.asks_embedded else None
-        self._look_up_deletes([each for each in coverage.present if each.fragment_id in rows])
+        embedded = (
+            self.embedded_filters.row_group_finder(predicate, counter)
+            if self.uses_embedded_filters
+            else None
+        )
+        self._look_up_deletes([each for each in coverage.fragments if each.fragment_id in rows])
         plans = [
             self._fragment_plan(each, rows[each.fragment_id], search, embedded)
-            for each in coverage.present
+            for each in coverage.fragments
             if each.fragment_id in rows
         ]
         return [plan for plan in plans if plan.row_groups != ()]
 
     def _loaded_bytes(self) -> dict[str, int]:
-        return {name: index.loaded_bytes for name, index in self.loaded.items()}
+        return {name: index.loaded_bytes for name, index in self.loaded_indices.items()}
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
-        coverage = self.to_read()
+        coverage = self.coverage_for_scan()
         index, leaf = self._index_on(column, coverage)
-        keys = keys_for(values, column, leaf)
+        keys = checked_keys(values, column, leaf)
         view = self._searcher(coverage).view(index)
-        self._files.warn_of_gaps(coverage, [index.entry.name])
+        self._files.warn_of_uncovered_files(coverage, [index.entry.name])
         uncovered = [
             each.fragment_id
-            for each in coverage.present
+            for each in coverage.fragments
             if each.fragment_id not in view.fragment_ids and each.num_rows != 0
         ]
         return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
 
     def _index_on(self, column: str, coverage: Coverage) -> tuple[LoadedIndex, pa.DataType]:
         """The index that answers for a column, and the column's type."""
-        arguments.text(column, "column")
-        if self.version.locked:
-            raise EncryptedIndex(self.version.locked)
+        arguments.require_text(column, "column")
+        if self.version.locked_reason:
+            raise EncryptedIndex(self.version.locked_reason)
         path = (column,) if column in self._source.schema.names else tuple(column.split("."))
-        leaf = leaf_type(self._source.schema, path)
+        leaf = find_leaf_type(self._source.schema, path)
         if leaf is None:
-            raise ColumnNotFound(no_column(column, self._source.schema))
+            raise ColumnNotFound(unknown_column_text(column, self._source.schema))
         index = self._searcher(coverage).index(path)
         if isinstance(index, str):
             raise IndexNotFound(
-                f"column {arguments.shown(column)} cannot be looked up: {index}; call "
+                f"column {arguments.short_repr(column)} cannot be looked up: {index}; call "
                 "create_scalar_index on it"
             )
         return index, leaf
@@ -273,22 +281,22 @@ class Planner:
     def key_ranges(self, column: str) -> pa.Table:
         coverage = self.coverage()
         index, leaf = self._index_on(column, coverage)
-        return ranges_of(coverage.present, index.key_ranges(leaf), leaf)
+        return fragment_ranges(coverage.fragments, index.key_ranges(leaf), leaf)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
         coverage = self.coverage()
         index, leaf = self._index_on(column, coverage)
-        return index.global_filter(leaf, coverage.present)
+        return index.global_filter(leaf, coverage.fragments)
 
     def plan_rows(
-        self, addresses: np.ndarray, *, deleted_too: bool = False
+        self, addresses: np.ndarray, *, include_deleted: bool = False
     ) -> tuple[ScanPlan, np.ndarray]:
         """Where rows are read, each once and in scan order, and their addresses as they come."""
-        coverage = self.to_read()
+        coverage = self.coverage_for_scan()
         asked = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
         parts: list[FragmentPlan] = []
         order = [np.empty(0, dtype=np.int64)]
-        for each in coverage.present:
+        for each in coverage.fragments:
             rows = asked.pop(each.fragment_id, None)
             if rows is None:
                 continue
@@ -297,7 +305,7 @@ class Planner:
                     f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was asked for; "
                     f"{each.fragment.key} has {self.count_rows(each):,}"
                 )
-            gone = RowRanges() if deleted_too else rows & each.fragment.deleted
+            gone = RowRanges() if include_deleted else rows & each.fragment.deleted_rows
             if gone:
                 raise InvalidArgument(
                     f"row {gone.starts[0]:,} of fragment {each.fragment_id} was asked for; the "
@@ -311,7 +319,7 @@ class Planner:
                 f"there is no fragment {next(iter(asked))}: its file is gone or was written anew; "
                 "search again"
             )
-        plan = ScanPlan(None, None, (), tuple(parts), len(coverage.present))
+        plan = ScanPlan(None, None, (), tuple(parts), len(coverage.fragments))
         return plan, np.concatenate(order)
 
     def _fragment_plan(
@@ -322,8 +330,8 @@ class Planner:
         embedded: Callable[[Fragment, FileIdentity], list[int] | None] | None,
     ) -> FragmentPlan:
         """Choose how a fragment with a row that may match is read: pages, row groups, or whole."""
-        covered = any(each.fragment_id in view.fragment_ids for view in search.used.values())
-        why = each.why or _why_whole(each, rows, search, covered)
+        covered = any(each.fragment_id in view.fragment_ids for view in search.used_views.values())
+        why = each.reason or _why_whole(each, rows, search, covered)
         if each.fragment.view is not None:
             return self._in_part(each, rows, why)
         if not covered and embedded is not None:
@@ -343,15 +351,15 @@ class Planner:
 
     def _in_part(self, each: PresentFragment, rows: RowRanges, why: str) -> FragmentPlan:
         """Some rows of a fragment with a view, but for those that are deleted."""
-        left = rows.window(0, self.count_rows(each)) - each.fragment.deleted
+        left = rows.window(0, self.count_rows(each)) - each.fragment.deleted_rows
         deleted = min(len(rows), self.count_rows(each)) - len(left)
         pages = self.pages(each)
         return FragmentPlan(each.fragment, left, why, each.identity, pages, None, deleted)
 
     def pages(self, each: PresentFragment) -> FilePages | None:
         """Where the pages of a fragment lie, with the table's names; None has its footer say."""
-        pages = self.page_maps.pages(each)
-        return None if pages is None else named_pages(pages, each.fragment.names)
+        pages = self.page_maps.file_pages(each)
+        return None if pages is None else pages_with_names(pages, each.fragment.names)
 
     def _deleted(self, present: Sequence[PresentFragment]) -> RowRanges:
         """Addresses of the rows that the table has deleted."""
@@ -359,7 +367,7 @@ class Planner:
         starts, stops = [_NO_ROWS], [_NO_ROWS]
         for each in present:
             base = each.fragment_id << OFFSET_BITS
-            deleted = each.fragment.deleted
+            deleted = each.fragment.deleted_rows
             starts.append(deleted.starts + base)
             stops.append(deleted.stops + base)
         return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
@@ -381,10 +389,10 @@ class Planner:
         """
         if not self._source.is_parquet or not is_local(self._source.filesystem):
             return False
-        if (each.num_rows or 0) <= DEFAULT_ITEMS:
+        if (each.num_rows or 0) <= DEFAULT_NUMBER_OF_ITEMS:
             return True
         pages = self.pages(each)
-        if pages is None or not finds_keys(predicate, pages.schema, self._source.schema):
+        if pages is None or not is_key_search(predicate, pages.schema, self._source.schema):
             return False
         # Until the kernels are loaded PyArrow's scan is the quicker way.
         return not NUMPY.spend(pages.num_rows // _ROWS_PER_CHECK)
@@ -396,7 +404,7 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
         entry.name,
         ".".join(entry.column),
         view.num_zones,
-        view.kept_zones(search.result.at_most),
+        view.count_kept_zones(search.result.at_most),
         entry.num_bytes,
         read_bytes,
         len(view.fragment_ids),
@@ -405,7 +413,7 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
 
 def _file_zones(present: Sequence[PresentFragment], search: Search) -> Iterator[FileZones]:
     """What a search leaves of each file, in the smallest zones of the indices that answered."""
-    rows, views = by_fragment(search.result.at_most), search.used.values()
+    rows, views = by_fragment(search.result.at_most), search.used_views.values()
     for each in present:
         kept = rows.get(each.fragment_id, RowRanges())
         items = [
@@ -423,7 +431,11 @@ def _all_bytes(present: Sequence[PresentFragment]) -> int:
 def _why_whole(each: PresentFragment, rows: RowRanges, search: Search, covered: bool) -> str:
     """Why an indexed fragment would be read as a whole, empty when it would not."""
     if not covered:
-        return f"not covered by {', '.join(search.used)}" if search.used else "no index used"
+        return (
+            f"not covered by {', '.join(search.used_views)}"
+            if search.used_views
+            else "no index used"
+        )
     if len(rows) == each.num_rows:
         return "every zone may match"
     return "most zones may match" if len(rows) > _MOST * (each.num_rows or 0) else ""

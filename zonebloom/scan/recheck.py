@@ -26,7 +26,7 @@ _SHOWN_TEXT = 200
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
     """Keep the rows a filter is true for, in order, and of them the columns asked for."""
     if filter is not None:
-        table = rows_of(table, matching_rows(table, filter))
+        table = select_rows(table, matching_rows(table, filter))
     return project(table, columns)
 
 
@@ -45,7 +45,7 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
 
-def rows_equal(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:
+def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:
     """Numbers of the rows a predicate is true for; None where PyArrow does more than to compare.
 
     Its engine for expressions brings pandas in, which takes longer than a lookup.
@@ -81,7 +81,7 @@ def project(table: pa.Table, columns: Columns) -> pa.Table:
     return table.select(list(columns))
 
 
-def rows_of(table: pa.Table, rows: np.ndarray) -> pa.Table:
+def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     if rows.size == table.num_rows:
         return table
     if rows.size == 0:
@@ -100,14 +100,14 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
         # A table without columns has nothing to gather, only a number of rows.
         rows_only = pa.array([{}] * rows.size, pa.struct([]))
         return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows_only)], schema)
-    if holds_views(schema):
-        return _cast(_cast(table, without_views(schema)).take(pa.array(rows)), schema)
+    if has_views(schema):
+        return _cast(_cast(table, schema_without_views(schema)).take(pa.array(rows)), schema)
     return table.take(pa.array(rows))
 
 
-def holds_views(schema: pa.Schema) -> bool:
+def has_views(schema: pa.Schema) -> bool:
     """Whether a column is of a view type: Arrow has no kernel that filters those."""
-    return any(_plain(field).type != field.type for field in schema)
+    return any(_field_without_views(field).type != field.type for field in schema)
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -126,8 +126,8 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str]) -> pa.Table:
     from pyarrow import acero
 
-    if holds_views(table.schema):
-        table = _cast(table, without_views(table.schema))
+    if has_views(table.schema):
+        table = _cast(table, schema_without_views(table.schema))
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     projected = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
     # One thread: for few rows that is quickest, and it keeps their order.
@@ -140,12 +140,12 @@ def filter_text(filter: RowFilter) -> str:
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 
-def without_views(schema: pa.Schema) -> pa.Schema:
+def schema_without_views(schema: pa.Schema) -> pa.Schema:
     """The schema of the same values in types that Arrow can filter and gather."""
-    return pa.schema(map(_plain, schema), metadata=schema.metadata)
+    return pa.schema(map(_field_without_views, schema), metadata=schema.metadata)
 
 
-def _plain(field: pa.Field) -> pa.Field:
+def _field_without_views(field: pa.Field) -> pa.Field:
     """A field of the same values, of types that Arrow can filter and gather."""
     kind = field.type
     if pa.types.is_string_view(kind):
@@ -153,13 +153,17 @@ def _plain(field: pa.Field) -> pa.Field:
     if pa.types.is_binary_view(kind):
         return field.with_type(pa.large_binary())
     if isinstance(kind, pa.StructType):
-        return field.with_type(pa.struct([_plain(each) for each in kind]))
+        return field.with_type(pa.struct([_field_without_views(each) for each in kind]))
     if isinstance(kind, pa.ListType):
-        return field.with_type(pa.list_(_plain(kind.value_field)))
+        return field.with_type(pa.list_(_field_without_views(kind.value_field)))
     if isinstance(kind, pa.LargeListType):
-        return field.with_type(pa.large_list(_plain(kind.value_field)))
+        return field.with_type(pa.large_list(_field_without_views(kind.value_field)))
     if isinstance(kind, pa.MapType):
         return field.with_type(
-            pa.map_(_plain(kind.key_field), _plain(kind.item_field), kind.keys_sorted)
+            pa.map_(
+                _field_without_views(kind.key_field),
+                _field_without_views(kind.item_field),
+                kind.keys_sorted,
+            )
         )
     return field

@@ -12,19 +12,19 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Shown
-from zonebloom.base.exit_guard import LentIterator
+from zonebloom.base.display import Displayed
+from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.predicates import EngineFilter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.plan import Request, ScanStats
-from zonebloom.sources.pickling import NotPickled
+from zonebloom.sources.pickling import ProcessBound
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
 
 
-class Scanner(NotPickled, Shown):
+class Scanner(ProcessBound, Displayed):
     """A filtered read of a dataset, made by `Dataset.scanner`; planned anew for each run."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Scanner(NotPickled, Shown):
         if not isinstance(columns, dict):
             return pa.schema([whole.field(name) for name in columns], whole.metadata)
         if self._projected is None:
-            self._projected = Binding(whole).projected(columns)
+            self._projected = Binding(whole).projected_schema(columns)
         return self._projected
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -66,7 +66,7 @@ class Scanner(NotPickled, Shown):
         >>> ds.scanner(["id"], "id < 100").to_reader().read_all().num_rows
         100
         """
-        return pa.RecordBatchReader.from_batches(self.schema, LentIterator(self.to_batches()))
+        return pa.RecordBatchReader.from_batches(self.schema, GuardedIterator(self.to_batches()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.to_reader().__arrow_c_stream__(requested_schema)
@@ -91,7 +91,7 @@ class Scanner(NotPickled, Shown):
         >>> ds.scanner(["id"], "customer = 'C042'").head(1).to_pylist()
         [{'id': 2042}]
         """
-        return self._asking(limit=arguments.whole(num_rows, "num_rows")).to_table()
+        return self._asking(limit=arguments.require_integer(num_rows, "num_rows")).to_table()
 
     def count_rows(self) -> int:
         """Count the rows that match, reading only the columns the filter needs.
@@ -125,7 +125,7 @@ class Scanner(NotPickled, Shown):
         >>> scan.planned(scan.plan()).count_rows()
         1
         """
-        made = arguments.of_type(plan, ScanPlan, "plan")
+        made = arguments.require_instance(plan, ScanPlan, "plan")
         return Scanner(self._source, self._request, lambda described: made, self._stats_callback)
 
     def explain_plan(self) -> PlanText:

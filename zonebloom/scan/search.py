@@ -20,13 +20,13 @@ from zonebloom.predicates.ast import (
     Equals,
     IsIn,
     IsNull,
-    Leaf,
+    LeafPredicate,
     Predicate,
     Unknown,
-    fold,
+    fold_predicate,
 )
-from zonebloom.scan.partition_columns import PathValues
-from zonebloom.values.columns import leaf_type
+from zonebloom.scan.partition_columns import PartitionValues
+from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.probe import Probe, probe, probe_many
 from zonebloom.values.types import hash_domain
 
@@ -42,8 +42,8 @@ class Search:
 
     predicate: Predicate
     result: SearchResult
-    used: dict[str, IndexView] = field(default_factory=dict)
-    by_path: list[tuple[str, RowRanges]] = field(default_factory=list)
+    used_views: dict[str, IndexView] = field(default_factory=dict)
+    partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
 
 
@@ -56,7 +56,7 @@ class Searcher:
         indices: Mapping[tuple[str, ...], LoadedIndex],
         live: frozenset[int],
         universe: RowRanges,
-        path_values: PathValues,
+        path_values: PartitionValues,
         field_of: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda column: column,
     ):
         self._field_of = field_of
@@ -78,7 +78,7 @@ class Searcher:
 
     def search(self, predicate: Predicate) -> Search:
         found = Search(predicate, self._anything)
-        answer = fold(
+        answer = fold_predicate(
             predicate,
             lambda leaf: self._leaf(leaf, found),
             self._and,
@@ -92,7 +92,7 @@ class Searcher:
             found.result = answer.rows()
         return found
 
-    def _leaf(self, leaf: Leaf, found: Search) -> _Answer:
+    def _leaf(self, leaf: LeafPredicate, found: Search) -> _Answer:
         """What an index or the paths answer; anything where none does, and why."""
         match leaf:
             case Constant(value):
@@ -142,7 +142,7 @@ class Searcher:
         if rows is None:
             return "the values in the paths cannot be compared with it"
         at_most, at_least = (each & self._universe for each in rows)
-        found.by_path.append((str(predicate), at_most))
+        found.partition_pruning.append((str(predicate), at_most))
         result = self._bounded(at_most, at_least)
         result.null_free = not self._path_values.has_null(predicate.column[0])
         return _Answer(lambda: result, True, True, True)
@@ -153,10 +153,10 @@ class Searcher:
         if index is None:
             return NoIndex(f"no index on {'.'.join(column)}")
         if column not in self._leaves:
-            self._leaves[column] = leaf_type(self._schema, column)
+            self._leaves[column] = find_leaf_type(self._schema, column)
         leaf = self._leaves[column]
         entry, reason = index.entry, ""
-        if self._field_of(column) != entry.built_of:
+        if self._field_of(column) != entry.field_or_column:
             reason = f"index {entry.name} was built of another column of its name; build it again"
         elif leaf is None or hash_domain(leaf) != entry.domain:
             reason = (
@@ -182,15 +182,15 @@ class Searcher:
             probed = probe(leaf, predicate.value)
         elif isinstance(predicate, IsIn):
             probed = probe_many(leaf, predicate.values)
-        if probed is not None and probed.maybe:
-            return probed.maybe
+        if probed is not None and probed.unusable_reason:
+            return probed.unusable_reason
         nulls = isinstance(predicate, IsNull) or (
             isinstance(predicate, IsIn) and predicate.null_matches
         )
 
         def rows() -> SearchResult:
             view = self.view(index)
-            found.used[index.entry.name] = view
+            found.used_views[index.entry.name] = view
             rows = view.matches(probed) if probed is not None else RowRanges()
             return self._bounded(rows | view.nulls() if nulls else rows)
 

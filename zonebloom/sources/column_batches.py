@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SchemaMismatch
-from zonebloom.parquet.field_names import named_metadata
+from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import (
@@ -23,9 +23,9 @@ from zonebloom.sources.source import (
     require_all_rows,
     stated_row_count,
 )
-from zonebloom.storage.file_view import Names
-from zonebloom.storage.files import reading, without_short_reads
-from zonebloom.values.types import widens
+from zonebloom.storage.file_view import FieldNames
+from zonebloom.storage.files import file_errors, without_short_reads
+from zonebloom.values.types import is_lossless_cast
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -67,7 +67,7 @@ class ColumnsReader:
         path: str,
         columns: Sequence[Column],
         schema: pa.Schema,
-        names: Names | None = None,
+        names: FieldNames | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ):
         self._format = format
@@ -107,7 +107,7 @@ class ColumnsReader:
         SchemaMismatch
         """
         num_rows = np.zeros(len(self._columns), dtype=np.int64)
-        with reading(self._path, _ADVICE):
+        with file_errors(self._path, _ADVICE):
             fragment = None if run.row_groups is not None else self._open_fragment()
             batches = self._row_groups(run) if fragment is None else self._fragment(fragment)
             while (batch := next(batches, None)) is not None:
@@ -126,10 +126,10 @@ class ColumnsReader:
         import pyarrow.parquet as pq
 
         opened = self._filesystem.open_input_file
-        named = reading(self._path, _ADVICE, parquet_in=self._filesystem)
+        named = file_errors(self._path, _ADVICE, parquet_in=self._filesystem)
         with named, opened(self._path) as file:
             if self._names is not None:
-                return named_metadata(file, self._names)
+                return metadata_with_names(file, self._names)
             file.seek(max(0, file.size() - TAIL_BYTES))
             tail = file.read()
             if tail.endswith(ENCRYPTED_MAGIC):
@@ -168,7 +168,7 @@ class ColumnsReader:
                 yield column, self._alone(column).read(run)
                 continue
             if file is None:
-                with reading(self._path, _ADVICE):
+                with file_errors(self._path, _ADVICE):
                     file = self._open_file()
                     fields = file.schema_arrow
             batches = self._batches(file, fields, run, [column])
@@ -182,7 +182,7 @@ class ColumnsReader:
         self, batches: Iterator[list[pa.Array]], column: Column, num_stated: int | None
     ) -> Iterator[list[pa.Array]]:
         num_rows = 0
-        with reading(self._path, _ADVICE):
+        with file_errors(self._path, _ADVICE):
             for (values,) in batches:
                 num_rows += len(values)
                 yield [self._as_dataset_type(values, column)]
@@ -234,7 +234,7 @@ class ColumnsReader:
     def _as_dataset_type(self, values: pa.Array, column: Column) -> pa.Array:
         if values.type == column.type:
             return values
-        if not widens(values.type, column.type, checked=True):
+        if not is_lossless_cast(values.type, column.type, checked=True):
             raise type_mismatch(self._path, column.name, values.type, column.type)
         return values.cast(column.type)
 

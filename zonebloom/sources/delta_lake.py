@@ -17,9 +17,9 @@ import pyarrow.fs as pafs
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import SourceError
 from zonebloom.sources.discovery import as_arrow_filesystem
-from zonebloom.sources.table_snapshot import SnapshotSource, fields_of, snapshot_source
-from zonebloom.storage.file_view import FileView, Names
-from zonebloom.storage.object_store import path_in, store_of
+from zonebloom.sources.table_snapshot import SnapshotSource, snapshot_source, stable_fields
+from zonebloom.storage.file_view import FieldNames, FileView
+from zonebloom.storage.object_store import obstore_handler, path_in
 from zonebloom.storage.paths import (
     absolute_path,
     filesystem_of,
@@ -85,7 +85,9 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
     paths = [_path(each, table.table_uri, root, name) for each in found["path"].to_pylist()]
     if names is not None:
         schema = pa.schema([_without_metadata(each) for each in schema])
-    read_as = None if names is None or (names.are_kept and not names.by_id) else names
+    read_as = (
+        None if names is None or (names.has_table_names and not names.has_field_ids) else names
+    )
     gone = {_path(each, table.table_uri, root, name): rows for each, rows in deleted}
     if not gone.keys() <= set(paths):
         raise SourceError(
@@ -101,7 +103,7 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         (path, {each: column[i] for each, column in values.items()}, views[i])
         for i, path in enumerate(paths)
     ]
-    fields = {} if names is None else dict(fields_of(names))
+    fields = {} if names is None else dict(stable_fields(names))
     return snapshot_source(name, schema, where, root, files, fields=fields, state=name)
 
 
@@ -137,7 +139,7 @@ def _primitives(path: str, kind: Any) -> Iterator[tuple[str, str]]:
             yield path, str(kind)
 
 
-def _names(table: DeltaTable) -> Names | None:
+def _names(table: DeltaTable) -> FieldNames | None:
     """How files tell the table's columns; None where they have the table's names."""
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode == "none":
@@ -147,7 +149,9 @@ def _names(table: DeltaTable) -> Names | None:
     return _named("", json.loads(table.schema().to_json()), mode == "id")
 
 
-def _named(name: str, kind: Any, by_id: bool, metadata: Mapping[str, Any] | None = None) -> Names:
+def _named(
+    name: str, kind: Any, by_id: bool, metadata: Mapping[str, Any] | None = None
+) -> FieldNames:
     metadata = metadata or {}
     field_id = int(metadata[_ID]) if by_id and _ID in metadata else None
     stored = () if by_id else (metadata.get(_PHYSICAL_NAME, name),)
@@ -155,12 +159,14 @@ def _named(name: str, kind: Any, by_id: bool, metadata: Mapping[str, Any] | None
     match kind:
         case {"type": "struct", "fields": fields}:
             inner = [_named(f["name"], f["type"], by_id, f["metadata"]) for f in fields]
-            return Names(*told, "struct", tuple(inner))
+            return FieldNames(*told, "struct", tuple(inner))
         case {"type": "array", "elementType": item}:
-            return Names(*told, "list", (_named("element", item, by_id),))
+            return FieldNames(*told, "list", (_named("element", item, by_id),))
         case {"type": "map", "keyType": key, "valueType": value}:
-            return Names(*told, "map", (_named("key", key, by_id), _named("value", value, by_id)))
-    return Names(*told)
+            return FieldNames(
+                *told, "map", (_named("key", key, by_id), _named("value", value, by_id))
+            )
+    return FieldNames(*told)
 
 
 def _deleted(table: DeltaTable, name: str) -> list[tuple[str, RowRanges]]:
@@ -223,7 +229,7 @@ def _path(logged: str, table_uri: str, root: str, name: str) -> str:
 def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.FileSystem, str]:
     """The file system a table is in, and its folder there."""
     uri = table.table_uri
-    if store_of(filesystem) is not None:
+    if obstore_handler(filesystem) is not None:
         return filesystem, path_in(filesystem, uri).rstrip("/")
     place = absolute_path(plain_path(uri, encoded=is_uri(uri))).rstrip("/")
     if filesystem is not None:

@@ -27,10 +27,10 @@ from zonebloom.sources.column_batches import union_type
 from zonebloom.sources.plain_files import files_below, plain_files
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.table_folders import refuse_tables
-from zonebloom.storage.files import forget_listings, is_local, reading, require_parquet
+from zonebloom.storage.files import file_errors, forget_listings, is_local, require_parquet
 from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
-from zonebloom.storage.paths import absolute_path, is_uri, open_files_of, open_uri
+from zonebloom.storage.paths import absolute_path, filesystem_of_paths, filesystem_of_uri, is_uri
 from zonebloom.storage.patterns import fixed_folder, is_pattern, matching_files
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _FORMATS = ("parquet", "ipc", "arrow", "feather", "csv", "json", "orc")
 _PARTITIONINGS = ("auto", "hive")
 
 
-def open_source(
+def discover_source(
     source: Any,
     format: str = "parquet",
     filesystem: Any = None,
@@ -55,20 +55,20 @@ def open_source(
     if not is_path and is_dataset(source):
         require_no_schema(source, schema)
         return _from_dataset(source, None)
-    arguments.choice(format, "format", _FORMATS)
+    arguments.require_choice(format, "format", _FORMATS)
     is_union = isinstance(schema, str) and schema == "union"
     if not (schema is None or is_union or isinstance(schema, pa.Schema)):
-        raise arguments.refusal(schema, "schema", 'give a pyarrow.Schema, "union" or None')
+        raise arguments.invalid_value(schema, "schema", 'give a pyarrow.Schema, "union" or None')
     given = schema if isinstance(schema, pa.Schema) else None
     how = format if keys is None else keys.format
     files = _Files(how, as_arrow_filesystem(filesystem), _checked(partitioning), given)
     if is_path:
         with _naming_undecodable_paths():
-            opened = files.at(arguments.path(source, "source"))
+            opened = files.at(arguments.require_path(source, "source"))
     elif isinstance(source, Sequence) and not isinstance(source, bytes):
         if not source:
             raise NoFragments("the list of files is empty; give at least one file")
-        opened = files.named([arguments.path(each, "an item of source") for each in source])
+        opened = files.named([arguments.require_path(each, "an item of source") for each in source])
     else:
         raise SourceError(
             f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, "
@@ -108,7 +108,7 @@ def require_no_schema(source: Any, schema: Schema) -> None:
         )
 
 
-def open_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
+def source_of_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
     return _from_dataset(_Files("parquet", filesystem).dataset(list(paths), filesystem), None)
 
 
@@ -130,15 +130,15 @@ def _checked(partitioning: Any) -> Partitioning:
     if partitioning is None:
         return None
     if isinstance(partitioning, str):
-        return arguments.choice(partitioning, "partitioning", _PARTITIONINGS)
+        return arguments.require_choice(partitioning, "partitioning", _PARTITIONINGS)
     if isinstance(partitioning, list) and partitioning:
-        return arguments.names(partitioning, "partitioning")
+        return arguments.require_name_list(partitioning, "partitioning")
     import pyarrow.dataset as pads
 
     if isinstance(partitioning, pads.Partitioning | pads.PartitioningFactory):
         return partitioning
     advice = "give 'auto', 'hive', a list of column names, a pyarrow.dataset.Partitioning, or None"
-    raise arguments.refusal(partitioning, "partitioning", advice)
+    raise arguments.invalid_value(partitioning, "partitioning", advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class _Files:
         """
         where = self.filesystem
         if where is None:
-            where, paths = open_files_of([absolute_path(path) for path in paths])
+            where, paths = filesystem_of_paths([absolute_path(path) for path in paths])
         paths = [path_in(where, path) for path in paths]
         # A pattern names files only.
         folders = _folders_among(where, paths) if base is None else set()
@@ -173,7 +173,7 @@ class _Files:
     def at(self, path: str) -> Source:
         where = self.filesystem
         if where is None and is_uri(path):
-            where, path = open_uri(path)
+            where, path = filesystem_of_uri(path)
         elif where is None:
             where, path = pafs.LocalFileSystem(), absolute_path(path)
             if is_pattern(path) and not os.path.lexists(path):
@@ -184,7 +184,7 @@ class _Files:
         assert where is not None
         path = path_in(where, path)
         forget_listings(where)
-        with reading(path, "make it readable, or try again when it is", "look at"):
+        with file_errors(path, "make it readable, or try again when it is", "look at"):
             kind = where.get_file_info(path).type
         if kind == pafs.FileType.NotFound:
             raise NoFragments(f"{path} does not exist; check the path")
@@ -209,7 +209,7 @@ class _Files:
         first = paths if isinstance(paths, str) else paths[0]
         name = self.format if isinstance(self.format, str) else self.format.default_extname
         advice = f"check that every file there is {name}, or name the files to use"
-        with reading(f"the schema of {first}", advice), self._naming_foreign(paths, filesystem):
+        with file_errors(f"the schema of {first}", advice), self._naming_foreign(paths, filesystem):
             # pyarrow lists the index folder too, of which a vacuum may delete a part meanwhile.
             for _ in range(2):
                 with suppress(FileNotFoundError):
@@ -294,7 +294,7 @@ def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str
     if not is_local(filesystem):
         # To ask a store about each of many files takes long, and files have an extension.
         candidates = [path for path in paths if "." not in posixpath.basename(path)]
-    with reading(candidates[0] if candidates else "", "make it readable", "look at"):
+    with file_errors(candidates[0] if candidates else "", "make it readable", "look at"):
         infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in candidates])
     return {
         path
@@ -343,7 +343,7 @@ def _united(source: Source) -> Source:
     parquet_in = source.filesystem if source.has_statistics else None
 
     def stored(fragment: Fragment) -> pa.Schema:
-        with reading(fragment.path, verb="read the schema of", parquet_in=parquet_in):
+        with file_errors(fragment.path, verb="read the schema of", parquet_in=parquet_in):
             return source.open(fragment, source.filesystem).physical_schema
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn, EmbeddedFilters
-from zonebloom.predicates.ast import Predicate, columns
+from zonebloom.predicates.ast import Predicate, probed_columns
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
@@ -28,13 +28,13 @@ class FragmentFilters:
         # A column that paths give may hold other values in the files.
         self._schema = pa.schema([f for f in source.schema if f.name not in self._from_paths])
 
-    def asked(
+    def row_group_finder(
         self, predicate: Predicate, counter: ReadCounter
     ) -> Callable[[Fragment, FileIdentity], list[int] | None]:
         """What tells which row groups a predicate may be true in, None if unknown; once a file does
         not help, others are not opened, as writers treat a dataset's files alike."""
         if not self._source.is_parquet or all(
-            column[0] in self._from_paths for column in columns(predicate)
+            column[0] in self._from_paths for column in probed_columns(predicate)
         ):
             return lambda fragment, identity: None
         is_pointless = False
@@ -42,7 +42,7 @@ class FragmentFilters:
         def row_groups(fragment: Fragment, identity: FileIdentity) -> list[int] | None:
             nonlocal is_pointless
             filters = None if is_pointless else self._of(fragment, identity, counter)
-            kept = filters.row_groups(predicate, self._schema) if filters else None
+            kept = filters.candidate_row_groups(predicate, self._schema) if filters else None
             is_pointless = kept is None
             return kept
 

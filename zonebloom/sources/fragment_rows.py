@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.parquet.decrypted_file import DecryptedFile
-from zonebloom.parquet.field_names import named_metadata
+from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.sources.ipc_rows import IpcRows
 from zonebloom.sources.memory import TableRows, TableSource
 from zonebloom.sources.parquet_rows import ParquetRows
-from zonebloom.sources.source import Fragment, Source, dataset_columns, require_all_rows
+from zonebloom.sources.source import Fragment, Source, assemble_columns, require_all_rows
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
@@ -53,7 +53,7 @@ def open_rows(
         raise
 
 
-def viewed_batches(
+def read_view_batches(
     source: Source, fragment: Fragment, filesystem: pafs.FileSystem, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of all rows of a Parquet file as the table has them, deleted rows too.
@@ -69,7 +69,7 @@ def viewed_batches(
     with filesystem.open_input_file(fragment.path) as file:
         metadata = None
         if fragment.names is not None:
-            metadata = named_metadata(file, fragment.names)
+            metadata = metadata_with_names(file, fragment.names)
         opened = pq.ParquetFile(file, metadata=metadata)
         held = [name for name in names if name in opened.schema_arrow.names]
         num_rows = dict.fromkeys(held, 0)
@@ -78,6 +78,6 @@ def viewed_batches(
             for name, values in stored.items():
                 num_rows[name] += len(values)
             rows = len(batch), constants, stored, fragment.defaults
-            yield from dataset_columns(source.schema, names, *rows).combine_chunks().to_batches()
+            yield from assemble_columns(source.schema, names, *rows).combine_chunks().to_batches()
         for count in num_rows.values():
             require_all_rows(fragment.path, count, opened.metadata.num_rows)

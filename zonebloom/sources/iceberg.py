@@ -12,14 +12,14 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import NoFragments, SourceError
-from zonebloom.parquet.field_names import named_metadata
+from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.sources.iceberg_columns import IcebergColumns, scalar_of
 from zonebloom.sources.iceberg_files import AppliedDeletes, LiveFile, live_files
-from zonebloom.sources.table_snapshot import SnapshotSource, fields_of, snapshot_source
-from zonebloom.storage.file_view import FileView, Names
-from zonebloom.storage.files import reading
-from zonebloom.storage.object_store import path_in, store_of
+from zonebloom.sources.table_snapshot import SnapshotSource, snapshot_source, stable_fields
+from zonebloom.storage.file_view import FieldNames, FileView
+from zonebloom.storage.files import file_errors
+from zonebloom.storage.object_store import obstore_handler, path_in
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -67,7 +67,7 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
         where,
         root,
         found,
-        fields=dict(fields_of(columns.names)),
+        fields=dict(stable_fields(columns.names)),
         state=f"{table.metadata_location} {table.metadata.current_schema_id}",
     )
 
@@ -75,15 +75,15 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
 def _check_files(
     filesystem: pafs.FileSystem,
     paths: Sequence[str],
-    names: Names,
+    names: FieldNames,
     needed: Collection[str],
     name: str,
 ) -> None:
     """Refuse files that lack columns which only they tell exactly."""
 
     def held(path: str) -> list[str]:
-        with reading(f"{path} of the {name}"), filesystem.open_input_file(path) as file:
-            return named_metadata(file, names).schema.to_arrow_schema().names
+        with file_errors(f"{path} of the {name}"), filesystem.open_input_file(path) as file:
+            return metadata_with_names(file, names).schema.to_arrow_schema().names
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         for path, columns in zip(paths, pool.map(held, paths), strict=True):
@@ -162,6 +162,6 @@ def _places(
         # pyiceberg's own local one is a subclass that need not pickle.
         filesystem = pafs.LocalFileSystem() if isinstance(first, pafs.LocalFileSystem) else first
     root, *paths = (path for _, _, path in parsed)
-    if store_of(filesystem) is not None:
+    if obstore_handler(filesystem) is not None:
         root, *paths = (path_in(filesystem, each) for each in [table.location(), *locations])
     return filesystem, root, paths

@@ -13,8 +13,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from zonebloom.errors import SourceError
-from zonebloom.sources.iceberg_deletes import KeyColumns
-from zonebloom.storage.file_view import Names
+from zonebloom.sources.iceberg_deletes import EqualityColumns
+from zonebloom.storage.file_view import FieldNames
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -41,16 +41,18 @@ class IcebergColumns:
             raise SourceError(
                 f"the schema of the {self._name} has no counterpart in Arrow: {error}"
             ) from None
-        return pa.schema([each.with_type(_narrow(each.type)) for each in arrow])
+        return pa.schema([each.with_type(_with_32_bit_offsets(each.type)) for each in arrow])
 
     @cached_property
-    def names(self) -> Names:
+    def names(self) -> FieldNames:
         return self._names_of(self._table.schema().fields)
 
-    def _names_of(self, fields: Iterable[NestedField]) -> Names:
+    def _names_of(self, fields: Iterable[NestedField]) -> FieldNames:
         mapping = self._table.name_mapping()
         mapped = {} if mapping is None else dict(_mapped(mapping.root))
-        return Names("", kind="struct", inner=tuple(_named(each, mapped) for each in fields))
+        return FieldNames(
+            "", kind="struct", children=tuple(_named(each, mapped) for each in fields)
+        )
 
     @cached_property
     def defaults(self) -> dict[str, pa.Scalar]:
@@ -70,7 +72,7 @@ class IcebergColumns:
             if each.initial_default is not None
         }
 
-    def keys(self, ids: Sequence[int]) -> KeyColumns:
+    def keys(self, ids: Sequence[int]) -> EqualityColumns:
         """Columns by id, those of older schemas too, each named by its id."""
         newest_last = [*self._table.schemas().values(), self._table.schema()]
         fields = {each.field_id: each for schema in newest_last for each in schema.fields}
@@ -94,7 +96,7 @@ class IcebergColumns:
             for each in wanted
             if each.initial_default is not None
         }
-        return KeyColumns(schema, self._names_of(renamed), defaults)
+        return EqualityColumns(schema, self._names_of(renamed), defaults)
 
     @property
     def are_kept(self) -> bool:
@@ -119,10 +121,10 @@ def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(value.bytes if isinstance(value, UUID) else value, kind)
 
 
-def _named(field: NestedField, mapped: Mapping[int | None, list[str]]) -> Names:
+def _named(field: NestedField, mapped: Mapping[int | None, list[str]]) -> FieldNames:
     stored = tuple(mapped.get(field.field_id, ()))
     told = field.name, field.field_id, stored
-    return Names(*told, *_inner(field.field_type, mapped))
+    return FieldNames(*told, *_inner(field.field_type, mapped))
 
 
 def _inner(kind: IcebergType, mapped: Mapping[int | None, list[str]]) -> tuple[Any, ...]:
@@ -159,7 +161,7 @@ def _mapped(fields: Sequence[MappedField]) -> Iterator[tuple[int | None, list[st
         yield from _mapped(field.fields)
 
 
-def _narrow(type: pa.DataType) -> pa.DataType:
+def _with_32_bit_offsets(type: pa.DataType) -> pa.DataType:
     """A type with 32-bit offsets, as pyiceberg's own scan gives and Parquet files mostly hold."""
     t = pa.types
     if t.is_large_string(type):
@@ -167,10 +169,13 @@ def _narrow(type: pa.DataType) -> pa.DataType:
     if t.is_large_binary(type):
         return pa.binary()
     if t.is_list(type) or t.is_large_list(type):
-        return pa.list_(type.value_field.with_type(_narrow(type.value_type)))
+        return pa.list_(type.value_field.with_type(_with_32_bit_offsets(type.value_type)))
     if t.is_struct(type):
-        return pa.struct([each.with_type(_narrow(each.type)) for each in type.fields])
+        return pa.struct([each.with_type(_with_32_bit_offsets(each.type)) for each in type.fields])
     if t.is_map(type):
         key, item = type.key_field, type.item_field
-        return pa.map_(key.with_type(_narrow(key.type)), item.with_type(_narrow(item.type)))
+        return pa.map_(
+            key.with_type(_with_32_bit_offsets(key.type)),
+            item.with_type(_with_32_bit_offsets(item.type)),
+        )
     return type

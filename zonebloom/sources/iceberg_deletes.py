@@ -21,10 +21,10 @@ import pyarrow.fs as pafs
 from zonebloom.base.arrays import from_numpy, to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.sources.fragment_rows import viewed_batches
+from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.file_view import FileView, Names
-from zonebloom.storage.files import reading
+from zonebloom.storage.file_view import FieldNames, FileView
+from zonebloom.storage.files import file_errors
 
 # Of a deletion vector's blob: | length of the next two, 4 | magic, 4 | bitmap | CRC of those, 4 |
 _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
@@ -55,7 +55,7 @@ class PositionDeletes(_Found):
     def found(self) -> dict[str, RowRanges]:
         import pyarrow.parquet as pq
 
-        with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
+        with file_errors(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
             table = pq.ParquetFile(file).read(columns=_POSITIONS.names)
             if table.schema.names != _POSITIONS.names:
                 raise ValueError("it has no paths and positions")
@@ -87,7 +87,7 @@ class DeletionVector(_Found):
     def found(self) -> RowRanges:
         from pyroaring import BitMap64
 
-        with reading(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
+        with file_errors(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
             is_whole = 0 <= self.offset <= self.offset + self.num_bytes <= file.size()
             # Memory is taken for as much as is asked for.
             blob = file.read_at(self.num_bytes, self.offset) if is_whole else b""
@@ -117,7 +117,7 @@ class EqualityDeletes(_Found):
 
     filesystem: pafs.FileSystem
     path: str
-    columns: KeyColumns
+    columns: EqualityColumns
 
     @cached_property
     def found(self) -> _KeySet:
@@ -125,11 +125,11 @@ class EqualityDeletes(_Found):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeyColumns:
+class EqualityColumns:
     """Columns that equality deletes compare, by field id."""
 
     schema: pa.Schema
-    names: Names
+    names: FieldNames
     defaults: Mapping[str, pa.Scalar]
 
     def read(
@@ -137,12 +137,12 @@ class KeyColumns:
     ) -> pa.Table:
         """The columns of all rows of a file; constants are the file's partition values."""
         # What the metadata says of all rows is not looked for among them.
-        stored = tuple(each for each in self.names.inner if each.name not in constants)
-        names = Names("", kind="struct", inner=stored)
+        stored = tuple(each for each in self.names.children if each.name not in constants)
+        names = FieldNames("", kind="struct", children=stored)
         fragment = Fragment(path, path, None, FileView(names, {**self.defaults, **constants}))
         source = Source(self.schema, None, filesystem, "", ())
-        with reading(path, _ADVICE):
-            batches = viewed_batches(source, fragment, filesystem, self.schema.names)
+        with file_errors(path, _ADVICE):
+            batches = read_view_batches(source, fragment, filesystem, self.schema.names)
             return pa.Table.from_batches(batches, self.schema)
 
 
@@ -219,7 +219,7 @@ class FileDeletes(_Found):
     @cached_property
     def found(self) -> RowRanges:
         parts = [each.of(self.location) for each in self.positions]
-        by_columns: dict[KeyColumns, list[EqualityDeletes]] = {}
+        by_columns: dict[EqualityColumns, list[EqualityDeletes]] = {}
         for each in self.equalities:
             by_columns.setdefault(each.columns, []).append(each)
         for columns, deletes in by_columns.items():

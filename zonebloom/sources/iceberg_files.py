@@ -17,9 +17,9 @@ from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import SourceError
 from zonebloom.sources.iceberg_deletes import (
     DeletionVector,
+    EqualityColumns,
     EqualityDeletes,
     FileDeletes,
-    KeyColumns,
     PositionDeletes,
 )
 
@@ -112,7 +112,7 @@ class AppliedDeletes:
         table: Table,
         filesystem: pafs.FileSystem,
         deletes: Sequence[tuple[LiveFile, str]],
-        key_columns: Callable[[tuple[int, ...]], KeyColumns],
+        key_columns: Callable[[tuple[int, ...]], EqualityColumns],
         name: str,
     ):
         from pyiceberg.manifest import DataFileContent, FileFormat
@@ -121,7 +121,7 @@ class AppliedDeletes:
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
         self._positions: dict[object, list[tuple[int, PositionDeletes]]] = {}
         self._equalities: dict[object, list[tuple[int, EqualityDeletes]]] = {}
-        columns: dict[tuple[int, ...], KeyColumns] = {}
+        columns: dict[tuple[int, ...], EqualityColumns] = {}
         for each, path in deletes:
             data, number = each.data, each.sequence_number
             referenced = data[_REFERENCED]

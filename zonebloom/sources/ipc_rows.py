@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.sources.source import dataset_columns, groups_with
-from zonebloom.storage.files import reading
+from zonebloom.sources.source import assemble_columns, groups_with_rows
+from zonebloom.storage.files import file_errors
 from zonebloom.storage.ipc_layout import (
     BatchHead,
     column_buffers,
@@ -23,7 +23,7 @@ from zonebloom.storage.ipc_layout import (
     read_head,
     schema_message,
 )
-from zonebloom.storage.random_access import FragmentFile, near
+from zonebloom.storage.random_access import FragmentFile, merge_ranges
 
 # Rows between two ranges below which they are read as one.
 _GAP_ROWS = 512
@@ -42,7 +42,7 @@ class IpcRows:
         self._constants = constants
         self._path = file.path
         self._file = file
-        with reading(self._path):
+        with file_errors(self._path):
             self._blocks, self._dictionaries, is_little = read_blocks(
                 self._one, self._file.num_bytes
             )
@@ -56,21 +56,21 @@ class IpcRows:
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         counts = (self._head(number).num_rows for number in range(len(self._blocks)))
-        return groups_with(rows, counts)
+        return groups_with_rows(rows, counts)
 
     def _head(self, number: int) -> BatchHead:
         if number not in self._heads:
-            with reading(self._path):
+            with file_errors(self._path):
                 self._heads[number] = read_head(self._one, self._blocks[number])
         return self._heads[number]
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         stored = [name for name in names if self._is_stored(name)]
         flat = [] if self._head(row_group).is_compressed else [n for n in stored if n in self._flat]
-        with reading(self._path):
+        with file_errors(self._path):
             columns = self._some_rows(row_group, flat, rows)
             columns |= self._whole(row_group, [n for n in stored if n not in columns], rows)
-            return dataset_columns(self._schema, names, len(rows), self._constants, columns)
+            return assemble_columns(self._schema, names, len(rows), self._constants, columns)
 
     def _is_stored(self, name: str) -> bool:
         count = len(self._stored.get_all_field_indices(name))
@@ -135,7 +135,7 @@ class IpcRows:
         stream = np.zeros(len(begun) + block.stop - block.body, dtype=np.uint8)
         stream[: len(begun)] = np.frombuffer(begun, dtype=np.uint8)
         body = stream[len(begun) :]
-        spans = near(parts, self._file.coalesce)
+        spans = merge_ranges(parts, self._file.coalesce)
         for (start, stop), data in zip(spans, self._file.read(spans), strict=True):
             body[start - block.body : stop - block.body] = np.frombuffer(data, dtype=np.uint8)
         return stream

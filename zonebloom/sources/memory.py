@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.sources.source import Fragment, Source, groups_with
+from zonebloom.sources.source import Fragment, Source, groups_with_rows
 from zonebloom.storage.files import FileIdentity
 
 _KEY = "table"
@@ -51,10 +51,10 @@ class TableSource(Source):
 
 def _open_ipc(stream: pa.Buffer, identity: FileIdentity) -> TableSource:
     # The index knows the table by its first size in memory, which IPC changes.
-    return replace(open_table(pa.ipc.open_stream(stream).read_all()), identity=identity)
+    return replace(open_memory_table(pa.ipc.open_stream(stream).read_all()), identity=identity)
 
 
-def open_table(table: pa.Table) -> TableSource:
+def open_memory_table(table: pa.Table) -> TableSource:
     import pyarrow.dataset as pads
 
     fragment = Fragment(_KEY, _KEY)
@@ -74,7 +74,7 @@ class TableRows:
         self._batches = table.to_batches()
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
-        return groups_with(rows, (batch.num_rows for batch in self._batches))
+        return groups_with_rows(rows, (batch.num_rows for batch in self._batches))
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         batch = self._batches[row_group].select(list(names))

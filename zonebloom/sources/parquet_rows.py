@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.field_names import named_pages
+from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_tests import KeyTests
@@ -24,9 +24,9 @@ from zonebloom.parquet.leaf_type import (
 from zonebloom.parquet.row_group_reader import RowGroupReader, select_pages
 from zonebloom.predicates.ast import ColumnPath, Equals, IsIn, IsNull
 from zonebloom.sbbf.numpy_budget import NUMPY
-from zonebloom.sources.source import dataset_columns, groups_with
-from zonebloom.storage.file_view import Names
-from zonebloom.storage.files import reading
+from zonebloom.sources.source import assemble_columns, groups_with_rows
+from zonebloom.storage.file_view import FieldNames
+from zonebloom.storage.files import file_errors
 from zonebloom.storage.random_access import FragmentFile
 
 if TYPE_CHECKING:
@@ -63,24 +63,24 @@ class ParquetRows:
         pages: FilePages | None,
         schema: pa.Schema,
         constants: Mapping[str, object],
-        names: Names | None = None,
+        names: FieldNames | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ):
         self._file = file
         self._defaults = defaults
-        self._pages = pages or named_pages(read_footer(file.num_bytes, file.read), names)
+        self._pages = pages or pages_with_names(read_footer(file.num_bytes, file.read), names)
         self._reader: LeafReader | None = None
         self._schema = schema
         self._constants = constants
-        self.whole: dict[str, str] = {}
-        self.by_pyarrow: dict[str, str] = {}
+        self.whole_chunks: dict[str, str] = {}
+        self.pyarrow_columns: dict[str, str] = {}
         self._fields = fields_by_name(self._pages.schema)
         if len(self._fields) < len(self._pages.schema.names):
             raise FragmentUnreadable("it has several columns of one name")
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """The row groups with a wanted row: number, first row, and the rows counted from it."""
-        return groups_with(rows, (group.num_rows for group in self._pages.row_groups))
+        return groups_with_rows(rows, (group.num_rows for group in self._pages.row_groups))
 
     def read_ahead(self, row_group: int, names: Sequence[str], rows: RowRanges) -> None:
         """Of a file in a store, read at once what `narrowed` and `read` of these rows ask for one
@@ -91,7 +91,7 @@ class ParquetRows:
         for name in names:
             of_file = name in self._fields and name not in self._constants
             for leaf in self._pages.schema.field_leaves[self._fields[name]] if of_file else ():
-                pages = self._pages.pages(row_group, leaf)
+                pages = self._pages.locations(row_group, leaf)
                 if pages is None:
                     return
                 wanted = select_pages(pages.first_rows, rows).pages
@@ -102,7 +102,9 @@ class ParquetRows:
         if sum(stop - start for start, stop in spans) <= _MOST_AHEAD:
             self._file.read_ahead(spans)
 
-    def narrowed(self, row_group: int, tests: KeyTests, rows: RowRanges) -> tuple[RowRanges, bool]:
+    def narrow_rows(
+        self, row_group: int, tests: KeyTests, rows: RowRanges
+    ) -> tuple[RowRanges, bool]:
         """Those rows of a row group that tests leave, and whether the predicate is true for all."""
         reader = self._leaf_reader(1)
         if reader is None:
@@ -120,7 +122,7 @@ class ParquetRows:
             # Engines do not agree on whether both zeros are one.
             is_exact = keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
             try:
-                return reader.find(table, keys, nulls, among), is_exact
+                return reader.find_rows(table, keys, nulls, among), is_exact
             except Undecodable:
                 return None
 
@@ -139,7 +141,7 @@ class ParquetRows:
         from zonebloom.parquet.leaf_reader import PageTable
 
         # Of one file, which one dataset reads.
-        kept = self._pages.derived
+        kept = self._pages.page_tables
         key = row_group, paths
         # Threads share them: what is kept now may be cleared by another.
         leaves = kept.get(key)
@@ -160,7 +162,10 @@ class ParquetRows:
         if found is None:
             return "its type"
         number, leaf = found
-        chunk, located = pages.row_groups[row_group].chunks[number], pages.pages(row_group, number)
+        chunk, located = (
+            pages.row_groups[row_group].chunks[number],
+            pages.locations(row_group, number),
+        )
         if located is None:
             return "page locations are not known"
         return LeafChunk(leaf, chunk, located) if chunk.codec in CODECS else "its codec"
@@ -184,14 +189,14 @@ class ParquetRows:
         if stored:
             other = _NOT_LOADED if reader is None else "an encoding of its pages"
             for name in map(pages.schema.names.__getitem__, stored):
-                self.by_pyarrow[name] = reasons.get(name, other)
+                self.pyarrow_columns[name] = reasons.get(name, other)
             by_pyarrow = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
             values = by_pyarrow.read(stored, rows)
             for field, why in by_pyarrow.whole.items():
-                self.whole[pages.schema.names[field]] = why
+                self.whole_chunks[pages.schema.names[field]] = why
             columns.update({pages.schema.names[field]: column for field, column in values.items()})
-        with reading(self._file.path):
-            return dataset_columns(
+        with file_errors(self._file.path):
+            return assemble_columns(
                 self._schema, names, len(rows), self._constants, columns, self._defaults
             )
 

@@ -34,7 +34,7 @@ _METHODS = {"anon", "anonymous", "browser", "cache", "cloud", "default", "google
 _AZURE_URI = re.compile(r"(?:abfss?|wasbs?)://[^/@:]+@")
 
 
-class NotPickled:
+class ProcessBound:
     """Mixin for objects that are bound to open files of this process, such as plans.
 
     A copy is the object itself, since none of them changes.

@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.storage.file_view import FileView, Names
+from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import FileIdentity, identities
 from zonebloom.storage.paths import key_below
 
@@ -39,7 +39,7 @@ class Fragment(NamedTuple):
     view: FileView | None = None
 
     @property
-    def names(self) -> Names | None:
+    def names(self) -> FieldNames | None:
         return None if self.view is None else self.view.names
 
     @property
@@ -48,9 +48,9 @@ class Fragment(NamedTuple):
         return {} if self.view is None else self.view.defaults
 
     @property
-    def deleted(self) -> RowRanges:
+    def deleted_rows(self) -> RowRanges:
         """Offsets of the rows that the table has deleted."""
-        return RowRanges() if self.view is None else self.view.deleted
+        return RowRanges() if self.view is None else self.view.deleted_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class Source:
     stale: Stale = field(default="read", kw_only=True)
     # What is known of the files' own schemas: this one is the first file's, and others may hold
     # more; columns have these types in all; or they may be cast to these.
-    types: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
+    type_agreement: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
     # What changes with a table even where its files, names and types stay the same.
-    state: str = field(default="", kw_only=True)
+    table_version: str = field(default="", kw_only=True)
     # Of encrypted files: what the pages, and PyArrow's scan where there is no format, are read by.
     parquet_keys: ParquetKeys | None = field(default=None, kw_only=True, repr=False)
     # True if folders of a list were listed, so that there may be other files later.
-    is_listed: bool = field(default=False, kw_only=True)
+    has_listed_folders: bool = field(default=False, kw_only=True)
     # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
     # read as dictionaries change types; those are left to pyarrow.
     is_parquet: bool = field(init=False)
@@ -148,7 +148,7 @@ class Source:
         given = pads.get_partition_keys(fragment.partition)
         return {name: given[name] for name in given if name in self.schema.names}
 
-    def is_locked(self, fragment: Fragment) -> bool:
+    def lacks_column_keys(self, fragment: Fragment) -> bool:
         """Return whether a Parquet file has encrypted columns under a footer in clear, and no keys.
 
         pyarrow ends the process when it asks such a column for its statistics, as it does to
@@ -260,7 +260,7 @@ def require_all_rows(name: str, num_rows: int, num_stated: int | None) -> None:
         )
 
 
-def dataset_columns(
+def assemble_columns(
     schema: pa.Schema,
     names: Sequence[str],
     num_rows: int,
@@ -287,7 +287,9 @@ def missing_column(kind: pa.DataType, num_rows: int, default: pa.Scalar | None) 
     return pa.nulls(num_rows, kind) if default is None else pa.repeat(default, num_rows)
 
 
-def groups_with(rows: RowRanges, counts: Iterable[int]) -> Iterator[tuple[int, int, RowRanges]]:
+def groups_with_rows(
+    rows: RowRanges, counts: Iterable[int]
+) -> Iterator[tuple[int, int, RowRanges]]:
     """Groups with a wanted row: number, first row, and rows from it on; no count is asked for after
     the last."""
     if not rows:

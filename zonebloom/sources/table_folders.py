@@ -14,8 +14,8 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, MissingDependency, SourceError
-from zonebloom.storage.files import is_local, reading
-from zonebloom.storage.paths import absolute_path, open_uri
+from zonebloom.storage.files import file_errors, is_local
+from zonebloom.storage.paths import absolute_path, filesystem_of_uri
 
 # Folders below the data's own that are looked at where each is some round trips.
 _REMOTE_FOLDERS = 24
@@ -46,7 +46,7 @@ def table_at(path: str) -> Any:
     MissingDependency, SourceError
     """
     path = absolute_path(path)
-    filesystem, folder = open_uri(path.rstrip("/"))
+    filesystem, folder = filesystem_of_uri(path.rstrip("/"))
     if _METADATA.fullmatch(posixpath.basename(folder)):
         return _iceberg(path)
     delta, iceberg, _ = _infos(filesystem, [folder], is_lenient=True)
@@ -93,7 +93,7 @@ def _iceberg(path: str) -> Any:
         raise MissingDependency(
             f"{path} is of an Iceberg table; to read it: pip install 'zonebloom[iceberg]'"
         ) from error
-    with reading(path, "give a file of an Iceberg table's metadata", "open"):
+    with file_errors(path, "give a file of an Iceberg table's metadata", "open"):
         return StaticTable.from_metadata(path)
 
 

@@ -14,18 +14,18 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import FragmentUnreadable, NoFragments, SourceError
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.file_view import FileView, Names
+from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import key_below
 
 # What the metadata says of every row of a file: partition columns and their value.
-Values: TypeAlias = Mapping[str, pa.Scalar]
+PartitionValues: TypeAlias = Mapping[str, pa.Scalar]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource(Source):
     name: str  # of the table and its snapshot, for messages
-    values: Mapping[str, Values]  # by path, as the table's metadata says
+    values: Mapping[str, PartitionValues]  # by path, as the table's metadata says
     # What stays of a column when it is renamed; without those of which the name does.
     fields: Mapping[tuple[str, ...], tuple[str, ...]]
 
@@ -64,7 +64,7 @@ def snapshot_source(
     schema: pa.Schema,
     filesystem: pafs.FileSystem,
     root: str,
-    files: Sequence[tuple[str, Values, FileView | None]],
+    files: Sequence[tuple[str, PartitionValues, FileView | None]],
     *,
     fields: Mapping[tuple[str, ...], tuple[str, ...]],
     state: str,
@@ -88,20 +88,22 @@ def snapshot_source(
     )
     how = name, values, fields
     return SnapshotSource(
-        schema, pads.ParquetFileFormat(), filesystem, root, fragments, *how, state=state
+        schema, pads.ParquetFileFormat(), filesystem, root, fragments, *how, table_version=state
     )
 
 
-def fields_of(names: Names, path: tuple[str, ...] = (), field: tuple[str, ...] = ()) -> Any:
+def stable_fields(
+    names: FieldNames, path: tuple[str, ...] = (), field: tuple[str, ...] = ()
+) -> Any:
     """Of each column, those inside structs too, what stays of it when it is renamed."""
-    for each in names.inner if names.kind == "struct" else ():
-        told = each.stored[0] if each.field_id is None else f"#{each.field_id}"
+    for each in names.children if names.kind == "struct" else ():
+        told = each.stored_names[0] if each.field_id is None else f"#{each.field_id}"
         below = (*path, each.name), (*field, told)
         yield below
-        yield from fields_of(each, *below)
+        yield from stable_fields(each, *below)
 
 
-def _guarantee(values: Values) -> pc.Expression | None:
+def _guarantee(values: PartitionValues) -> pc.Expression | None:
     """What holds for every row, for pyarrow to fill columns in by and to pass over files by."""
     known = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()

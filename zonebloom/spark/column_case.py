@@ -15,14 +15,14 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.source import Source
-from zonebloom.values.columns import alike, column_path, leaf_type
+from zonebloom.values.columns import column_path, find_leaf_type, matching_names
 from zonebloom.values.types import hash_domain
 
 
 def _other_name(stored: Any, path: Sequence[str]) -> str | None:
     """What a file calls a column it does not have under its name, None when it has it or none."""
     fields = {field.name: field.type for field in stored}
-    meant = alike(fields, path[0])
+    meant = matching_names(fields, path[0])
     if not meant or meant[0] != path[0]:
         return meant[0] if meant else None
     inner = fields[path[0]]
@@ -38,7 +38,7 @@ def _stored_schema(opened: Any) -> pa.Schema | None:
         return None
 
 
-def require_names(opened: Any, names: Iterable[str]) -> None:
+def require_exact_names(opened: Any, names: Iterable[str]) -> None:
     """Refuse a fragment that holds columns under other names than theirs."""
     stored = _stored_schema(opened)
     for name in names if stored is not None else ():
@@ -61,34 +61,36 @@ def require_visible(dataset: Dataset, column: str) -> None:
     """
     path = column_path(dataset.schema, column)
     planner = dataset.opened.planner
-    for file, name in files_hiding(planner, planner.coverage(), dataset.opened.source, path):
+    for file, name in files_with_other_case(
+        planner, planner.coverage(), dataset.opened.source, path
+    ):
         if name is not None:
             raise SchemaMismatch(_message(file.fragment.path, column, name))
 
 
-def files_hiding(
+def files_with_other_case(
     planner: Planner, coverage: Coverage, source: Source, path: Sequence[str]
 ) -> Iterator[tuple[PresentFragment, str | None]]:
     """Indexed files that may hold a column under its name in another case, and that name.
 
     Only files of which nothing but nulls is known are looked into. None where one cannot be read.
     """
-    leaf = leaf_type(source.schema, path)
+    leaf = find_leaf_type(source.schema, path)
     if leaf is None:
         return
     # Of a column of another type by now an index does not answer.
     indices = [
         index
-        for index in planner.loaded.values()
+        for index in planner.loaded_indices.values()
         if index.entry.column == tuple(path) and index.entry.domain == hash_domain(leaf)
     ]
     compute: Any = pc
-    suspects = set(coverage.live) if indices else set[int]()
+    suspects = set(coverage.known_ids) if indices else set[int]()
     for ranges in (index.key_ranges(leaf) for index in indices):
         # An index built before ranges were kept has none.
         has_values = compute.less(ranges["null_count"], ranges["num_rows"])
         suspects.difference_update(ranges["fragment_id"].filter(has_values).to_pylist())
-    for file in coverage.present if suspects else ():
+    for file in coverage.fragments if suspects else ():
         if file.fragment_id not in suspects:
             continue
         pages = planner.pages(file)

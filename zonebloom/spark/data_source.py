@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.session import s3a_settings, spark_context
-from zonebloom.spark.types import arrow_schema, as_spark
+from zonebloom.spark.types import arrow_schema, cast_for_spark
 from zonebloom.storage.encryption import Encryption
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class ZoneBloomReader(DataSourceReader):
         load.require_schema(schema)
         self._load: Load | None = load
         # Opened by the task.
-        self._task: Any = Sealed((load.work, arrow_schema(schema)))
+        self._task: Any = Sealed((load.reader, arrow_schema(schema)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_load": None}
@@ -113,7 +113,7 @@ class ZoneBloomReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each task."""
         assert self._load is not None
-        tasks = self._load.tasks(self._load.plan())
+        tasks = self._load.partitions(self._load.plan())
         # Of an empty list Spark makes one partition that holds nothing.
         return list(map(InputPartition, tasks)) or [InputPartition(())]
 
@@ -121,7 +121,7 @@ class ZoneBloomReader(DataSourceReader):
         """Arrow batches of one task."""
         work, schema = self._task
         for batch in work.batches(partition.value):
-            yield from as_spark(batch, schema)
+            yield from cast_for_spark(batch, schema)
 
 
 class ZoneBloomSource(DataSource):

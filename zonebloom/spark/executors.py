@@ -18,11 +18,11 @@ import xxhash
 from pyspark.sql import SparkSession
 
 import zonebloom
-from zonebloom.base.display import Shown
+from zonebloom.base.display import Displayed
 from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
 from zonebloom.spark.data_source import register
-from zonebloom.spark.failures import explained
+from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.session import parallelism, spark_context
 
 # As in pyproject.toml; a zip cannot bring them, for they are compiled for the machine.
@@ -51,7 +51,7 @@ class Worker:
         have = ", ".join(f"{name} {said or '?'}" for name, said in self.versions.items())
         return f"{self.host}: Python {self.python} ({self.executable}), {have}"
 
-    def lacks(self) -> str:
+    def missing_requirements(self) -> str:
         """What it needs and does not have, empty when that is nothing."""
         wrong = []
         for name, version in self.versions.items():
@@ -70,7 +70,7 @@ def _at_least(version: str | None, least: str) -> bool:
 
 
 @dataclass(frozen=True, repr=False)
-class ExecutorReport(Shown):
+class ExecutorReport(Displayed):
     """What executors have; `str` shows it, a line for each different one.
 
     Attributes
@@ -111,11 +111,11 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     """
     num_tasks = 2 * (parallelism(spark) or _CORES_OVER_CONNECT)
     job = spark.range(0, num_tasks, 1, num_tasks)
-    with explained(always=True):
+    with explain_spark_errors(always=True):
         rows = job.mapInArrow(_probe(list(REQUIREMENTS)), "worker string").distinct().collect()
     workers = [Worker(**json.loads(row.worker)) for row in rows]
     workers.sort(key=lambda worker: (worker.host, worker.executable))
-    lacks = list(filter(None, map(Worker.lacks, workers)))
+    lacks = list(filter(None, map(Worker.missing_requirements, workers)))
     if lacks:
         send = (
             "; zonebloom.spark.send_package(spark) sends zonebloom itself"
@@ -203,7 +203,7 @@ def send_package(spark: SparkSession) -> str:
     name = os.path.basename(archive)
     # Spark unpacks it into a folder of that name, in which Python looks for modules first.
     unpacked = f"{archive}#zonebloom"
-    with explained(always=True):
+    with explain_spark_errors(always=True):
         if context is None:
             spark.addArtifacts(unpacked, archive=True)
         else:

@@ -47,7 +47,7 @@ _CAUSES = (
 
 
 @contextmanager
-def explained(always: bool = False) -> Iterator[None]:
+def explain_spark_errors(always: bool = False) -> Iterator[None]:
     """Raise what an error of Spark means in its place; `EngineError` for an unknown one if always.
 
     An error of zonebloom's that a task raised is raised here.
@@ -55,7 +55,7 @@ def explained(always: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = meaning(error)
+        cause = find_cause(error)
         if cause is not None:
             # What zonebloom raised is told by its message; the JVM's pages add nothing.
             raise cause from error if isinstance(cause, EngineError) else None
@@ -68,7 +68,7 @@ def explained(always: bool = False) -> Iterator[None]:
         ) from error
 
 
-def meaning(error: Exception) -> Exception | None:
+def find_cause(error: Exception) -> Exception | None:
     """What an error of Spark's stands for; None when nothing is known of such an error."""
     text = str(error)
     for name, message in reversed(_OURS.findall(text)):

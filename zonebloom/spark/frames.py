@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from zonebloom.base import arguments
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.spark.data_source import NAME, register_for
-from zonebloom.spark.failures import explained
+from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import Load, Options
-from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.session import is_classic, parallelism, quoted
+from zonebloom.spark.rebase import rebases_unknown_writers
+from zonebloom.spark.session import is_classic, parallelism, quote_name
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
 
-Path = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+FilePaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Indexed:
     [Row(id=42, tier='gold', customer='C042')]
     """
 
-    path: Path
+    path: FilePaths
     columns: Sequence[str] | None = None
     filter: str | None = None
     index_dir: str | None = None
@@ -55,7 +55,7 @@ class Indexed:
         """The options of the load in a session, but for keys."""
         filter, columns = self.filter, self.columns
         if not isinstance(filter, str | None):
-            raise arguments.refusal(
+            raise arguments.invalid_value(
                 filter,
                 "filter",
                 'give Spark SQL text, such as "id = 42". A Column has no text that reads back as '
@@ -63,10 +63,12 @@ class Indexed:
             )
         options = {
             "prune": filter,
-            "columns": None if columns is None else json.dumps(arguments.names(columns, "columns")),
+            "columns": None
+            if columns is None
+            else json.dumps(arguments.require_name_list(columns, "columns")),
             "index_dir": self.index_dir,
             "parallelism": str(parallelism(spark)),
-            "old_calendar": str(corrects_others(spark)),
+            "old_calendar": str(rebases_unknown_writers(spark)),
             # Over Connect it may be another when a query runs.
             "timezone": spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         }
@@ -88,12 +90,12 @@ class Indexed:
             options["encryption"] = number
         if keys is not None:
             options["keys"] = keys
-        with explained():
+        with explain_spark_errors():
             frame = spark.read.format(NAME).options(**options).load()
             if self.filter is not None:
                 frame = frame.where(self.filter)
             if self.columns is not None:
-                frame = frame.select(*map(quoted, self.columns))
+                frame = frame.select(*map(quote_name, self.columns))
             # Connect would only find out what is wrong when the frame is used, and say it in other
             # words; classic sessions have asked for the schema by now.
             frame.schema  # noqa: B018
@@ -102,7 +104,7 @@ class Indexed:
 
 def scan(
     spark: SparkSession,
-    path: Path,
+    path: FilePaths,
     filter: str | None = None,
     columns: Sequence[str] | None = None,
     *,
@@ -156,7 +158,7 @@ def scan(
 
 def plan(
     spark: SparkSession,
-    path: Path,
+    path: FilePaths,
     filter: str | None = None,
     columns: Sequence[str] | None = None,
     *,

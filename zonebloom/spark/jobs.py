@@ -22,9 +22,9 @@ from pyspark.sql import types as st
 from zonebloom.base.version import __version__
 from zonebloom.building.builder import Engine
 from zonebloom.building.tasks import TrainedTask, TrainTask
-from zonebloom.building.train import Progress, train_task
+from zonebloom.building.train import ReportRows, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
-from zonebloom.spark.failures import explained
+from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.session import parallelism, spark_context
 
 Batches = Iterator[pa.RecordBatch]
@@ -61,7 +61,7 @@ def unsealed(version: str, content: bytes) -> Any:
     return pickle.loads(content)
 
 
-def mapped(
+def map_batches(
     frame: DataFrame, function: Callable[[Batches], Batches], schema: str | st.StructType
 ) -> DataFrame:
     """What a function makes of the Arrow batches of a frame, on executors."""
@@ -99,14 +99,14 @@ def task_frame(
             for content in batch.column(0).to_pylist():
                 yield from function(pickle.loads(content))
 
-    return mapped(frame, work, schema)
+    return map_batches(frame, work, schema)
 
 
 # Builds: the tasks of `zonebloom.building.tasks`, one Spark task each
 
 
 @contextmanager
-def _reported(spark: SparkSession, progress: Progress | None) -> Iterator[Any]:
+def _reported(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]:
     """Report the rows that tasks add, while they run, to an accumulator; Connect has none."""
     context = spark_context(spark)
     if progress is None or context is None:
@@ -138,11 +138,11 @@ def spark_engine(spark: SparkSession, least_bytes: int = 0) -> Engine:
 
 
 def train_on_spark(
-    spark: SparkSession, tasks: Sequence[TrainTask], *, progress: Progress | None = None
+    spark: SparkSession, tasks: Sequence[TrainTask], *, progress: ReportRows | None = None
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job; what they wrote comes in their order."""
     count = _num_spark_tasks(spark, tasks)
-    with _reported(spark, progress) as rows, explained(always=True):
+    with _reported(spark, progress) as rows, explain_spark_errors(always=True):
         numbered = list(enumerate(tasks))
         attempt = partial(_attempt, rows)
         frame = task_frame(spark, numbered, attempt, "task bigint, result binary", count)

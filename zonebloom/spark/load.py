@@ -18,20 +18,20 @@ import pyarrow.dataset as pads
 import pyarrow.types as pt
 from pyspark.sql import types as st
 
-from zonebloom.base.threads import cores
+from zonebloom.base.threads import num_cores
 from zonebloom.dataset import Dataset
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
-from zonebloom.opened import Opened
-from zonebloom.predicates import EngineFilter, IsIn, columns, unknowns
+from zonebloom.opened import OpenedDataset
+from zonebloom.predicates import EngineFilter, IsIn, probed_columns, unknowns
 from zonebloom.predicates.ast import conjunction
-from zonebloom.predicates.expression import from_predicate, lookup_is_exact
-from zonebloom.predicates.spark import to_spark_filter
-from zonebloom.scan.binding import check_columns
+from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
+from zonebloom.predicates.spark import translate_spark_sql
+from zonebloom.scan.binding import checked_names
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_visible
-from zonebloom.spark.pieces import OnRows, Piece, Work, cut
-from zonebloom.spark.rebase import Rebase, without_rebased
+from zonebloom.spark.pieces import ExactRowFilter, ScanTask, TaskReader, split_into_partitions
+from zonebloom.spark.rebase import RebaseCheck, without_rebased_literals
 from zonebloom.spark.session import open_dataset
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.encryption import Encryption
@@ -90,10 +90,10 @@ class Options:
         self.encryption: str | None = given.get("encryption")
         # Whether files of unknown writers may hold times by the calendar of Spark 2.
         self.old_calendar: bool = old_calendar == "true"
-        self.parallelism: int = int(parallelism) or cores()
+        self.parallelism: int = int(parallelism) or num_cores()
 
 
-def keys_text(keys: pa.Table) -> str:
+def encode_keys(keys: pa.Table) -> str:
     """Keys as the text of an option."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, keys.schema) as writer:
@@ -151,7 +151,9 @@ class Load:
         opaque = opaque_columns(source.schema, files.types)
         text = options.filter or options.prune
         self.filter = (
-            None if text is None else to_spark_filter(text, source.schema, opaque, options.timezone)
+            None
+            if text is None
+            else translate_spark_sql(text, source.schema, opaque, options.timezone)
         )
         inexact = [] if self.filter is None else unknowns(self.filter.predicate)
         if inexact and options.prune is None:
@@ -170,12 +172,12 @@ class Load:
         predicates = [] if self.filter is None else [self.filter.predicate]
         predicates += keys
         # What zones are chosen by; None reads all. Tasks refuse files with other times than stored.
-        self._predicate = without_rebased(conjunction(predicates)) if predicates else None
+        self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None
         self.columns: tuple[str, ...] = self._shown(options, source.schema)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
         row_filter = self._row_filter(keys, source.schema) if predicates else None
         # What each task needs beside its pieces.
-        self.work: Work = files.work(self.columns, row_filter)
+        self.reader: TaskReader = files.task_reader(self.columns, row_filter)
 
     def _shown(self, options: Options, schema: pa.Schema) -> tuple[str, ...]:
         """Columns of the load: those asked for, and those Spark's own WHERE will need."""
@@ -183,17 +185,17 @@ class Load:
         if options.columns is None:
             return tuple(names)
         shown = [find_column(names, name) or name for name in options.columns]
-        check_columns(shown, schema)
+        checked_names(shown, schema)
         if options.prune is None or self.filter is None:
             return tuple(shown)
         if self.filter.columns is None:
             return tuple(names)
         return (*shown, *(name for name in names if name in self.filter.columns - set(shown)))
 
-    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> OnRows:
+    def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> ExactRowFilter:
         """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
         exact: list[tuple[pc.Expression, frozenset[str]]] = [
-            (from_predicate(term, schema), frozenset(term.column[:1]))
+            (expression_from_predicate(term, schema), frozenset(term.column[:1]))
             for term in keys
             if not pt.is_floating(term.values.type)
             and lookup_is_exact(schema.field(term.column[0]).type, term.values)
@@ -204,21 +206,23 @@ class Load:
             if expression is not None:
                 exact.append((expression, named))
         if not exact:
-            return OnRows(None, frozenset(self.columns[:1]))
+            return ExactRowFilter(None, frozenset(self.columns[:1]))
         expressions, read = zip(*exact, strict=True)
-        return OnRows(reduce(and_, expressions), frozenset().union(*read))
+        return ExactRowFilter(reduce(and_, expressions), frozenset().union(*read))
 
     def plan(self, described: bool = False) -> ScanPlan:
         """Say what is read of the files as they are now."""
         # Of the filter and of keys to be joined alike.
-        for path in sorted(columns(self._predicate) if self._predicate is not None else ()):
+        for path in sorted(probed_columns(self._predicate) if self._predicate is not None else ()):
             require_visible(self.dataset, ".".join(path))
         planner = self.dataset.opened.planner
-        return planner.plan(self.columns, self.work.filter, self._predicate, described=described)
+        return planner.plan(
+            self.columns, self.reader.filter, self._predicate, is_described=described
+        )
 
-    def tasks(self, plan: ScanPlan) -> list[list[Piece]]:
+    def partitions(self, plan: ScanPlan) -> list[list[ScanTask]]:
         """The pieces of each task."""
-        return cut(self.work, plan.fragments, self._parallelism)
+        return split_into_partitions(self.reader, plan.fragments, self._parallelism)
 
     def require_schema(self, schema: st.StructType) -> None:
         """Refuse to read for a schema other than the files'."""
@@ -233,7 +237,7 @@ def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
     """What rows that join with one of some keys are true for."""
     if keys is None:
         return []
-    check_columns(keys.column_names, schema)
+    checked_names(keys.column_names, schema)
     return [
         IsIn((name,), column.unique().drop_null())
         for name, column in zip(keys.column_names, keys.columns, strict=True)
@@ -245,7 +249,7 @@ class SparkFiles:
     """A dataset as Spark reads its files."""
 
     dataset: Dataset
-    rebase: Rebase
+    rebase: RebaseCheck
     # Where Spark has others than pyarrow's schema suggests: of INT96, and of values of paths.
     types: dict[str, st.DataType]
     # Whether Spark finds columns that a file names in another case.
@@ -269,13 +273,13 @@ class SparkFiles:
             read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
             source = replace(source, schema=source.schema.set(at, field), file_format=read)
         if instants:
-            ds = Dataset(Opened.of(source, ds.opened.catalog), ds.title)
-        return cls(ds, Rebase.of(source, instants, old_calendar), types, ignores_case)
+            ds = Dataset(OpenedDataset.create(source, ds.opened.catalog), ds.title)
+        return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)
 
-    def work(self, columns: tuple[str, ...], row_filter: EngineFilter | None) -> Work:
+    def task_reader(self, columns: tuple[str, ...], row_filter: EngineFilter | None) -> TaskReader:
         """What tasks need to read columns of the files."""
         source = replace(self.dataset.opened.source, fragments=())
-        return Work(source, columns, row_filter, self.rebase, self.ignores_case)
+        return TaskReader(source, columns, row_filter, self.rebase, self.ignores_case)
 
 
 def _int96_columns(source: Source) -> tuple[str, ...]:

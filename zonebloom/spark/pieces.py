@@ -15,8 +15,8 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.sources.source import Source
-from zonebloom.spark.column_case import require_names
-from zonebloom.spark.rebase import Rebase
+from zonebloom.spark.column_case import require_exact_names
+from zonebloom.spark.rebase import RebaseCheck
 
 # A batch costs the JVM a round trip; one of more bytes than this costs it memory.
 BATCH_ROWS = 1 << 16
@@ -30,7 +30,7 @@ _OPEN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanTask:
     """A part of a fragment that one task reads, and about how many bytes it is."""
 
     # With the identity of the file, where it is not read as a whole.
@@ -41,7 +41,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class OnRows:
+class ExactRowFilter:
     """A filter by an expression that is evaluated on rows and on nothing else; None keeps all.
 
     PyArrow given the expression itself would pass over row groups by their statistics, which
@@ -62,30 +62,30 @@ class OnRows:
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskReader:
     """What all tasks of a read need; it is sent with each."""
 
     # Without its fragments.
     source: Source
     columns: tuple[str, ...]
     filter: EngineFilter | None
-    rebase: Rebase
+    rebase: RebaseCheck
     ignores_case: bool
 
     @property
-    def needed(self) -> frozenset[str]:
+    def needed_columns(self) -> frozenset[str]:
         """Columns that are shown or filtered by."""
         return frozenset({*self.columns, *(self.filter.columns or () if self.filter else ())})
 
-    def batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+    def batches(self, pieces: Sequence[ScanTask]) -> Iterator[pa.RecordBatch]:
         """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
         execution = self.execution()
         shared = [piece.plan for piece in pieces if piece.is_shared]
         execution.require_unchanged(shared)
         plans = [piece.plan for piece in pieces]
         for plan in plans:
-            self.require_as_shown(plan)
-        yield from joined(execution.batches(plans))
+            self.require_same_as_spark(plan)
+        yield from combine_batches(execution.batches(plans))
         # Changed while it was read: what was given is no one version of the file.
         execution.require_unchanged(shared)
 
@@ -93,18 +93,18 @@ class Work:
         """What reads fragments, once `require_as_shown` has looked at them."""
         return Execution(self.source, Request(list(self.columns), self.filter))
 
-    def require_as_shown(self, plan: FragmentPlan) -> None:
+    def require_same_as_spark(self, plan: FragmentPlan) -> None:
         """Refuse a file whose columns Spark finds by other names, or corrects as it reads."""
         opened = self.source.open(plan.fragment, self.source.filesystem)
-        names = self.needed.difference(self.source.constants(plan.fragment))
+        names = self.needed_columns.difference(self.source.constants(plan.fragment))
         if self.ignores_case and (
             plan.pages is None or not names.issubset(plan.pages.schema.names)
         ):
-            require_names(opened, names)
+            require_exact_names(opened, names)
         self.rebase.require_modern(opened, names)
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def combine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that are not small."""
     waiting: list[pa.RecordBatch] = []
     rows = num_bytes = 0
@@ -128,9 +128,11 @@ def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 # A plan cut into tasks of about equal bytes
 
 
-def cut(work: Work, plans: Sequence[FragmentPlan], parallelism: int) -> list[list[Piece]]:
+def split_into_partitions(
+    work: TaskReader, plans: Sequence[FragmentPlan], parallelism: int
+) -> list[list[ScanTask]]:
     """The pieces of each task, none when nothing is read."""
-    source, needed = work.source, work.needed
+    source, needed = work.source, work.needed_columns
     now = source.identities([plan.fragment for plan in plans])
     # One that is gone costs nothing; its task says that it is gone.
     whole = [
@@ -139,9 +141,9 @@ def cut(work: Work, plans: Sequence[FragmentPlan], parallelism: int) -> list[lis
     ]
     total = sum(piece.num_bytes + _OPEN_BYTES for piece in whole)
     most = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
-    pieces: list[Piece] = []
+    pieces: list[ScanTask] = []
     for piece, identity in zip(whole, now, strict=True):
-        parts: list[Piece] = []
+        parts: list[ScanTask] = []
         if piece.num_bytes > most * 3 // 2 and identity is not None and source.is_parquet:
             plan = replace(piece.plan, identity=piece.plan.identity or identity)
             parts = _parts(plan, piece.num_bytes, source, most)
@@ -152,18 +154,18 @@ def cut(work: Work, plans: Sequence[FragmentPlan], parallelism: int) -> list[lis
     return [pieces[number::count] for number in range(count)]
 
 
-def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> Piece:
+def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> ScanTask:
     """A fragment as it is planned, and what there is to read of it."""
     if plan.rows is None:
-        return Piece(plan, size)
+        return ScanTask(plan, size)
     if plan.pages is None or not plan.pages.num_rows:
         # Without a map of its pages a fragment is only read in part where that is little.
-        return Piece(plan, size // 10)
+        return ScanTask(plan, size // 10)
     share = size * len(plan.rows) // plan.pages.num_rows
-    return Piece(replace(plan, pages=plan.pages.part(plan.rows, needed)), share)
+    return ScanTask(replace(plan, pages=plan.pages.subset(plan.rows, needed)), share)
 
 
-def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> list[Piece]:
+def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> list[ScanTask]:
     """Some rows or row groups each, where it is known where they lie."""
     rows, pages = plan.rows, plan.pages
     if rows is not None and pages is None:
@@ -176,7 +178,9 @@ def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> lis
             for start, stop in zip(cuts, [*cuts[1:], pages.num_rows], strict=True)
         ]
         return [
-            Piece(replace(plan, rows=part, pages=pages.part(part, None)), num_bytes // count, True)
+            ScanTask(
+                replace(plan, rows=part, pages=pages.subset(part, None)), num_bytes // count, True
+            )
             for part in windows
             if part
         ]
@@ -196,6 +200,6 @@ def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> lis
             runs.append([])
         runs[-1].append(group)
     return [
-        Piece(replace(plan, row_groups=tuple(run)), sum(shares[group] for group in run), True)
+        ScanTask(replace(plan, row_groups=tuple(run)), sum(shares[group] for group in run), True)
         for run in runs
     ]

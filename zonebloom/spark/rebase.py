@@ -23,7 +23,7 @@ from pyspark.sql import types as st
 from zonebloom.errors import SchemaMismatch
 from zonebloom.predicates import ast
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import reading
+from zonebloom.storage.files import file_errors
 
 _FIRST_DAY = datetime.date(1582, 10, 15)
 # From 1900 on every file holds instants as Spark shows them, which may be later ones by up to a day
@@ -37,7 +37,7 @@ _MARK = (b"org.apache.spark.legacyDateTime", b"3.0.0")
 _INT96_MARK = (b"org.apache.spark.legacyINT96", b"3.1.0")
 
 
-def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
+def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
     """The same condition, what it says of dates and times that may be rebased being unknown.
 
     >>> day = pa.scalar(datetime.date(1500, 1, 1))
@@ -45,7 +45,7 @@ def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
     'dates and times this old may lie in files in another calendar'
     """
 
-    def known(leaf: ast.Leaf) -> ast.Leaf:
+    def known(leaf: ast.LeafPredicate) -> ast.LeafPredicate:
         if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn):
             return leaf
         # Not through Python, which has fewer years.
@@ -55,7 +55,7 @@ def without_rebased(predicate: ast.Predicate) -> ast.Predicate:
         reason = "dates and times this old may lie in files in another calendar"
         return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))
 
-    return ast.replaced(predicate, known)
+    return ast.replace_leaves(predicate, known)
 
 
 def may_be_rebased(values: pa.Array) -> pa.Array:
@@ -71,7 +71,7 @@ def may_be_rebased(values: pa.Array) -> pa.Array:
     return pc.call_function("less", [values, bound])
 
 
-def first_exact(kind: st.DataType) -> Column:
+def first_exact_value(kind: st.DataType) -> Column:
     """The first date or instant that no file holds as another, for Spark to compare with."""
     if isinstance(kind, st.DateType):
         return sf.expr(f"DATE'{_FIRST_DAY}'")
@@ -95,17 +95,17 @@ def has_times(arrow_type: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True)
-class Rebase:
+class RebaseCheck:
     """What tells files that Spark would correct as it reads them."""
 
     # Columns with dates or instants, and those read from INT96.
-    times: frozenset[str] = frozenset()
-    instants: frozenset[str] = frozenset()
+    time_columns: frozenset[str] = frozenset()
+    int96_columns: frozenset[str] = frozenset()
     # Whether files whose writer is not known are corrected too.
-    of_others: bool = False
+    includes_unknown_writers: bool = False
 
     @classmethod
-    def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> Rebase:
+    def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> RebaseCheck:
         """That of the columns of a source."""
         if not isinstance(source.format, pads.ParquetFileFormat):
             return cls()
@@ -116,16 +116,20 @@ class Rebase:
 
     def require_modern(self, opened: Any, columns: Iterable[str]) -> None:
         """Refuse a file in which Spark would correct columns; its footer is read for times."""
-        times = self.times.intersection(columns)
+        times = self.time_columns.intersection(columns)
         if not times:
             return
-        with reading(opened.path):
+        with file_errors(opened.path):
             written: Mapping[bytes, bytes] = opened.metadata.metadata or {}
         version = written.get(_VERSION)
         for name in sorted(times):
-            mark, first = _INT96_MARK if name in self.instants else _MARK
+            mark, first = _INT96_MARK if name in self.int96_columns else _MARK
             # Versions are compared as texts, as Spark does.
-            is_old = self.of_others if version is None else version < first or mark in written
+            is_old = (
+                self.includes_unknown_writers
+                if version is None
+                else version < first or mark in written
+            )
             if is_old:
                 raise SchemaMismatch(
                     f"{opened.path} may hold days before 1582 or times before 1900 in {name!r} by "
@@ -135,7 +139,7 @@ class Rebase:
                 )
 
 
-def corrects_others(spark: SparkSession) -> bool:
+def rebases_unknown_writers(spark: SparkSession) -> bool:
     """Whether a session is set to correct files whose writer is not known, or to refuse them."""
     return any(
         spark.conf.get(f"spark.sql.parquet.{mode}", "CORRECTED") != "CORRECTED" for mode in _MODES

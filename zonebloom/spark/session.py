@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import EngineError
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, open_files_of, split_path
-from zonebloom.storage.s3a import told
+from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, filesystem_of_paths, split_path
+from zonebloom.storage.s3a import used_settings
 
 _PREFIX = "fs.s3a."
 _BYTES = re.compile(r"(-?\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
@@ -65,7 +65,7 @@ def byte_count(text: str) -> int:
     return int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ") if found else -1
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A column's name as Spark reads it back."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -81,15 +81,17 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
         hadoop = spark._jsparkSession.sessionState().newHadoopConf()
         # One text: each entry of a map would be a call.
         json_of = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        return told(json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_PREFIX))))
+        return used_settings(
+            json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_PREFIX)))
+        )
     # Connect shows the settings of the session alone, and not what files of Hadoop say.
     given, found = spark.conf.getAll, {}
     for prefix in (f"spark.hadoop.{_PREFIX}", _PREFIX):
         found |= {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
-    return told(found)
+    return used_settings(found)
 
 
-def open_place(spark: Any, path: str) -> tuple[pafs.FileSystem, str]:
+def open_path(spark: Any, path: str) -> tuple[pafs.FileSystem, str]:
     """The file system a path of a session lies in, and its path there; raises SourceError."""
     return filesystem_of(path, s3a_settings(spark, [path]))
 
@@ -105,6 +107,6 @@ def open_dataset(
     s3a = s3a_settings(spark, paths)
     if not s3a:
         return dataset(source, index_dir=index_dir, encryption=encryption)
-    filesystem, below = open_files_of(paths, s3a)
+    filesystem, below = filesystem_of_paths(paths, s3a)
     files = below[0] if isinstance(source, str) else below
     return dataset(files, "parquet", filesystem, index_dir, encryption=encryption)

@@ -30,7 +30,7 @@ _PLAIN: dict[pa.DataType, st.DataType] = {
     **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), st.BinaryType()),
     **dict.fromkeys((pa.date32(), pa.date64()), st.DateType()),
 }
-INTEGERS = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
+INTEGER_TYPES = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 # Casts of list views were seen to lose values; Parquet gives none.
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
@@ -143,7 +143,7 @@ def is_plain_text(key: st.StructField) -> bool:
     return is_plain and not declared.startswith("char")
 
 
-def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def cast_for_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """A batch with the very types of an Arrow schema of Spark's.
 
     One, or several where the text of one passes the 2 GiB an Arrow string array holds.
@@ -155,7 +155,7 @@ def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatc
         if batch.num_rows <= 1 or batch.nbytes < 1 << 31:
             raise SchemaMismatch(f"values do not fit Spark's types: {error}") from error
         half = batch.num_rows // 2
-        yield from as_spark(batch.slice(0, half), schema)
-        yield from as_spark(batch.slice(half), schema)
+        yield from cast_for_spark(batch.slice(0, half), schema)
+        yield from cast_for_spark(batch.slice(half), schema)
         return
     yield pa.RecordBatch.from_arrays(columns, schema=schema)

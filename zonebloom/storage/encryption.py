@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.arguments import refusal
+from zonebloom.base.arguments import invalid_value
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
 from zonebloom.storage.random_access import RandomAccessFile
 
@@ -85,12 +85,12 @@ class Encryption:
     def __post_init__(self) -> None:
         key_id = self.key_id
         if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= _HEAD_BYTES - len(_MAGIC):
-            raise refusal(key_id, "key_id", "give a text of 1 to 56 bytes")
+            raise invalid_value(key_id, "key_id", "give a text of 1 to 56 bytes")
         try:
             self.key(key_id)
         except EncryptedIndex as error:
             raise InvalidArgument(str(error)) from None
-        cipher(self.key(key_id))
+        aes_gcm(self.key(key_id))
 
     @property
     def holds_keys(self) -> bool:
@@ -107,13 +107,13 @@ class Encryption:
             raise EncryptedIndex(f"the key {key_id!r} is not 16, 24 or 32 bytes; give such a one")
         return key
 
-    def check_of(self, key_id: str) -> str:
+    def key_check(self, key_id: str) -> str:
         """What tells a key from another, and nothing of the key itself."""
         return hmac.digest(self.key(key_id), b"zonebloom key check", "sha256")[:8].hex()
 
 
 @lru_cache(maxsize=64)
-def cipher(key: bytes) -> AESGCM:
+def aes_gcm(key: bytes) -> AESGCM:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ModuleNotFoundError:
@@ -123,7 +123,7 @@ def cipher(key: bytes) -> AESGCM:
     return AESGCM(key)
 
 
-class Seal:
+class FileCipher:
     """Seals and opens the files below a folder."""
 
     def __init__(self, folder: str, encryption: Encryption):
@@ -134,15 +134,15 @@ class Seal:
         """What a file is called in the folder, wherever that lies."""
         return posixpath.relpath(path, self._folder)
 
-    def seal(self, path: str, data: Any) -> bytes:
+    def encrypt(self, path: str, data: Any) -> bytes:
         """All bytes of the file that is to hold some data."""
         view, sealing = memoryview(data).cast("B"), Sealing(self, path)
         return b"".join((sealing.head, sealing.modules(view), sealing.last()))
 
-    def open(self, path: str, data: Any) -> bytes:
+    def decrypt(self, path: str, data: Any) -> bytes:
         """The data of a file of which all bytes are given; ValueError if they were changed."""
         view = memoryview(data).cast("B")
-        modules = Modules(self, path, len(view), bytes(view[:_HEAD_BYTES]))
+        modules = EncryptedModules(self, path, len(view), bytes(view[:_HEAD_BYTES]))
         opened, damage = modules.open(range(modules.count), view[_HEAD_BYTES:])
         if damage is not None:
             raise ValueError(damage)
@@ -161,9 +161,9 @@ def _literal(text: str) -> bytes:
 class Sealing:
     """The bytes of one sealed file in the making."""
 
-    def __init__(self, seal: Seal, path: str):
+    def __init__(self, seal: FileCipher, path: str):
         key_id = seal.encryption.key_id
-        self._cipher = cipher(seal.encryption.key(key_id))
+        self._cipher = aes_gcm(seal.encryption.key(key_id))
         self._place = _place(key_id, seal.name(path))
         self._number = 0
         self._rest = b""
@@ -187,15 +187,15 @@ class Sealing:
         return nonce + self._cipher.encrypt(nonce, data, place)
 
 
-class Modules:
+class EncryptedModules:
     """Where the modules of a sealed file lie, and what is in them."""
 
-    def __init__(self, seal: Seal, path: str, stored_bytes: int, head: bytes):
+    def __init__(self, seal: FileCipher, path: str, stored_bytes: int, head: bytes):
         if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
             raise ValueError("it is not encrypted")
         self._key_id = head[len(_MAGIC) :].rstrip(b"\0").decode()
         try:
-            self._cipher = cipher(seal.encryption.key(self._key_id))
+            self._cipher = aes_gcm(seal.encryption.key(self._key_id))
         except EncryptedIndex as error:
             raise ValueError(str(error)) from None
         self._place = _place(self._key_id, seal.name(path))
@@ -240,17 +240,17 @@ def opened_bytes(stored_bytes: int) -> int:
     return whole * _MODULE_BYTES + max(0, rest - least)
 
 
-class SealedFile(RandomAccessFile):
+class EncryptedFile(RandomAccessFile):
     """A sealed file open for reads at positions, which are those of its data."""
 
     # A module is decrypted for each.
     read_cost = 128 << 10
 
-    def __init__(self, raw: RandomAccessFile, seal: Seal, path: str):
+    def __init__(self, raw: RandomAccessFile, seal: FileCipher, path: str):
         self._raw = raw
         self.counter, self.is_local = raw.counter, raw.is_local
         (head,) = raw.read([(0, _HEAD_BYTES)])
-        self._modules = Modules(seal, path, raw.num_bytes, head)
+        self._modules = EncryptedModules(seal, path, raw.num_bytes, head)
         self.num_bytes = self._modules.num_bytes
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -307,12 +307,12 @@ class SealedFile(RandomAccessFile):
         self._raw.close()
 
 
-class SealingStream:
+class EncryptingStream:
     """A stream whose bytes are sealed on the way to another."""
 
     closed = False
 
-    def __init__(self, stream: OutputStream, seal: Seal, path: str):
+    def __init__(self, stream: OutputStream, seal: FileCipher, path: str):
         self._stream, self._sealing = stream, Sealing(seal, path)
         stream.write(self._sealing.head)
 
@@ -333,7 +333,7 @@ class SealingStream:
 class _Handler(pafs.FileSystemHandler):
     """A file system whose files are sealed; nothing else is done to them."""
 
-    def __init__(self, filesystem: pafs.FileSystem, seal: Seal):
+    def __init__(self, filesystem: pafs.FileSystem, seal: FileCipher):
         self.filesystem, self.seal = filesystem, seal
 
     def __eq__(self, other: object) -> bool:
@@ -358,7 +358,7 @@ class _Handler(pafs.FileSystemHandler):
         with self.filesystem.open_input_file(path) as file:
             stored = file.read_buffer()
         try:
-            return pa.BufferReader(self.seal.open(path, stored))
+            return pa.BufferReader(self.seal.decrypt(path, stored))
         except ValueError as error:
             raise OSError(str(error)) from None
 
@@ -366,7 +366,7 @@ class _Handler(pafs.FileSystemHandler):
 
     def open_output_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
         stream = self.filesystem.open_output_stream(path)
-        return pa.PythonFile(SealingStream(stream, self.seal, path), mode="w")
+        return pa.PythonFile(EncryptingStream(stream, self.seal, path), mode="w")
 
     def _refused(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("sealed files are read and written, no more")
@@ -385,16 +385,16 @@ def _opened_info(info: pafs.FileInfo) -> pafs.FileInfo:
     return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns, size=size)
 
 
-def sealed(filesystem: pafs.FileSystem, seal: Seal) -> pafs.FileSystem:
+def encrypting_filesystem(filesystem: pafs.FileSystem, seal: FileCipher) -> pafs.FileSystem:
     """A file system whose files are sealed on the way to another."""
     return pafs.PyFileSystem(_Handler(filesystem, seal))
 
 
-def open_at_random(
+def open_random_access(
     filesystem: pafs.FileSystem, path: str, counter: ReadCounter, num_bytes: int | None
 ) -> RandomAccessFile:
     """Open a file for reads at positions, through its seal if it has one; OSError, ValueError."""
     handler = getattr(filesystem, "handler", None)
     if not isinstance(handler, _Handler):
         return RandomAccessFile(filesystem, path, counter, num_bytes)
-    return SealedFile(RandomAccessFile(handler.filesystem, path, counter), handler.seal, path)
+    return EncryptedFile(RandomAccessFile(handler.filesystem, path, counter), handler.seal, path)

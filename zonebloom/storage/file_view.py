@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
 
-Kind: TypeAlias = Literal["leaf", "struct", "list", "map"]
+FieldKind: TypeAlias = Literal["leaf", "struct", "list", "map"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Names:
+class FieldNames:
     """A field as a table has it, and how files tell it; at the root, all columns.
 
     Attributes
@@ -36,21 +36,21 @@ class Names:
 
     name: str
     field_id: int | None = None
-    stored: tuple[str, ...] = ()
-    kind: Kind = "leaf"
-    inner: tuple[Names, ...] = ()
+    stored_names: tuple[str, ...] = ()
+    kind: FieldKind = "leaf"
+    children: tuple[FieldNames, ...] = ()
 
     @property
-    def by_id(self) -> bool:
+    def has_field_ids(self) -> bool:
         """Whether files may tell fields by id."""
-        return any(each.field_id is not None for each in self.inner)
+        return any(each.field_id is not None for each in self.children)
 
     @property
-    def are_kept(self) -> bool:
+    def has_table_names(self) -> bool:
         """Whether files that tell fields by name have them under the table's names."""
         return all(
-            each.are_kept and (self.kind != "struct" or each.stored == (each.name,))
-            for each in self.inner
+            each.has_table_names and (self.kind != "struct" or each.stored_names == (each.name,))
+            for each in self.children
         )
 
 
@@ -75,12 +75,12 @@ class FileView:
     deletes : RowRanges, Deletes or None
     """
 
-    names: Names | None = None
+    names: FieldNames | None = None
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
     deletes: RowRanges | Deletes | None = None
 
     @property
-    def deleted(self) -> RowRanges:
+    def deleted_rows(self) -> RowRanges:
         """Offsets of the rows that are deleted."""
         if self.deletes is None:
             return RowRanges()

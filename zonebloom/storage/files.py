@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
-from zonebloom.base.exit_guard import LentBytes, mark
+from zonebloom.base.exit_guard import GuardedBytes, usage_mark
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, SourceError
-from zonebloom.storage.object_store import StoreHandler, reader_of
+from zonebloom.storage.object_store import StoreHandler, object_reader
 
 # Of a file whose file system does not say when it was written: nothing known of it can be
 # trusted later.
@@ -73,7 +73,7 @@ class FileIdentity(NamedTuple):
 
 
 @contextlib.contextmanager
-def reading(
+def file_errors(
     path: str,
     advice: str = "repair or remove the file",
     verb: str = "read",
@@ -158,7 +158,7 @@ class _CountedFile:
         self._native = native
         self._counter = counter
         self._at = 0
-        self._mark = mark()
+        self._mark = usage_mark()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -172,10 +172,10 @@ class _CountedFile:
         self._add(len(data), num_bytes)
         return data
 
-    def read_buffer(self, num_bytes: int = -1) -> LentBytes:
+    def read_buffer(self, num_bytes: int = -1) -> GuardedBytes:
         data = self._native.read_buffer(num_bytes if num_bytes >= 0 else None)
         self._add(data.size, num_bytes)
-        return LentBytes(data)
+        return GuardedBytes(data)
 
     def _add(self, num_bytes: int, num_wanted: int) -> None:
         start, self._at = self._at, self._at + num_bytes
@@ -197,7 +197,7 @@ class _CountingHandler(pafs.FileSystemHandler):
         self._filesystem = filesystem
         self._counter = counter
         # Of a scan not read to its end, files are opened still.
-        self._mark = mark()
+        self._mark = usage_mark()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -231,7 +231,7 @@ class _CountingHandler(pafs.FileSystemHandler):
     delete_file = move = copy_file = open_output_stream = open_append_stream = _read_only
 
 
-def counted(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
+def counting_filesystem(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
     """Return a file system that counts reads and refuses short ones.
 
     The end of the process waits for its files.
@@ -244,10 +244,14 @@ def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
 
     PyArrow reads from its own file systems without Python. Rows are counted there instead.
     """
-    return counted(filesystem, ReadCounter()) if is_in_python(filesystem) else filesystem
+    return (
+        counting_filesystem(filesystem, ReadCounter())
+        if is_python_filesystem(filesystem)
+        else filesystem
+    )
 
 
-def is_in_python(filesystem: pafs.FileSystem) -> bool:
+def is_python_filesystem(filesystem: pafs.FileSystem) -> bool:
     """Whether pyarrow's threads call Python to read."""
     return isinstance(_base(filesystem), pafs.PyFileSystem)
 
@@ -267,7 +271,7 @@ def identities(
     to make as the files to look at.
     """
     paths = list(paths)
-    handler = reader_of(filesystem, *paths)
+    handler = object_reader(filesystem, *paths)
     if handler is not None:
         return _of_store(handler, paths)
     if is_local(filesystem):
@@ -285,7 +289,9 @@ def _of_store(handler: StoreHandler, paths: Sequence[str]) -> list[FileIdentity 
     if len(paths) > REMOTE_THREADS:
         # Servers of plain files have no listing.
         with contextlib.suppress(OSError):
-            listed = {path: _store_identity(meta) for path, meta in handler.heads(paths).items()}
+            listed = {
+                path: _store_identity(meta) for path, meta in handler.list_heads(paths).items()
+            }
 
     def identity(path: str) -> FileIdentity | None:
         try:
@@ -307,7 +313,7 @@ def _store_identity(meta: Any) -> FileIdentity:
     return FileIdentity(meta["size"], mtime_ns, 0, _tag(meta))
 
 
-def opened_identity(
+def identity_of_open_file(
     filesystem: pafs.FileSystem, path: str, file: pa.NativeFile
 ) -> FileIdentity | None:
     """What a file that is open is, without another request where its store said so on opening."""
@@ -417,7 +423,7 @@ def _require_file(path: str, is_file: bool) -> None:
         )
 
 
-def status_identity(status: os.stat_result) -> FileIdentity:
+def identity_from_status(status: os.stat_result) -> FileIdentity:
     return FileIdentity(status.st_size, status.st_mtime_ns, status.st_ctime_ns, "", status.st_ino)
 
 

@@ -149,7 +149,7 @@ def read_head(read: Read, block: Block) -> BatchHead:
     return BatchHead(num_rows, nodes, buffers, batch.place(3) > 0)
 
 
-def open_as_it_lies(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
+def open_uncompressed(buffer: pa.Buffer) -> pa.ipc.RecordBatchFileReader:
     """An Arrow file of an index, whose arrays are bytes of it; ValueError for one that would take
     more memory than it has bytes: of compressed buffers, or such as are told of twice."""
 

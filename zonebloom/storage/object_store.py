@@ -176,7 +176,7 @@ class StoreHandler(pafs.FileSystemHandler):
         with _as_os_errors():
             return pa.py_buffer(self.store.get(self.key(path)).bytes())
 
-    def heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
+    def list_heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
         """What a listing says of some objects; of those that it does not reach, nothing."""
         keys = {self.key(path): path for path in paths}
         first, last = min(keys), max(keys)
@@ -210,7 +210,7 @@ class StoreHandler(pafs.FileSystemHandler):
                 raise FragmentChanged(changed)
             return answer.bytes().to_bytes()
 
-    def put_new(self, path: str, data: bytes) -> bool | None:
+    def put_if_absent(self, path: str, data: bytes) -> bool | None:
         """Put an object that is not there yet; whether it was not, or None where nothing was put
         since the store has no word for it."""
         from obstore import exceptions
@@ -226,12 +226,12 @@ class StoreHandler(pafs.FileSystemHandler):
                 return None
         return True
 
-    def keeps_objects(self, folder: str) -> bool:
+    def supports_put_if_absent(self, folder: str) -> bool:
         """Whether `put_new` leaves what is there as it is: some stores pass over the word."""
         if self._keeps_objects is None:
             probe = posixpath.join(folder, f".{uuid.uuid4().hex}")
-            self.put_new(probe, b"first")
-            self._keeps_objects = self.put_new(probe, b"second") is False
+            self.put_if_absent(probe, b"first")
+            self._keeps_objects = self.put_if_absent(probe, b"second") is False
             with suppress(OSError):
                 self.delete_file(probe)
         return self._keeps_objects
@@ -294,7 +294,7 @@ class _Writer:
                 self._writer.close()
 
 
-def store_of(filesystem: pafs.FileSystem | None) -> StoreHandler | None:
+def obstore_handler(filesystem: pafs.FileSystem | None) -> StoreHandler | None:
     """What a file system of pyarrow was made of, if it is a store of obstore."""
     handler = getattr(filesystem, "handler", None)
     return handler if isinstance(handler, StoreHandler) else None
@@ -308,7 +308,7 @@ def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
     InvalidArgument
         When a URI is of another place.
     """
-    handler = store_of(filesystem)
+    handler = obstore_handler(filesystem)
     # Those of fsspec take URIs of their own as they are.
     if not is_uri(path) or (handler is None and isinstance(filesystem, pafs.PyFileSystem)):
         return path
@@ -332,11 +332,11 @@ def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
     return key[len(prefix) :].strip("/")
 
 
-def reader_of(filesystem: pafs.FileSystem, *paths: str) -> StoreHandler | None:
+def object_reader(filesystem: pafs.FileSystem, *paths: str) -> StoreHandler | None:
     """What objects are read by: the store a file system was made of, or their bucket of pyarrow's
     S3 where obstore is installed, which asks less often and side by side."""
     if not isinstance(filesystem, pafs.S3FileSystem):
-        return store_of(filesystem)
+        return obstore_handler(filesystem)
     buckets = {path.strip("/").partition("/")[0] for path in paths}
     # obstore takes no name with a control character.
     if len(buckets) != 1 or not all(map(str.isprintable, paths)):
@@ -374,18 +374,18 @@ def _bucket(filesystem: bytes, name: str) -> StoreHandler | None:
     return StoreHandler(store, f"{name}/")
 
 
-def create_new(filesystem: pafs.FileSystem, path: str, data: bytes) -> bool | None:
+def create_object(filesystem: pafs.FileSystem, path: str, data: bytes) -> bool | None:
     """Put an object that is not there yet; whether it was not, or None where nothing was put since
     the store cannot tell.
 
     Stores take ``If-None-Match: *`` for it, or a word of their own; pyarrow has none.
     """
-    handler = reader_of(filesystem, path)
+    handler = object_reader(filesystem, path)
     if handler is None:
         return None
     try:
-        keeps_objects = handler.keeps_objects(posixpath.dirname(path))
-        return handler.put_new(path, data) if keeps_objects else None
+        keeps_objects = handler.supports_put_if_absent(posixpath.dirname(path))
+        return handler.put_if_absent(path, data) if keeps_objects else None
     except PermissionError:
         # The keys that pyarrow has may be others; if not, it says so too.
         return None

@@ -143,11 +143,11 @@ def filesystem_of(path: str, s3a: Mapping[str, str] = NO_SETTINGS) -> tuple[pafs
     if not scheme:
         filesystem = pafs.LocalFileSystem()
     elif filesystem is None:
-        filesystem, _ = open_uri(f"{scheme}://{quote(host, safe=':@')}/")
+        filesystem, _ = filesystem_of_uri(f"{scheme}://{quote(host, safe=':@')}/")
     return filesystem, split_path(path)[1]
 
 
-def open_uri(uri: str) -> tuple[pafs.FileSystem, str]:
+def filesystem_of_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     """The file system that a URI says, with what stands in it of options, and its path there.
 
     Raises
@@ -168,7 +168,7 @@ def open_uri(uri: str) -> tuple[pafs.FileSystem, str]:
         raise SourceError(f"{uri} cannot be opened: {error}; {found.advice}") from None
 
 
-def open_files_of(
+def filesystem_of_paths(
     paths: Sequence[str], s3a: Mapping[str, str] | None = None
 ) -> tuple[pafs.FileSystem, list[str]]:
     """The one file system that several paths lie in, and their paths there.
@@ -188,7 +188,9 @@ def open_files_of(
     if s3a is not None:
         return filesystem_of(paths[0], s3a)[0], [split_path(path)[1] for path in paths]
     plain = [path.partition("?")[0] if is_uri(path) else path for path in paths]
-    return open_uri(paths[0])[0], [split_path(path, _has_escapes(path))[1] for path in plain]
+    return filesystem_of_uri(paths[0])[0], [
+        split_path(path, _has_escapes(path))[1] for path in plain
+    ]
 
 
 def key_below(path: str, root: str) -> str:

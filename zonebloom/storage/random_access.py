@@ -18,18 +18,18 @@ from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.storage.files import (
     FileIdentity,
     ReadCounter,
+    file_errors,
     identities,
+    identity_from_status,
+    identity_of_open_file,
     is_local,
-    opened_identity,
-    reading,
-    status_identity,
 )
-from zonebloom.storage.object_store import reader_of
+from zonebloom.storage.object_store import object_reader
 
 # Bytes between two reads below which they are one: a request to an object store costs as
 # much as reading this many more.
-LOCAL_COALESCE = 4 << 10
-REMOTE_COALESCE = 64 << 10
+LOCAL_COALESCE_GAP = 4 << 10
+REMOTE_COALESCE_GAP = 64 << 10
 
 # A read that takes longer came from a disk, not from memory.
 _DISK_SECONDS = 10e-6
@@ -53,7 +53,7 @@ class RandomAccessFile:
     ):
         self.counter = counter or ReadCounter()
         self.is_local = is_local(filesystem)
-        self._store = reader_of(filesystem, path)
+        self._store = object_reader(filesystem, path)
         self._from_disk = False
         self._name, self._tag = path, tag
         if self.is_local:
@@ -160,16 +160,16 @@ class FragmentFile(RandomAccessFile):
         self._filesystem = filesystem
         # Where it lies in the file, and what was read.
         self._ahead: list[tuple[tuple[int, int], bytes]] = []
-        with reading(path, "check that it is there", "open"):
+        with file_errors(path, "check that it is there", "open"):
             super().__init__(filesystem, path, counter, identity.size, identity.tag)
             # Asked once the file is open: one put in its place before is noticed.
             if self._store is not None:
                 # Every read asks for the object of that tag.
                 now = identity if identity.tag else identities(filesystem, [path])[0]
             elif self.is_local:
-                now = status_identity(os.fstat(self._handle))
+                now = identity_from_status(os.fstat(self._handle))
             else:
-                now = opened_identity(filesystem, path, self._file)
+                now = identity_of_open_file(filesystem, path, self._file)
         if not identity.is_still(now):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
@@ -184,7 +184,7 @@ class FragmentFile(RandomAccessFile):
             return
         if self.is_local:
             status = os.fstat(self._handle)
-            now = status_identity(status)
+            now = identity_from_status(status)
             if not status.st_nlink:
                 # The loss of its name changed the change time, too.
                 now = now._replace(ctime_ns=0)
@@ -196,12 +196,12 @@ class FragmentFile(RandomAccessFile):
     @property
     def coalesce(self) -> int:
         """Bytes between two reads below which one read is better."""
-        return LOCAL_COALESCE if self.is_local else REMOTE_COALESCE
+        return LOCAL_COALESCE_GAP if self.is_local else REMOTE_COALESCE_GAP
 
     def read_ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Read at once what will be asked for soon, in place of what was so read before."""
         self._ahead = []
-        merged = near(ranges, self.coalesce)
+        merged = merge_ranges(ranges, self.coalesce)
         self._ahead = list(zip(merged, self.read(merged), strict=True))
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -217,7 +217,7 @@ class FragmentFile(RandomAccessFile):
         return None
 
     def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        with reading(self.path, "try again"):
+        with file_errors(self.path, "try again"):
             pieces = super().read(ranges)
         for (start, stop), data in zip(ranges, pieces, strict=True):
             if len(data) < stop - start:
@@ -234,7 +234,7 @@ class FragmentFile(RandomAccessFile):
         self.close()
 
 
-def near(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
     """Some (start, stop) ranges, ascending, those with few bytes between them as one."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
@@ -245,13 +245,13 @@ def near(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
     return merged
 
 
-def read_near(
+def read_merged_ranges(
     read: Callable[[Sequence[tuple[int, int]]], list[bytes]],
     ranges: Sequence[tuple[int, int]],
-    gap: int = LOCAL_COALESCE,
+    gap: int = LOCAL_COALESCE_GAP,
 ) -> list[memoryview]:
     """The bytes of each of some ranges; those with few bytes between them are read as one."""
-    merged = near(ranges, gap)
+    merged = merge_ranges(ranges, gap)
     # Cast: the view of an Arrow buffer is one of signed bytes.
     views = [memoryview(data).cast("B") for data in read(merged)] if merged else []
     starts = [start for start, _ in merged]

@@ -28,7 +28,7 @@ _PROVIDERS = "TemporaryAWSCredentialsProvider,SimpleAWSCredentialsProvider"
 _OF_AWS = re.compile(r"(?:https?://)?s3(?:[.-]([a-z]{2}(?:-[a-z]+)+-\d))?\.amazonaws\.com/?")
 
 
-def told(settings: Mapping[str, str]) -> dict[str, str]:
+def used_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Of all settings those that are asked, none when they leave all to the environment."""
     asked = {key: text.strip() for key, text in settings.items() if key.endswith(_KEYS)}
     is_told = any(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 
-def alike(names: Iterable[str], name: str, ignore_case: bool = True) -> list[str]:
+def matching_names(names: Iterable[str], name: str, ignore_case: bool = True) -> list[str]:
     """Names that a name may mean: those equal to it, else those equal but for their case.
 
     >>> alike(["id", "ID", "Day"], "id"), alike(["id", "ID", "Day"], "DAY")
@@ -23,7 +23,7 @@ def alike(names: Iterable[str], name: str, ignore_case: bool = True) -> list[str
 
 def find_column(names: Iterable[str], name: str, ignore_case: bool = True) -> str | None:
     """The one name that a name means, None where there is none or several."""
-    meant = alike(names, name, ignore_case)
+    meant = matching_names(names, name, ignore_case)
     return meant[0] if len(meant) == 1 else None
 
 
@@ -74,14 +74,14 @@ def leaf_names(schema: pa.Schema) -> list[str]:
     return [leaf for field in schema for leaf in below(field.name, field.type)]
 
 
-def leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
+def find_leaf_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
     try:
-        return resolve(schema, path)
+        return resolve_type(schema, path)
     except LookupError:
         return None
 
 
-def resolve(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
+def resolve_type(schema: pa.Schema, path: Sequence[str]) -> pa.DataType:
     """The type at a path of names, or LookupError when there is none, or more than one."""
     fields: pa.Schema | pa.StructType = schema
     kind: pa.DataType | None = None

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
-from zonebloom.sbbf.hashing import value_type
-from zonebloom.values.types import EXACT_INTEGERS, bounds, family, unit
+from zonebloom.sbbf.hashing import hashed_type
+from zonebloom.values.types import EXACT_INTEGER_LIMITS, family, integer_bounds, value_step
 
 _CODES = {16: "<e", 32: "<f", 64: "<d"}
 
@@ -55,7 +55,7 @@ class Literal:
     digits: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, scalar: pa.Scalar) -> Literal | None:
+    def from_scalar(cls, scalar: pa.Scalar) -> Literal | None:
         while isinstance(scalar, pa.ExtensionScalar | pa.DictionaryScalar):
             scalar = scalar.value  # pyright: ignore[reportAttributeAccessIssue]
         kind: Any = scalar.type
@@ -76,7 +76,7 @@ class Literal:
         if name in ("text", "bytes", "boolean"):
             return cls(name, scalar.as_py())
         ticks: int = scalar.value  # pyright: ignore[reportAttributeAccessIssue]
-        return cls(name, ticks * unit(kind))
+        return cls(name, ticks * value_step(kind))
 
 
 class StoredValue(NamedTuple):
@@ -84,19 +84,19 @@ class StoredValue(NamedTuple):
     it lies `beyond`, above (1) or below (-1), all of them."""
 
     value: Any
-    exact: bool = True
-    beyond: int = 0
+    is_exact: bool = True
+    out_of_range: int = 0
 
     def scalar(self, type_: pa.DataType) -> pa.Scalar:
         """The value as one of a type; of bytes of any length, and of a double where it is one."""
         if pt.is_decimal(type_):
             return pa.scalar(Decimal(f"{self.value}E{-type_.scale}"), type_)
-        if pt.is_floating(type_) and nearest(self.value, type_.bit_width) != self.value:
+        if pt.is_floating(type_) and round_to_float(self.value, type_.bit_width) != self.value:
             type_ = pa.float64()
         return array_of([self.value], pa.binary() if pt.is_fixed_size_binary(type_) else type_)[0]
 
 
-def nearest(number: Fraction | float, bits: int) -> float | None:
+def round_to_float(number: Fraction | float, bits: int) -> float | None:
     """The floating point number of a width that another is rounded to, None beyond them all."""
     try:
         return struct.unpack(_CODES[bits], struct.pack(_CODES[bits], float(number)))[0]
@@ -116,7 +116,7 @@ def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
     if kind in ("integer", "float", "decimal") and isinstance(value, float) and math.isnan(value):
         raise Unanswerable("engines disagree on NaN")
     if kind == "float":
-        rounded = nearest(value, type_.bit_width)
+        rounded = round_to_float(value, type_.bit_width)
         if rounded != value:
             raise Unanswerable(f"{_shown(value)} is not a {type_} value, and engines round it")
         return StoredValue(rounded)
@@ -124,23 +124,23 @@ def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
         if kind == "decimal":
             raise Unanswerable(f"a floating point literal against {type_} is not compared exactly")
         if math.isinf(value):
-            return StoredValue(None, exact=False, beyond=1 if value > 0 else -1)
-        if abs(value) >= EXACT_INTEGERS[literal.bits]:
+            return StoredValue(None, is_exact=False, out_of_range=1 if value > 0 else -1)
+        if abs(value) >= EXACT_INTEGER_LIMITS[literal.bits]:
             shown = _shown(value)
             raise Unanswerable(
                 f"{shown} is compared as floating point, which rounds large integers"
             )
-    steps: Any = value / unit(type_)
-    low, high = bounds(type_)
+    steps: Any = value / value_step(type_)
+    low, high = integer_bounds(type_)
     if not low <= steps <= high:
-        return StoredValue(None, exact=False, beyond=1 if steps > high else -1)
+        return StoredValue(None, is_exact=False, out_of_range=1 if steps > high else -1)
     whole = steps.numerator // steps.denominator
-    return StoredValue(whole, exact=whole == steps)
+    return StoredValue(whole, is_exact=whole == steps)
 
 
 def stored_bytes(literal: Literal, column: pa.DataType) -> list[bytes]:
     """The bytes that a column holds a literal as: none, one form, or both zeros."""
-    column = value_type(column)
+    column = hashed_type(column)
     value, exact, _ = to_stored(literal, column)
     kind = family(column)
     if not exact or (pt.is_fixed_size_binary(column) and len(value) != column.byte_width):
@@ -156,17 +156,17 @@ def stored_bytes(literal: Literal, column: pa.DataType) -> list[bytes]:
     return [value.to_bytes(column.byte_width, "little", signed=signed)]
 
 
-def numbers_to_find(values: pa.Array) -> pa.Array:
+def floats_to_find(values: pa.Array) -> pa.Array:
     """Floating point values as a set whose bits are looked up: both zeros if any, and no NaN."""
     numbers = [each for each in values.to_pylist() if not math.isnan(each)]
     return pa.array(numbers + ([0.0, -0.0] if 0 in numbers else []), values.type)
 
 
-def integers_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
+def integers_in_range(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Those integers that are values of another integer type, as that type."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    (low, high), (least, most) = bounds(type_), bounds(values.type)
+    (low, high), (least, most) = integer_bounds(type_), integer_bounds(values.type)
     numbers = to_numpy(values)
     # A bound beyond the values' own type would make NumPy compare as floating point.
     inside = (numbers >= max(low, least)) & (numbers <= min(high, most))

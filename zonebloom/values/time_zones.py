@@ -7,17 +7,19 @@ import zoneinfo
 
 import pyarrow as pa
 
-from zonebloom.values.types import plain, time_zones_differ
+from zonebloom.values.types import decoded_type, time_zones_differ
 
-TIME_ZONE_FUNCTIONS = (
+TIME_ZONE_ADVICE = (
     'pyarrow.compute.assume_timezone(field, "UTC") makes instants of times, and '
     "local_timestamp(field) times of instants"
 )
 
 
-def time_zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tuple[str, str]:
+def describe_time_zone_mismatch(
+    column: pa.DataType, literal: pa.Scalar, form: str
+) -> tuple[str, str]:
     """What is wrong with a time beside a column of which one alone has a zone; what to write."""
-    column, zone = plain(column), getattr(literal.type, "tz", None)
+    column, zone = decoded_type(column), getattr(literal.type, "tz", None)
     known = "without a zone" if zone is None else f"of {zone}"
     try:
         # A date is the day's first moment, and what is finer than Python's times is not told.
@@ -40,11 +42,11 @@ def time_zone_trouble(column: pa.DataType, literal: pa.Scalar, form: str) -> tup
     return what, advice
 
 
-def time_zone_refusal(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
+def time_zone_mismatch_message(name: str, column: pa.DataType, literal: pa.Scalar) -> str | None:
     """Why a Python time is not compared with a column, None where the two may be."""
     if not time_zones_differ(column, literal.type):
         return None
-    what, advice = time_zone_trouble(column, literal, "datetime.fromisoformat({!r})")
+    what, advice = describe_time_zone_mismatch(column, literal, "datetime.fromisoformat({!r})")
     return f"{name}: {what}; {advice}"
 
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.errors import UnsupportedType
-from zonebloom.sbbf.hashing import fixed_width, value_type
+from zonebloom.sbbf.hashing import fixed_width, hashed_type
 
-DAY = 86_400
+SECONDS_PER_DAY = 86_400
 # Ticks a second of the units of time, from coarse to fine.
-TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # Below it every integer is a floating point number of that width, so an engine that compares
 # as floating point compares exactly.
-EXACT_INTEGERS = {16: 2**11, 32: 2**24, 64: 2**53}
+EXACT_INTEGER_LIMITS = {16: 2**11, 32: 2**24, 64: 2**53}
 
 # The parameters of these types do not count.
 _FAMILIES = {
@@ -49,14 +49,14 @@ _COMPARABLE = {
 }
 
 
-def plain(type_: pa.DataType) -> pa.DataType:
+def decoded_type(type_: pa.DataType) -> pa.DataType:
     """The type of the values: a dictionary is a way to store, not a kind of value."""
-    return plain(type_.value_type) if isinstance(type_, pa.DictionaryType) else type_
+    return decoded_type(type_.value_type) if isinstance(type_, pa.DictionaryType) else type_
 
 
-def stored(type_: pa.DataType) -> pa.DataType:
+def decoded_storage_type(type_: pa.DataType) -> pa.DataType:
     """The type of the values as they are stored: a UUID is 16 bytes."""
-    type_ = plain(type_)
+    type_ = decoded_type(type_)
     return type_.storage_type if isinstance(type_, pa.UuidType) else type_
 
 
@@ -66,7 +66,7 @@ def family(type_: pa.DataType) -> str:
     >>> family(pa.dictionary(pa.int8(), pa.string_view())), family(pa.timestamp("s", "UTC"))
     ('text', 'instant')
     """
-    kind = value_type(type_)
+    kind = hashed_type(type_)
     name = _FAMILY.get(kind.id, "")
     return "instant" if name == "timestamp" and getattr(kind, "tz", None) is not None else name
 
@@ -87,18 +87,18 @@ def time_zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
     return "instant" in families and not families.isdisjoint(("date", "timestamp"))
 
 
-def unit(type_: pa.DataType) -> Fraction:
+def value_step(type_: pa.DataType) -> Fraction:
     """The step of a number line: of integers and decimals, and in seconds of dates and times."""
     if pt.is_decimal(type_):
         return Fraction(10) ** -type_.scale
     if pt.is_date32(type_):
-        return Fraction(DAY)
+        return Fraction(SECONDS_PER_DAY)
     if pt.is_date64(type_):
-        return Fraction(1, TICKS["ms"])
-    return Fraction(1) if pt.is_integer(type_) else Fraction(1, TICKS[type_.unit])
+        return Fraction(1, TICKS_PER_SECOND["ms"])
+    return Fraction(1) if pt.is_integer(type_) else Fraction(1, TICKS_PER_SECOND[type_.unit])
 
 
-def bounds(type_: pa.DataType) -> tuple[int, int]:
+def integer_bounds(type_: pa.DataType) -> tuple[int, int]:
     if pt.is_decimal(type_):
         most = 10**type_.precision - 1
         return -most, most
@@ -108,7 +108,7 @@ def bounds(type_: pa.DataType) -> tuple[int, int]:
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
-def widens(source: pa.DataType, target: pa.DataType, *, checked: bool = False) -> bool:
+def is_lossless_cast(source: pa.DataType, target: pa.DataType, *, checked: bool = False) -> bool:
     """Whether a cast keeps every value, null and difference, and never fails (a `checked` one may).
 
     >>> widens(pa.uint16(), pa.int32()), widens(pa.uint32(), pa.int32())
@@ -117,13 +117,13 @@ def widens(source: pa.DataType, target: pa.DataType, *, checked: bool = False) -
     if pt.is_null(source) or hash_domain(source) == hash_domain(target):
         return True
     families = family(source), family(target)
-    source, target = value_type(source), value_type(target)
+    source, target = hashed_type(source), hashed_type(target)
     match families:
         case "integer", "integer":
-            (low, high), (least, most) = bounds(source), bounds(target)
+            (low, high), (least, most) = integer_bounds(source), integer_bounds(target)
             return least <= low and high <= most
         case "integer", "float":
-            return 2**source.bit_width <= EXACT_INTEGERS[target.bit_width]
+            return 2**source.bit_width <= EXACT_INTEGER_LIMITS[target.bit_width]
         case "integer", "decimal":
             return target.precision - target.scale >= len(str(2**source.bit_width))
         case "float", "float":
@@ -135,28 +135,30 @@ def widens(source: pa.DataType, target: pa.DataType, *, checked: bool = False) -
             return not pt.is_fixed_size_binary(target)
         case ("timestamp", "timestamp") | ("instant", "instant"):
             both = pt.is_timestamp(source) and pt.is_timestamp(target)
-            return checked and both and TICKS[source.unit] <= TICKS[target.unit]
+            return (
+                checked and both and TICKS_PER_SECOND[source.unit] <= TICKS_PER_SECOND[target.unit]
+            )
         case "date", "timestamp":
             return checked and pt.is_date64(target)
     return False
 
 
-def holds_nan(type_: pa.DataType) -> bool:
+def may_hold_nan(type_: pa.DataType) -> bool:
     """Whether a value, or one nested in it, may be NaN."""
-    kind = plain(type_)
+    kind = decoded_type(type_)
     return family(kind) == "float" or not is_flat(kind)
 
 
-def nulls_are_elsewhere(type_: pa.DataType) -> bool:
+def has_nulls_outside_bitmap(type_: pa.DataType) -> bool:
     """Whether nulls are not in the column's own validity bitmap alone."""
-    kind = stored(type_)
+    kind = decoded_storage_type(type_)
     return (
         pt.is_union(kind) or pt.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType)
     )
 
 
 def is_flat(type_: pa.DataType) -> bool:
-    return not (pt.is_nested(type_) or pt.is_null(type_) or nulls_are_elsewhere(type_))
+    return not (pt.is_nested(type_) or pt.is_null(type_) or has_nulls_outside_bitmap(type_))
 
 
 def hash_domain(type_: pa.DataType) -> str:
@@ -165,7 +167,7 @@ def hash_domain(type_: pa.DataType) -> str:
     >>> hash_domain(pa.large_string()), hash_domain(pa.dictionary(pa.int8(), pa.string()))
     ('string', 'string')
     """
-    kind = value_type(type_)
+    kind = hashed_type(type_)
     match family(kind):
         case "text":
             return "string"
@@ -185,7 +187,7 @@ def require_indexable(type_: pa.DataType, column: str) -> None:
 
 def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
     """Why a column's type cannot carry a Bloom filter index, and what to do; None if it can."""
-    leaf = value_type(type_)
+    leaf = hashed_type(type_)
     if pt.is_boolean(leaf):
         return "two values cannot tell zones apart; filter on it without an index"
     if pt.is_null(leaf):

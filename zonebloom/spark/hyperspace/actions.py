@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from zonebloom.base import arguments
 from zonebloom.building.builder import Builder
-from zonebloom.building.request import IndexSpec, require_sealed
-from zonebloom.building.segments import compact, drop_for_good
+from zonebloom.building.request import IndexSpec, require_encrypted_index
+from zonebloom.building.segments import compact_indices, drop_indices
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.dataset import Dataset
 from zonebloom.errors import (
@@ -31,13 +31,13 @@ from zonebloom.errors import (
     InvalidState,
     ZoneBloomError,
 )
-from zonebloom.index.global_filter import GlobalSize
+from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import Access
 from zonebloom.spark.jobs import spark_engine
 
-Progress = bool | Callable[[int, int], Any] | None
+ProgressOption = bool | Callable[[int, int], Any] | None
 
 
 class Actions:
@@ -54,7 +54,7 @@ class Actions:
     def _records(self) -> Records:
         return self._folder
 
-    def create(self, ds: Dataset, wanted: Record, progress: Progress = None) -> None:
+    def create(self, ds: Dataset, wanted: Record, progress: ProgressOption = None) -> None:
         """Build an index that is not there."""
         name, catalog = wanted.name, ds.opened.catalog
         before = self._records().latest(name)
@@ -77,14 +77,14 @@ class Actions:
                 "system path. Give another name, or call drop_index on the dataset if nobody uses "
                 "it"
             )
-        require_sealed(ds.opened)
+        require_encrypted_index(ds.opened)
         record = self._put(replace(wanted, state=State.ACTIVE, number=before.number))
         build = catalog.new_segment_prefix()
         try:
             self._build(ds, record, progress, build)
         except BaseException as error:
             try:
-                drop_for_good(catalog, record.indices.values(), build=build)
+                drop_indices(catalog, record.indices.values(), build=build)
                 self._put(replace(record, state=State.DOESNOTEXIST))
             except (ZoneBloomError, OSError, ValueError, Warning) as other:
                 # It shall not hide the first one.
@@ -94,7 +94,9 @@ class Actions:
                 )
             raise
 
-    def refresh_index(self, name: str, mode: str = "full", *, progress: Progress = None) -> None:
+    def refresh_index(
+        self, name: str, mode: str = "full", *, progress: ProgressOption = None
+    ) -> None:
         """Bring an index up to the files as they are now.
 
         Parameters
@@ -112,9 +114,9 @@ class Actions:
         NoFragments, FragmentUnreadable, EngineError
             And the index is as it was.
         """
-        arguments.choice(mode, "mode", ("full", "incremental", "quick"))
+        arguments.require_choice(mode, "mode", ("full", "incremental", "quick"))
         record = self._record(name, State.ACTIVE, "call restore_index first")
-        ds = self._access.recorded(record)
+        ds = self._access.recorded_dataset(record)
         if mode == "quick":
             drift = self._access.drift(ds, record)
             self._put(replace(record, accepted_changes=(*drift.appended, *drift.deleted)))
@@ -143,9 +145,9 @@ class Actions:
         ------
         IndexNotFound, InvalidState, CorruptIndex
         """
-        arguments.choice(mode, "mode", ("quick", "full"))
+        arguments.require_choice(mode, "mode", ("quick", "full"))
         record = self._record(name, State.ACTIVE, "call restore_index first")
-        compact(
+        compact_indices(
             self._access.catalog(record),
             list(record.indices.values()),
             everything=mode == "full",
@@ -169,7 +171,7 @@ class Actions:
     def vacuum_index(self, name: str) -> None:
         """Remove a deleted index for good, filters and all."""
         record = self._record(name, State.DELETED, "call delete_index first")
-        drop_for_good(self._access.catalog(record), record.indices.values())
+        drop_indices(self._access.catalog(record), record.indices.values())
         self._put(replace(record, state=State.DOESNOTEXIST))
 
     def cancel(self, name: str) -> None:
@@ -197,7 +199,7 @@ class Actions:
         """What is known of an index, in a state in which an action may begin."""
         record = self._records().latest(require_name(name))
         if record.state == State.DOESNOTEXIST:
-            raise no_index(name, self._records().all())
+            raise index_not_found(name, self._records().all())
         if state is not None and record.state != state:
             raise InvalidState(f"index {name!r} is {record.state}: {hint}")
         return record
@@ -206,9 +208,11 @@ class Actions:
         self._cache = None
         return self._records().put(record)
 
-    def _build(self, ds: Dataset, record: Record, progress: Progress, new_build: str = "") -> None:
+    def _build(
+        self, ds: Dataset, record: Record, progress: ProgressOption, new_build: str = ""
+    ) -> None:
         """Build all anew, or what is not there, in segments with the prefix that is given."""
-        size = GlobalSize(record.expected_num_items, record.fpp)
+        size = GlobalFilterSize(record.expected_num_items, record.fpp)
         wanted = [
             IndexSpec(name, ds.opened.column(column), ZoneParameters(), size)
             for column, name in record.indices.items()
@@ -218,16 +222,16 @@ class Actions:
         build = new_build or catalog.new_segment_prefix()
         Builder(ds.opened).build(wanted, "auto", not new_build, engine, progress, build)
         if self._records().latest(record.name).state == State.DOESNOTEXIST:
-            drop_for_good(catalog, record.indices.values(), build=build)
+            drop_indices(catalog, record.indices.values(), build=build)
             raise CommitConflict(
                 f"index {record.name!r} was cancelled or vacuumed while it was built"
             )
 
 
-def no_index(name: str, records: Iterable[Record]) -> IndexNotFound:
+def index_not_found(name: str, records: Iterable[Record]) -> IndexNotFound:
     """Return the error for a name that no index has."""
     names = [record.name for record in records if record.state != State.DOESNOTEXIST]
-    known = arguments.choices(name, names, "there is:")
+    known = arguments.suggest_names(name, names, "there is:")
     return IndexNotFound(f"there is no index {name!r}; {known}; indexes() describes them")
 
 

@@ -86,7 +86,9 @@ class BFIndexConfig:
 
     def __post_init__(self) -> None:
         require_name(self.name)
-        object.__setattr__(self, "columns", tuple(arguments.names(self.columns, "columns")))
+        object.__setattr__(
+            self, "columns", tuple(arguments.require_name_list(self.columns, "columns"))
+        )
         if not self.columns:
             raise InvalidArgument("columns is empty; name at least one")
         num_items = 1 if self.expected_num_items is None else self.expected_num_items
@@ -106,7 +108,7 @@ def require_name(name: Any) -> str:
 
 
 # Default, largest value of a number, and what is expected, by key.
-KEYS: dict[str, tuple[str, float | None, str]] = {
+SETTINGS: dict[str, tuple[str, float | None, str]] = {
     APPLY_ENABLED: ("true", None, "true or false"),
     HYBRID_ENABLED: ("true", None, "true or false"),
     MAX_APPENDED_RATIO: ("0.3", 1.0, "a number from 0 to 1"),
@@ -118,7 +120,7 @@ KEYS: dict[str, tuple[str, float | None, str]] = {
 def read_settings(spark: SparkSession) -> dict[str, Any]:
     """The values of a session at one moment, by key."""
     settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
-    for key, (default, most, expected) in KEYS.items():
+    for key, (default, most, expected) in SETTINGS.items():
         text = _get(spark, key)
         try:
             settings[key] = _read(default if text is None else text, most)

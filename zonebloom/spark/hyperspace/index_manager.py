@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
-from zonebloom.building.request import global_size
-from zonebloom.spark.hyperspace.actions import Actions, Progress, no_index
+from zonebloom.building.request import size_global_filter
+from zonebloom.spark.hyperspace.actions import Actions, ProgressOption, index_not_found
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     CACHE_SECONDS,
@@ -30,10 +30,16 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.managed_lookup import ManagedLookup
 from zonebloom.spark.hyperspace.records import Record, Records
-from zonebloom.spark.hyperspace.source import DDL, Access, figures, open_source, resolve_columns
-from zonebloom.spark.pruning.index_lookup import Recent
-from zonebloom.spark.pruning.jvm_bridge import set_rule, with_index
-from zonebloom.spark.pruning.prune import plan_of
+from zonebloom.spark.hyperspace.source import (
+    STATISTICS_SCHEMA,
+    Access,
+    index_statistics,
+    open_managed_source,
+    resolve_columns,
+)
+from zonebloom.spark.pruning.index_lookup import BoundedCache
+from zonebloom.spark.pruning.jvm_bridge import set_session_rule, with_index
+from zonebloom.spark.pruning.prune import describe_pruning
 from zonebloom.spark.pruning.prune_plan import PrunePlan
 from zonebloom.spark.session import is_case_sensitive, spark_context
 from zonebloom.storage.encryption import Encryption
@@ -88,7 +94,7 @@ class IndexManager(Actions):
         spark_context(spark)
         self._spark = spark
         self._access = Access(spark, encryption)
-        self._opened = Recent()
+        self._opened = BoundedCache()
 
     def create_index(
         self,
@@ -96,7 +102,7 @@ class IndexManager(Actions):
         config: BFIndexConfig,
         *,
         index_dir: str | None = None,
-        progress: Progress = None,
+        progress: ProgressOption = None,
     ) -> None:
         """Build an index: for each column, filters of its zones and a global one.
 
@@ -118,11 +124,11 @@ class IndexManager(Actions):
         FragmentUnreadable, SchemaMismatch, EngineError, CommitConflict
             And nothing is left behind.
         """
-        arguments.of_type(config, BFIndexConfig, "config")
-        ds, path = open_source(df, index_dir, self._access)
-        ds.opened = ds.opened.settled()
+        arguments.require_instance(config, BFIndexConfig, "config")
+        ds, path = open_managed_source(df, index_dir, self._access)
+        ds.opened = ds.opened.in_writable_folder()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
-        size = global_size(ds.opened, config.expected_num_items, config.fpp)
+        size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)
         wanted = Record(
             config.name,
             path=path,
@@ -141,7 +147,9 @@ class IndexManager(Actions):
         Counts of source files are of those indexed; of appended and deleted ones, of the files
         as they are now. A file written anew counts as both.
         """
-        return self._spark.createDataFrame(list(figures(self._records().all(), self._access)), DDL)
+        return self._spark.createDataFrame(
+            list(index_statistics(self._records().all(), self._access)), STATISTICS_SCHEMA
+        )
 
     def index(self, name: str) -> DataFrame:
         """The row of one index.
@@ -150,7 +158,9 @@ class IndexManager(Actions):
         ------
         IndexNotFound
         """
-        return self._spark.createDataFrame(list(figures([self._record(name)], self._access)), DDL)
+        return self._spark.createDataFrame(
+            list(index_statistics([self._record(name)], self._access)), STATISTICS_SCHEMA
+        )
 
     def __repr__(self) -> str:
         records = self._records()
@@ -210,11 +220,11 @@ class IndexManager(Actions):
         if index_name:
             named = [record for record in records if record.name == require_name(index_name)]
             if not named:
-                raise no_index(index_name, records)
+                raise index_not_found(index_name, records)
             records = named
         # What was opened before does not warn again.
-        lookup = ManagedLookup(self._access, records, settings, Recent())
-        return plan_of(df, lookup)
+        lookup = ManagedLookup(self._access, records, settings, BoundedCache())
+        return describe_pruning(df, lookup)
 
     def enable(self) -> None:
         """Have the indices used in every query of a classic session, without `apply`.
@@ -222,12 +232,12 @@ class IndexManager(Actions):
         It sets ``zonebloom.apply.enabled``, which is so by default for `apply`.
         """
         self._spark.conf.set(APPLY_ENABLED, "true")
-        set_rule(self._spark, self._lookup)
+        set_session_rule(self._spark, self._lookup)
 
     def disable(self) -> None:
         """Have no index used by any manager of the session, by `apply` or without."""
         self._spark.conf.set(APPLY_ENABLED, "false")
-        set_rule(self._spark, None)
+        set_session_rule(self._spark, None)
 
     def is_enabled(self) -> bool:
         """Whether indices are used."""

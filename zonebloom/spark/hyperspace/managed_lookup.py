@@ -22,15 +22,15 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import Access
-from zonebloom.spark.pruning.answer import Answer, Question
-from zonebloom.spark.pruning.index_lookup import Lookup, Recent
-from zonebloom.spark.pruning.indexed_files import IndexedFiles
+from zonebloom.spark.pruning.answer import PruningRequest, PruningResult
+from zonebloom.spark.pruning.index_lookup import BoundedCache, IndexLookup
+from zonebloom.spark.pruning.indexed_files import CatalogFiles
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.storage.paths import plain_path
 
 
-class ManagedLookup(Lookup):
+class ManagedLookup(IndexLookup):
     """Asks only the indices of a manager that may answer; says of others why they were refused."""
 
     def __init__(
@@ -38,7 +38,7 @@ class ManagedLookup(Lookup):
         access: Access,
         records: Sequence[Record],
         settings: Mapping[str, Any],
-        cache: Recent,
+        cache: BoundedCache,
     ):
         super().__init__(access.spark, encryption=access.encryption, cache=cache)
         self._access = access
@@ -47,10 +47,10 @@ class ManagedLookup(Lookup):
         # By name, why an index may not answer this time.
         self._judged: dict[str, Note | None] = {}
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: PruningRequest) -> PruningResult:
         """The same, with why indices were refused."""
         if not self._settings[APPLY_ENABLED]:
-            return Answer(notes=(Note(Reason.APPLY_DISABLED),))
+            return PruningResult(notes=(Note(Reason.APPLY_DISABLED),))
         answer = super().ask(question)
         names = [record.name for record in self._records if _is_over(record, question.roots)]
         refused = [note for note in map(self._judged.get, names) if note is not None]
@@ -71,7 +71,7 @@ class ManagedLookup(Lookup):
         filesystem: pafs.FileSystem,
         files: ListedFiles,
         columns: frozenset[str],
-    ) -> Iterator[IndexedFiles]:
+    ) -> Iterator[CatalogFiles]:
         """The files as each catalog with indices to use has them."""
         usable: dict[str, set[str]] = {}
         for record in self._records:
@@ -100,8 +100,8 @@ class ManagedLookup(Lookup):
             return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
         index_dir = self._access.index_dir(record)
         version = self._catalog(filesystem, index_dir).latest()
-        if version.locked:
-            return refused(Reason.DATA_UNREADABLE, version.locked)
+        if version.locked_reason:
+            return refused(Reason.DATA_UNREADABLE, version.locked_reason)
         if gone := record.missing_from(version.indices):
             text = f"{', '.join(gone)} is not in {index_dir}; refresh it with mode='full'"
             return refused(Reason.MISSING, text)
@@ -110,7 +110,7 @@ class ManagedLookup(Lookup):
             drift = self._made(
                 ("drift", record),
                 (version, files),
-                lambda: self._access.drift(self._access.recorded(record), record),
+                lambda: self._access.drift(self._access.recorded_dataset(record), record),
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refused(Reason.DATA_UNREADABLE, str(error))

@@ -17,10 +17,10 @@ from urllib.parse import quote, unquote
 
 import pyarrow.fs as pafs
 
-from zonebloom.catalog.version_log import VersionLog, from_json, to_document
+from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
 from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.session import open_place
+from zonebloom.spark.session import open_path
 
 
 class State(StrEnum):
@@ -66,7 +66,7 @@ class Records:
     def __init__(self, path: str, spark: Any = None):
         self.path = path
         try:
-            self._filesystem, self._folder = open_place(spark, path)
+            self._filesystem, self._folder = open_path(spark, path)
         except SourceError as error:
             raise InvalidArgument(
                 f"records of indices would be kept in {path}, which cannot be ({error}); set "
@@ -108,7 +108,7 @@ class Records:
     def put(self, record: Record) -> Record:
         """Write a record in place of the one it was made from."""
         record = replace(record, number=record.number + 1)
-        if not self._log(record.name).create(record.number, to_document(record)):
+        if not self._log(record.name).create(record.number, encode_document(record)):
             raise CommitConflict(
                 f"another manager changed index {record.name!r} meanwhile; look at "
                 f"index({record.name!r}) and try again"

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from zonebloom.catalog.drift import Drift, measure_drift
-from zonebloom.catalog.place import current_folder
+from zonebloom.catalog.place import current_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
 from zonebloom.spark.hyperspace.records import Record, State
-from zonebloom.spark.relation import file_relation, items
-from zonebloom.spark.session import open_dataset, open_place
+from zonebloom.spark.relation import file_relation, scala_items
+from zonebloom.spark.session import open_dataset, open_path
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
@@ -33,27 +33,27 @@ class Access(NamedTuple):
         """The files at a path with their indices, as they are now."""
         return open_dataset(path, self.spark, index_dir, self.encryption)
 
-    def recorded(self, record: Record) -> Dataset:
+    def recorded_dataset(self, record: Record) -> Dataset:
         """What an index was made over."""
         return self.dataset(record.path, self.index_dir(record))
 
     def index_dir(self, record: Record) -> str:
         """Return the folder of an index as it is now: it may have been moved since the record."""
-        filesystem, root = open_place(self.spark, record.path)
-        return current_folder(filesystem, root, record.index_dir)
+        filesystem, root = open_path(self.spark, record.path)
+        return current_index_folder(filesystem, root, record.index_dir)
 
     def drift(self, ds: Dataset, record: Record) -> Drift:
         """How the files of a dataset changed since an index of them was built."""
-        version, present = ds.opened.version, ds.opened.planner.coverage().present
+        version, present = ds.opened.version, ds.opened.planner.coverage().fragments
         return measure_drift(version, record.indices.values(), present)
 
     def catalog(self, record: Record) -> Catalog:
         """The catalog an index lies in, whether its data is still there or not."""
-        filesystem, _ = open_place(self.spark, record.path)
+        filesystem, _ = open_path(self.spark, record.path)
         return Catalog(filesystem, self.index_dir(record), self.encryption)
 
 
-def open_source(
+def open_managed_source(
     source: DataFrame | str | os.PathLike[str], index_dir: str | None, access: Access
 ) -> tuple[Dataset, str]:
     """Open the files of a DataFrame, or of a path, as one dataset, and say what opens it again."""
@@ -103,7 +103,7 @@ def _root_paths(frame: Any) -> list[str]:
             f"a {plan.nodeName()} is no plain read of Parquet files; give "
             "spark.read.parquet(path) as it is, or the path itself"
         )
-    return [plain_path(root.toString()) for root in items(relation.location().rootPaths())]
+    return [plain_path(root.toString()) for root in scala_items(relation.location().rootPaths())]
 
 
 def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
 # Figures, with the names Hyperspace gives them
 
 KIND = "BloomFilter"
-DDL = (
+STATISTICS_SCHEMA = (
     "name string, indexedColumns array<string>, indexLocation string, state string, kind string, "
     "numIndexFiles bigint, sizeIndexFiles bigint, numSourceFiles bigint, sizeSourceFiles bigint, "
     "numAppendedFiles bigint, sizeAppendedFiles bigint, numDeletedFiles bigint, "
@@ -130,7 +130,7 @@ DDL = (
 )
 
 
-def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
+def index_statistics(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
     """A row of `DDL` for each index; null where the data cannot be looked at."""
     # What several are over is looked at once.
     datasets: dict[tuple[str, str], Dataset | str] = {}
@@ -138,11 +138,13 @@ def figures(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ..
         catalog = access.catalog(record)
         latest = catalog.latest()
         entries = [latest.indices[n] for n in record.indices.values() if n in latest.indices]
-        files = catalog.named_files(latest.with_indices({entry.name: entry for entry in entries}))
+        files = catalog.referenced_files(
+            latest.with_indices({entry.name: entry for entry in entries})
+        )
         place = record.path, record.index_dir
         if place not in datasets:
             try:
-                datasets[place] = access.recorded(record)
+                datasets[place] = access.recorded_dataset(record)
             except (ZoneBloomError, OSError) as error:
                 datasets[place] = f"the data cannot be looked at: {error}"
         opened, state = datasets[place], record.state

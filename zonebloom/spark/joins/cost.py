@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins.sides import Side, StepAside
+from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed
 from zonebloom.spark.relation import node_name
 from zonebloom.spark.session import byte_count, is_classic, open_dataset
 from zonebloom.storage.paths import plain_path
@@ -25,11 +25,11 @@ _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 _NOT_READ = (ZoneBloomError, OSError, pa.ArrowException)
 
 
-class NotWorthIt(StepAside):
+class RuleTooCostly(RuleNotUsed):
     """Why a rule that could be used would cost more than it saves."""
 
 
-def is_broadcast(spark: SparkSession, side: Side) -> bool:
+def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
     """Whether Spark sends a side of a join to all tasks, as far as is known: if in doubt, it does.
 
     By its own estimate; over Connect by that which it makes of files, of whatever is read of them.
@@ -43,30 +43,30 @@ def is_broadcast(spark: SparkSession, side: Side) -> bool:
         return int(statistics.sizeInBytes()) <= most
     try:
         files = side.index or _opened(spark, frame.inputFiles())
-        return num_bytes(files, side.num_columns) <= most
+        return estimate_bytes(files, side.num_columns) <= most
     except _NOT_READ:
         return True
 
 
-def num_bytes(files: Dataset, num_columns: int) -> float:
+def estimate_bytes(files: Dataset, num_columns: int) -> float:
     """The bytes of so many columns of a dataset, as if all were of one size."""
     identities = files.opened.source.identities()
     whole = sum(identity.size for identity in identities if identity is not None)
     return whole * min(num_columns / len(files.schema), 1)
 
 
-def require_shuffle(plain: DataFrame, *sides: Side) -> None:
+def require_shuffle(plain: DataFrame, *sides: JoinSide) -> None:
     """Refuse to filter a join as long as it is not known that Spark shuffles both sides for it."""
     classic: Any = plain
     spark = plain.sparkSession
     if is_classic(spark):
         join = _topmost_join(classic._jdf.queryExecution().executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
-            raise NotWorthIt(f"Spark plans {join}, so no rows are shuffled that could be spared")
+            raise RuleTooCostly(f"Spark plans {join}, so no rows are shuffled that could be spared")
         return
     for side in sides:
         if is_broadcast(spark, side):
-            raise StepAside(
+            raise RuleNotUsed(
                 f"Spark Connect shows no plan, and as far as files tell {side.name} may be within "
                 f"{_BROADCAST}: then no rows are shuffled that could be spared"
             )
@@ -86,8 +86,8 @@ def _topmost_join(plan: Any) -> str:
     return name
 
 
-def require_few_pass(
-    spark: SparkSession, side: Side, name: str, sbbf: Sbbf, kind: pa.DataType
+def require_selective(
+    spark: SparkSession, side: JoinSide, name: str, sbbf: Sbbf, kind: pa.DataType
 ) -> str:
     """Refuse a filter that lets most keys of a side pass; else what is to be said of them.
 
@@ -102,7 +102,9 @@ def require_few_pass(
         return ""
     share = float(passing.mean())
     if share > _MOST_PASS:
-        raise NotWorthIt(f"of {passing.size:,} sampled keys of {side.name} {share:.0%} would pass")
+        raise RuleTooCostly(
+            f"of {passing.size:,} sampled keys of {side.name} {share:.0%} would pass"
+        )
     return f"; {share:.0%} of {passing.size:,} sampled keys pass"
 
 

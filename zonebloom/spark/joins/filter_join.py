@@ -9,12 +9,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zonebloom.base.display import Shown
+from zonebloom.base.display import Displayed
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
-from zonebloom.spark.joins.cost import NotWorthIt, require_shuffle
-from zonebloom.spark.joins.rules import by_filter, by_keys, may_have_few_keys
-from zonebloom.spark.joins.sides import Index, Side, StepAside
+from zonebloom.spark.joins.cost import RuleTooCostly, require_shuffle
+from zonebloom.spark.joins.rules import apply_filter_rule, apply_key_rule, may_have_few_keys
+from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed
 
 # Sides whose rows without a match are not in the result: such rows may be left out.
 _MAY_LOSE: dict[str, tuple[str, ...]] = {
@@ -26,7 +26,7 @@ _MAY_LOSE: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, repr=False)
-class JoinPlan(Shown):
+class JoinPlan(Displayed):
     """A join and what was done to it; `str` and HTML show it.
 
     Attributes
@@ -178,17 +178,17 @@ def explain_join(
         )
     kind = _join_kind(how)
     spark: Any = getattr(right if isinstance(left, Indexed) else left, "sparkSession", None)
-    sides = Side("left", left, left_index, spark), Side("right", right, right_index, spark)
+    sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
     _require_lawful(kind, names, *sides)
     lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
     used: list[str] = []
-    not_used: list[tuple[str, StepAside]] = []
+    not_used: list[tuple[str, RuleNotUsed]] = []
     frames: dict[str, DataFrame] = {}
     for side, other in lossy:
         if not frames and may_have_few_keys(spark, side, other):
             try:
-                frames, sentence = by_keys(spark, side, other, names, max_keys)
-            except StepAside as reason:
+                frames, sentence = apply_key_rule(spark, side, other, names, max_keys)
+            except RuleNotUsed as reason:
                 not_used.append((f"{side.name} by the keys of {other.name}", reason))
             else:
                 used.append(sentence)
@@ -198,22 +198,22 @@ def explain_join(
     if not used and filters:
         try:
             require_shuffle(plain, *sides)
-        except StepAside as reason:
+        except RuleNotUsed as reason:
             not_used.append(("a filter of keys", reason))
             filters = []
         for side, other, name in filters:
             try:
-                frame, sentence = by_filter(
+                frame, sentence = apply_filter_rule(
                     spark, side, other, name, stored_keys, frames[side.name]
                 )
-            except StepAside as reason:
+            except RuleNotUsed as reason:
                 not_used.append((f"filter of {name} from {other.name}", reason))
             else:
                 frames[side.name] = frame
                 used.append(sentence)
         plain = frames["left"].join(frames["right"], list(names), kind) if used else plain
     reasons = tuple(f"{what}: {reason}" for what, reason in not_used)
-    is_by_cost = all(isinstance(reason, NotWorthIt) for _, reason in not_used)
+    is_by_cost = all(isinstance(reason, RuleTooCostly) for _, reason in not_used)
     return JoinPlan(kind, names, tuple(used), reasons, is_by_cost, plain)
 
 
@@ -229,15 +229,15 @@ def _join_kind(how: str) -> str:
     return kind
 
 
-def _require_lawful(kind: str, names: Sequence[str], left: Side, right: Side) -> None:
+def _require_lawful(kind: str, names: Sequence[str], left: JoinSide, right: JoinSide) -> None:
     if left.index is None and right.index is None:
         raise InvalidArgument(
             "no side has an index; give left_index or right_index, or zonebloom.spark.Indexed(path)"
         )
     for side, other in ((left, right), (right, left)):
         for name in names:
-            side.key(name)
-        can_be_pruned = side.is_read and side.name in _MAY_LOSE[kind]
+            side.key_field(name)
+        can_be_pruned = side.is_indexed_files and side.name in _MAY_LOSE[kind]
         if side.index is not None and other.name not in _MAY_LOSE[kind] and not can_be_pruned:
             raise InvalidArgument(
                 f"a {kind} join gives every row of {other.name}, with a match or not, so "

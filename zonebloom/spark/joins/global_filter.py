@@ -18,14 +18,14 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset
 from zonebloom.errors import UnsupportedType, ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.hashing import value_type
+from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
-from zonebloom.scan.binding import no_column
+from zonebloom.scan.binding import unknown_column_text
 from zonebloom.sources.column_batches import columns_reader
-from zonebloom.spark.column_case import require_names
-from zonebloom.spark.joins.sides import StepAside, why_keys_differ
-from zonebloom.spark.rebase import first_exact
-from zonebloom.spark.session import byte_count, quoted
+from zonebloom.spark.column_case import require_exact_names
+from zonebloom.spark.joins.sides import RuleNotUsed, key_mismatch_reason
+from zonebloom.spark.rebase import first_exact_value
+from zonebloom.spark.session import byte_count, quote_name
 from zonebloom.spark.types import spark_type
 from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
@@ -52,17 +52,17 @@ _HASHES_TO_0 = -365884300664092260
 _SAME_BYTES = ("int32", "int64", "string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
 
 
-def whole_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
+def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
     """The filter over all keys a column holds in the files now, their type, and what was added."""
     name = find_column(dataset.schema.names, column)
     if name is None:
-        raise StepAside(no_column(column, dataset.schema))
+        raise RuleNotUsed(unknown_column_text(column, dataset.schema))
     try:
         stored = dataset.global_filter(name)
     except ZoneBloomError as error:
-        raise StepAside(str(error)) from error
+        raise RuleNotUsed(str(error)) from error
     if stored is None:
-        raise StepAside(
+        raise RuleNotUsed(
             f"the index on {name!r} has no filter over all keys; build it with "
             "create_scalar_index(..., global_filter=True)"
         )
@@ -79,45 +79,47 @@ def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tupl
     try:
         num_rows = sum(map(dataset.opened.planner.count_rows, missing))
         if num_rows > _MOST_MISSING_ROWS:
-            raise StepAside(
+            raise RuleNotUsed(
                 f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
                 f"of {name!r} was built, more than {_MOST_MISSING_ROWS:,}; "
                 "call optimize.optimize_indices()"
             )
         grown = Sbbf.from_bytes(sbbf.to_bytes())
         for file in missing:
-            require_names(source.open(file.fragment, source.filesystem), [name])
+            require_exact_names(source.open(file.fragment, source.filesystem), [name])
             reader = columns_reader(source, file.fragment, [dataset.opened.column(name)])
             for run in reader.runs(False):
                 for (values,) in reader.read(run):
                     grown.insert(values)
     except ZoneBloomError as error:
-        raise StepAside(f"a file the filter does not hold yet cannot be added: {error}") from error
+        raise RuleNotUsed(
+            f"a file the filter does not hold yet cannot be added: {error}"
+        ) from error
     return grown, num_rows
 
 
-def fitted(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
+def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
     """A filter that is worth sending, folded where Spark has no room for it."""
     heaps = (spark.conf.get(f"spark.{each}.memory", "1g") for each in ("driver", "executor"))
     most = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
     folds = (sbbf.fold(passing) for passing in _FOLDED_PASS)
     fits = next((each for each in chain([sbbf], folds) if each.nbytes <= most), None)
     if fits is None:
-        raise StepAside(
+        raise RuleNotUsed(
             f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {most:,}: give "
             f"spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times as much"
         )
     if fits.estimated_fpp > _MOST_PASS:
-        raise StepAside(
+        raise RuleNotUsed(
             f"the filter is so full that {fits.estimated_fpp:.0%} of all keys would pass; build "
             "it again with larger expected_num_items"
         )
     return fits
 
 
-def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
+def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | None:
     """Why a filter of an Arrow type has no answer for keys of a column; None if it has."""
-    arrow, kind = value_type(arrow), key.dataType
+    arrow, kind = hashed_type(arrow), key.dataType
     if pt.is_floating(arrow) or isinstance(kind, st.FloatType | st.DoubleType):
         return f"{kind.simpleString()} keys have several bytes for one value, such as 0.0 and -0.0"
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
@@ -126,7 +128,7 @@ def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
         own = spark_type(arrow, key.name)
     except UnsupportedType as error:
         return str(error)
-    why = why_keys_differ(key, st.StructField(key.name, own))
+    why = key_mismatch_reason(key, st.StructField(key.name, own))
     if why is not None:
         return why
     if isinstance(own, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
@@ -134,24 +136,26 @@ def why_not(key: st.StructField, arrow: pa.DataType) -> str | None:
     return f"Spark hashes {kind.simpleString()} by other bytes than the filter's {arrow}"
 
 
-def only_held(frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> DataFrame:
+def keep_possible_matches(
+    frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType
+) -> DataFrame:
     """The rows of a frame whose keys a filter of an Arrow type may hold, and no row without key."""
     if sbbf.nbytes <= _SUBQUERY_BYTES:
-        return frame.where(may_hold(frame.sparkSession, key, sbbf, arrow))
+        return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
     pieces = _lists(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
-    block = _block(_hash(_as_stored(quoted(key.name), value_type(arrow))), sbbf)
+    block = _block(_hash(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf)
     of_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
     found = of_piece & _all_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
     return frame.join(sf.broadcast(pieces), found, "left_semi")
 
 
-def may_hold(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
+def may_contain(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
     """The condition that a filter of an Arrow type may hold a key; false or null is certain."""
     words = _lists(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
     return _all_set(key, sbbf, arrow, words.scalar(), -1)
 
 
-def _as_stored(key: str, arrow: pa.DataType) -> str:
+def _sql_key_as_stored(key: str, arrow: pa.DataType) -> str:
     """The key as the bytes its equals were hashed from, null when it can have none."""
     if not pt.is_integer(arrow):
         return key
@@ -176,8 +180,8 @@ def _all_set(
     sign: the product has the same low bits and fits a bigint, whose overflow ANSI mode refuses.
     What the texts have in common Spark computes once a row.
     """
-    column = quoted(key.name)
-    value = _as_stored(column, value_type(arrow))
+    column = quote_name(key.name)
+    value = _sql_key_as_stored(column, hashed_type(arrow))
     hashed = _hash(value)
     first = f"CAST(({_block(hashed, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
     bits = [
@@ -193,7 +197,7 @@ def _all_set(
     if not isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
         return condition
     # Files may hold these by another calendar, which Spark corrects as it reads.
-    return (sf.expr(column) < first_exact(key.dataType)) | condition
+    return (sf.expr(column) < first_exact_value(key.dataType)) | condition
 
 
 def _lists(spark: SparkSession, data: bytes, num_bytes: int) -> Any:

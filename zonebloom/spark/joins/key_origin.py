@@ -16,10 +16,10 @@ from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
 from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.spark.column_case import require_visible
-from zonebloom.spark.joins.sides import StepAside
-from zonebloom.spark.relation import class_name, file_relation, items, node_name
+from zonebloom.spark.joins.sides import RuleNotUsed
+from zonebloom.spark.relation import class_name, file_relation, node_name, scala_items
 from zonebloom.storage.paths import split_path
-from zonebloom.values.columns import alike, find_column
+from zonebloom.values.columns import find_column, matching_names
 
 _PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
 # Their own columns have ids of their own; here are the columns they give.
@@ -41,7 +41,9 @@ _PASSING = {
 }
 
 
-def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool) -> None:
+def require_stored_column(
+    frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool
+) -> None:
     """Refuse a filter for a key that is no column of the dataset's files, as it lies in them.
 
     Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
@@ -50,11 +52,11 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
     try:
         require_visible(dataset, find_column(dataset.schema.names, key) or key)
     except SchemaMismatch as error:
-        raise StepAside(str(error)) from None
+        raise RuleNotUsed(str(error)) from None
     classic: Any = frame
     if not hasattr(classic, "_jdf"):
         if not is_said_stored:
-            raise StepAside(
+            raise RuleNotUsed(
                 f"Spark Connect does not show whether {key} is computed, or comes from elsewhere "
                 "too, as of a union; give zonebloom.spark.Indexed(path) for the frame, or say "
                 "stored_keys=True where it is the files' own column"
@@ -63,17 +65,17 @@ def require_own_column(frame: DataFrame, key: str, dataset: Dataset, is_said_sto
         _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
         return
     plan = classic._jdf.queryExecution().withCachedData()
-    (attribute,) = [column for column in items(plan.output()) if column.name() == key]
+    (attribute,) = [column for column in scala_items(plan.output()) if column.name() == key]
     try:
         relation, column = _origin(plan, attribute)
-    except StepAside as reason:
-        raise StepAside(
+    except RuleNotUsed as reason:
+        raise RuleNotUsed(
             f"{key} is not a column of Parquet files as Spark reads them: {reason}"
         ) from None
-    if not alike([column.name()], key):
-        raise StepAside(f"{key} is column {column.name()} of the files")
-    if alike(list(relation.partitionSchema().fieldNames()), key):
-        raise StepAside(f"Spark takes {key} from the paths of the files")
+    if not matching_names([column.name()], key):
+        raise RuleNotUsed(f"{key} is column {column.name()} of the files")
+    if matching_names(list(relation.partitionSchema().fieldNames()), key):
+        raise RuleNotUsed(f"Spark takes {key} from the paths of the files")
     _require_as_stored(column.metadata().json())
     # One text: each element of an array would be a call.
     json_of = classic.sparkSession._jvm.com.fasterxml.jackson.databind.ObjectMapper()
@@ -90,7 +92,9 @@ def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
     while True:
         kind = class_name(node).removeprefix(_PACKAGE)
         if kind == "WithCTE":
-            shared |= {definition.id(): definition.child() for definition in items(node.cteDefs())}
+            shared |= {
+                definition.id(): definition.child() for definition in scala_items(node.cteDefs())
+            }
             node = node.plan()
         elif kind == "CTERelationRef" and node.cteId() in shared:
             at = _position(node.output(), attribute)
@@ -101,21 +105,21 @@ def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
                 columns = getattr(node, _COLUMNS[kind])()
                 named = columns.apply(_position(columns, attribute))
                 if node_name(named) != "AttributeReference":
-                    raise StepAside(f"a {kind} computes it")
-            below = [c for c in items(node.children()) if c.outputSet().contains(attribute)]
+                    raise RuleNotUsed(f"a {kind} computes it")
+            below = [c for c in scala_items(node.children()) if c.outputSet().contains(attribute)]
             if len(below) != 1:
-                raise StepAside(f"a {kind} makes it")
+                raise RuleNotUsed(f"a {kind} makes it")
             node = below[0]
         elif kind.endswith("InMemoryRelation"):
-            raise StepAside("a cached frame answers for the files")
+            raise RuleNotUsed("a cached frame answers for the files")
         else:
             relation = file_relation(node)
-            columns = [] if relation is None else items(node.output())
+            columns = [] if relation is None else scala_items(node.output())
             expression = attribute.exprId().id()
             column = next((c for c in columns if c.exprId().id() == expression), None)
             if column is None:
                 name = kind.rpartition(".")[2]
-                raise StepAside(
+                raise RuleNotUsed(
                     f"{name} is not known to give the rows of one relation of files alone"
                 )
             return relation, column
@@ -123,16 +127,16 @@ def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
 
 def _position(expressions: Any, attribute: Any) -> int:
     """Where the only one of some named expressions with an attribute's id is."""
-    ids = [expression.exprId().id() for expression in items(expressions)]
+    ids = [expression.exprId().id() for expression in scala_items(expressions)]
     if ids.count(attribute.exprId().id()) != 1:
-        raise StepAside("several columns have its id")
+        raise RuleNotUsed("several columns have its id")
     return ids.index(attribute.exprId().id())
 
 
 def _require_as_stored(metadata: str) -> None:
     why = opaque_reason(metadata)
     if why is not None:
-        raise StepAside(why)
+        raise RuleNotUsed(why)
 
 
 def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:
@@ -147,12 +151,12 @@ def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool)
         path = split_path(uri, encoded=True)[1].lstrip("/")
         name = posixpath.basename(path)
         if path not in known and path.startswith(root):
-            raise StepAside(
+            raise RuleNotUsed(
                 f"the frame reads {name}, which was not there when the dataset was opened; open "
                 "it again, or give its path"
             )
         if path not in known and not elsewhere:
-            raise StepAside(
+            raise RuleNotUsed(
                 f"the frame reads {name}, which is none of the files of the dataset; give the "
                 "path of all that the frame reads"
             )

@@ -15,54 +15,56 @@ from zonebloom.predicates import ast
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
 
-T = TypeVar("T")
+ItemType = TypeVar("ItemType")
 
 
-class Question(NamedTuple):
+class PruningRequest(NamedTuple):
     """Which files below roots, listed when they are needed, hold no row of a condition."""
 
     roots: Sequence[str]
-    files: Callable[[], ListedFiles]
+    list_files: Callable[[], ListedFiles]
     # First names, in small letters, of what the condition speaks of.
     columns: frozenset[str]
     # By the schema of the files.
-    predicate: Callable[[pa.Schema], ast.Predicate]
+    bind_predicate: Callable[[pa.Schema], ast.Predicate]
     ignores_case: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class PruningResult:
     """The numbers of files without a row of a condition, and what there is to say of it."""
 
-    excluded: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    excluded_numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     predicates: tuple[str, ...] = ()
     indices: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     warnings: tuple[ZoneBloomWarning, ...] = ()
 
-    def keeps(self, files: ListedFiles) -> np.ndarray:
+    def kept_mask(self, files: ListedFiles) -> np.ndarray:
         """Of each file of a listing, whether it may hold a row."""
-        return np.isin(files.numbers, self.excluded, invert=True)
+        return np.isin(files.numbers, self.excluded_numbers, invert=True)
 
 
-def no_index(text: str) -> Answer:
+def result_without_index(text: str) -> PruningResult:
     """What is said where there is nobody to ask."""
-    return Answer(notes=(Note(Reason.NO_INDEX, text),))
+    return PruningResult(notes=(Note(Reason.NO_INDEX, text),))
 
 
-def unusable(text: str) -> Answer:
+def result_of_unusable_index(text: str) -> PruningResult:
     """What is said, and warned of, where an index cannot answer."""
-    return Answer(notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),))
+    return PruningResult(
+        notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),)
+    )
 
 
-def merged(answers: Sequence[Answer]) -> Answer:
+def merge_results(answers: Sequence[PruningResult]) -> PruningResult:
     """What several indices say: a file one of them excludes holds no row."""
 
-    def once(several: Iterable[Iterable[T]]) -> tuple[T, ...]:
+    def once(several: Iterable[Iterable[ItemType]]) -> tuple[ItemType, ...]:
         return tuple(dict.fromkeys(chain.from_iterable(several)))
 
-    return Answer(
-        np.concatenate([answer.excluded for answer in answers]),
+    return PruningResult(
+        np.concatenate([answer.excluded_numbers for answer in answers]),
         once(answer.predicates for answer in answers),
         once(answer.indices for answer in answers),
         once(answer.notes for answer in answers),

@@ -16,11 +16,11 @@ import pyarrow.fs as pafs
 from zonebloom.base import arguments
 from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.place import (
-    find_index,
+    default_index_folders,
+    find_index_folder,
     folders_above,
-    index_places,
     root_of_index,
-    was_read,
+    was_index_read,
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
@@ -29,16 +29,22 @@ from zonebloom.errors import (
     SourceError,
     ZoneBloomError,
 )
-from zonebloom.spark.pruning.answer import Answer, Question, merged, no_index, unusable
-from zonebloom.spark.pruning.indexed_files import IndexedFiles, known_keys
+from zonebloom.spark.pruning.answer import (
+    PruningRequest,
+    PruningResult,
+    merge_results,
+    result_of_unusable_index,
+    result_without_index,
+)
+from zonebloom.spark.pruning.indexed_files import CatalogFiles, known_keys
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
-from zonebloom.spark.session import open_place
+from zonebloom.spark.session import open_path
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import plain_path
 
-T = TypeVar("T")
+CachedType = TypeVar("CachedType")
 
 # Roots, catalogs and listings of which something is kept.
 _MOST_KEPT = 64
@@ -46,7 +52,7 @@ _MOST_KEPT = 64
 IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
 
-class Recent(dict[Any, Any]):
+class BoundedCache(dict[Any, Any]):
     """The entries that were added last. Threads may add entries at the same time."""
 
     def __init__(self) -> None:
@@ -60,7 +66,7 @@ class Recent(dict[Any, Any]):
                 self.pop(next(iter(self)))
 
 
-class Lookup:
+class IndexLookup:
     """Finds and asks the indices of files: the one way to say which files a filter keeps.
 
     What it opened is kept while the catalog and the listing of the files stay as they are.
@@ -71,24 +77,28 @@ class Lookup:
         spark: Any,
         index_dir: IndexDirs = None,
         encryption: Encryption | None = None,
-        cache: Recent | None = None,
+        cache: BoundedCache | None = None,
     ):
         self._spark = spark
         self._index_dirs = _index_dirs(index_dir)
         self._encryption = encryption
-        self._cache = Recent() if cache is None else cache
+        self._cache = BoundedCache() if cache is None else cache
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: PruningRequest) -> PruningResult:
         """Answer a question; the files are listed only where there may be an index of them."""
         roots = question.roots
         with collected_warnings() as issued:
             if not any(map(self._may_know, roots)):
-                answers = [no_index(f"there is no index in {roots[0]} or above")] if roots else []
+                answers = (
+                    [result_without_index(f"there is no index in {roots[0]} or above")]
+                    if roots
+                    else []
+                )
             elif len(roots) == 1 and not self._may_know(roots[0], question.columns):
                 text = f"no index on {', '.join(sorted(question.columns))}"
-                answers = [Answer(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
+                answers = [PruningResult(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
             else:
-                files = question.files()
+                files = question.list_files()
                 groups = self._made(tuple(roots), (files,), lambda: files.by_root(roots))
                 answers = [self._ask_root(root, below, question) for root, below in groups]
         by_text = {str(warning): warning for warning in issued}
@@ -97,14 +107,16 @@ class Lookup:
             for text, warning in by_text.items()
             if isinstance(warning, IndexNotUsedWarning)
         ]
-        return merged([*answers, Answer(notes=tuple(damage), warnings=tuple(by_text.values()))])
+        return merge_results(
+            [*answers, PruningResult(notes=tuple(damage), warnings=tuple(by_text.values()))]
+        )
 
     def missing_dirs(self) -> Iterator[IndexNotUsedWarning]:
         """Yield a warning for each index_dir without an index, for it may be mistyped."""
         for index_dir in self._index_dirs:
             reason = "there is no index in it"
             try:
-                filesystem, folder = open_place(self._spark, index_dir)
+                filesystem, folder = open_path(self._spark, index_dir)
                 if Catalog(filesystem, folder).newest_number():
                     continue
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
@@ -117,7 +129,7 @@ class Lookup:
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
         """Whether there may be an index of files below a root, on one of some columns if given."""
         try:
-            filesystem, base = open_place(self._spark, root)
+            filesystem, base = open_path(self._spark, root)
             folders = self._folders(filesystem, base)
             if not columns:
                 return bool(folders)
@@ -140,24 +152,28 @@ class Lookup:
                 # The index lies in another file system, so it knows none of these files.
                 continue
 
-    def _made(self, place: Any, of: tuple[Any, ...], make: Callable[[], T]) -> T:
+    def _made(self, place: Any, of: tuple[Any, ...], make: Callable[[], CachedType]) -> CachedType:
         """What was made of objects, for as long as the same are given again."""
         cached = self._cache.get(place)
         if cached is None or not all(map(is_, cached[0], of)):
             cached = self._cache[place] = of, make()
         return cached[1]
 
-    def _ask_root(self, root: str, files: ListedFiles, question: Question) -> Answer:
+    def _ask_root(self, root: str, files: ListedFiles, question: PruningRequest) -> PruningResult:
         try:
-            filesystem, base = open_place(self._spark, root)
+            filesystem, base = open_path(self._spark, root)
         except SourceError as error:
-            return no_index(f"no index is looked for: {error}")
+            return result_without_index(f"no index is looked for: {error}")
         try:
             indexed = self._indexed((root, base), filesystem, files, question.columns)
             answers = [files.ask(question) for files in indexed]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
-            return unusable(f"the index of {root} is not used: {error}")
-        return merged(answers) if answers else no_index(f"no index knows files of {root}")
+            return result_of_unusable_index(f"the index of {root} is not used: {error}")
+        return (
+            merge_results(answers)
+            if answers
+            else result_without_index(f"no index knows files of {root}")
+        )
 
     def _indexed(
         self,
@@ -165,7 +181,7 @@ class Lookup:
         filesystem: pafs.FileSystem,
         files: ListedFiles,
         columns: frozenset[str],
-    ) -> Iterator[IndexedFiles]:
+    ) -> Iterator[CatalogFiles]:
         """Yield the files as one catalog knows them, if any knows some of them.
 
         The first catalog with an index on one of the columns is used, otherwise the first one. A
@@ -198,11 +214,11 @@ class Lookup:
         catalog: Catalog,
         files: ListedFiles,
         names: frozenset[str] | None = None,
-    ) -> IndexedFiles | None:
+    ) -> CatalogFiles | None:
         """The files as a catalog has them, with all indices or some; None when it knows none."""
         version, (root, base) = catalog.latest(), place
 
-        def opened() -> IndexedFiles | None:
+        def opened() -> CatalogFiles | None:
             paths = [base + path.removeprefix(root) for path in files.paths.to_pylist()]
             data_folder = root_of_index(catalog.filesystem, base, catalog.folder)
             keys = known_keys(version, paths, data_folder)
@@ -211,7 +227,7 @@ class Lookup:
             # In their order: the last one made on a column is the one asked.
             indices = version.indices.items()
             allowed = {n: entry for n, entry in indices if names is None or n in names}
-            return IndexedFiles(catalog, replace(version, indices=allowed), paths, keys, files)
+            return CatalogFiles(catalog, replace(version, indices=allowed), paths, keys, files)
 
         return self._made((place, catalog.folder, names), (version, files), opened)
 
@@ -219,11 +235,11 @@ class Lookup:
 def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
     """Return the folders of indices that a caller gives, without slashes at their ends."""
     if value is None or isinstance(value, str | os.PathLike):
-        paths = [] if value is None else [arguments.path(value, "index_dir")]
+        paths = [] if value is None else [arguments.require_path(value, "index_dir")]
     elif isinstance(value, Iterable):
-        paths = [arguments.path(path, "an item of index_dir") for path in value]
+        paths = [arguments.require_path(path, "an item of index_dir") for path in value]
     else:
-        raise arguments.refusal(value, "index_dir", "give a path, or a list of paths")
+        raise arguments.invalid_value(value, "index_dir", "give a path, or a list of paths")
     return tuple(plain_path(path).rstrip("/") for path in paths)
 
 
@@ -231,10 +247,10 @@ def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
     """Folders of indices at a path or above it, the nearest first."""
     found = []
     for root in folders_above(path):
-        places = index_places(filesystem, root)
+        places = default_index_folders(filesystem, root)
         # The catalog of an index that is gone warns of that.
-        gone = (place for place in places if was_read(filesystem, place))
-        folder = find_index(filesystem, root) or next(gone, None)
+        gone = (place for place in places if was_index_read(filesystem, place))
+        folder = find_index_folder(filesystem, root) or next(gone, None)
         if folder is not None:
             found.append(folder)
     return found

@@ -16,13 +16,13 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.search import NoIndex
-from zonebloom.sources.discovery import open_files
+from zonebloom.sources.discovery import source_of_files
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.spark.column_case import files_hiding
-from zonebloom.spark.pruning.answer import Answer, Question
+from zonebloom.spark.column_case import files_with_other_case
+from zonebloom.spark.pruning.answer import PruningRequest, PruningResult
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
-from zonebloom.spark.rebase import without_rebased
+from zonebloom.spark.rebase import without_rebased_literals
 
 _SHOWN = 3
 
@@ -32,20 +32,20 @@ class _Present:
 
     def __init__(self, coverage: Coverage, source: Source, files: ListedFiles):
         self.coverage = coverage
-        gone = set(coverage.vanished)
+        gone = set(coverage.missing_keys)
         listed = files.take(np.flatnonzero([each.key not in gone for each in source.fragments]))
-        sizes, mtimes_ns, *_ = zip(*(each.identity for each in coverage.present), strict=True)
-        is_known = np.array([each.num_rows is not None for each in coverage.present])
-        is_same = is_known & listed.are_still(np.array(sizes), np.array(mtimes_ns))
+        sizes, mtimes_ns, *_ = zip(*(each.identity for each in coverage.fragments), strict=True)
+        is_known = np.array([each.num_rows is not None for each in coverage.fragments])
+        is_same = is_known & listed.unchanged_mask(np.array(sizes), np.array(mtimes_ns))
         # Those that are as they were indexed and as Spark listed them.
-        self.ids, self.numbers = coverage.ids[is_same], listed.numbers[is_same]
+        self.ids, self.numbers = coverage.fragment_ids[is_same], listed.numbers[is_same]
         num_changed = int(is_known.sum() - is_same.sum())
-        self.notes = tuple(_gaps(coverage.unknown, num_changed))
+        self.notes = tuple(_gaps(coverage.unknown_fragments, num_changed))
         # By column, the ids of files that may call it by another name.
         self.hiding: dict[tuple[str, ...], list[int]] = {}
 
 
-class IndexedFiles:
+class CatalogFiles:
     """Files, by their paths and keys, with the catalog version that knows some of them."""
 
     def __init__(
@@ -58,7 +58,7 @@ class IndexedFiles:
     ):
         self._files = files
         # The schema is that of the first file by path, as of a dataset of the folder.
-        first = open_files([min(paths)], filesystem=catalog.filesystem)
+        first = source_of_files([min(paths)], filesystem=catalog.filesystem)
         self._source: Source = replace(first, fragments=tuple(map(Fragment, paths, keys)))
         self._planner = Planner(self._source, catalog, version)
         self._present: _Present | None = None
@@ -68,17 +68,17 @@ class IndexedFiles:
         indices = self._planner.version.indices.values()
         return any(entry.column[0].lower() in columns for entry in indices)
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: PruningRequest) -> PruningResult:
         """Say which of these files hold no row of the condition."""
-        asked = without_rebased(question.predicate(self._source.schema))
-        coverage, search = self._planner.search_present(asked)
+        asked = without_rebased_literals(question.bind_predicate(self._source.schema))
+        coverage, search = self._planner.search_existing_files(asked)
         present = self._present
         if present is None or present.coverage is not coverage:
             # It is the same object while the files stay as they are.
             present = self._present = _Present(coverage, self._source, self._files)
         # No range crosses a fragment.
         may_match = [search.result.at_most.starts >> OFFSET_BITS]
-        for view in search.used.values() if question.ignores_case else ():
+        for view in search.used_views.values() if question.ignores_case else ():
             may_match.append(np.array(self._hiding(present, view.index.entry.column), np.int64))
         is_kept = np.isin(present.ids, np.concatenate(may_match))
         notes = [
@@ -90,12 +90,12 @@ class IndexedFiles:
             )
             for part, why in search.unanswered
         ]
-        excluded, indices = present.numbers[~is_kept], tuple(search.used)
-        return Answer(excluded, (str(asked),), indices, (*notes, *present.notes))
+        excluded, indices = present.numbers[~is_kept], tuple(search.used_views)
+        return PruningResult(excluded, (str(asked),), indices, (*notes, *present.notes))
 
     def _hiding(self, present: _Present, column: tuple[str, ...]) -> list[int]:
         if column not in present.hiding:
-            hiding = files_hiding(self._planner, present.coverage, self._source, column)
+            hiding = files_with_other_case(self._planner, present.coverage, self._source, column)
             present.hiding[column] = [file.fragment_id for file, _ in hiding]
         return present.hiding[column]
 

@@ -19,9 +19,9 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.predicates import ast
-from zonebloom.predicates.catalyst import Catalyst, Node
-from zonebloom.spark.pruning.answer import Answer, Question, unusable
-from zonebloom.spark.pruning.index_lookup import Lookup, Recent
+from zonebloom.predicates.catalyst import CatalystNode, CatalystTranslator
+from zonebloom.spark.pruning.answer import PruningRequest, PruningResult, result_of_unusable_index
+from zonebloom.spark.pruning.index_lookup import BoundedCache, IndexLookup
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 from zonebloom.spark.session import session_id
@@ -30,7 +30,7 @@ from zonebloom.spark.types import type_name
 # What was warned of in which session.
 _said: set[tuple[str, ...]] = set()
 # By roots, the files that were listed there last.
-_listings = Recent()
+_listings = BoundedCache()
 # Spark reads all files of a scan for which the index gives no answer in this time.
 MAX_ANSWER_SECONDS = 60.0
 
@@ -41,7 +41,7 @@ _TOO_LATE = (
 )
 
 
-class Scan:
+class JvmScan:
     """One scan of Parquet files: what Spark asks of their listing."""
 
     def __init__(self, scan: Any, question: str | None = None):
@@ -60,33 +60,37 @@ class Scan:
             _listings[place] = known = digest, ListedFiles.of(json.loads(text))
         return known[1]
 
-    def ask(self, lookup: Callable[[], Lookup]) -> Answer:
+    def ask(self, lookup: Callable[[], IndexLookup]) -> PruningResult:
         """What an index says of the files."""
         filters = self._question["filters"]
         if not filters:
-            return Answer(notes=(Note(Reason.NO_FILTER),))
+            return PruningResult(notes=(Note(Reason.NO_FILTER),))
         is_case_sensitive = self._question["case_sensitive"]
 
         def predicate(schema: pa.Schema) -> ast.Predicate:
             by_path = self._question["partition_columns"]
-            return Catalyst(schema, by_path, is_case_sensitive, type_name).predicate(filters)
+            return CatalystTranslator(schema, by_path, is_case_sensitive, type_name).translate(
+                filters
+            )
 
         try:
             named = frozenset(_named(filters))
             return lookup().ask(
-                Question(self.roots, lambda: self.files, named, predicate, not is_case_sensitive)
+                PruningRequest(
+                    self.roots, lambda: self.files, named, predicate, not is_case_sensitive
+                )
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
-            return unusable(f"files are not chosen by an index: {error!r}")
+            return result_of_unusable_index(f"files are not chosen by an index: {error!r}")
 
 
-def _named(filters: Sequence[Node]) -> Iterator[str]:
+def _named(filters: Sequence[CatalystNode]) -> Iterator[str]:
     """The columns that filters speak of, in small letters."""
     for each in filters:
         yield from _named(each["terms"]) if "terms" in each else map(str.lower, each["columns"])
 
 
-def say_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
+def warn_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
     """Warn of a cause, once a session and place."""
     said = session_id(spark), *roots, str(warning)
     if said not in _said:
@@ -97,34 +101,34 @@ def say_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -
 class _Chooser:
     """Chooses files, as a function that the JVM calls for each scan, on a thread of its own."""
 
-    def __init__(self, lookup: Callable[[], Lookup], spark: SparkSession):
+    def __init__(self, lookup: Callable[[], IndexLookup], spark: SparkSession):
         self._lookup = lookup
         self._spark = spark
 
     def apply(self, question: str, java_scan: Any) -> str:
         """Choose the files that Spark reads for a scan. Return a description for `last_answer`."""
         try:
-            return self._choose(Scan(java_scan, question), java_scan)
+            return self._choose(JvmScan(java_scan, question), java_scan)
         except Exception as error:  # noqa: BLE001 - whatever it is, Spark reads all files
             # A warning is an exception too where the process turns warnings into errors.
-            answer = unusable(f"files are not chosen by an index: {error!r}")
-            return _to_json(told((), answer, 0, 0))
+            answer = result_of_unusable_index(f"files are not chosen by an index: {error!r}")
+            return _to_json(describe_scan((), answer, 0, 0))
 
-    def _choose(self, scan: Scan, java_scan: Any) -> str:
+    def _choose(self, scan: JvmScan, java_scan: Any) -> str:
         answer = scan.ask(self._lookup)
         for warning in answer.warnings:
-            say_once(self._spark, warning, scan.roots)
+            warn_once(self._spark, warning, scan.roots)
         # How many files Spark had to choose from is known where they were looked at.
         num_files = num_kept = len(scan.files) if answer.predicates else 0
         marks = ""
-        if answer.excluded.size:
-            is_kept = answer.keeps(scan.files)
+        if answer.excluded_numbers.size:
+            is_kept = answer.kept_mask(scan.files)
             num_kept = int(is_kept.sum())
             marks = np.where(is_kept, b"1", b"0").tobytes().decode()
-        description = _to_json(told(scan.roots, answer, num_files, num_kept))
+        description = _to_json(describe_scan(scan.roots, answer, num_files, num_kept))
         # Nothing may fail after this call, which has Spark leave files out.
         if marks and not java_scan.keep(marks):
-            say_once(self._spark, IndexNotUsedWarning(_TOO_LATE), scan.roots)
+            warn_once(self._spark, IndexNotUsedWarning(_TOO_LATE), scan.roots)
         return description
 
     class Java:
@@ -141,7 +145,7 @@ def _compiled(jvm: Any) -> Any:
     return compiler.getClassLoader().loadClass("zonebloom.Plans").newInstance()
 
 
-def plans_of(spark: Any) -> Any:
+def jvm_plans(spark: Any) -> Any:
     """What looks at plans, and changes them, in the JVM of a session."""
     from py4j.protocol import Py4JError
     from pyspark.java_gateway import ensure_callback_server_started
@@ -156,14 +160,14 @@ def plans_of(spark: Any) -> Any:
         raise EngineError(f"this Spark takes no listing of files: {error}; {instead}") from error
 
 
-def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
+def with_index(df: DataFrame, lookup: Callable[[], IndexLookup]) -> DataFrame:
     """The frame with its files listed through an index; itself, and a warning, where none can."""
     frame: Any = df
     spark = session_of(frame)
     try:
-        plans = plans_of(spark)
+        plans = jvm_plans(spark)
     except EngineError as error:
-        say_once(spark, IndexNotUsedWarning(str(error)))
+        warn_once(spark, IndexNotUsedWarning(str(error)))
         return df
     if df.isStreaming:
         return df
@@ -178,21 +182,21 @@ def with_index(df: DataFrame, lookup: Callable[[], Lookup]) -> DataFrame:
     return ClassicFrame(rows, spark)
 
 
-def set_rule(spark: SparkSession, lookup: Callable[[], Lookup] | None) -> None:
+def set_session_rule(spark: SparkSession, lookup: Callable[[], IndexLookup] | None) -> None:
     """Have each query of a session list its files through an index, or none where it is None."""
     session: Any = spark
     try:
-        plans = plans_of(session)
+        plans = jvm_plans(session)
     except EngineError as error:
         if lookup is not None:
-            say_once(spark, IndexNotUsedWarning(str(error)))
+            warn_once(spark, IndexNotUsedWarning(str(error)))
         return
     chooser = lookup and _Chooser(lookup, spark)
     plans.enable(session._jsparkSession, chooser, MAX_ANSWER_SECONDS)
     plans.tell(session._jsparkSession)
 
 
-def last_answer(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation | None:
+def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation | None:
     """Return what an index did to a leaf of a physical plan, None if no index was asked for it.
 
     The leaf itself holds the answer in the JVM, so another session, frame or index cannot give it.
@@ -202,7 +206,7 @@ def last_answer(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation |
         return None
     description = json.loads(text)
     if "problem" in description:
-        return told(roots, unusable(description["problem"]), 0, 0)
+        return describe_scan(roots, result_of_unusable_index(description["problem"]), 0, 0)
     return PrunedRelation(
         _name_of(roots),
         tuple(roots),
@@ -232,12 +236,12 @@ def _name_of(roots: Sequence[str]) -> str:
     return roots[0] + more if roots else ""
 
 
-def told(
-    roots: Sequence[str], answer: Answer, num_files: int, num_kept: int, **more: Any
+def describe_scan(
+    roots: Sequence[str], answer: PruningResult, num_files: int, num_kept: int, **more: Any
 ) -> PrunedRelation:
     """What an index did to a scan."""
     notes = answer.notes
-    if not notes and not answer.excluded.size:
+    if not notes and not answer.excluded_numbers.size:
         notes = (Note(Reason.ALL_FILES_KEPT),)
     return PrunedRelation(
         _name_of(roots),
@@ -252,4 +256,4 @@ def told(
 
 
 def session_of(df: Any) -> Any:
-    return arguments.of_type(df, DataFrame, "df").sparkSession
+    return arguments.require_instance(df, DataFrame, "df").sparkSession

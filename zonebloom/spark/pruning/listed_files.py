@@ -49,7 +49,7 @@ class ListedFiles:
         paths = self.paths.take(pa.array(at))
         return ListedFiles(paths, self.sizes[at], self.mtimes_ms[at], self.numbers[at])
 
-    def are_still(self, sizes: np.ndarray, mtimes_ns: np.ndarray) -> np.ndarray:
+    def unchanged_mask(self, sizes: np.ndarray, mtimes_ns: np.ndarray) -> np.ndarray:
         """Whether each file is what it was when Spark listed it, as far as Spark can tell."""
         # Some file systems give Spark whole seconds.
         is_rounded = self.mtimes_ms % 1000 == 0

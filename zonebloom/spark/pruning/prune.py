@@ -12,20 +12,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
 from zonebloom.errors import EngineError
-from zonebloom.spark.pruning.answer import Answer
-from zonebloom.spark.pruning.index_lookup import IndexDirs, Lookup
+from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.index_lookup import IndexDirs, IndexLookup
 from zonebloom.spark.pruning.jvm_bridge import (
-    Scan,
-    last_answer,
-    plans_of,
-    say_once,
+    JvmScan,
+    describe_scan,
+    jvm_plans,
+    last_scan_relation,
     session_of,
-    set_rule,
-    told,
+    set_session_rule,
+    warn_once,
     with_index,
 )
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, PrunePlan, Reason
-from zonebloom.spark.relation import items, node_name
+from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
 
@@ -89,9 +89,9 @@ def prune(
     >>> orders.where("id = 42").select("customer").collect()
     [Row(customer='C042')]
     """
-    lookup = Lookup(session_of(df), index_dir, encryption)
+    lookup = IndexLookup(session_of(df), index_dir, encryption)
     for warning in lookup.missing_dirs():
-        say_once(session_of(df), warning)
+        warn_once(session_of(df), warning)
     return with_index(df, lambda: lookup)
 
 
@@ -110,8 +110,8 @@ def prune_plan(
         indices: id_idx
         files: 1 of 3 kept, 9.5 kB of 28.6 kB
     """
-    lookup = Lookup(session_of(df), index_dir, encryption)
-    plan = plan_of(df, lookup)
+    lookup = IndexLookup(session_of(df), index_dir, encryption)
+    plan = describe_pruning(df, lookup)
     missing = (Note(Reason.NO_INDEX, str(warning)) for warning in lookup.missing_dirs())
     return replace(plan, notes=(*plan.notes, *missing))
 
@@ -151,10 +151,10 @@ def enable(
     1
     >>> zs.disable(spark)
     """
-    lookup = Lookup(spark, index_dir, encryption)
+    lookup = IndexLookup(spark, index_dir, encryption)
     for warning in lookup.missing_dirs():
-        say_once(spark, warning)
-    set_rule(spark, lambda: lookup)
+        warn_once(spark, warning)
+    set_session_rule(spark, lambda: lookup)
 
 
 def table(
@@ -180,7 +180,7 @@ def table(
     >>> zs.table(spark, "orders").where("customer = 'C042'").count()
     6
     """
-    text = arguments.path(name, "name")
+    text = arguments.require_path(name, "name")
     is_name = isinstance(name, str) and "/" not in name and spark.catalog.tableExists(name)
     frame = spark.table(text) if is_name else spark.read.parquet(absolute_path(text))
     return prune(frame, index_dir=index_dir, encryption=encryption)
@@ -203,7 +203,7 @@ def last_scans(df: DataFrame) -> PrunePlan:
         files: 1 of 3 kept
         Spark read 1 file, 9.5 kB, 1,000 rows, in ... ms of its tasks
     """
-    return plan_of(df, None)
+    return describe_pruning(df, None)
 
 
 def disable(spark: SparkSession) -> None:
@@ -212,16 +212,16 @@ def disable(spark: SparkSession) -> None:
     >>> zs.enable(spark)
     >>> zs.disable(spark)
     """
-    set_rule(spark, None)
+    set_session_rule(spark, None)
 
 
 # What a lookup does to a frame, for people
 
 
-def plan_of(df: Any, lookup: Lookup | None) -> PrunePlan:
+def describe_pruning(df: Any, lookup: IndexLookup | None) -> PrunePlan:
     """Say of each scan of a frame's plan which files a lookup keeps, or without one was kept."""
     try:
-        plans = plans_of(session_of(df))
+        plans = jvm_plans(session_of(df))
     except EngineError as error:
         return PrunePlan(notes=(Note(Reason.UNSUPPORTED_SESSION, str(error)),))
     if df.isStreaming:
@@ -242,31 +242,31 @@ def _leaves(plan: Any, ran: bool = False) -> Iterator[Any]:
     if name == "AdaptiveSparkPlanExec":
         inner = [plan.executedPlan() if ran else plan.initialPlan()]
     else:
-        inner = [plan.plan()] if name.endswith("QueryStageExec") else items(plan.children())
+        inner = [plan.plan()] if name.endswith("QueryStageExec") else scala_items(plan.children())
     if not inner and not name.startswith("Reused"):
         yield plan
-    for below in (*inner, *items(plan.subqueries())):
+    for below in (*inner, *scala_items(plan.subqueries())):
         yield from _leaves(below, ran)
 
 
-def _relation(plans: Any, node: Any, lookup: Lookup | None) -> PrunedRelation:
+def _relation(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelation:
     """What a lookup does to a scan, or without one did to it, with Spark's figures."""
     if node_name(node) == "InMemoryTableScanExec":
         cached = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
-        roots = [root for scan in cached if scan is not None for root in Scan(scan).roots]
-        return _other(node, told(roots, Answer(notes=(Note(Reason.CACHED),)), 0, 0))
+        roots = [root for scan in cached if scan is not None for root in JvmScan(scan).roots]
+        return _other(node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0))
     listing = plans.scan(node)
     if listing is None:
         note = Note(Reason.UNSUPPORTED_RELATION)
-        return _other(node, told((), Answer(notes=(note,)), 0, 0))
-    scan = Scan(listing)
+        return _other(node, describe_scan((), PruningResult(notes=(note,)), 0, 0))
+    scan = JvmScan(listing)
     if lookup is None:
-        not_asked = told(scan.roots, Answer(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
-        answer = last_answer(plans, node, scan.roots)
+        not_asked = describe_scan(scan.roots, PruningResult(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
+        answer = last_scan_relation(plans, node, scan.roots)
         return replace(answer or not_asked, metrics=_metrics(node))
     answer = scan.ask(lambda: lookup)
-    kept = scan.files.take(np.flatnonzero(answer.keeps(scan.files)))
-    return told(
+    kept = scan.files.take(np.flatnonzero(answer.kept_mask(scan.files)))
+    return describe_scan(
         scan.roots,
         answer,
         len(scan.files),

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from textwrap import shorten
 
-from zonebloom.base.display import Shown, Strip, list_html, page, pictures_html, title_html, up_to
+from zonebloom.base.display import (
+    Displayed,
+    Strip,
+    bounds_up_to,
+    list_html,
+    pictures_html,
+    styled_html,
+    title_html,
+)
 from zonebloom.base.text import bytes_text
 
 
@@ -153,15 +161,15 @@ class PrunedRelation:
         files = f"{self.kept_files:,} of {self.num_files:,}"
         num_bytes = f"{bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
         bars = [
-            Strip("files kept", files, self.num_files, up_to(self.kept_files)),
-            Strip("bytes kept", num_bytes, self.num_bytes, up_to(self.kept_bytes)),
+            Strip("files kept", files, self.num_files, bounds_up_to(self.kept_files)),
+            Strip("bytes kept", num_bytes, self.num_bytes, bounds_up_to(self.kept_bytes)),
         ]
         pictures = pictures_html((), [bar for bar in bars if bar.length])
         return title_html(f"Relation {self.name}") + list_html(self._facts()) + pictures
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class PrunePlan(Shown):
+class PrunePlan(Displayed):
     """What `zonebloom.spark.prune` does to a frame; `str` and HTML show it.
 
     Attributes
@@ -198,4 +206,4 @@ class PrunePlan(Shown):
 
     def _repr_html_(self) -> str:
         parts = [list_html(map(str, self.notes)), *(each.html() for each in self.relations)]
-        return page(title_html(str(self).splitlines()[0]), *parts)
+        return styled_html(title_html(str(self).splitlines()[0]), *parts)

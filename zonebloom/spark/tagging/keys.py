@@ -22,15 +22,15 @@ from pyspark.sql import types as st
 from zonebloom.base import arguments
 from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
-from zonebloom.scan.binding import known_columns
+from zonebloom.scan.binding import known_columns_text
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.session import quoted
+from zonebloom.spark.session import quote_name
 from zonebloom.spark.types import arrow_schema, is_collated, spark_types
 from zonebloom.values.types import require_indexable
 
 PREFIX = "__zonebloom_"
 # Where a row found lies: no column of the keys has such names.
-FRAGMENT_ID, PATH, ROW_OFFSET, FILE = (
+FRAGMENT_ID, PATH, ROW_OFFSET, FILE_NUMBER = (
     PREFIX + name for name in ("fragment_id", "path", "row_offset", "file")
 )
 _SHOWN = 4
@@ -39,7 +39,7 @@ _MOST_DIGITS = 38
 
 
 @dataclass(frozen=True)
-class KeyColumns:
+class KeyFrameColumns:
     """The columns that keys and dataset have in common."""
 
     names: tuple[str, ...]
@@ -49,26 +49,27 @@ class KeyColumns:
     # Of the keys: their values in the dataset's types, null where no row is equal.
     probes: tuple[Column, ...]
 
-    def join_on(self) -> Column:
+    def join_condition(self) -> Column:
         """Keys against rows found, by Spark's own equality."""
         terms = [
-            sf.col(quoted(name)) == sf.col(field.name)
+            sf.col(quote_name(name)) == sf.col(field.name)
             for name, field in zip(self.names, self.fields, strict=True)
         ]
         return reduce(and_, terms)
 
 
-def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> KeyColumns:
+def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> KeyFrameColumns:
     """Match the key columns of a frame with those of a dataset."""
     ds = files.dataset
     source = ds.opened.source
     by_path = source.partition_columns()
     for name in names:
         if source.schema.names.count(name) != 1 or keys.columns.count(name) != 1:
-            in_keys = arguments.choices(name, keys.columns, "the keys have")
+            in_keys = arguments.suggest_names(name, keys.columns, "the keys have")
             raise ColumnNotFound(
                 f"key column {name!r} must be once in the keys and once in the dataset; "
-                f"{known_columns(name, source.schema)}; {in_keys}; rename columns of the keys to "
+                f"{known_columns_text(name, source.schema)}; {in_keys}; rename columns of the "
+                "keys to "
                 "the dataset's names"
             )
     given = {field.name: field.dataType for field in keys.schema}
@@ -83,7 +84,7 @@ def key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> Key
             _require_texts(ds, name, given[name], kind)
         fields.append(st.StructField(f"{PREFIX}{number}", kind))
         probes.append(_probe(name, given[name], kind).alias(f"{PREFIX}{number}"))
-    return KeyColumns(
+    return KeyFrameColumns(
         tuple(names),
         tuple(fields),
         arrow_schema(st.StructType(fields)),
@@ -107,7 +108,7 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType
 
 def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
     """A key as the dataset's column holds it, null where no value of the column equals it."""
-    column = sf.col(quoted(name))
+    column = sf.col(quote_name(name))
     for side in filter(is_collated, (key, stored)):
         raise UnsupportedType(
             f"key column {name!r} is {side.simpleString()}: under a collation other texts are "
@@ -145,7 +146,7 @@ def _digits(kind: st.DataType) -> tuple[int, int] | None:
     return (_DIGITS[type(kind)], 0) if type(kind) in _DIGITS else None
 
 
-def collected(keys: DataFrame, columns: KeyColumns, most: int) -> pa.Table | None:
+def collect_keys(keys: DataFrame, columns: KeyFrameColumns, most: int) -> pa.Table | None:
     """The probes of all keys, None when there are more than ``most``."""
     probes: Any = keys.select(*columns.probes).limit(most + 1).toArrow()
     return probes.cast(columns.schema) if probes.num_rows <= most else None

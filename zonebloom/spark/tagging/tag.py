@@ -12,17 +12,24 @@ from pyspark.sql import functions as sf
 from zonebloom.base import arguments
 from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
-from zonebloom.spark.failures import explained
+from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.rebase import corrects_others
-from zonebloom.spark.session import is_case_sensitive, open_dataset, quoted
-from zonebloom.spark.tagging.keys import FILE, FRAGMENT_ID, PATH, PREFIX, KeyColumns, key_columns
-from zonebloom.spark.tagging.locate import Located, locate
+from zonebloom.spark.rebase import rebases_unknown_writers
+from zonebloom.spark.session import is_case_sensitive, open_dataset, quote_name
+from zonebloom.spark.tagging.keys import (
+    FILE_NUMBER,
+    FRAGMENT_ID,
+    PATH,
+    PREFIX,
+    KeyFrameColumns,
+    match_key_columns,
+)
+from zonebloom.spark.tagging.locate import LocatedKeys, locate_frame_keys
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import plain_path
-from zonebloom.values.columns import alike
+from zonebloom.values.columns import matching_names
 
-Names = str | Sequence[str]
+ColumnNames = str | Sequence[str]
 TAGS = ("fragment_id", "path", "row_offset")
 # Up to so many rows found are sent to every executor; joining more shuffles both sides.
 _BROADCAST_ROWS = 1 << 20
@@ -31,9 +38,9 @@ _BROADCAST_ROWS = 1 << 20
 def tag_location(
     keys: DataFrame,
     ds: Dataset | str | os.PathLike[str],
-    on: Names,
+    on: ColumnNames,
     *,
-    partition_by: Names = (),
+    partition_by: ColumnNames = (),
     encryption: Encryption | None = None,
 ) -> DataFrame:
     """Tell for each key where its rows lie, and which keys are new.
@@ -104,7 +111,7 @@ def tag_location(
     >>> zs.tag_location(keys, "orders", "id").drop("path").orderBy("id").collect()
     [Row(id=-1, fragment_id=None, row_offset=None), Row(id=42, fragment_id=1, row_offset=338)]
     """
-    taken = [name for name in keys.columns if alike(TAGS, name)]
+    taken = [name for name in keys.columns if matching_names(TAGS, name)]
     if taken and taken[0] in ([on] if isinstance(on, str) else on):
         raise InvalidArgument(
             f"key column {taken[0]!r} has the name of one that is added, so rows cannot be tagged "
@@ -117,9 +124,9 @@ def tag_location(
             f"keys.withColumnRenamed({taken[0]!r}, ...)"
         )
     columns, evaluated, located = _located(keys, ds, on, partition_by, encryption)
-    tagged = evaluated.join(_rows(located), columns.join_on(), "left")
-    return located.told(tagged).select(
-        *(sf.col(quoted(name)) for name in keys.columns),
+    tagged = evaluated.join(_rows(located), columns.join_condition(), "left")
+    return located.with_paths(tagged).select(
+        *(sf.col(quote_name(name)) for name in keys.columns),
         *(sf.col(PREFIX + name).alias(name) for name in TAGS),
     )
 
@@ -127,9 +134,9 @@ def tag_location(
 def files_with_keys(
     keys: DataFrame,
     ds: Dataset | str | os.PathLike[str],
-    on: Names,
+    on: ColumnNames,
     *,
-    partition_by: Names = (),
+    partition_by: ColumnNames = (),
     encryption: Encryption | None = None,
 ) -> DataFrame:
     """Tell which files hold rows of some keys, as an erasure request must know.
@@ -156,27 +163,31 @@ def files_with_keys(
     [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
     columns, evaluated, located = _located(keys, ds, on, partition_by, encryption)
-    distinct = evaluated.select(*(sf.col(quoted(name)) for name in columns.names)).distinct()
+    distinct = evaluated.select(*(sf.col(quote_name(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counted = (
-        distinct.join(_rows(located), columns.join_on(), "inner")
-        .groupBy(FILE)
+        distinct.join(_rows(located), columns.join_condition(), "inner")
+        .groupBy(FILE_NUMBER)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     names = sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id")
-    return located.told(counted).select(*names, "num_keys", "num_rows")
+    return located.with_paths(counted).select(*names, "num_keys", "num_rows")
 
 
 def _located(
-    keys: DataFrame, ds: Any, on: Names, partition_by: Names, encryption: Encryption | None
-) -> tuple[KeyColumns, DataFrame, Located]:
+    keys: DataFrame,
+    ds: Any,
+    on: ColumnNames,
+    partition_by: ColumnNames,
+    encryption: Encryption | None,
+) -> tuple[KeyFrameColumns, DataFrame, LocatedKeys]:
     if not isinstance(ds, Dataset):
-        path = plain_path(arguments.path(ds, "ds"))
+        path = plain_path(arguments.require_path(ds, "ds"))
         ds = open_dataset(path, keys.sparkSession, None, encryption)
     elif encryption is not None:
         raise InvalidArgument("encryption is of a path; a Dataset is opened with its own")
     spark = keys.sparkSession
-    files = SparkFiles.of(ds, corrects_others(spark), not is_case_sensitive(spark))
+    files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
     names = [on] if isinstance(on, str) else list(on)
     scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
@@ -188,14 +199,14 @@ def _located(
                 f"partition_by names {name!r}, which the paths do not give "
                 f"({', '.join(sorted(of_paths)) or 'they give no column'}); put it into on"
             )
-    columns = key_columns(keys, files, list(dict.fromkeys([*names, *scopes])))
+    columns = match_key_columns(keys, files, list(dict.fromkeys([*names, *scopes])))
     if any(name.lower().startswith(PREFIX) for name in keys.columns):
         raise InvalidArgument(f"columns of keys must not be named {PREFIX}...")
     # Evaluated again, some frames give other rows.
     evaluated = keys.localCheckpoint(eager=False)
-    with explained():
-        return columns, evaluated, locate(evaluated, columns, files)
+    with explain_spark_errors():
+        return columns, evaluated, locate_frame_keys(evaluated, columns, files)
 
 
-def _rows(located: Located) -> DataFrame:
+def _rows(located: LocatedKeys) -> DataFrame:
     return located.frame.hint("broadcast" if located.num_rows <= _BROADCAST_ROWS else "merge")
