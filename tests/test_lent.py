@@ -17,7 +17,7 @@ from zonebloom.base.exit_guard import GuardedBytes
 DROPPED_LATE = """
     import os, threading, time
     import pyarrow.fs as pafs
-    from zonebloom.base.exit_guard import LentBytes, LentIterator
+    from zonebloom.base.exit_guard import GuardedBytes, GuardedIterator
     from zonebloom.storage.files import ReadCounter, counted
 
     def drop():
@@ -54,8 +54,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     "lent",
     [
-        "LentBytes(b'abc')",
-        "LentIterator(iter([1]))",
+        "GuardedBytes(b'abc')",
+        "GuardedIterator(iter([1]))",
         "counted(pafs.LocalFileSystem(), ReadCounter())",
         "counted(pafs.LocalFileSystem(), ReadCounter()).open_input_file('/dev/null')",
     ],
@@ -71,8 +71,8 @@ def test_nothing_is_waited_for_that_is_not_lent():
 def test_what_is_kept_to_the_end_does_not_keep_the_process():
     assert (
         run("""
-        from zonebloom.base.exit_guard import LentBytes, LentIterator
-        kept = LentBytes(b"abc"), LentIterator(iter([1]))
+        from zonebloom.base.exit_guard import GuardedBytes, GuardedIterator
+        kept = GuardedBytes(b"abc"), GuardedIterator(iter([1]))
     """)
         == ""
     )
@@ -85,7 +85,7 @@ def test_batches_made_in_python_end_with_the_process():
         import time
         import pyarrow as pa
         import pyarrow.dataset as pads
-        from zonebloom.base.exit_guard import LentIterator
+        from zonebloom.base.exit_guard import GuardedIterator
 
         def batches():
             for _ in range(10_000):
@@ -93,7 +93,7 @@ def test_batches_made_in_python_end_with_the_process():
                 yield pa.record_batch({"id": range(100)})
 
         schema = pa.schema({"id": pa.int64()})
-        reader = pa.RecordBatchReader.from_batches(schema, LentIterator(batches()))
+        reader = pa.RecordBatchReader.from_batches(schema, GuardedIterator(batches()))
         print(pads.Scanner.from_batches(reader).head(5).num_rows)
     """)
         == "5\n"

@@ -538,7 +538,7 @@ def test_any_integers_at_once(numbers, column):
 
 
 def test_of_very_many_literals_none_is_left_out(monkeypatch):
-    monkeypatch.setattr("zonebloom.values.probe._SORTED", 100)
+    monkeypatch.setattr("zonebloom.values.probe._MAX_SORTED_HASHES", 100)
     numbers = pa.array(np.random.default_rng(0).permutation(500))
     hashes = probe_many(pa.int32(), numbers).hashes
     assert set(hashes.tolist()) == set(hash_array(numbers.cast(pa.int32())).values.tolist())

@@ -1,4 +1,4 @@
-"""Every exception and warning zonebloom raises, as one tree.
+"""All exceptions and warnings of zonebloom.
 
     ZoneBloomError
       InvalidArgument, FilterError, ColumnNotFound, UnsupportedType
@@ -13,8 +13,8 @@
     ZoneBloomWarning
       StaleIndexWarning, MissingFilesWarning, HiddenColumnsWarning, IndexNotUsedWarning
 
-Each message says what was given and what to do next. What Python itself refuses (a missing
-argument, an unknown keyword) stays its TypeError, and what a function of yours raises stays yours.
+Each message says what is wrong and what to do next. A missing argument or an unknown keyword is
+still a TypeError of Python, and exceptions of your own functions are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ import pickle
 import re
 
 _URI = re.compile(r"""[A-Za-z][\w+.-]*://[^\s'"<>]+""")
-# A user with a password, which may hold a slash unescaped; or what stands before a host.
+# A user with a password, which may hold an unescaped slash, or other text before the host.
 _USER = re.compile(r"(?<=://)(?:[^:@]*:.*|[^/@]*)@")
 _VALUE = re.compile(r"(?<==)[^&;,]+")
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URIs show no user, password or token.
+    """Return a text with users, passwords and tokens in its URIs replaced by asterisks.
 
     >>> without_secrets("cannot open s3://key:secret@bucket/a?token=abc&sig=d")
     'cannot open s3://***@bucket/a?token=***&sig=***'
     """
 
-    def masked(uri: re.Match[str]) -> str:
-        path, mark, query = _USER.sub("***@", uri[0]).partition("?")
-        return path + mark + _VALUE.sub("***", query)
+    def mask(uri: re.Match[str]) -> str:
+        path, question_mark, query = _USER.sub("***@", uri[0]).partition("?")
+        return path + question_mark + _VALUE.sub("***", query)
 
-    return _URI.sub(masked, text) if "://" in text else text
+    return _URI.sub(mask, text) if "://" in text else text
 
 
 class ZoneBloomError(Exception):
-    """Base of every exception zonebloom raises on purpose."""
+    """Base class of all exceptions that zonebloom raises on purpose."""
 
     def __init__(self, *arguments: object):
-        # Messages of libraries below quote the URIs they were given.
+        # Messages of other libraries, which ours include, may quote URIs with secrets.
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
 
-    # KeyError quotes its message; ours are sentences.
     def __str__(self) -> str:
+        # KeyError puts its message in quotes, but our messages are sentences.
         return str(self.args[0]) if self.args else ""
 
 
@@ -59,11 +59,11 @@ class InvalidArgument(ZoneBloomError, ValueError):
 
 
 class FilterError(ZoneBloomError, ValueError):
-    """A filter is not one of the accepted kinds, or cannot be read."""
+    """A filter is of no supported kind, or cannot be parsed."""
 
 
 class ColumnNotFound(ZoneBloomError, KeyError):
-    """The dataset has no column of that name."""
+    """The dataset has no column with that name."""
 
 
 class UnsupportedType(ZoneBloomError, TypeError):
@@ -75,11 +75,11 @@ class SourceError(ZoneBloomError, OSError):
 
 
 class NoFragments(SourceError):
-    """The source names no file that could be read."""
+    """The source has no file that can be read."""
 
 
 class SchemaMismatch(SourceError):
-    """A fragment's schema disagrees with the dataset's."""
+    """The schema of a fragment contradicts the schema of the dataset."""
 
 
 class FragmentUnreadable(SourceError):
@@ -87,7 +87,7 @@ class FragmentUnreadable(SourceError):
 
 
 class FragmentChanged(FragmentUnreadable):
-    """A fragment is not the file it was when the read was planned."""
+    """A fragment was changed after a read was planned."""
 
 
 class CatalogError(ZoneBloomError):
@@ -95,63 +95,63 @@ class CatalogError(ZoneBloomError):
 
 
 class IndexNotFound(CatalogError, KeyError):
-    """The catalog holds no index of that name."""
+    """The catalog has no index with that name."""
 
 
 class IndexExists(CatalogError):
-    """An index of that name exists and was not to be replaced."""
+    """An index with that name exists, and the call did not ask to replace it."""
 
 
 class CommitConflict(CatalogError):
-    """Another writer committed a change this one cannot be put on top of."""
+    """Another writer committed a change that contradicts this one."""
 
 
 class InvalidState(CatalogError):
-    """An index is deleted, or an action on it is under way or was never ended."""
+    """An index is deleted, or another action on it is running or was never finished."""
 
 
 class CorruptIndex(CatalogError):
-    """Bytes of the catalog or of a segment are not what was written."""
+    """Bytes of the catalog or of a segment differ from those that were written."""
 
 
 class EncryptedIndex(CatalogError):
-    """An index is encrypted, and its key is not given or is another."""
+    """An index is encrypted, and the key is missing or wrong."""
 
 
 class StaleIndex(CatalogError):
-    """An index is behind its files, and the dataset was opened to refuse such."""
+    """An index does not match its files, and the dataset was opened to refuse stale indices."""
 
 
 class EngineError(ZoneBloomError, RuntimeError):
-    """The engine asked for cannot run the build."""
+    """The requested engine cannot run the build."""
 
 
 class MissingDependency(ZoneBloomError, ImportError):
-    """An optional package is needed for what was asked."""
+    """The call needs an optional package that is not installed."""
 
 
 class NotPicklable(ZoneBloomError, pickle.PicklingError):
-    """An object holds keys in clear, or is bound to the process that made it."""
+    """An object holds plaintext keys, or cannot leave the process that made it."""
 
 
 class ZoneBloomWarning(UserWarning):
-    """Base of every warning zonebloom gives."""
+    """Base class of all warnings of zonebloom."""
 
     def __init__(self, *arguments: object):
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in arguments))
 
 
 class StaleIndexWarning(ZoneBloomWarning):
-    """Fragments changed or appeared since the index was built; they are read whole."""
+    """Fragments were changed or added after the index was built, so they are read completely."""
 
 
 class MissingFilesWarning(ZoneBloomWarning):
-    """Files are gone since the dataset was opened, and were to be left out."""
+    """Files were deleted after the dataset was opened, and are skipped as requested."""
 
 
 class HiddenColumnsWarning(ZoneBloomWarning):
-    """The schema is the first file's, and later files hold columns it does not have."""
+    """The schema is that of the first file, and later files have further columns."""
 
 
 class IndexNotUsedWarning(ZoneBloomWarning):
-    """An index exists that could not be used; the data is read instead."""
+    """An index exists but cannot be used, so the data is read instead."""

@@ -1,1 +1,1 @@
-"""What an index would cost and save, from a sample."""
+"""Estimate from a sample of zones what an index would cost and save."""

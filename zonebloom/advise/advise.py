@@ -1,4 +1,4 @@
-"""advise(): which columns are worth an index, from a sample of zones and a timed batch each."""
+"""Advise which columns are worth an index, from a sample of zones and the time to read a batch."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ if TYPE_CHECKING:
     from zonebloom.scan.planner import Planner
     from zonebloom.sources.source import Source
 
-_ZONES = 50
-_FEWEST_ZONES = 10
-# Zones of many rows are sampled fewer at a time.
-_ROWS = 1 << 19
-# Of a dataset of more files, the rows of so many are counted and the others' estimated.
-_FILES = 64
-# Sampled values held in memory at a time, at least those of a few columns.
-_CELLS = 1 << 23
-_FEWEST_COLUMNS = 16
-# To read one column of some formats takes as long as to read the whole file. Of those formats, so
-# many columns are timed, and the others are taken to be as quick.
-_MOST_WHOLE_READS = 64
-# Keys of a zone that are compared with the ranges of others.
-_KEYS = 256
-_PACE_ROWS = 1 << 17
-# Of a zone in the table besides its filter, bytes.
+# The sample has at most _MAX_ZONES zones and about _MAX_ROWS rows, but at least _MIN_ZONES zones.
+_MAX_ZONES = 50
+_MIN_ZONES = 10
+_MAX_ROWS = 1 << 19
+# The rows of at most this many files are counted. For the other files they are estimated.
+_MAX_COUNTED_FILES = 64
+# At most this many sampled values are in memory at a time, but at least those of a few columns.
+_MAX_VALUES = 1 << 23
+_MIN_COLUMNS = 16
+# In some formats, reading one column takes as long as reading the whole file. Then only this many
+# columns are timed, and the others are assumed to be as fast.
+_MAX_FULL_READS = 64
+# This many keys of each zone are compared with the key ranges of the other zones.
+_KEYS_PER_ZONE = 256
+_TIMED_ROWS = 1 << 17
+# The bytes of a zone in the bloomfilter table without its filter.
 _ROW_BYTES = 28
 
 
@@ -75,27 +75,27 @@ def advise(
     number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
     probability: float = DEFAULT_ZONE_PROBABILITY,
 ) -> Advices:
-    """Say what an index on each column would cost and save, from a sample."""
-    started = time.perf_counter()
+    """Return what an index on each column would cost and save, estimated from a sample."""
+    start_time = time.perf_counter()
     parameters = ZoneParameters(number_of_items, probability)
     schema = opened.source.schema
-    known = Counter(schema.names)
-    names = list(known)
+    name_counts = Counter(schema.names)
+    names = list(name_counts)
     if columns is not None:
         names = (
             [columns]
             if isinstance(columns, str)
             else arguments.require_name_list(columns, "columns")
         )
-    candidates = [leaf for name in names for leaf in _leaves(schema, known, name)]
+    leaves = [leaf for name in names for leaf in _leaves(schema, name_counts, name)]
     sample = _Sample(opened.source, opened.planner, parameters)
     from_paths = opened.source.partition_columns()
-    refused = {each: _refusal(each, known, from_paths) for each in candidates}
-    measured = sample.measure([each for each in candidates if refused[each] is None])
+    refusals = {leaf: _refusal(leaf, name_counts, from_paths) for leaf in leaves}
+    advice_by_leaf = sample.measure([leaf for leaf in leaves if refusals[leaf] is None])
     advices = [
-        measured.get(each)
-        or Advice(each.name, str(each.type), *(refused[each] or ("", "")), *sample.size)
-        for each in candidates
+        advice_by_leaf.get(leaf)
+        or Advice(leaf.name, str(leaf.type), *(refusals[leaf] or ("", "")), *sample.size)
+        for leaf in leaves
     ]
     return Advices(
         tuple(advices),
@@ -103,49 +103,51 @@ def advise(
         number_of_items,
         len(sample.zones),
         sample.counter.num_bytes,
-        time.perf_counter() - started,
+        time.perf_counter() - start_time,
     )
 
 
-def _leaves(schema: pa.Schema, known: Counter[str], name: str) -> Iterator[Column]:
-    """Yield the column of a name, or the leaves of a struct."""
-    path = (name,) if name in known else column_path(schema, name)
-    if len(path) == 1 and path[0] not in known:
+def _leaves(schema: pa.Schema, name_counts: Counter[str], name: str) -> Iterator[Column]:
+    """Yield the column with a name, or its leaves if it is a struct."""
+    path = (name,) if name in name_counts else column_path(schema, name)
+    if len(path) == 1 and path[0] not in name_counts:
         raise ColumnNotFound(unknown_column_text(name, schema))
-    leaf = find_leaf_type(schema, path)
-    if leaf is None:
-        if known[path[0]] < 2:
+    type_ = find_leaf_type(schema, path)
+    if type_ is None:
+        if name_counts[path[0]] < 2:
             raise ColumnNotFound(unknown_column_text(name, schema))
-        # The name does not tell several columns apart, so the advice is about the first.
-        leaf = schema.field(schema.names.index(path[0])).type
-    yield from _below(path, leaf)
+        # Several columns have this name, so the advice is about the first.
+        type_ = schema.field(schema.names.index(path[0])).type
+    yield from _leaves_of_type(path, type_)
 
 
-def _below(path: tuple[str, ...], kind: pa.DataType) -> Iterator[Column]:
-    if pa.types.is_struct(kind) and kind.num_fields:
-        for field in kind:
-            yield from _below((*path, field.name), field.type)
+def _leaves_of_type(path: tuple[str, ...], type_: pa.DataType) -> Iterator[Column]:
+    if pa.types.is_struct(type_) and type_.num_fields:
+        for field in type_:
+            yield from _leaves_of_type((*path, field.name), field.type)
     else:
-        yield Column(path, kind)
+        yield Column(path, type_)
 
 
-def _refusal(column: Column, known: Counter[str], from_paths: set[str]) -> tuple[str, str] | None:
+def _refusal(
+    column: Column, name_counts: Counter[str], from_paths: set[str]
+) -> tuple[str, str] | None:
     """Return the verdict and the reason if a column cannot be indexed, else None."""
-    if known[column.path[0]] > 1:
-        return _not_indexable("there are several columns of its name")
+    if name_counts[column.path[0]] > 1:
+        return _not_indexable("several columns have its name")
     if column.path[0] in from_paths:
-        return FROM_PATHS, "the paths of the files give it, and a scan passes over files by it"
-    why = why_not_indexable(column.type, column.name)
-    return None if why is None else _not_indexable(why)
+        return FROM_PATHS, "it is read from the paths of the files, by which a scan skips files"
+    reason = why_not_indexable(column.type, column.name)
+    return None if reason is None else _not_indexable(reason)
 
 
-def _not_indexable(why: str) -> tuple[str, str]:
-    return f"{NOT_INDEXABLE}: {why}", why
+def _not_indexable(reason: str) -> tuple[str, str]:
+    return f"{NOT_INDEXABLE}: {reason}", reason
 
 
 @dataclass(frozen=True, slots=True)
 class _Zone:
-    """One sampled zone: its rows in a fragment, and its place among all zones."""
+    """One sampled zone: its rows in a fragment, and its position among all zones."""
 
     fragment: PresentFragment
     start: int
@@ -154,72 +156,87 @@ class _Zone:
 
 
 class _Sample:
-    """Zones drawn from a dataset; its rows and zones are estimates where there are many files."""
+    """A sample of the zones of a dataset.
+
+    The numbers of rows and zones of the dataset are estimates if there are many files.
+    """
 
     def __init__(self, source: Source, planner: Planner, parameters: ZoneParameters):
         self._source = source
         self._planner = planner
         self._parameters = parameters
         self.counter = ReadCounter()
-        self._trained_types: set[pa.DataType] = set()
-        self._parquet = source.format.default_extname == "parquet"
+        self._warm_types: set[pa.DataType] = set()
+        self._is_parquet = source.format.default_extname == "parquet"
         self.zones = self._draw()
 
     def _draw(self) -> list[_Zone]:
         items = self._parameters.number_of_items
         present = self._planner.coverage().fragments
-        looked_at = self._counted(present)
-        rows = {each.fragment.path: self._planner.count_rows(each) for each in looked_at}
-        num_bytes = sum(each.identity.size for each in looked_at)
-        pace = sum(rows.values()) / max(num_bytes, 1)
+        counted_fragments = self._fragments_to_count(present)
+        row_counts = {
+            fragment.fragment.path: self._planner.count_rows(fragment)
+            for fragment in counted_fragments
+        }
+        num_bytes = sum(fragment.identity.size for fragment in counted_fragments)
+        rows_per_byte = sum(row_counts.values()) / max(num_bytes, 1)
         self.num_rows = self.num_zones = 0
-        drawable: list[_Zone] = []
-        for each in present:
-            count = rows.get(each.fragment.path)
-            if count is None:
-                count = round(each.identity.size * pace)
+        zones: list[_Zone] = []
+        for fragment in present:
+            num_rows = row_counts.get(fragment.fragment.path)
+            if num_rows is None:
+                num_rows = round(fragment.identity.size * rows_per_byte)
             else:
-                drawable += [
-                    _Zone(each, at, min(at + items, count), self.num_zones + at // items)
-                    for at in range(0, count, items)
+                zones += [
+                    _Zone(
+                        fragment,
+                        start,
+                        min(start + items, num_rows),
+                        self.num_zones + start // items,
+                    )
+                    for start in range(0, num_rows, items)
                 ]
-            self.num_rows += count
-            self.num_zones += -(-count // items)
-        wanted = max(_FEWEST_ZONES, min(_ZONES, _ROWS // items))
-        return [drawable[i] for i in draw_zones(len(drawable), wanted).tolist()]
+            self.num_rows += num_rows
+            self.num_zones += -(-num_rows // items)
+        max_zones = max(_MIN_ZONES, min(_MAX_ZONES, _MAX_ROWS // items))
+        return [zones[number] for number in draw_zones(len(zones), max_zones).tolist()]
 
-    def _counted(self, present: Sequence[PresentFragment]) -> Sequence[PresentFragment]:
-        if all(each.num_rows is not None for each in present) and self._reads_parts():
+    def _fragments_to_count(self, present: Sequence[PresentFragment]) -> Sequence[PresentFragment]:
+        has_counts = all(fragment.num_rows is not None for fragment in present)
+        if has_counts and self._can_read_parts():
             return present
-        count = min(len(present), _FILES if self._reads_parts() else 1)
-        places = np.linspace(0, len(present) - 1, count).round().astype(int)
-        return [present[i] for i in np.unique(places).tolist()]
+        count = min(len(present), _MAX_COUNTED_FILES if self._can_read_parts() else 1)
+        positions = np.linspace(0, len(present) - 1, count).round().astype(int)
+        return [present[position] for position in np.unique(positions).tolist()]
 
-    def _reads_parts(self) -> bool:
-        return self._parquet or self._source.is_ipc or isinstance(self._source, TableSource)
+    def _can_read_parts(self) -> bool:
+        """Return whether some rows of a file can be read without reading the whole file."""
+        return self._is_parquet or self._source.is_ipc or isinstance(self._source, TableSource)
 
     @property
     def size(self) -> tuple[int, int]:
         return self.num_rows, self.num_zones
 
     def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
-        """Judge columns by their values in the sampled zones."""
+        """Return the advice on each column, by its values in the sampled zones."""
         advices: dict[Column, Advice] = {}
-        paces = self._paces(columns, _MOST_WHOLE_READS)
-        size = max(_FEWEST_COLUMNS, _CELLS // max(1, sum(z.stop - z.start for z in self.zones)))
-        for start in range(0, len(columns), size):
-            part = columns[start : start + size]
+        paces = self._paces(columns, _MAX_FULL_READS)
+        num_sampled_rows = sum(zone.stop - zone.start for zone in self.zones)
+        columns_per_read = max(_MIN_COLUMNS, _MAX_VALUES // max(1, num_sampled_rows))
+        for start in range(0, len(columns), columns_per_read):
+            group = columns[start : start + columns_per_read]
             try:
-                advices.update(self._measure(part, paces))
+                advices.update(self._measure_group(group, paces))
             except (SchemaMismatch, FragmentUnreadable):
-                # A column that was not read alone so far may hide the others of this part.
-                unread = [column for column in part if column not in paces]
-                if not unread:
+                # One unreadable column makes the group unreadable. Find it by reading those columns
+                # alone that were not timed before.
+                untimed = [column for column in group if column not in paces]
+                if not untimed:
                     raise
-                advices.update(self._measure(part, {**paces, **self._paces(unread)}))
+                advices.update(self._measure_group(group, {**paces, **self._paces(untimed)}))
         return advices
 
-    def _measure(
+    def _measure_group(
         self, columns: Sequence[Column], paces: Mapping[Column, _Pace | str]
     ) -> dict[Column, Advice]:
         advices: dict[Column, Advice] = {}
@@ -256,11 +273,11 @@ class _Sample:
         return pa.Table.from_batches(batches).select(names)
 
     def _paces(
-        self, columns: Sequence[Column], most_whole_reads: int | None = None
+        self, columns: Sequence[Column], max_full_reads: int | None = None
     ) -> dict[Column, _Pace | str]:
-        """Measure the pace of each column read alone, or return why it cannot be read.
+        """Return the pace of each column if it is read alone, or why it cannot be read.
 
-        Of files that are read as a whole, only the first columns are measured.
+        If one column cannot be read without the whole file, only ``max_full_reads`` are timed.
         """
         if not self.zones:
             return dict.fromkeys(columns, _Pace(0.0, 0.0))
@@ -270,9 +287,9 @@ class _Sample:
         reader = columns_reader(self._source, fragment, columns, files)
         try:
             run = reader.runs(split=True)[0]
-            is_whole = run.row_groups is None and not isinstance(self._source, TableSource)
-            most = most_whole_reads if is_whole else None
-            for column, batches in itertools.islice(reader.read_apart(run), most):
+            is_full_read = run.row_groups is None and not isinstance(self._source, TableSource)
+            max_columns = max_full_reads if is_full_read else None
+            for column, batches in itertools.islice(reader.read_apart(run), max_columns):
                 try:
                     paces[column] = self._pace(run, batches)
                 except (SchemaMismatch, FragmentUnreadable) as error:
@@ -284,52 +301,53 @@ class _Sample:
 
     def _pace(self, run: Run, batches: Iterator[list[pa.Array]]) -> _Pace:
         seconds, rows, array = 0.0, 0, pa.nulls(0, pa.int64())
-        # The first batch reads the dictionary. The second, where there is one, is the usual pace.
+        # The first batch also reads the dictionary, so the second one is timed if there is one.
         for _ in range(2):
-            started = time.perf_counter()
+            start_time = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 break
             (array,) = batch
             rows = len(array)
-            seconds = time.perf_counter() - started
-        read = seconds / max(rows, 1)
-        groups = len(run.row_groups or ())
-        array = array.slice(0, _PACE_ROWS)
-        if array.type not in self._trained_types:
-            # The first call for a type loads or compiles kernels.
+            seconds = time.perf_counter() - start_time
+        seconds_to_read = seconds / max(rows, 1)
+        num_row_groups = len(run.row_groups or ())
+        array = array.slice(0, _TIMED_ROWS)
+        if array.type not in self._warm_types:
+            # The first call for a type loads or compiles kernels, so it is not timed.
             self._train(array.slice(0, 1))
-            self._trained_types.add(array.type)
-        started = time.perf_counter()
+            self._warm_types.add(array.type)
+        start_time = time.perf_counter()
         self._train(array)
-        trained = (time.perf_counter() - started) / max(len(array), 1)
-        return _Pace(read + trained, (run.num_rows or 0) / groups if groups else 0.0)
+        seconds_to_train = (time.perf_counter() - start_time) / max(len(array), 1)
+        row_group_rows = (run.num_rows or 0) / num_row_groups if num_row_groups else 0.0
+        return _Pace(seconds_to_read + seconds_to_train, row_group_rows)
 
     def _train(self, array: pa.Array) -> None:
         for _ in train_zones([array], self._parameters, len(array)):
             pass
 
     def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
-        parts = self._cut(values)
-        overlap = find_overlaps([_hashes(part) for part in parts])
+        values_by_zone = self._split_by_zone(values)
+        overlap = find_overlaps([_hash_values(zone) for zone in values_by_zone])
         positions = np.array([zone.position for zone in self.zones], dtype=np.int64)
         null_share = 1 - overlap.num_rows.sum() / max(len(values), 1)
         limit = round(self.num_rows * (1 - null_share))
         distinct = estimate_distinct(overlap, positions, self.num_zones, limit)
-        per_zone = float(overlap.num_distinct.mean()) if parts else 0.0
+        per_zone = float(overlap.num_distinct.mean()) if values_by_zone else 0.0
         sizes = _filter_sizes(overlap, self._parameters)
-        fpp = _false_positives(overlap, sizes)
-        holding = estimate_zones_with_key(
+        fpp = _mean_fpp(overlap, sizes)
+        zones_with_key = estimate_zones_with_key(
             overlap.shared_rows / np.maximum(overlap.num_rows, 1)[:, None],
             overlap.num_rows,
             positions,
             self.num_zones,
         )
-        by_range = _range_shares(parts)
-        with_ranges = (
+        range_shares = _range_shares(values_by_zone)
+        zones_in_range = (
             None
-            if by_range is None
-            else estimate_zones_with_key(by_range, overlap.num_rows, positions, self.num_zones)
+            if range_shares is None
+            else estimate_zones_with_key(range_shares, overlap.num_rows, positions, self.num_zones)
         )
         exact = replace(self._parameters, sizing="exact")
         advice = Advice(
@@ -345,19 +363,19 @@ class _Sample:
             index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact)),
             index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES),
             build_seconds=pace.seconds * self.num_rows / num_cores(),
-            zones_with_index=holding + fpp * (self.num_zones - holding),
-            zones_with_key_ranges=with_ranges,
+            zones_with_index=zones_with_key + fpp * (self.num_zones - zones_with_key),
+            zones_with_key_ranges=zones_in_range,
             zones_per_value=per_zone * self.num_zones / max(distinct, 1),
             zones_if_absent=fpp * self.num_zones,
         )
         row_group_zones = pace.row_group_rows / self._parameters.number_of_items
-        no_ranges = "" if self._parquet else "the files keep no key ranges"
-        if self._parquet and column.type == pa.uuid():
-            # It has no comparison of them either.
-            no_ranges = "pyarrow passes over no row group by those of UUIDs"
+        no_ranges = "" if self._is_parquet else "the files keep no key ranges"
+        if self._is_parquet and column.type == pa.uuid():
+            # pyarrow cannot compare UUIDs.
+            no_ranges = "pyarrow skips no row group by those of UUIDs"
         return with_verdict(advice, no_ranges, row_group_zones, _is_measure(column.type))
 
-    def _cut(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    def _split_by_zone(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         sizes = [zone.stop - zone.start for zone in self.zones]
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
@@ -368,81 +386,86 @@ class _Sample:
         return round(self.num_zones * (float(np.mean(filter_sizes)) + _ROW_BYTES))
 
 
-def _false_positives(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
+def _mean_fpp(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
     pairs = zip(overlap.num_distinct, filter_sizes, strict=True)
     probabilities = [false_positive_probability(int(count), size) for count, size in pairs]
     return float(np.mean(probabilities)) if probabilities else 0.0
 
 
 def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters) -> list[int]:
-    """Bytes of the filter of each zone looked at, folded as a build folds it."""
-    whole, most = parameters.filter_bytes, parameters.probability
-    return [expected_folded_size(int(count), whole, most) for count in overlap.num_distinct]
+    """Return the bytes of the filter of each sampled zone, folded as a build folds it."""
+    unfolded, probability = parameters.filter_bytes, parameters.probability
+    return [expected_folded_size(int(ndv), unfolded, probability) for ndv in overlap.num_distinct]
 
 
-def _is_measure(kind: pa.DataType) -> bool:
-    """Whether values of a type are measured or computed: no key has a fraction."""
-    name = family(kind)
-    return name in ("float", "duration") or (name == "decimal" and hashed_type(kind).scale > 0)
+def _is_measure(type_: pa.DataType) -> bool:
+    """Return whether values of a type are measured or computed: keys rarely have a fraction."""
+    name = family(type_)
+    return name in ("float", "duration") or (name == "decimal" and hashed_type(type_).scale > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """Seconds a row takes to be read and trained on one core, and rows of a row group."""
+    """The seconds to read and train a row on one core, and the rows of a row group."""
 
     seconds: float
     row_group_rows: float
 
 
 def _mean_pace(paces: Iterable[_Pace | str]) -> _Pace:
-    known = [pace for pace in paces if isinstance(pace, _Pace)]
-    count = max(len(known), 1)
+    measured_paces = [pace for pace in paces if isinstance(pace, _Pace)]
+    count = max(len(measured_paces), 1)
     return _Pace(
-        sum(pace.seconds for pace in known) / count,
-        sum(pace.row_group_rows for pace in known) / count,
+        sum(pace.seconds for pace in measured_paces) / count,
+        sum(pace.row_group_rows for pace in measured_paces) / count,
     )
 
 
-def _hashes(values: pa.ChunkedArray) -> np.ndarray:
+def _hash_values(values: pa.ChunkedArray) -> np.ndarray:
     hashes = [hash_array(chunk).of_valid_rows() for chunk in values.chunks]
     return np.concatenate(hashes) if hashes else np.empty(0, dtype=np.uint64)
 
 
-def _range_shares(parts: list[pa.ChunkedArray]) -> np.ndarray | None:
-    """Share of one zone's keys within the bounds of the other, shape (s, s); None without order."""
-    if not parts:
+def _range_shares(values_by_zone: list[pa.ChunkedArray]) -> np.ndarray | None:
+    """Return the share of the keys of each zone that lie in the key range of each zone.
+
+    The shape is (zones, zones). The result is None if pyarrow cannot compare the type.
+    """
+    if not values_by_zone:
         return None
+    num_zones = len(values_by_zone)
     try:
-        parts = [_comparable(part) for part in parts]
-        bounds = [pc.call_function("min_max", [part]) for part in parts]
-        keys = [_some(part.drop_null()) for part in parts]
-        owner = np.repeat(np.arange(len(parts)), [len(each) for each in keys])
-        drawn = pa.chunked_array([chunk for each in keys for chunk in each.chunks], parts[0].type)
-        shares = np.zeros((len(parts), len(parts)))
-        for other, bound in enumerate(bounds):
-            above = pc.call_function("greater_equal", [drawn, bound["min"]])
-            below = pc.call_function("less_equal", [drawn, bound["max"]])
-            inside = pc.call_function("and", [above, below])
-            shares[:, other] = np.bincount(owner, inside.fill_null(False), len(parts))
+        values_by_zone = [_as_key_range_type(values) for values in values_by_zone]
+        ranges = [pc.call_function("min_max", [values]) for values in values_by_zone]
+        keys_by_zone = [_spread_sample(values.drop_null()) for values in values_by_zone]
+        zone_of_key = np.repeat(np.arange(num_zones), [len(keys) for keys in keys_by_zone])
+        chunks = [chunk for keys in keys_by_zone for chunk in keys.chunks]
+        all_keys = pa.chunked_array(chunks, values_by_zone[0].type)
+        shares = np.zeros((num_zones, num_zones))
+        for zone, key_range in enumerate(ranges):
+            is_above = pc.call_function("greater_equal", [all_keys, key_range["min"]])
+            is_below = pc.call_function("less_equal", [all_keys, key_range["max"]])
+            is_inside = pc.call_function("and", [is_above, is_below]).fill_null(False)
+            shares[:, zone] = np.bincount(zone_of_key, is_inside, num_zones)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return None
-    return shares / np.maximum([len(each) for each in keys], 1)[:, None]
+    return shares / np.maximum([len(keys) for keys in keys_by_zone], 1)[:, None]
 
 
-def _some(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Keys from all over a zone."""
-    if len(values) <= _KEYS:
+def _spread_sample(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return some values of a zone, at equal distances."""
+    if len(values) <= _KEYS_PER_ZONE:
         return values
-    return values.take(np.linspace(0, len(values) - 1, _KEYS).round().astype(np.int64))
+    return values.take(np.linspace(0, len(values) - 1, _KEYS_PER_ZONE).round().astype(np.int64))
 
 
-def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values as a type of the same order that pyarrow compares."""
+def _as_key_range_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values in the type of key ranges, which has the same order and can be compared."""
     while isinstance(values.type, pa.BaseExtensionType):
         chunks = [chunk.storage for chunk in values.chunks]
         values = pa.chunked_array(chunks, values.type.storage_type)
-    values, wanted = values.cast(hashed_type(values.type)), key_range_type(values.type)
-    if pa.types.is_decimal128(wanted):
-        # Of full precision: a value may have more digits than its type says.
-        wanted = pa.decimal128(38, wanted.scale)
-    return values.cast(wanted)
+    values, range_type = values.cast(hashed_type(values.type)), key_range_type(values.type)
+    if pa.types.is_decimal128(range_type):
+        # Use the full precision, because a value may have more digits than its type allows.
+        range_type = pa.decimal128(38, range_type.scale)
+    return values.cast(range_type)

@@ -1,4 +1,4 @@
-"""Whether a column is worth an index: what was estimated of it, and the verdict."""
+"""The advice on a column: estimated figures, and the verdict whether an index is worth it."""
 
 from __future__ import annotations
 
@@ -19,51 +19,57 @@ ONLY_NULLS = "nothing but nulls"
 FROM_PATHS = "read from paths"
 NOT_INDEXABLE = "not indexable"
 
-# Above this share of zones kept a lookup gains little over a scan, be its key drawn from the rows,
-# where frequent values weigh most, or from the values, as likely one as another.
-_MOST = 0.7
-# From here on the former reads much, and what is said is said of rare values.
-_SKEWED = 0.5
-# Key ranges do as well as an index where they leave so many times the zones, or so many more.
-_AS_GOOD = 1.5
-_FEW_MORE = 2
+# A lookup that reads a larger share of the zones gains little over a scan. This is compared with
+# the mean for two kinds of keys: of random rows, which are mostly frequent values, and of random
+# distinct values.
+_MAX_USEFUL_SHARE = 0.7
+# If keys of random rows are in a larger share of the zones, an index helps at most for rare values.
+_MAX_EVEN_SHARE = 0.5
+# Key ranges are as good as an index if they leave at most this factor of its zones, or at most this
+# many more.
+_MAX_RANGE_FACTOR = 1.5
+_MAX_MORE_ZONES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Advice(Displayed):
-    """What an index on one column would cost and save, by estimate.
+    """The estimated costs and savings of an index on one column.
 
     Attributes
     ----------
     column, type : str
     verdict : str
         "index", "key ranges suffice", "too few distinct values", "a measure" (numbers with
-        fractions and durations, which nobody looks up by equality), "too few rows", "nothing
-        but nulls", "read from paths", or "not indexable: " and why.
+        fractions and durations, which are rarely looked up by equality), "too few rows", "nothing
+        but nulls", "read from paths", or "not indexable: " with the reason.
     why : str
-        The verdict's reason, a sentence.
+        The reason of the verdict, a sentence.
     num_rows, num_zones : int
-        Of the dataset.
+        Rows and zones of the dataset.
     null_share : float or None
-        None here and below for a column that cannot be indexed.
+        The share of rows that are null. This and all further figures are None for a column that
+        cannot be indexed.
     distinct : int or None
-        Distinct values of the dataset.
+        The number of distinct values in the dataset.
     distinct_per_zone : float or None
+        The mean number of distinct values in a zone.
     index_bytes, index_bytes_exact, index_bytes_unfolded : int or None
-        Of the filters as they are by default, with ``sizing="exact"``, and with ``fold=False``.
+        The size of the filters by default, with ``sizing="exact"``, and with ``fold=False``.
     build_seconds : float or None
-        To read, hash and insert it on the cores of this process; writing comes on top.
+        The time to read, hash and insert all rows on the cores of this process, without the time
+        to write the index.
     zones_with_index : float or None
-        Zones a lookup reads of a key that is there, the key of a row drawn at random: the
-        zones that hold it, and false positives.
+        The zones that a lookup reads for the key of a random row: zones that hold the key, and
+        false positives.
     zones_with_key_ranges : float or None
-        The same where only each zone's minimum and maximum are known; None where the type has
-        none. Without either it is `num_zones`.
+        The zones that the same lookup reads if only the minimum and maximum of each zone are
+        known. None if the type has no key ranges. Without index and key ranges, a lookup reads
+        all `num_zones`.
     zones_per_value : float or None
-        Zones that hold a value, each distinct value counted once: less than
-        `zones_with_index` where a few values are everywhere and most are rare.
+        The mean number of zones that hold a value, over all distinct values. It is less than
+        `zones_with_index` if a few values are frequent and most are rare.
     zones_if_absent : float or None
-        Zones a lookup reads of a key that is nowhere: false positives.
+        The zones that a lookup reads for a key that no row has: false positives.
     """
 
     column: str
@@ -89,7 +95,7 @@ class Advice(Displayed):
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the verdict is to index the column."""
+        """True if the verdict is to index the column."""
         return self.verdict == INDEX
 
 
@@ -101,14 +107,15 @@ class Advices(Displayed, Sequence[Advice]):
     ----------
     advices : tuple of Advice
     num_rows, num_zones : int
-        Of the dataset.
+        Rows and zones of the dataset.
     number_of_items : int
-        Rows a zone.
+        Rows of a zone.
     sampled_zones : int
-        Zones looked at; figures are exact where that is all of them.
+        Zones in the sample. The figures are exact if these are all zones.
     read_bytes : int
-        Bytes of data files read for it.
+        Bytes of data files that were read.
     seconds : float
+        The duration of the call.
 
     Examples
     --------
@@ -132,33 +139,35 @@ class Advices(Displayed, Sequence[Advice]):
 
     def __getitem__(self, key: int | str | slice) -> Advice | tuple[Advice, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if isinstance(key, str):
-            for each in self.advices:
-                if each.column == key:
-                    return each
-            known = arguments.suggest_names(
-                key, [each.column for each in self.advices], "there is:"
-            )
+            for advice in self.advices:
+                if advice.column == key:
+                    return advice
+            columns = [advice.column for advice in self.advices]
+            suggestion = arguments.suggest_names(key, columns, "there is:")
             raise ColumnNotFound(
-                f"there is no advice on column {arguments.short_repr(key)}; {known}"
+                f"there is no advice on column {arguments.short_repr(key)}; {suggestion}"
             )
         return self.advices[key]
 
     @property
     def worth_it(self) -> list[str]:
-        """Names of the columns worth an index, as `create_scalar_index` takes them."""
-        return [each.column for each in self.advices if each.is_worth_it]
+        """The names of the columns that are worth an index, for `create_scalar_index`."""
+        return [advice.column for advice in self.advices if advice.is_worth_it]
 
     def __str__(self) -> str:
-        # All of them are wider than a terminal.
-        brief = [[row[at] for at in _BRIEF] for row in (_HEADERS, *map(_cells, self.advices))]
-        lines = [self._title(), table_text(list(map(str, brief[0])), brief[1:])]
+        # A table with all columns is wider than a terminal.
+        headers, *rows = [
+            [row[position] for position in _TERMINAL_COLUMNS]
+            for row in (_HEADERS, *map(_cells, self.advices))
+        ]
+        lines = [self._title(), table_text(list(map(str, headers)), rows)]
         return "\n".join([*lines, *map(str, self.advices)])
 
     def __repr__(self) -> str:
         return f"<Advices: index {', '.join(self.worth_it) or 'no column'}; {self._title()}>"
 
     def _repr_html_(self) -> str:
-        table = table_html(_HEADERS, [_cells(each) for each in self.advices])
+        table = table_html(_HEADERS, list(map(_cells, self.advices)))
         return styled_html(title_html(self._title()), table, list_html(map(str, self.advices)))
 
     def _title(self) -> str:
@@ -174,32 +183,32 @@ _HEADERS = [
     *("zones read", "of a value", "by key ranges"),
 ]
 
-_BRIEF = [_HEADERS.index(name) for name in ("column", "type", "distinct", "size")]
-_BRIEF += [_HEADERS.index(name) for name in ("zones read", "verdict")]
+_TERMINAL_COLUMNS = [
+    _HEADERS.index(name) for name in ("column", "type", "distinct", "size", "zones read", "verdict")
+]
 
 
-def _cells(each: Advice) -> list[object]:
-    if each.distinct is None:
-        verdict = each.verdict.partition(":")[0]
-        return [each.column, verdict, each.type, *["-"] * (len(_HEADERS) - 3)]
+def _cells(advice: Advice) -> list[object]:
+    if advice.distinct is None:
+        verdict = advice.verdict.partition(":")[0]
+        return [advice.column, verdict, advice.type, *["-"] * (len(_HEADERS) - 3)]
     return [
-        each.column,
-        each.verdict,
-        each.type,
-        f"{each.null_share or 0:.0%}",
-        f"{_rounded(each.distinct):,}",
-        bytes_text(each.index_bytes or 0),
-        bytes_text(each.index_bytes_exact or 0),
-        bytes_text(each.index_bytes_unfolded or 0),
-        f"{each.build_seconds or 0:.1f} s",
-        _zones_text(each.zones_with_index),
-        _zones_text(each.zones_per_value),
-        _zones_text(each.zones_with_key_ranges),
+        advice.column,
+        advice.verdict,
+        advice.type,
+        f"{advice.null_share or 0:.0%}",
+        f"{_round_to_three_digits(advice.distinct):,}",
+        bytes_text(advice.index_bytes or 0),
+        bytes_text(advice.index_bytes_exact or 0),
+        bytes_text(advice.index_bytes_unfolded or 0),
+        f"{advice.build_seconds or 0:.1f} s",
+        _zones_text(advice.zones_with_index),
+        _zones_text(advice.zones_per_value),
+        _zones_text(advice.zones_with_key_ranges),
     ]
 
 
-def _rounded(count: int) -> int:
-    """Three figures: an estimate has no more."""
+def _round_to_three_digits(count: int) -> int:
     return count if count < 1000 else round(count, 3 - len(str(count)))
 
 
@@ -212,46 +221,52 @@ def _zones_text(zones: float | None) -> str:
 def with_verdict(
     advice: Advice, no_ranges: str, row_group_zones: float, is_measure: bool = False
 ) -> Advice:
-    """The advice with a verdict on its figures; why the files' own minima and maxima are of no use,
-    if so, and how many zones a row group has."""
-    verdict, why = _verdict(advice, no_ranges, row_group_zones)
+    """Return the advice with a verdict on its figures.
+
+    ``no_ranges`` is the reason why the minima and maxima in the files are not used, or "".
+    ``row_group_zones`` is the number of zones in a row group.
+    """
+    verdict, reason = _verdict(advice, no_ranges, row_group_zones)
     if verdict == INDEX and is_measure:
         verdict = MEASURE
-        why = f"values of {advice.type} are measured, not looked up; were they, {why}"
-    return replace(advice, verdict=verdict, why=why)
+        reason = f"values of {advice.type} are measured, not looked up; if they were, {reason}"
+    return replace(advice, verdict=verdict, why=reason)
 
 
 def _verdict(figures: Advice, no_ranges: str, row_group_zones: float) -> tuple[str, str]:
-    zones = figures.num_zones
-    if zones < 2:
-        are = "is one zone" if zones == 1 else "are no rows"
-        return FEW_ROWS, f"there {are}: there is nothing to skip"
+    num_zones = figures.num_zones
+    if num_zones < 2:
+        size = "is one zone" if num_zones == 1 else "are no rows"
+        return FEW_ROWS, f"there {size}, so there is nothing to skip"
     if figures.null_share == 1:
-        return ONLY_NULLS, "no row looked at has a value: there is no key to look up"
-    read, every = figures.zones_with_index or 0, f"{zones:,} zones"
+        return ONLY_NULLS, "no sampled row has a value, so there is no key to look up"
+    zones_read, all_zones = figures.zones_with_index or 0, f"{num_zones:,} zones"
     per_value, distinct = figures.zones_per_value or 0, figures.distinct or 0
-    if read > _SKEWED * zones:
-        if (read + per_value) / 2 < _MOST * zones:
+    if zones_read > _MAX_EVEN_SHARE * num_zones:
+        if (zones_read + per_value) / 2 < _MAX_USEFUL_SHARE * num_zones:
             return INDEX, (
-                f"for rare values: a value is in {_zones_text(per_value)} of {every} on average, "
-                f"that of a row drawn at random in {_zones_text(read)}"
+                f"for rare values: a value is in {_zones_text(per_value)} of {all_zones} on "
+                f"average, the value of a random row in {_zones_text(zones_read)}"
             )
-        values = f"{_rounded(distinct):,} distinct value{'s' if distinct != 1 else ''}"
-        return FEW_VALUES, f"{values}; that of a row is in {_zones_text(read)} of {every}"
-    ranges = figures.zones_with_key_ranges
-    finding = f"a lookup reads {_zones_text(read)} of {every}"
-    if ranges is None:
+        noun = "value" if distinct == 1 else "values"
+        return FEW_VALUES, (
+            f"{_round_to_three_digits(distinct):,} distinct {noun}; the value of a random row is "
+            f"in {_zones_text(zones_read)} of {all_zones}"
+        )
+    zones_with_ranges = figures.zones_with_key_ranges
+    finding = f"a lookup reads {_zones_text(zones_read)} of {all_zones}"
+    if zones_with_ranges is None:
         return INDEX, f"{finding}; the type has no key ranges"
-    left = f"key ranges alone leave {_zones_text(ranges)}"
-    if ranges > max(_AS_GOOD * read, read + _FEW_MORE):
-        return INDEX, f"{finding}; {left}"
+    comparison = f"key ranges alone leave {_zones_text(zones_with_ranges)}"
+    if zones_with_ranges > max(_MAX_RANGE_FACTOR * zones_read, zones_read + _MAX_MORE_ZONES):
+        return INDEX, f"{finding}; {comparison}"
     if no_ranges:
-        return INDEX, f"{finding}; {left}, but {no_ranges}"
-    how = "sorted" if ranges < 3 else "clustered"
-    kept = f"{how}: {left} of {every}, and Parquet keeps them"
-    if row_group_zones < 2 * ranges:
-        return KEY_RANGES, kept
+        return INDEX, f"{finding}; {comparison}, but {no_ranges}"
+    order = "sorted" if zones_with_ranges < 3 else "clustered"
+    reason = f"{order}: {comparison} of {all_zones}, and Parquet keeps them"
+    if row_group_zones < 2 * zones_with_ranges:
+        return KEY_RANGES, reason
     return KEY_RANGES, (
-        f"{kept}; readers that skip row groups alone read about {_zones_text(row_group_zones)}, "
+        f"{reason}; readers that skip only row groups read about {_zones_text(row_group_zones)}, "
         "so keep row groups small"
     )

@@ -1,8 +1,8 @@
-"""What a few zones say of a column: distinct values, and zones that hold a key.
+"""Estimate from sampled zones how many distinct values a column has, and which zones share them.
 
-Zones are drawn in groups, the first of each spread over the dataset, the others at growing
-distances from it. Near pairs tell sorted and clustered columns, whose keys fill neighbouring
-zones, from those whose keys lie anywhere, which far pairs tell.
+The sample is made of groups of zones. The first zones of the groups are spread over the dataset,
+and the other zones of a group lie at growing distances from its first. In a sorted or clustered
+column, only near zones share keys. In an unsorted one, far zones share as many.
 """
 
 from __future__ import annotations
@@ -12,51 +12,53 @@ from dataclasses import dataclass
 import numpy as np
 
 _GROUPS = 10
-# Distances in a group grow by this factor from the second on: 0, 1, 3, 12, 48.
-_GROWTH = 4
-# Up to so many zones for a run of one key, zones are taken for drawn independently.
-_SCATTERED = 1.05
+# The distances in a group grow by this factor from the third zone on: 0, 1, 3, 12, 48.
+_DISTANCE_FACTOR = 4
+# If a key fills no more neighbouring zones than this on average, zones count as independent.
+_MAX_INDEPENDENT_RUN = 1.05
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
-def draw_zones(num_zones: int, wanted: int, seed: int = 0) -> np.ndarray:
-    if num_zones <= wanted:
+def draw_zones(num_zones: int, max_zones: int, seed: int = 0) -> np.ndarray:
+    """Return the numbers of at most ``max_zones`` sampled zones, int64, ascending."""
+    if num_zones <= max_zones:
         return np.arange(num_zones, dtype=np.int64)
-    groups = max(1, min(_GROUPS, wanted // 2))
-    stride = num_zones / groups
-    offsets = _offsets(stride, max(2, wanted // groups))
-    # A zone anywhere in its stretch, so that no period of the data is met again and again.
+    num_groups = max(1, min(_GROUPS, max_zones // 2))
+    stride = num_zones / num_groups
+    offsets = _offsets_in_group(stride, max(2, max_zones // num_groups))
+    # Start each group at a random place, because data may repeat with the period of the stride.
     room = max(0.0, stride - offsets[-1] - 1)
-    jitter = np.random.default_rng(seed).random(groups) * room
-    first = (np.arange(groups) * stride + jitter).astype(np.int64)
-    drawn = np.unique(first[:, None] + offsets)
-    return drawn[drawn < num_zones]
+    jitter = np.random.default_rng(seed).random(num_groups) * room
+    first_zones = (np.arange(num_groups) * stride + jitter).astype(np.int64)
+    zones = np.unique(first_zones[:, None] + offsets)
+    return zones[zones < num_zones]
 
 
-def _offsets(stride: float, count: int) -> np.ndarray:
-    """Distances of a group's zones from its first, all within its stretch."""
-    offsets, next_one = [0, 1], 3
-    while len(offsets) < count and next_one < stride / 2:
-        offsets.append(next_one)
-        next_one *= _GROWTH
-    # What is left goes where a stretch is too short for more distances: to far zones.
-    left = count - len(offsets)
-    if left:
-        offsets += np.linspace(offsets[-1], stride - 1, left + 1)[1:].astype(int).tolist()
+def _offsets_in_group(stride: float, count: int) -> np.ndarray:
+    """Return the distances of the zones of a group from its first, all less than the stride."""
+    offsets, next_offset = [0, 1], 3
+    while len(offsets) < count and next_offset < stride / 2:
+        offsets.append(next_offset)
+        next_offset *= _DISTANCE_FACTOR
+    # If the stride is too short for more growing distances, spread the other zones over its end.
+    num_missing = count - len(offsets)
+    if num_missing:
+        offsets += np.linspace(offsets[-1], stride - 1, num_missing + 1)[1:].astype(int).tolist()
     return np.unique(np.array(offsets, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class Overlaps:
-    """The distinct values of sampled zones, and which zones share them."""
+    """The distinct values of s sampled zones, and which zones share them."""
 
-    # Rows of each zone that are not null, and its distinct values; shape (s,).
+    # The number of rows of each zone that are not null, and of its distinct values, shape (s,).
     num_rows: np.ndarray
     num_distinct: np.ndarray
-    # Rows, and values, of the one zone whose value the other holds too; shape (s, s).
+    # Element [i, j] is the number of rows, or of distinct values, of zone i whose value zone j
+    # holds too. The shape is (s, s).
     shared_rows: np.ndarray
     shared_values: np.ndarray
-    # Each distinct value of each zone: its number, and its zone's.
+    # One element for each distinct value of each zone: the number of the value, and of the zone.
     key_numbers: np.ndarray
     key_zones: np.ndarray
 
@@ -64,127 +66,145 @@ class Overlaps:
     def num_keys(self) -> int:
         return int(self.key_numbers.max()) + 1 if self.key_numbers.size else 0
 
-    def zone_counts(self, among: np.ndarray) -> np.ndarray:
-        """How many of some zones hold each value they hold, shape (values,)."""
-        counts = np.bincount(self.key_numbers[np.isin(self.key_zones, among)])
+    def zone_counts(self, zones: np.ndarray) -> np.ndarray:
+        """Return for each value in some zones how many of them hold it, shape (values,)."""
+        counts = np.bincount(self.key_numbers[np.isin(self.key_zones, zones)])
         return counts[counts > 0]
 
 
 def find_overlaps(hashes: list[np.ndarray]) -> Overlaps:
-    uniques = [np.unique(each, return_counts=True) for each in hashes]
-    distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
-    zones = np.repeat(np.arange(len(uniques)), distinct)
-    every = np.concatenate([values for values, _ in uniques]) if uniques else _NO_HASHES
+    """Return the overlaps of zones, given the hashes of the rows of each."""
+    uniques = [np.unique(zone_hashes, return_counts=True) for zone_hashes in hashes]
+    num_distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
+    zones = np.repeat(np.arange(len(uniques)), num_distinct)
+    values = np.concatenate([values for values, _ in uniques]) if uniques else _NO_HASHES
     counts = np.concatenate([counts for _, counts in uniques]) if uniques else _NO_HASHES
-    # Stable: under one value the zones ascend.
-    order = np.argsort(every, kind="stable")
-    every, zones, counts = every[order], zones[order], counts[order]
-    keys = np.cumsum(np.diff(every, prepend=every[:1]) > 0)
-    sizes = np.array([each.size for each in hashes], dtype=np.int64)
-    return Overlaps(sizes, distinct, *_shared(keys, zones, counts, len(uniques)), keys, zones)
+    # A stable sort keeps the zones of one value ascending.
+    order = np.argsort(values, kind="stable")
+    values, zones, counts = values[order], zones[order], counts[order]
+    keys = np.cumsum(np.diff(values, prepend=values[:1]) > 0)
+    num_rows = np.array([zone_hashes.size for zone_hashes in hashes], dtype=np.int64)
+    shared_rows, shared_values = _count_shared(keys, zones, counts, len(uniques))
+    return Overlaps(num_rows, num_distinct, shared_rows, shared_values, keys, zones)
 
 
-def _shared(
+def _count_shared(
     keys: np.ndarray, zones: np.ndarray, counts: np.ndarray, num_zones: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and values of each zone that each zone holds, shape (s, s) both."""
-    cells = num_zones * num_zones
-    own = zones * (num_zones + 1)
-    rows = np.bincount(own, counts, cells)
-    values = np.bincount(own, minlength=cells).astype(np.float64)
-    # Pairs under one value, by how far they lie apart in the list. A product of matrices would
-    # be shorter, and its threads wait for each other on a busy machine.
+    """Return the rows and the values that each zone shares with each zone, shape (s, s) both."""
+    num_pairs = num_zones * num_zones
+    diagonal = zones * (num_zones + 1)
+    rows = np.bincount(diagonal, counts, num_pairs)
+    values = np.bincount(diagonal, minlength=num_pairs).astype(np.float64)
+    # Find the pairs of zones that share a value, by their distance in the sorted list. A product
+    # of matrices would be shorter, but its threads wait for each other on a busy machine.
     first = np.arange(keys.size)
     for lag in range(1, num_zones):
         first = first[: np.searchsorted(first, keys.size - lag)]
         first = first[keys[first] == keys[first + lag]]
         if not first.size:
             break
-        one, other = zones[first], zones[first + lag]
-        there, back = one * num_zones + other, other * num_zones + one
-        rows += np.bincount(there, counts[first], cells)
-        rows += np.bincount(back, counts[first + lag], cells)
-        both = np.bincount(there, minlength=cells)
-        values += both + both.reshape(num_zones, num_zones).T.ravel()
+        first_zone, second_zone = zones[first], zones[first + lag]
+        pair = first_zone * num_zones + second_zone
+        reverse_pair = second_zone * num_zones + first_zone
+        rows += np.bincount(pair, counts[first], num_pairs)
+        rows += np.bincount(reverse_pair, counts[first + lag], num_pairs)
+        shared = np.bincount(pair, minlength=num_pairs)
+        values += shared + shared.reshape(num_zones, num_zones).T.ravel()
     return rows.reshape(num_zones, num_zones), values.reshape(num_zones, num_zones)
 
 
 def estimate_zones_with_key(
     shares: np.ndarray, weights: np.ndarray, positions: np.ndarray, num_zones: int
 ) -> float:
-    """Zones that hold a key drawn from the dataset, its own included, on average.
+    """Return the mean number of zones that hold the key of a random row, its own zone included.
 
-    Exact when every zone was sampled; else interpolated between the distances of sampled pairs.
+    ``shares[i, j]`` is the share of the rows of zone i whose key zone j holds, and ``weights`` are
+    the rows of each zone. The result is exact if all zones are sampled. Otherwise, shares are
+    interpolated between the distances of the sampled pairs of zones.
     """
     total = weights.sum()
     if not total:
         return 0.0
     if positions.size == num_zones:
         return float(weights @ shares.sum(axis=1) / total)
-    at, share = _by_distance(shares, weights, positions)
+    sampled_distances, mean_shares = _mean_shares_by_distance(shares, weights, positions)
     distances = np.arange(1, num_zones)
-    pairs = 2 * (num_zones - distances) / num_zones
-    return float(min(num_zones, 1 + pairs @ np.interp(distances, at, share)))
+    # The mean number of zones at each distance from a zone.
+    num_zones_at = 2 * (num_zones - distances) / num_zones
+    estimate = 1 + num_zones_at @ np.interp(distances, sampled_distances, mean_shares)
+    return float(min(num_zones, estimate))
 
 
-def _by_distance(
+def _mean_shares_by_distance(
     shares: np.ndarray, weights: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    one, other = np.nonzero(~np.eye(positions.size, dtype=bool))
-    distances = np.abs(positions[one] - positions[other])
-    # Distances of one power of two count as one: few pairs are as far apart as each other.
+    """Return distances, ascending, and the mean share of the pairs of zones at each distance."""
+    first, second = np.nonzero(~np.eye(positions.size, dtype=bool))
+    distances = np.abs(positions[first] - positions[second])
+    # Few pairs have exactly the same distance, so distances are grouped by powers of two.
     bins = np.log2(distances).astype(int)
-    count = np.bincount(bins)
-    weight = np.bincount(bins, weights[one])
-    used = weight > 0
-    share = np.bincount(bins, weights[one] * shares[one, other])[used] / weight[used]
-    if not used.any():
+    num_pairs = np.bincount(bins)
+    bin_weights = np.bincount(bins, weights[first])
+    has_weight = bin_weights > 0
+    if not has_weight.any():
         return np.ones(1), np.zeros(1)
-    return (np.bincount(bins, distances)[used] / count[used]), share
+    totals = np.bincount(bins, weights[first] * shares[first, second])
+    mean_distances = np.bincount(bins, distances)[has_weight] / num_pairs[has_weight]
+    return mean_distances, totals[has_weight] / bin_weights[has_weight]
 
 
 def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
-    """Distinct values of the dataset, by the lower bound of Chao and Lin (2012), "Nonparametric
-    lower bounds for species richness [...] under sampling without replacement", Biometrics 68.
+    """Return an estimate of the distinct values of the dataset, at most ``limit``.
 
-    Of ``t`` zones, a share ``q`` of all, ``Q1`` values are met in one and ``Q2`` in two; unseen are
+    This is the lower bound of Chao and Lin (2012), "Nonparametric lower bounds for species richness
+    [...] under sampling without replacement", Biometrics 68. If ``t`` zones are sampled, a share
+    ``q`` of all, and ``Q1`` values are found in one of them and ``Q2`` in two, then the number of
+    values that are in no sampled zone is
 
         Q1**2 / (2 * Q2 * t / (t - 1) + Q1 * q / (1 - q))
 
-    It falls short where most values are rare and a few are everywhere. Where a value fills
-    neighbouring zones, only zones far apart are compared, and the result is divided by its run.
+    The estimate is too low if most values are rare and a few are frequent. If values fill runs of
+    neighbouring zones, only zones far apart are compared, and the result is divided by the length
+    of a run.
     """
-    seen = overlap.num_keys
-    if positions.size in (0, num_zones) or not seen:
-        return seen
-    starts = np.flatnonzero(np.diff(positions, prepend=-(1 << 62)) > _span(positions))
-    run = _run_length(overlap, positions, num_zones)
-    among = np.arange(positions.size) if run < _SCATTERED or starts.size < 2 else starts
-    per_value = overlap.zone_counts(among)
-    once, twice = int((per_value == 1).sum()), int((per_value == 2).sum())
-    share = among.size / num_zones
-    below = 2 * twice * among.size / (among.size - 1) + once * share / (1 - share)
-    estimate = (per_value.size + (once**2 / below if below else 0)) / run
-    return round(min(max(estimate, seen), limit))
+    num_sampled_values = overlap.num_keys
+    if positions.size in (0, num_zones) or not num_sampled_values:
+        return num_sampled_values
+    gaps = np.diff(positions, prepend=-(1 << 62))
+    group_starts = np.flatnonzero(gaps > _max_gap_in_group(positions))
+    run_length = _run_length(overlap, positions, num_zones)
+    is_independent = run_length < _MAX_INDEPENDENT_RUN or group_starts.size < 2
+    zones = np.arange(positions.size) if is_independent else group_starts
+    zones_per_value = overlap.zone_counts(zones)
+    in_one, in_two = int((zones_per_value == 1).sum()), int((zones_per_value == 2).sum())
+    share = zones.size / num_zones
+    denominator = 2 * in_two * zones.size / (zones.size - 1) + in_one * share / (1 - share)
+    num_unseen = in_one**2 / denominator if denominator else 0
+    estimate = (zones_per_value.size + num_unseen) / run_length
+    return round(min(max(estimate, num_sampled_values), limit))
 
 
-def _span(positions: np.ndarray) -> int:
-    """The widest gap that still counts as within a group."""
+def _max_gap_in_group(positions: np.ndarray) -> int:
+    """Return the widest gap between zones that still belong to one group."""
     return max(1, int(positions[-1] - positions[0]) // (4 * _GROUPS))
 
 
 def _run_length(overlap: Overlaps, positions: np.ndarray, num_zones: int) -> float:
-    """Neighbouring zones that hold a value beyond what chance would have hold it."""
+    """Return the mean number of neighbouring zones that hold a value for more than chance."""
     shares = overlap.shared_values / np.maximum(overlap.num_distinct, 1)[:, None]
-    at, share = _by_distance(shares, overlap.num_distinct, positions)
-    span = 2 * _span(positions)
-    near = at <= span
-    far = float(share[~near].min()) if (~near).any() else 0.0
-    if far > 0.9 or not near.any():
+    sampled_distances, mean_shares = _mean_shares_by_distance(
+        shares, overlap.num_distinct, positions
+    )
+    max_distance = 2 * _max_gap_in_group(positions)
+    is_near = sampled_distances <= max_distance
+    far_share = float(mean_shares[~is_near].min()) if (~is_near).any() else 0.0
+    if far_share > 0.9 or not is_near.any():
         return 1.0
-    distances = np.arange(1, span + 1)
-    excess = np.maximum(np.interp(distances, at, share) - far, 0) / (1 - far)
+    distances = np.arange(1, max_distance + 1)
+    near_shares = np.interp(distances, sampled_distances, mean_shares)
+    excess = np.maximum(near_shares - far_share, 0) / (1 - far_share)
     # Small excesses over many distances are noise.
-    if share[near].max() - far < 0.02:
+    if mean_shares[is_near].max() - far_share < 0.02:
         return 1.0
     return float(min(1 + 2 * excess.sum(), num_zones))

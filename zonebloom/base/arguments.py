@@ -1,5 +1,8 @@
-"""What callers give, checked where they give it: a value of another kind is refused by name, so no
-function further down has to expect a value of any type."""
+"""Check the arguments of public functions, so that internal functions can rely on their types.
+
+Each ``require_`` function returns the value in its normal form, or raises `InvalidArgument` with
+the name of the parameter.
+"""
 
 from __future__ import annotations
 
@@ -15,53 +18,56 @@ from zonebloom.errors import InvalidArgument
 
 Instance = TypeVar("Instance")
 
-# A table may have thousands of columns.
-_SHOWN_NAMES = 20
+# A table may have thousands of columns, so messages list only the first ones.
+_MAX_LISTED_NAMES = 20
 
-_SHOWN = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = 80
-# Of other types the repr may be of many lines.
-_SHOWN_TYPES = (str, bytes, int, float, list, tuple, dict, set, frozenset, type, type(None))
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
+# The repr of other types may have many lines, so messages give only their type.
+_REPR_TYPES = (str, bytes, int, float, list, tuple, dict, set, frozenset, type, type(None))
 
 
 def short_repr(value: object) -> str:
-    """A value as a message shows it: on one line, and short."""
-    if not isinstance(value, _SHOWN_TYPES):
+    """Return a value as error messages show it: on one line, at most 200 characters."""
+    if not isinstance(value, _REPR_TYPES):
         return f"of type {type(value).__name__}"
     try:
-        text = " ".join(_SHOWN.repr(value).split())
+        text = " ".join(_REPR.repr(value).split())
     except ValueError:
-        # Python writes no integer of more than 4300 digits.
+        # Python refuses to write an integer of more than 4300 digits.
         return f"a {type(value).__name__} too long to be shown"
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def suggest_names(name: str, known: Iterable[str], introduction: str) -> str:
-    """List the names there are, after those that a mistyped name may mean.
+    """Return advice on an unknown name: the known names, after those that are similar to it.
 
-    >>> choices("Iid", ["id", "day"], "the dataset has")
+    >>> suggest_names("Iid", ["id", "day"], "the dataset has")
     'did you mean id? the dataset has id, day'
-    >>> choices("price", ["id", "day"], "the dataset has"), choices("id", [], "there is:")
-    ('the dataset has id, day', 'there is: none')
+    >>> suggest_names("price", ["id", "day"], "the dataset has")
+    'the dataset has id, day'
+    >>> suggest_names("id", [], "there is:")
+    'there is: none'
     """
     import difflib
 
     names = list(known)
-    # Names that differ in case alone are the closest.
-    by_lower = {known_name.lower(): known_name for known_name in names}
-    close = [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, 3)]
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    more = ", ..." if len(names) > _SHOWN_NAMES else ""
-    return f"{hint}{introduction} {', '.join(names[:_SHOWN_NAMES]) or 'none'}{more}"
+    # Compare in lower case, so that names that differ only in case are the most similar ones.
+    by_lower_case = {known_name.lower(): known_name for known_name in names}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, 3)
+    similar_names = [by_lower_case[match] for match in matches]
+    hint = f"did you mean {' or '.join(similar_names)}? " if similar_names else ""
+    more = ", ..." if len(names) > _MAX_LISTED_NAMES else ""
+    return f"{hint}{introduction} {', '.join(names[:_MAX_LISTED_NAMES]) or 'none'}{more}"
 
 
 def invalid_value(value: object, parameter: str, advice: str) -> InvalidArgument:
-    """What is raised of a value of another kind, and what to give instead."""
+    """Return the error for a parameter with a value that cannot be used."""
     return InvalidArgument(f"{parameter} is {short_repr(value)}; {advice}")
 
 
 def require_text(value: object, parameter: str) -> str:
-    """Text that can be written as UTF-8."""
+    """Return text that can be written as UTF-8."""
     if not isinstance(value, str):
         raise invalid_value(value, parameter, "give text")
     try:
@@ -77,27 +83,28 @@ def require_text(value: object, parameter: str) -> str:
 def require_path(value: object, parameter: str) -> str:
     if not isinstance(value, str | os.PathLike):
         raise invalid_value(value, parameter, "give a path")
-    given = require_text(os.fspath(value), parameter)
-    if not given or "\0" in given:
+    path = require_text(os.fspath(value), parameter)
+    if not path or "\0" in path:
         raise InvalidArgument(
-            f"{parameter} is {short_repr(given)}, which names no file; give a path"
+            f"{parameter} is {short_repr(path)}, which names no file; give a path"
         )
-    return given
+    return path
 
 
 def require_name_list(value: object, parameter: str, advice: str = "") -> list[str]:
-    """A list of texts; text alone would be taken for the list of its characters."""
+    """Return a list of names. ``advice`` is given for a single name without a list."""
+    # A string is an iterable too, namely of its characters.
     if isinstance(value, str | bytes):
         raise invalid_value(value, parameter, advice or f"give a list: [{short_repr(value)}]")
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
         raise invalid_value(value, parameter, "give a list of names")
-    return [require_text(each, f"an item of {parameter}") for each in value]
+    return [require_text(name, f"an item of {parameter}") for name in value]
 
 
 def require_integer(
     value: object, parameter: str, minimum: int = 0, maximum: int = 2**63 - 1
 ) -> int:
-    """A whole number from ``least``; of one beyond ``most``, that."""
+    """Return a whole number of at least ``minimum``. Larger ones than ``maximum`` become that."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
         raise invalid_value(value, parameter, f"give a whole number of at least {minimum}")
     return min(int(value), maximum)
@@ -130,11 +137,14 @@ def require_instance(value: object, kind: type[Instance], parameter: str) -> Ins
 def require_integers(
     values: Any, parameter: str, maximum: int = 2**63 - 1, *, minimum: int = 0
 ) -> np.ndarray:
-    """Whole numbers between bounds, as they lie if they are an array of them, shape (n,)."""
+    """Return an array of whole numbers, shape (n,). An array of integers is not copied.
+
+    Raise `InvalidArgument` if a number is below ``minimum`` or above ``maximum``.
+    """
     try:
         numbers = np.asarray(values)
     except (TypeError, ValueError, OverflowError, NotImplementedError):
-        # Rows of unequal length, or what only looks like an array.
+        # These are rows of unequal length, or an object that only looks like an array.
         numbers = np.asarray(None)
     if numbers.ndim == 1 and numbers.size == 0:
         return np.empty(0, dtype=np.int64)
@@ -147,7 +157,7 @@ def require_integers(
 
 
 def with_methods_of(*bases: type) -> Callable[[type[Instance]], type[Instance]]:
-    """Make a public class the owner of the methods of its internal bases.
+    """Return a decorator that makes a public class the owner of the methods of its internal bases.
 
     Python's TypeErrors then name the class that users know: `Dataset.lookup() missing ...`.
     """
@@ -156,7 +166,7 @@ def with_methods_of(*bases: type) -> Callable[[type[Instance]], type[Instance]]:
         for base in bases:
             for method in vars(base).values():
                 if isinstance(method, FunctionType):
-                    # Both are set, because pickle finds a function by the two.
+                    # Set both, because pickle finds a function by its module and its name.
                     method.__qualname__ = f"{cls.__name__}.{method.__name__}"
                     method.__module__ = cls.__module__
         return cls

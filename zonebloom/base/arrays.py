@@ -65,6 +65,7 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def is_view_type(type_: pa.DataType) -> bool:
+    """Return whether a type is string_view or binary_view, for which pyarrow has few kernels."""
     return pt.is_string_view(type_) or pt.is_binary_view(type_)
 
 

@@ -20,7 +20,7 @@ _MAX_STRIPS = 20
 # With more zones than this, the lines between them would merge into a grey area.
 _MAX_ZONE_LINES = 80
 # The number of columns of a strip. A narrower area is drawn one column wide, so that it is visible.
-_COLUMNS = 250
+_STRIP_COLUMNS = 250
 
 _LIGHT = "--zb-kept: #0072b2; --zb-whole: #d55e00"
 _DARK = "--zb-kept: #56b4e9; --zb-whole: #e69f00"
@@ -139,11 +139,12 @@ class Strip(NamedTuple):
 
 
 def bounds_up_to(stop: int) -> Bounds:
+    """Return the bounds of the one range from 0 to ``stop``, or of none if it is empty."""
     return (np.zeros(1), np.full(1, stop)) if stop else NO_BOUNDS
 
 
 def styled_html(*parts: str) -> str:
-    """Join pieces of HTML into one that includes its style."""
+    """Join pieces of HTML into one piece that includes its style sheet."""
     return f'<div class="zonebloom">{_STYLE}{"".join(parts)}</div>'
 
 
@@ -208,13 +209,13 @@ def _summary_strip(files: Sequence[Strip]) -> Strip:
 def _svg(strip: Strip, hatch: int = 20) -> str:
     """Draw a strip. Kept ranges are full blocks on a thin line, unindexed ones are hatched."""
     shapes = '<rect class="zb-rest" y="4" width="1000" height="4"/>'
-    hatched = list(_blocks(strip.unindexed, strip.length))
+    hatched = list(_drawn_blocks(strip.unindexed, strip.length))
     lines = [x for start, width in hatched for x in range(start, start + width, hatch)]
     cuts = range(strip.zone_rows, strip.length, strip.zone_rows) if strip.zone_rows else ()
     paths = {
         "zb-whole": [f"M{x} 0h{width}v12h-{width}z" for x, width in hatched],
         "zb-kept": [
-            f"M{x} 0h{width}v12h-{width}z" for x, width in _blocks(strip.kept, strip.length)
+            f"M{x} 0h{width}v12h-{width}z" for x, width in _drawn_blocks(strip.kept, strip.length)
         ],
         "zb-hatch": [f"M{x} 0v12" for x in lines],
         "zb-cut": [
@@ -230,21 +231,21 @@ def _svg(strip: Strip, hatch: int = 20) -> str:
     )
 
 
-def _blocks(ranges: Bounds, length: int) -> Iterable[tuple[int, int]]:
+def _drawn_blocks(ranges: Bounds, length: int) -> Iterable[tuple[int, int]]:
     """Yield the position and width of ranges in a strip. Ranges that touch become one block."""
-    scale = _COLUMNS / max(length, 1)
-    steps = np.zeros(_COLUMNS + 2, dtype=np.int64)
-    starts = np.clip(np.floor(ranges[0] * scale), 0, _COLUMNS - 1).astype(np.int64)
-    stops = np.clip(np.ceil(ranges[1] * scale), starts + 1, _COLUMNS).astype(np.int64)
+    scale = _STRIP_COLUMNS / max(length, 1)
+    steps = np.zeros(_STRIP_COLUMNS + 2, dtype=np.int64)
+    starts = np.clip(np.floor(ranges[0] * scale), 0, _STRIP_COLUMNS - 1).astype(np.int64)
+    stops = np.clip(np.ceil(ranges[1] * scale), starts + 1, _STRIP_COLUMNS).astype(np.int64)
     np.add.at(steps, starts + 1, 1)
     np.add.at(steps, stops + 1, -1)
     edges = np.flatnonzero(np.diff(np.cumsum(steps) > 0))
     for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        yield start * 1000 // _COLUMNS, (stop - start) * 1000 // _COLUMNS
+        yield start * 1000 // _STRIP_COLUMNS, (stop - start) * 1000 // _STRIP_COLUMNS
 
 
 _LEGEND = (
     Strip("key", "may hold rows", 1, bounds_up_to(1)),
     Strip("key", "skipped", 1),
-    Strip("key", "no index says anything of it", 1, unindexed=bounds_up_to(1)),
+    Strip("key", "not covered by an index", 1, unindexed=bounds_up_to(1)),
 )

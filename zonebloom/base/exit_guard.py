@@ -70,14 +70,14 @@ def _num_references() -> int:
     return sys.getrefcount(_mark)
 
 
-_num_unlent = _num_references()
+_num_idle_references = _num_references()
 
 
 @atexit.register
 def _wait_for_threads() -> None:
     _ending.set()
-    last_count, last_change = _num_unlent, 0.0
-    while (count := _num_references()) > _num_unlent:
+    last_count, last_change = _num_idle_references, 0.0
+    while (count := _num_references()) > _num_idle_references:
         now = time.monotonic()
         if count != last_count:
             last_count, last_change = count, now

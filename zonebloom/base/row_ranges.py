@@ -299,8 +299,8 @@ class RowRanges:
     def __repr__(self) -> str:
         if self.num_ranges <= 8:
             return f"RowRanges({list(self)})"
-        shown = ", ".join(map(str, itertools.islice(self, 6)))
-        return f"RowRanges([{shown}, ... {self.num_ranges - 6} more])"
+        first_ranges = ", ".join(map(str, itertools.islice(self, 6)))
+        return f"RowRanges([{first_ranges}, ... {self.num_ranges - 6} more])"
 
 
 def _offsets(values: Any, parameter: str) -> np.ndarray:

@@ -36,7 +36,7 @@ _ATTOSECONDS = {
 }
 # Python's own times are microseconds, so values that need no other unit get this one.
 _PREFERRED_UNITS = ("us", "ns", "ms", "s")
-_EPOCH = dt.datetime(1970, 1, 1)
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # Methods of pandas' scalars.
 _TO_NUMPY = ("to_datetime64", "to_timedelta64")
@@ -70,8 +70,7 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     except _ERRORS as error:
         raise InvalidArgument(
             f"{parameter} is {arguments.short_repr(values)}, of which pyarrow makes no array "
-            "exactly "
-            f"({_reason(error)}); give values of one type"
+            f"exactly ({_error_text(error)}); give values of one type"
         ) from None
     if array is None:
         raise arguments.invalid_value(values, parameter, "give a list or an array")
@@ -102,8 +101,7 @@ def to_scalar(value: Any, parameter: str) -> pa.Scalar:
     except _ERRORS as error:
         raise InvalidArgument(
             f"{parameter} is {arguments.short_repr(value)}, of which pyarrow makes no scalar "
-            "exactly "
-            f"({_reason(error)})"
+            f"exactly ({_error_text(error)})"
         ) from None
 
 
@@ -116,7 +114,7 @@ def is_data_frame(values: object) -> bool:
     return any(isinstance(frame, type) and isinstance(values, frame) for frame in frames)
 
 
-def _reason(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
@@ -175,7 +173,7 @@ def _from_pandas(values: Any, pandas: Any) -> pa.Array | pa.ChunkedArray:
     """Convert a Series, an Index or an array of pandas; NaN is null there."""
     array, dtype = getattr(values, "array", values), values.dtype
     if isinstance(dtype, pandas.PeriodDtype):
-        raise TypeError("periods are no points in time")
+        raise TypeError("a period is not a point in time")
     if isinstance(dtype, pandas.CategoricalDtype):
         # The categories may be Python objects.
         categories = _one_array(_from_pandas(array.categories, pandas))
@@ -233,7 +231,7 @@ def _from_numpy_times(values: np.ndarray) -> pa.Array:
 def _cast_exactly(values: np.ndarray, dtype: Any) -> np.ndarray:
     cast = values.astype(dtype)
     is_same = cast.astype(values.dtype) == values
-    # NaN and NaT differ from themselves. NumPy says that both are NaN.
+    # NaN and NaT differ from themselves. np.isnan is true for both.
     if not (is_same | np.isnan(values)).all():
         raise ValueError(f"not every {values.dtype} value is a {np.dtype(dtype)} value")
     return cast
@@ -260,7 +258,7 @@ def _from_python(values: list[Any]) -> pa.Array:
         families.discard("integer")
     if len(families) > 1:
         raise TypeError(f"it mixes {' and '.join(sorted(kind.__name__ for kind in kinds))}")
-    convert = _CONVERTERS.get(families.pop(), _array_of_kinds)
+    convert = _CONVERTERS.get(families.pop(), _convert_directly)
     return convert(values, kinds)
 
 
@@ -271,7 +269,7 @@ def _null_types() -> tuple[type, ...]:
 
 # Subclasses stand before their bases: a bool is an int, a datetime is a date, and NumPy's
 # timedelta64 is a signed integer.
-_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
+_PYTHON_FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("boolean", (bool, np.bool_)),
     ("duration", (dt.timedelta, np.timedelta64)),
     ("moment", (dt.datetime, np.datetime64)),
@@ -288,23 +286,23 @@ _FAMILIES: tuple[tuple[str, tuple[type, ...]], ...] = (
 
 
 def _family(kind: type) -> str:
-    return next((name for name, bases in _FAMILIES if issubclass(kind, bases)), "")
+    return next((name for name, bases in _PYTHON_FAMILIES if issubclass(kind, bases)), "")
 
 
-def _array_of_kinds(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_directly(values: list[Any], kinds: set[type]) -> pa.Array:
     return pa.array(values)
 
 
-def _other_objects(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_other_objects(values: list[Any], kinds: set[type]) -> pa.Array:
     array = pa.array(values)
-    # No column that can be looked up is nested, so it does not matter what is lost in there.
+    # No column that can be looked up is nested, so a loss inside of nested values does not matter.
     if not pt.is_nested(array.type):
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
-        raise TypeError(f"{names} is not converted")
+        raise TypeError(f"{names} cannot be converted")
     return array
 
 
-def _integers(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_integers(values: list[Any], kinds: set[type]) -> pa.Array:
     if len(kinds) == 1 and issubclass(next(iter(kinds)), np.integer):
         return pa.array(values)
     numbers = values
@@ -315,13 +313,15 @@ def _integers(values: list[Any], kinds: set[type]) -> pa.Array:
     return pa.array(numbers, pa.uint64())
 
 
-def _floats(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_floats(values: list[Any], kinds: set[type]) -> pa.Array:
     if len(kinds) == 1 and not kinds & {np.longdouble}:
         return pa.array(values)
-    return pa.array([None if value is None else _double(value) for value in values], pa.float64())
+    return pa.array(
+        [None if value is None else _to_exact_float(value) for value in values], pa.float64()
+    )
 
 
-def _double(value: Any) -> float:
+def _to_exact_float(value: Any) -> float:
     # NumPy would compare an integer with a double after rounding it.
     exact = int(value) if isinstance(value, int | np.integer) else value
     number = float(exact)
@@ -330,8 +330,8 @@ def _double(value: Any) -> float:
     return number
 
 
-def _decimals(values: list[Any], kinds: set[type]) -> pa.Array:
-    # pyarrow finds the precision by the decimals alone.
+def _convert_decimals(values: list[Any], kinds: set[type]) -> pa.Array:
+    # pyarrow ignores integers when it chooses the precision, so they become decimals.
     return pa.array([Decimal(int(v)) if _is_integer(v) else v for v in values])
 
 
@@ -339,20 +339,20 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int | np.integer)
 
 
-def _times(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_times(values: list[Any], kinds: set[type]) -> pa.Array:
     if any(value is not None and value.tzinfo is not None for value in values):
-        raise ValueError("a time of day with a time zone is no value of a column")
+        raise ValueError("no column type has times of day with a time zone")
     return pa.array(values, pa.time64("us"))
 
 
-def _durations(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_durations(values: list[Any], kinds: set[type]) -> pa.Array:
     if kinds == {dt.timedelta}:
         with suppress(pa.ArrowException, OverflowError):
             return pa.array(values, pa.duration("us"))
-    return _of_any_unit(values, kinds, pa.duration)
+    return _convert_from_any_unit(values, kinds, pa.duration)
 
 
-def _moments(values: list[Any], kinds: set[type]) -> pa.Array:
+def _convert_moments(values: list[Any], kinds: set[type]) -> pa.Array:
     has_zone = {_has_zone(value) for value in values if value is not None}
     if len(has_zone) > 1:
         raise ValueError("some times have a time zone and others have none")
@@ -362,10 +362,10 @@ def _moments(values: list[Any], kinds: set[type]) -> pa.Array:
     if kinds == {dt.datetime} and zone is None:
         return pa.array(values, pa.timestamp("us"))
     if kinds == {dt.datetime}:
-        # pyarrow drops the microseconds of an offset from UTC.
+        # pyarrow would drop the microseconds of an offset from UTC.
         ticks = [value and (value - _UTC_EPOCH) // _MICROSECOND for value in values]
         return pa.array(ticks, pa.int64()).cast(pa.timestamp("us", zone))
-    return _of_any_unit(values, kinds, lambda unit: pa.timestamp(unit, zone))
+    return _convert_from_any_unit(values, kinds, lambda unit: pa.timestamp(unit, zone))
 
 
 def _has_zone(value: Any) -> bool:
@@ -381,36 +381,38 @@ def _zone_name(value: dt.datetime) -> str:
         return "UTC"
 
 
-def _of_any_unit(
+def _convert_from_any_unit(
     values: list[Any], kinds: set[type], type_of_unit: Callable[[str], pa.DataType]
 ) -> pa.Array:
     """Convert times or durations of Python, NumPy and pandas."""
     from_pandas = any(hasattr(kind, method) for kind in kinds for method in _TO_NUMPY)
     if from_pandas:
-        values = list(map(_numpy_scalar, values))
+        values = list(map(_to_numpy_scalar, values))
     dtypes = {getattr(value, "dtype", None) for value in values if value is not None}
     if len(dtypes) > 1 or None in dtypes:
-        return _counted(values, type_of_unit)
+        return _convert_to_exact_unit(values, type_of_unit)
     dtype: Any = dtypes.pop()
     null = dtype.type("NaT")
     array = _from_numpy_times(np.array([null if v is None else v for v in values], dtype))
     if not from_pandas:
         return array
-    # pandas has nanoseconds also where microseconds are enough, which reach more years.
+    # pandas uses nanoseconds even if microseconds are enough. Microseconds reach more years.
     with suppress(pa.ArrowException):
         array = array.cast(pa.timestamp("us") if dtype.kind == "M" else pa.duration("us"))
     return array.cast(pa.int64()).cast(type_of_unit(array.type.unit))
 
 
-def _numpy_scalar(value: Any) -> Any:
-    """Return a pandas scalar as one of NumPy, because it has nanoseconds beyond Python's part."""
+def _to_numpy_scalar(value: Any) -> Any:
+    """Return a pandas scalar as a NumPy scalar, which keeps its nanoseconds. Others as they are."""
     for method in _TO_NUMPY:
         if hasattr(value, method):
             return getattr(value, method)()
     return value
 
 
-def _counted(values: list[Any], type_of_unit: Callable[[str], pa.DataType]) -> pa.Array:
+def _convert_to_exact_unit(
+    values: list[Any], type_of_unit: Callable[[str], pa.DataType]
+) -> pa.Array:
     """Convert times or durations to the first unit that holds all of them exactly."""
     counts = [None if value is None else _attoseconds(value) for value in values]
     numbers = [count for count in counts if count is not None]
@@ -427,7 +429,7 @@ def _counted(values: list[Any], type_of_unit: Callable[[str], pa.DataType]) -> p
 def _attoseconds(value: Any) -> int | None:
     """Return the time since 1970, or the length of a duration; None for NaT."""
     if isinstance(value, dt.datetime):
-        epoch = _EPOCH if value.utcoffset() is None else _UTC_EPOCH
+        epoch = _NAIVE_EPOCH if value.utcoffset() is None else _UTC_EPOCH
         return (value - epoch) // _MICROSECOND * _ATTOSECONDS["us"]
     if isinstance(value, dt.timedelta):
         return value // _MICROSECOND * _ATTOSECONDS["us"]
@@ -442,11 +444,11 @@ def _attoseconds(value: Any) -> int | None:
 
 
 _CONVERTERS: dict[str, Callable[[list[Any], set[type]], pa.Array]] = {
-    "": _other_objects,
-    "integer": _integers,
-    "float": _floats,
-    "decimal": _decimals,
-    "time": _times,
-    "duration": _durations,
-    "moment": _moments,
+    "": _convert_other_objects,
+    "integer": _convert_integers,
+    "float": _convert_floats,
+    "decimal": _convert_decimals,
+    "time": _convert_times,
+    "duration": _convert_durations,
+    "moment": _convert_moments,
 }

@@ -23,7 +23,7 @@ def _loader(bits: int) -> Any:
     return load
 
 
-def _copier(num_bytes: int) -> Any:
+def _byte_copier(num_bytes: int) -> Any:
     @intrinsic
     def copy(typing_context, target, source):
         def generate(context, builder, signature, arguments):
@@ -40,8 +40,8 @@ def _copier(num_bytes: int) -> Any:
 load_8 = _loader(8)
 load_32 = _loader(32)
 load_64 = _loader(64)
-copy_1 = _copier(1)
-copy_4 = _copier(4)
-copy_8 = _copier(8)
-copy_16 = _copier(16)
-copy_64 = _copier(64)
+copy_1 = _byte_copier(1)
+copy_4 = _byte_copier(4)
+copy_8 = _byte_copier(8)
+copy_16 = _byte_copier(16)
+copy_64 = _byte_copier(64)

@@ -14,26 +14,28 @@ from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 
 _WORD = ir.IntType(32)
-_BLOCK = ir.VectorType(_WORD, WORDS_PER_BLOCK)
+_VECTOR_8X32 = ir.VectorType(_WORD, WORDS_PER_BLOCK)
 
 
-def _splat(builder, value):
-    block = builder.insert_element(ir.Constant(_BLOCK, ir.Undefined), value, ir.Constant(_WORD, 0))
-    zeros = ir.Constant(_BLOCK, [0] * WORDS_PER_BLOCK)
-    return builder.shuffle_vector(block, ir.Constant(_BLOCK, ir.Undefined), zeros)
+def _repeat_value(builder, value):
+    block = builder.insert_element(
+        ir.Constant(_VECTOR_8X32, ir.Undefined), value, ir.Constant(_WORD, 0)
+    )
+    zeros = ir.Constant(_VECTOR_8X32, [0] * WORDS_PER_BLOCK)
+    return builder.shuffle_vector(block, ir.Constant(_VECTOR_8X32, ir.Undefined), zeros)
 
 
 def _mask(builder, low):
     """Return the mask of a hash: eight words with one bit set in each."""
-    product = builder.mul(_splat(builder, low), ir.Constant(_BLOCK, SALT.tolist()))
-    bit = builder.lshr(product, ir.Constant(_BLOCK, [27] * WORDS_PER_BLOCK))
-    return builder.shl(ir.Constant(_BLOCK, [1] * WORDS_PER_BLOCK), bit)
+    product = builder.mul(_repeat_value(builder, low), ir.Constant(_VECTOR_8X32, SALT.tolist()))
+    bit = builder.lshr(product, ir.Constant(_VECTOR_8X32, [27] * WORDS_PER_BLOCK))
+    return builder.shl(ir.Constant(_VECTOR_8X32, [1] * WORDS_PER_BLOCK), bit)
 
 
 def _block_pointer(context, builder, array_type, array, word):
     data = context.make_array(array_type)(context, builder, array).data
     pointer = builder.gep(data, [word])
-    return builder.bitcast(pointer, _BLOCK.as_pointer())
+    return builder.bitcast(pointer, _VECTOR_8X32.as_pointer())
 
 
 @intrinsic
@@ -55,7 +57,9 @@ def _has_block(typing_context, words, word, low):
         pointer = _block_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
         block = builder.load(pointer, align=4)
         missing = builder.and_(builder.not_(block), _mask(builder, arguments[2]))
-        clear = builder.icmp_unsigned("==", missing, ir.Constant(_BLOCK, [0] * WORDS_PER_BLOCK))
+        clear = builder.icmp_unsigned(
+            "==", missing, ir.Constant(_VECTOR_8X32, [0] * WORDS_PER_BLOCK)
+        )
         flags = builder.bitcast(clear, ir.IntType(WORDS_PER_BLOCK))
         return builder.icmp_unsigned("==", flags, ir.Constant(ir.IntType(WORDS_PER_BLOCK), 0xFF))
 

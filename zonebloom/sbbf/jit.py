@@ -75,8 +75,7 @@ class CacheLock:
         except Timeout:
             warnings.warn(
                 f"another process has held {self.path} for {self.timeout_seconds:g} seconds, so "
-                "kernels "
-                "are compiled for this process alone; end that process if it hangs",
+                "kernels are compiled for this process alone; end that process if it hangs",
                 ZoneBloomWarning,
                 stacklevel=2,
             )

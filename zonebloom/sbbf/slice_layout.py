@@ -32,7 +32,7 @@ ROWS_PER_BLOCK = BITS_PER_BLOCK
 MAX_TILE_ZONES = 1 << 16
 
 _PAGE_WORDS = 512
-_ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_SEED = 0xFFFFFFFFFFFFFFFF
 _WORD_ROWS = np.arange(WORDS_PER_BLOCK, dtype=np.uint32) * np.uint32(BITS_PER_WORD)
 
@@ -96,7 +96,7 @@ def intersect(
     for row, number in zip(rows, row_numbers(hashed).tolist(), strict=True):
         check = xxhash.xxh64_intdigest(row.data, seed=(seed + number) & _MAX_SEED)
         if check != int(checks[number]):
-            row[:] = _ALL_ONES
+            row[:] = ALL_ONES
             num_damaged += 1
     return np.bitwise_and.reduce(rows, axis=0), num_damaged
 

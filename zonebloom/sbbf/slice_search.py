@@ -10,7 +10,7 @@ import numpy as np
 from numba import int64, uint64, void
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
-from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK
+from zonebloom.sbbf.slice_layout import ALL_ONES, ROWS_PER_BLOCK
 from zonebloom.sbbf.slices import address_of
 from zonebloom.sbbf.spec import BITS_PER_WORD, SALT
 from zonebloom.sbbf.vectors import trailing_zeros
@@ -18,16 +18,15 @@ from zonebloom.sbbf.xxh64 import hash_memory
 
 # Positions of the fields of `Tile`.
 _, _OFFSET, _NUM_ZONES, _NUM_BLOCKS, _ROW_WORDS, _BLOCK_WORDS, _, _SEED, _SEED_STEP = range(9)
-_ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @inlined
-def _block(hashed, tile):
+def _block_number(hashed, tile):
     return np.int64(((hashed >> np.uint64(32)) * tile[_NUM_BLOCKS]) >> np.uint64(32))
 
 
 @inlined
-def _row(hashed, word):
+def _row_number(hashed, word):
     low = np.uint32(hashed & np.uint64(0xFFFFFFFF))
     return word * BITS_PER_WORD + np.int64(np.uint32(low * SALT[word]) >> np.uint32(27))
 
@@ -81,9 +80,9 @@ def find_pairs_in_tile(blocks, first_block, tile, hashes, out_keys, out_zones, s
     count = 0
     key = state[0]
     while key < hashes.shape[0] and count + num_zones <= out_zones.shape[0]:
-        base = (_block(hashes[key], tile) - first_block) * blocks.shape[1]
+        base = (_block_number(hashes[key], tile) - first_block) * blocks.shape[1]
         for word in range(8):
-            starts[word] = np.uint64(base + _row(hashes[key], word) * row_words)
+            starts[word] = np.uint64(base + _row_number(hashes[key], word) * row_words)
         stop = _append_zones(words, starts, tile, bits, out_zones, count)
         out_keys[count:stop] = key
         count = stop
@@ -100,10 +99,12 @@ def plan_rows(hashed, tiles, offsets, sizes):
     """
     for number in range(tiles.shape[0]):
         tile = tiles[number]
-        start = np.int64(tile[_OFFSET]) + _block(hashed, tile) * np.int64(tile[_BLOCK_WORDS]) * 8
+        start = (
+            np.int64(tile[_OFFSET]) + _block_number(hashed, tile) * np.int64(tile[_BLOCK_WORDS]) * 8
+        )
         size = np.int64(tile[_ROW_WORDS]) * 8
         for word in range(8):
-            offsets[number * 9 + word] = start + _row(hashed, word) * size
+            offsets[number * 9 + word] = start + _row_number(hashed, word) * size
             sizes[number * 9 + word] = size
         offsets[number * 9 + 8] = start + ROWS_PER_BLOCK * size
         sizes[number * 9 + 8] = ROWS_PER_BLOCK * 8
@@ -119,12 +120,12 @@ def intersect_rows(pieces, hashed, tiles, out, state):
     numbers, starts = np.empty(8, np.int64), np.empty(8, np.uint64)
     bits = np.empty(np.int64(tiles[:, _ROW_WORDS].max()), np.uint64)
     for word in range(8):
-        numbers[word] = _row(hashed, word)
+        numbers[word] = _row_number(hashed, word)
     count = first_zone = num_damaged = start = 0
     for number in range(tiles.shape[0]):
         tile = tiles[number]
         size = np.int64(tile[_ROW_WORDS])
-        seed = tile[_SEED] + np.uint64(_block(hashed, tile)) * tile[_SEED_STEP]
+        seed = tile[_SEED] + np.uint64(_block_number(hashed, tile)) * tile[_SEED_STEP]
         for word in range(8):
             row = start + word * size
             starts[word] = np.uint64(row)
@@ -132,7 +133,7 @@ def intersect_rows(pieces, hashed, tiles, out, state):
             check = hash_memory(address, np.uint64(size * 8), seed + np.uint64(numbers[word]))
             if check != pieces[start + 8 * size + numbers[word]]:
                 num_damaged += 1
-                pieces[row : row + size] = _ALL_ONES
+                pieces[row : row + size] = ALL_ONES
         stop = _append_zones(pieces, starts, tile, bits, out, count)
         out[count:stop] += first_zone
         count = stop

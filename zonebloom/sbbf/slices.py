@@ -10,7 +10,7 @@ import numpy as np
 from numba import int64, uint64, void
 
 from zonebloom.sbbf.jit import inlined, kernel, readonly
-from zonebloom.sbbf.slice_layout import ROWS_PER_BLOCK, Tile
+from zonebloom.sbbf.slice_layout import ALL_ONES, ROWS_PER_BLOCK, Tile
 from zonebloom.sbbf.vectors import (
     copy_32_bytes,
     copy_64_bytes,
@@ -28,7 +28,7 @@ _PIECE = 16
 _PIECE_WORDS = _PIECE * 4 + 8
 _STRIDE = np.uint64(_PIECE_WORDS * 8)
 _STRIP_ZONES = 512
-_ALL_ONES = np.uint64(0xFFFFFFFFFFFFFFFF)
+
 
 _U0, _U8, _U32, _U64 = map(np.uint64, (0, 8, 32, 64))
 
@@ -132,7 +132,7 @@ def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
 
 
 @kernel(void(readonly(uint64, 2), int64, uint64, uint64, uint64[:, ::1]))
-def _hash_rows(blocks, row_words, seed, seed_step, out):
+def _hash_bit_rows(blocks, row_words, seed, seed_step, out):
     size = np.uint64(row_words * 8)
     for block in range(blocks.shape[0]):
         address = address_of(blocks[block])
@@ -145,7 +145,7 @@ def _hash_rows(blocks, row_words, seed, seed_step, out):
 def _expected_checks(blocks: np.ndarray, tile: Tile, first_block: int) -> tuple[np.ndarray, int]:
     """Return the right checks for consecutive blocks of a tile, and their position in a block."""
     checks = np.empty((len(blocks), ROWS_PER_BLOCK), dtype=np.uint64)
-    _hash_rows(blocks, tile.row_words, tile.block_seed(first_block), tile.seed_step, checks)
+    _hash_bit_rows(blocks, tile.row_words, tile.block_seed(first_block), tile.seed_step, checks)
     return checks, ROWS_PER_BLOCK * tile.row_words
 
 
@@ -161,5 +161,5 @@ def fill_damaged(blocks: np.ndarray, tile: Tile, first_block: int) -> int:
     checks, start = _expected_checks(blocks, tile, first_block)
     damaged = np.argwhere(blocks[:, start : start + ROWS_PER_BLOCK] != checks)
     for block, row in damaged.tolist():
-        blocks[block, row * tile.row_words : (row + 1) * tile.row_words] = _ALL_ONES
+        blocks[block, row * tile.row_words : (row + 1) * tile.row_words] = ALL_ONES
     return len(damaged)

@@ -13,8 +13,8 @@ from numba import uint64, void
 from zonebloom.sbbf.jit import intrinsic
 
 _INT = ir.IntType(64)
-_BLOCK = ir.VectorType(_INT, 4)
-_STRIP = ir.VectorType(_INT, 8)
+_VECTOR_4X64 = ir.VectorType(_INT, 4)
+_VECTOR_8X64 = ir.VectorType(_INT, 8)
 _GROUP = 8
 
 
@@ -22,8 +22,8 @@ def _constant(value: int) -> ir.Constant:
     return ir.Constant(_INT, value)
 
 
-def _splat(value: int) -> ir.Constant:
-    return ir.Constant(_BLOCK, [value] * 4)
+def _repeat_constant(value: int) -> ir.Constant:
+    return ir.Constant(_VECTOR_4X64, [value] * 4)
 
 
 def _lane(number: int) -> ir.Constant:
@@ -43,7 +43,7 @@ def _store(builder, value, address):
 
 
 def _gather(builder, address, lane_stride):
-    block = ir.Constant(_BLOCK, ir.Undefined)
+    block = ir.Constant(_VECTOR_4X64, ir.Undefined)
     for lane in range(4):
         value = _load(builder, _at(builder, address, lane_stride, lane), _INT)
         block = builder.insert_element(block, value, _lane(lane))
@@ -79,11 +79,11 @@ def _swaps(first: int, *, gather: bool, scatter: bool):
                 blocks.append(
                     _gather(builder, address, source_lanes)
                     if gather
-                    else _load(builder, address, _BLOCK)
+                    else _load(builder, address, _VECTOR_4X64)
                 )
             width = first
             for distance in (4, 2, 1):
-                mask, shift = _splat(_low_halves(width)), _splat(width)
+                mask, shift = _repeat_constant(_low_halves(width)), _repeat_constant(width)
                 for low in (n for n in range(_GROUP) if not n & distance):
                     high = low + distance
                     moved = builder.xor(builder.lshr(blocks[low], shift), blocks[high])
@@ -110,7 +110,7 @@ swaps_of_rows = _swaps(32, gather=True, scatter=False)
 swaps_into_blocks = _swaps(4, gather=False, scatter=False)
 
 
-def _copier(kind):
+def _vector_copier(kind):
     @intrinsic
     def copy(typing_context, source, target):
         def generate(context, builder, signature, arguments):
@@ -122,8 +122,8 @@ def _copier(kind):
     return copy
 
 
-copy_32_bytes = _copier(_BLOCK)
-copy_64_bytes = _copier(_STRIP)
+copy_32_bytes = _vector_copier(_VECTOR_4X64)
+copy_64_bytes = _vector_copier(_VECTOR_8X64)
 
 
 @intrinsic

@@ -1,1 +1,1 @@
-"""What a literal is to a column's type, and the bits it is probed by."""
+"""Types of columns, literals compared with their values, and the hashes that rows are found by."""

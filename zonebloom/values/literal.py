@@ -1,12 +1,13 @@
-"""Where a literal lies among a column's values, exactly: the one place where NaN and zero are met.
+"""Find the position of a literal among the values of a column type, without rounding.
 
-A literal is one of a column's values, lies between two of them, or beyond all. Nothing is
-rounded on the way: what an engine would round before it compares may be anywhere ("maybe").
+A literal is a value of the type, lies between two values, or is out of range. If engines may round
+a literal before they compare it, any row may match ("maybe"). NaN and the two zeros are handled
+only here.
 
     5.5 in an int32 column            between 5 and 6: no row is equal
-    300 in a uint8 column             beyond: no row is equal
+    300 in a uint8 column             out of range: no row is equal
     0.1 in a float32 column           maybe: some engines round it
-    2.0**53 in an int64 column        maybe: compared as floating point
+    2.0**53 in an int64 column        maybe: it is compared as floating point
     NaN                               maybe: engines disagree on whether it equals itself
     0.0, -0.0 in a float column       both zeros, which are stored as different bytes
 """
@@ -31,7 +32,10 @@ _CODES = {16: "<e", 32: "<f", 64: "<d"}
 
 
 class Unanswerable(Exception):
-    """An engine may see a row that a look among exact values would miss: why, and what to write."""
+    """An index cannot answer for a literal, because an engine may match rows with other values.
+
+    The message is the reason. ``advice`` is what to write instead.
+    """
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
@@ -40,13 +44,20 @@ class Unanswerable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value as written, exact and not yet of any Arrow type.
+    """The exact value of a literal, without an Arrow type.
 
-    ``kind`` is null, boolean, number, text, bytes, date, timestamp, instant (with a zone), time or
-    duration. Numbers are `Fraction` (`float` for NaN and infinities), dates and timestamps seconds
-    since 1970, times since midnight, as `Fraction`. ``bits`` is the width of a floating point
-    number, else 0; ``digits`` are those before and behind the point of the decimal an engine may
-    make of it.
+    Attributes
+    ----------
+    kind : str
+        null, boolean, number, text, bytes, date, timestamp, instant (with a time zone), time or
+        duration.
+    value : object
+        A number is a `Fraction`, or a `float` if it is NaN or infinite. Dates, timestamps and
+        instants are seconds since 1970, and times seconds since midnight, as `Fraction`.
+    bits : int
+        The width of a floating point number, else 0.
+    digits : tuple of int
+        The number of digits before and after the point, if an engine may convert it to a decimal.
     """
 
     kind: str
@@ -80,15 +91,22 @@ class Literal:
 
 
 class StoredValue(NamedTuple):
-    """A literal among the values of a type: itself if `exact`, else the nearest below; None where
-    it lies `beyond`, above (1) or below (-1), all of them."""
+    """The position of a literal among the values of a type.
+
+    ``value`` is the literal if ``is_exact``, else the next smaller value. If the literal is larger
+    or smaller than all values, ``value`` is None and ``out_of_range`` is 1 or -1.
+    """
 
     value: Any
     is_exact: bool = True
     out_of_range: int = 0
 
     def scalar(self, type_: pa.DataType) -> pa.Scalar:
-        """The value as one of a type; of bytes of any length, and of a double where it is one."""
+        """Return the value as a scalar of a type.
+
+        Fixed-size binary becomes binary, because the literal may have another length. A float that
+        the type does not hold exactly becomes a float64.
+        """
         if pt.is_decimal(type_):
             return pa.scalar(Decimal(f"{self.value}E{-type_.scale}"), type_)
         if pt.is_floating(type_) and round_to_float(self.value, type_.bit_width) != self.value:
@@ -97,7 +115,7 @@ class StoredValue(NamedTuple):
 
 
 def round_to_float(number: Fraction | float, bits: int) -> float | None:
-    """The floating point number of a width that another is rounded to, None beyond them all."""
+    """Return the nearest float with this many bits, or None if the number is out of range."""
     try:
         return struct.unpack(_CODES[bits], struct.pack(_CODES[bits], float(number)))[0]
     except OverflowError:
@@ -105,10 +123,12 @@ def round_to_float(number: Fraction | float, bits: int) -> float | None:
 
 
 def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
-    """Find a literal among the values of a comparable type; Unanswerable where an engine may round.
+    """Return the position of a literal among the values of a comparable type.
+
+    Raise `Unanswerable` if an engine may round the literal.
 
     >>> to_stored(Literal("number", Fraction("5.5")), pa.int32())
-    StoredValue(value=5, exact=False, beyond=0)
+    StoredValue(value=5, is_exact=False, out_of_range=0)
     """
     value, kind = literal.value, family(type_)
     if kind in ("text", "bytes", "boolean"):
@@ -118,7 +138,8 @@ def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
     if kind == "float":
         rounded = round_to_float(value, type_.bit_width)
         if rounded != value:
-            raise Unanswerable(f"{_shown(value)} is not a {type_} value, and engines round it")
+            number = _number_text(value)
+            raise Unanswerable(f"{number} is not a {type_} value, and engines round it")
         return StoredValue(rounded)
     if literal.bits:
         if kind == "decimal":
@@ -126,20 +147,20 @@ def to_stored(literal: Literal, type_: pa.DataType) -> StoredValue:
         if math.isinf(value):
             return StoredValue(None, is_exact=False, out_of_range=1 if value > 0 else -1)
         if abs(value) >= EXACT_INTEGER_LIMITS[literal.bits]:
-            shown = _shown(value)
+            number = _number_text(value)
             raise Unanswerable(
-                f"{shown} is compared as floating point, which rounds large integers"
+                f"{number} is compared as floating point, which rounds large integers"
             )
     steps: Any = value / value_step(type_)
     low, high = integer_bounds(type_)
     if not low <= steps <= high:
         return StoredValue(None, is_exact=False, out_of_range=1 if steps > high else -1)
-    whole = steps.numerator // steps.denominator
-    return StoredValue(whole, is_exact=whole == steps)
+    whole_steps = steps.numerator // steps.denominator
+    return StoredValue(whole_steps, is_exact=whole_steps == steps)
 
 
 def stored_bytes(literal: Literal, column: pa.DataType) -> list[bytes]:
-    """The bytes that a column holds a literal as: none, one form, or both zeros."""
+    """Return the bytes of rows that are equal to a literal: one form, two for zero, or none."""
     column = hashed_type(column)
     value, exact, _ = to_stored(literal, column)
     kind = family(column)
@@ -147,7 +168,8 @@ def stored_bytes(literal: Literal, column: pa.DataType) -> list[bytes]:
         return []
     if kind == "float":
         code = _CODES[column.bit_width]
-        return [struct.pack(code, each) for each in ((0.0, -0.0) if value == 0 else (value,))]
+        numbers = (0.0, -0.0) if value == 0 else (value,)
+        return [struct.pack(code, number) for number in numbers]
     if kind == "text":
         return [value.encode()]
     if kind == "bytes":
@@ -157,22 +179,22 @@ def stored_bytes(literal: Literal, column: pa.DataType) -> list[bytes]:
 
 
 def floats_to_find(values: pa.Array) -> pa.Array:
-    """Floating point values as a set whose bits are looked up: both zeros if any, and no NaN."""
-    numbers = [each for each in values.to_pylist() if not math.isnan(each)]
+    """Return the floats to look up by their bits: without NaN, and with both zeros or none."""
+    numbers = [number for number in values.to_pylist() if not math.isnan(number)]
     return pa.array(numbers + ([0.0, -0.0] if 0 in numbers else []), values.type)
 
 
 def integers_in_range(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Those integers that are values of another integer type, as that type."""
+    """Return the integers that another integer type can hold, as that type."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    (low, high), (least, most) = integer_bounds(type_), integer_bounds(values.type)
+    (low, high), (least, largest) = integer_bounds(type_), integer_bounds(values.type)
     numbers = to_numpy(values)
-    # A bound beyond the values' own type would make NumPy compare as floating point.
-    inside = (numbers >= max(low, least)) & (numbers <= min(high, most))
-    return from_numpy(numbers[inside]).cast(type_)
+    # NumPy would compare with a bound outside the type of the values as floating point.
+    is_in_range = (numbers >= max(low, least)) & (numbers <= min(high, largest))
+    return from_numpy(numbers[is_in_range]).cast(type_)
 
 
-def _shown(number: Fraction | float) -> str:
+def _number_text(number: Fraction | float) -> str:
     is_whole = isinstance(number, Fraction) and number.denominator == 1
     return str(number if is_whole else float(number))

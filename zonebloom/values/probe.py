@@ -1,4 +1,4 @@
-"""Which hashes answer for a literal in the filters of a column."""
+"""Compute the hashes under which the filters of a column hold a literal."""
 
 from __future__ import annotations
 
@@ -14,45 +14,49 @@ from zonebloom.values.literal import Literal, Unanswerable, integers_in_range, s
 from zonebloom.values.types import family, hash_domain, is_comparable
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
-# From here on hashing in bulk is worth the loading of Numba.
-_MANY = 64
-# In order, filters are read from one end on; of more keys than this each mostly holds one of the
-# first, and sorting all would take longer.
-_SORTED = 1 << 16
+# For more values than this, hashing in bulk is worth the time that Numba takes to load.
+_MAX_HASHED_SINGLY = 64
+# Sorted hashes make a lookup read the blocks of a filter in order. Only so many are sorted: most
+# filters hold one of so many keys, so the rest is rarely looked up, and sorting all takes longer.
+_MAX_SORTED_HASHES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Hashes of which a zone's filter must hold one, or why every zone may match."""
+    """The hashes for a literal or a set of literals.
+
+    Only zones whose filter holds one of ``hashes`` may match, unless ``unusable_reason`` says why
+    every zone may match.
+    """
 
     hashes: np.ndarray
     unusable_reason: str | None = None
 
 
 def hash_bytes(data: bytes) -> int:
-    """XXH64 with seed 0, without loading Numba."""
+    """Return the XXH64 hash with seed 0. This does not load Numba."""
     return xxhash.xxh64_intdigest(data)
 
 
 def probe(column: pa.DataType, value: pa.Scalar) -> Probe:
-    """Find the hashes under which rows equal to a literal were inserted."""
+    """Return the hashes of rows that are equal to a literal."""
     try:
         forms = byte_forms(column, value)
-    except Unanswerable as reason:
-        return Probe(_NO_HASHES, str(reason))
+    except Unanswerable as error:
+        return Probe(_NO_HASHES, str(error))
     return Probe(np.array([hash_bytes(form) for form in forms], dtype=np.uint64))
 
 
 def byte_forms(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
-    """The bytes that rows equal to a literal hold.
+    """Return the bytes of rows that are equal to a literal.
 
     Raises
     ------
     Unanswerable
-        Rows that hold other bytes may equal it.
+        If rows with other bytes may be equal to it.
     """
     if value.type == column and value.is_valid:
-        # Nothing to convert, and most keys are such.
+        # Most keys have the type of the column, so they need no conversion.
         if pa.types.is_integer(column):
             signed = pa.types.is_signed_integer(column)
             return [value.as_py().to_bytes(column.byte_width, "little", signed=signed)]
@@ -67,20 +71,24 @@ def byte_forms(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
 
 
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
-    """Find the hashes for any of several literals, none null; own bytes are hashed in bulk."""
+    """Return the hashes of rows that are equal to any of several literals, none of them null.
+
+    Many literals are hashed in bulk, if they are hashed as the column is.
+    """
     column = hashed_type(column)
-    if len(values) > _MANY:
+    if len(values) > _MAX_HASHED_SINGLY:
         if family(column) == family(values.type) == "integer":
             values = integers_in_range(values, column)
         if hash_domain(values.type) == hash_domain(column) and family(column) != "float":
             from zonebloom.sbbf.hashing import hash_array
 
             hashes = hash_array(values).of_valid_rows()
-            return Probe(np.concatenate([distinct_numbers(hashes[:_SORTED]), hashes[_SORTED:]]))
-    probes = [probe(column, value) for value in values]
-    maybe = next(
-        (each.unusable_reason for each in probes if each.unusable_reason is not None), None
-    )
-    if maybe is not None:
-        return Probe(_NO_HASHES, maybe)
-    return Probe(distinct_numbers(np.concatenate([_NO_HASHES, *(each.hashes for each in probes)])))
+            first_hashes = distinct_numbers(hashes[:_MAX_SORTED_HASHES])
+            return Probe(np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]]))
+    all_hashes = [_NO_HASHES]
+    for value in values:
+        value_probe = probe(column, value)
+        if value_probe.unusable_reason is not None:
+            return Probe(_NO_HASHES, value_probe.unusable_reason)
+        all_hashes.append(value_probe.hashes)
+    return Probe(distinct_numbers(np.concatenate(all_hashes)))

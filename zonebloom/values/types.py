@@ -1,6 +1,7 @@
-"""What Arrow types hold: families of values, and which types hold all the values of others.
+"""Classify Arrow types: the kind of their values, which types compare exactly, what can be indexed.
 
-A new Arrow type is added to `_FAMILIES`, and to `zonebloom.sbbf.hashing` if it is indexed.
+To support a new Arrow type, add it to `_FAMILIES`, and to `zonebloom.sbbf.hashing` if it can be
+indexed.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import fixed_width, hashed_type
 
 SECONDS_PER_DAY = 86_400
-# Ticks a second of the units of time, from coarse to fine.
+# From the coarsest to the finest unit of time.
 TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-# Below it every integer is a floating point number of that width, so an engine that compares
-# as floating point compares exactly.
+# By width in bits. A float of this width holds every integer below the limit exactly, so an engine
+# that compares such integers as floats compares them exactly.
 EXACT_INTEGER_LIMITS = {16: 2**11, 32: 2**24, 64: 2**53}
 
-# The parameters of these types do not count.
+# Only the ids of these types matter, not their parameters.
 _FAMILIES = {
     "integer": (
         *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
@@ -31,7 +32,7 @@ _FAMILIES = {
     "text": (pa.string(), pa.large_string(), pa.string_view()),
     "bytes": (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1)),
     "date": (pa.date32(),),
-    # Becomes "instant" with a zone; without one nobody knows which moment it is.
+    # A timestamp with a time zone is of the family "instant". Without one, its moment is unknown.
     "timestamp": (pa.timestamp("s"), pa.date64()),
     "time": (pa.time32("s"), pa.time64("us")),
     "duration": (pa.duration("s"),),
@@ -39,7 +40,7 @@ _FAMILIES = {
 }
 _FAMILY = {type_.id: family for family, types in _FAMILIES.items() for type_ in types}
 
-# Which literals are compared exactly with the values of a column, by the families of both.
+# The families of the literals that compare exactly with a column, by the family of the column.
 _COMPARABLE = {
     "integer": ("integer", "float", "decimal"),
     "float": ("integer", "float", "decimal"),
@@ -50,18 +51,22 @@ _COMPARABLE = {
 
 
 def decoded_type(type_: pa.DataType) -> pa.DataType:
-    """The type of the values: a dictionary is a way to store, not a kind of value."""
+    """Return the type of the values of a dictionary type; other types as they are."""
     return decoded_type(type_.value_type) if isinstance(type_, pa.DictionaryType) else type_
 
 
 def decoded_storage_type(type_: pa.DataType) -> pa.DataType:
-    """The type of the values as they are stored: a UUID is 16 bytes."""
+    """Return the decoded type, with UUIDs as fixed-size binary of 16 bytes.
+
+    Unlike `hashed_type`, this keeps other extension types: their storage may have another order or
+    other nulls than they have.
+    """
     type_ = decoded_type(type_)
     return type_.storage_type if isinstance(type_, pa.UuidType) else type_
 
 
 def family(type_: pa.DataType) -> str:
-    """The kind of values a type holds, however stored; empty where no literal is read of it.
+    """Return the kind of the values of a type, or "" if literals of it are not supported.
 
     >>> family(pa.dictionary(pa.int8(), pa.string_view())), family(pa.timestamp("s", "UTC"))
     ('text', 'instant')
@@ -72,7 +77,7 @@ def family(type_: pa.DataType) -> str:
 
 
 def is_comparable(column: pa.DataType, literal: pa.DataType) -> bool:
-    """Whether values of one type may equal those of a column, and are compared exactly.
+    """Return whether literals of a type may equal values of a column and compare with them exactly.
 
     >>> is_comparable(pa.int32(), pa.float64()), is_comparable(pa.int32(), pa.string())
     (True, False)
@@ -82,13 +87,13 @@ def is_comparable(column: pa.DataType, literal: pa.DataType) -> bool:
 
 
 def time_zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether one is an instant and the other a date or time that may be of any zone."""
+    """Return whether one type is an instant, and the other a date or a time without a zone."""
     families = {family(one), family(other)}
     return "instant" in families and not families.isdisjoint(("date", "timestamp"))
 
 
 def value_step(type_: pa.DataType) -> Fraction:
-    """The step of a number line: of integers and decimals, and in seconds of dates and times."""
+    """Return the distance of consecutive values of a type. Dates and times are in seconds."""
     if pt.is_decimal(type_):
         return Fraction(10) ** -type_.scale
     if pt.is_date32(type_):
@@ -99,9 +104,10 @@ def value_step(type_: pa.DataType) -> Fraction:
 
 
 def integer_bounds(type_: pa.DataType) -> tuple[int, int]:
+    """Return the least and the largest value of a type, as multiples of `value_step`."""
     if pt.is_decimal(type_):
-        most = 10**type_.precision - 1
-        return -most, most
+        largest = 10**type_.precision - 1
+        return -largest, largest
     bits = type_.bit_width
     if pt.is_unsigned_integer(type_):
         return 0, 2**bits - 1
@@ -109,9 +115,11 @@ def integer_bounds(type_: pa.DataType) -> tuple[int, int]:
 
 
 def is_lossless_cast(source: pa.DataType, target: pa.DataType, *, checked: bool = False) -> bool:
-    """Whether a cast keeps every value, null and difference, and never fails (a `checked` one may).
+    """Return whether a cast keeps all values and nulls, and different values stay different.
 
-    >>> widens(pa.uint16(), pa.int32()), widens(pa.uint32(), pa.int32())
+    ``checked`` also allows casts that may fail for some values.
+
+    >>> is_lossless_cast(pa.uint16(), pa.int32()), is_lossless_cast(pa.uint32(), pa.int32())
     (True, False)
     """
     if pt.is_null(source) or hash_domain(source) == hash_domain(target):
@@ -129,40 +137,45 @@ def is_lossless_cast(source: pa.DataType, target: pa.DataType, *, checked: bool 
         case "float", "float":
             return source.bit_width <= target.bit_width
         case "decimal", "decimal":
-            whole = source.precision - source.scale
-            return source.scale <= target.scale and whole <= target.precision - target.scale
+            integer_digits = source.precision - source.scale
+            has_room = integer_digits <= target.precision - target.scale
+            return source.scale <= target.scale and has_room
         case "bytes", "bytes":
             return not pt.is_fixed_size_binary(target)
         case ("timestamp", "timestamp") | ("instant", "instant"):
-            both = pt.is_timestamp(source) and pt.is_timestamp(target)
-            return (
-                checked and both and TICKS_PER_SECOND[source.unit] <= TICKS_PER_SECOND[target.unit]
-            )
+            if not (checked and pt.is_timestamp(source) and pt.is_timestamp(target)):
+                return False
+            return TICKS_PER_SECOND[source.unit] <= TICKS_PER_SECOND[target.unit]
         case "date", "timestamp":
             return checked and pt.is_date64(target)
     return False
 
 
 def may_hold_nan(type_: pa.DataType) -> bool:
-    """Whether a value, or one nested in it, may be NaN."""
-    kind = decoded_type(type_)
-    return family(kind) == "float" or not is_flat(kind)
+    """Return whether a value of a type, or a value nested in it, may be NaN."""
+    type_ = decoded_type(type_)
+    return family(type_) == "float" or not is_flat(type_)
 
 
 def has_nulls_outside_bitmap(type_: pa.DataType) -> bool:
-    """Whether nulls are not in the column's own validity bitmap alone."""
-    kind = decoded_storage_type(type_)
+    """Return whether the validity bitmap of a column may lack some of its nulls."""
+    type_ = decoded_storage_type(type_)
     return (
-        pt.is_union(kind) or pt.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType)
+        pt.is_union(type_)
+        or pt.is_run_end_encoded(type_)
+        or isinstance(type_, pa.BaseExtensionType)
     )
 
 
 def is_flat(type_: pa.DataType) -> bool:
+    """Return whether a value is one scalar, and its validity bitmap has all nulls."""
     return not (pt.is_nested(type_) or pt.is_null(type_) or has_nulls_outside_bitmap(type_))
 
 
 def hash_domain(type_: pa.DataType) -> str:
-    """Name of the bytes a type is hashed as; two types with one name share filters.
+    """Return the name of the byte form in which values are hashed.
+
+    Filters of one type answer for all types with the same name.
 
     >>> hash_domain(pa.large_string()), hash_domain(pa.dictionary(pa.int8(), pa.string()))
     ('string', 'string')
@@ -174,24 +187,27 @@ def hash_domain(type_: pa.DataType) -> str:
         case "bytes" if not pt.is_fixed_size_binary(kind):
             return "binary"
         case "instant":
-            # The zone is how an instant is shown, not what is stored.
+            # The zone changes only how an instant is displayed. Instants are stored in UTC.
             return f"timestamp[{kind.unit}, UTC]"
     return str(kind)
 
 
 def require_indexable(type_: pa.DataType, column: str) -> None:
-    why = why_not_indexable(type_, column)
-    if why is not None:
-        raise UnsupportedType(f"column {column!r} has type {type_}, which cannot be indexed: {why}")
+    """Raise `UnsupportedType` if a column of a type cannot be indexed."""
+    reason = why_not_indexable(type_, column)
+    if reason is not None:
+        raise UnsupportedType(
+            f"column {column!r} has type {type_}, which cannot be indexed: {reason}"
+        )
 
 
 def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
-    """Why a column's type cannot carry a Bloom filter index, and what to do; None if it can."""
+    """Return why a column of a type cannot be indexed and what to do, or None if it can."""
     leaf = hashed_type(type_)
     if pt.is_boolean(leaf):
         return "two values cannot tell zones apart; filter on it without an index"
     if pt.is_null(leaf):
-        return "it holds nothing but nulls; there is nothing to look up"
+        return "it holds nothing but nulls, so there is nothing to look up"
     if pt.is_struct(leaf):
         names = ", ".join(f"{column}.{leaf.field(i).name}" for i in range(leaf.num_fields))
         return f"index one of its leaves instead: {names}"
