@@ -276,8 +276,8 @@ UNANSWERED = [
     (F("zz") == 1, "the schema has no column zz"),
     (F("st", "zz") == 1, "the schema has no column st.zz"),
     (F("s", "x") == 1, "not a struct"),
-    (F(0) == 1, "cannot be taken apart"),
-    (pc.scalar(5), "no condition"),
+    (F(0) == 1, "cannot be parsed"),
+    (pc.scalar(5), "not a condition"),
     (pc.xor(F("b"), F("b")), "the function xor"),
 ]
 
@@ -343,19 +343,19 @@ MALFORMED = [
 
 @pytest.mark.parametrize("entries", MALFORMED, ids=str)
 def test_a_layout_of_another_pyarrow_is_unknown(monkeypatch, entries):
-    monkeypatch.setattr(module, "_metadata", lambda schema: list(entries))
+    monkeypatch.setattr(module, "_schema_entries", lambda schema: list(entries))
     # What was read of this layout before is remembered.
-    monkeypatch.setattr(module, "_outline", module._outline.__wrapped__)
+    monkeypatch.setattr(module, "_parse_schema_message", module._parse_schema_message.__wrapped__)
     predicate = predicate_from_arrow(F("i64") == 5, TABLE.schema)
     assert isinstance(predicate, Unknown)
-    assert "cannot be taken apart" in predicate.reason
+    assert "cannot be parsed" in predicate.reason
     assert predicate.text == "(i64 == 5)"
 
 
 def test_the_layout_is_the_one_this_module_knows():
     with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
         row = reader.get_batch(0)
-    assert module._metadata(row.schema) == GOOD
+    assert module._schema_entries(row.schema) == GOOD
     assert module.read_expression(F("i64") == 5)[:2] == (GOOD, row)
 
 
@@ -377,7 +377,7 @@ def test_a_literal_of_a_dictionary_is_read():
 
 def test_metadata_keeps_repeated_keys():
     schema = pa.schema([], metadata=pa.KeyValueMetadata([("k", "1"), ("k", ""), ("é", "ü")]))
-    assert module._metadata(schema) == [("k", "1"), ("k", ""), ("é", "ü")]
+    assert module._schema_entries(schema) == [("k", "1"), ("k", ""), ("é", "ü")]
 
 
 def test_very_long_chains():

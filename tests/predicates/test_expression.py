@@ -145,7 +145,7 @@ def test_rows_of_random_predicates(ds, predicate):
 
 def test_refusals(ds):
     for predicate, message in [
-        (Unknown("f(x) = 1", "why"), "is unknown, so no row can be tried"),
+        (Unknown("f(x) = 1", "why"), "is unknown, so it cannot be evaluated"),
         (Equals(("nope",), pa.scalar(1)), "no column nope; the columns are i, f"),
         (Equals(("f",), pa.scalar(Decimal("0.1"))), "would round a decimal128"),
         (IsIn(("f",), pa.array([Decimal("0.1")])), "give the literal as double"),

@@ -107,7 +107,7 @@ def truth(expression, table=TABLE):
 def test_every_row_has_the_truth_it_had(expression):
     expected = truth(expression)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrow, "_LONG", 0)
+        patched.setattr(arrow, "_MIN_ENTRIES_TO_REWRITE", 0)
         try:
             made, _ = translate_filter(expression, TABLE.schema)
         except FilterError as error:

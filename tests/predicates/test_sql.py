@@ -542,7 +542,7 @@ def test_uuids(filter, numbers, answered):
 @pytest.mark.parametrize(
     ("filter", "message"),
     [
-        ("u = 'not a uuid'", "'not a uuid' is no UUID"),
+        ("u = 'not a uuid'", "'not a uuid' is not a UUID"),
         ("u = 5", "a number is compared with"),
         ("CAST(u AS VARCHAR) = 'x'", "a column of UUIDs cannot be cast"),
     ],

@@ -91,7 +91,9 @@ def form(node):
 
 def by_sqlglot(text):
     return ast.flatten(
-        sql._Translator(text, SCHEMA).translate_condition(sql._parse(text, SCHEMA.names))
+        sql._PlainSqlTranslator(text, SCHEMA).translate_condition(
+            sql._parse_sql(text, SCHEMA.names)
+        )
     )
 
 
@@ -99,7 +101,7 @@ def by_sqlglot(text):
 def test_what_is_read_without_sqlglot_is_what_sqlglot_reads(text):
     simple = parse_simple(text)
     if simple is not None:
-        assert form(simple) == form(sql._parse(text)), text
+        assert form(simple) == form(sql._parse_sql(text)), text
 
 
 @given(conditions())
@@ -140,7 +142,7 @@ def test_it_means_the_same_and_is_refused_with_the_same_words(text):
 )
 def test_every_type_beside_every_kind_of_literal(column, literal):
     for text in (f'"{column}" = {literal}', f"`{column}` IN ({literal}, {literal})"):
-        assert form(parse_simple(text)) == form(sql._parse(text))
+        assert form(parse_simple(text)) == form(sql._parse_sql(text))
         try:
             expected = by_sqlglot(text)
         except FilterError as error:
@@ -164,11 +166,11 @@ def test_every_type_beside_every_kind_of_literal(column, literal):
 )
 def test_plain_lists_mean_what_their_literals_mean_one_by_one(column, literals):
     text = f'"{column}" IN ({", ".join(literals)})'
-    translator = sql._Translator(text, SCHEMA)
-    node = sql._parse(text)
-    plain = translator._plain_in(node)
+    translator = sql._PlainSqlTranslator(text, SCHEMA)
+    node = sql._parse_sql(text)
+    plain = translator._translate_plain_in(node)
     if plain is not None:
-        assert plain == SqlTranslator._in(translator, node)
+        assert plain == SqlTranslator._translate_in(translator, node)
 
 
 @pytest.mark.parametrize("column", ["i", "big", "s", "d"])
@@ -176,8 +178,8 @@ def test_long_lists_are_read_as_plain_lists(column):
     literals = [f"'k{at}'" if column in "sd" else str(at) for at in range(100)]
     for items in (literals, [*literals, "-1"]):
         text = f"{column} IN ({', '.join(items)})"
-        node = sql._parse(text)
-        plain = sql._Translator(text, SCHEMA)._plain_in(node)
+        node = sql._parse_sql(text)
+        plain = sql._PlainSqlTranslator(text, SCHEMA)._translate_plain_in(node)
         assert (plain is None) is (column in "sd" and items[-1] == "-1")
 
 
@@ -197,7 +199,7 @@ def test_words_of_sql_are_no_names_where_sqlglot_reads_them_otherwise():
         for text in (f"{word} = 1", f"{word.lower()}='a'", f"{word} = -5", f"{word} IN ('a', -2)"):
             simple = parse_simple(text)
             if simple is not None:
-                assert form(simple) == form(sql._parse(text)), text
+                assert form(simple) == form(sql._parse_sql(text)), text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Filters of any language brought to what is applied to rows, and to what an index can answer."""
+"""Translate filters of every language into a row filter and a predicate that an index can answer.
+
+The row filter decides which rows match. The predicate only narrows down where to look: it is true
+for at least the rows that match.
+"""
 
 from __future__ import annotations
 
@@ -58,15 +62,15 @@ __all__ = [
     "Predicate",
     "RowFilter",
     "Unknown",
-    "columns",
-    "columns_of",
-    "to_predicate",
-    "translate",
+    "predicate_from_arrow",
+    "probed_columns",
+    "row_filter_columns",
+    "translate_filter",
     "unknowns",
 ]
 
-_MOST_TERMS = 500
-_ACCEPTED = (
+_MAX_DNF_TERMS = 500
+_ACCEPTED_FILTERS = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
     'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, or None'
 )
@@ -74,17 +78,22 @@ _ACCEPTED = (
 
 @runtime_checkable
 class EngineFilter(Protocol):
-    """A filter with the semantics of its engine; whether a row passes depends on that row alone."""
+    """A filter that an engine such as Polars evaluates itself, row by row.
+
+    Whether a row matches must not depend on any other row.
+    """
 
     @property
     def columns(self) -> frozenset[str] | None:
-        """Top-level columns it reads; None when that cannot be told."""
+        """The top-level columns that the filter reads, or None if they are not known."""
         ...
 
-    def matching_rows(self, table: pa.Table) -> np.ndarray: ...
+    def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Return the numbers of the rows that match, int64 and ascending."""
+        ...
 
     def __str__(self) -> str:
-        """The filter as its user would recognise it."""
+        """Return the filter as its user would recognise it."""
         ...
 
 
@@ -92,38 +101,42 @@ RowFilter: TypeAlias = pc.Expression | EngineFilter
 
 
 def translate_filter(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
-    """A filter as what is applied to rows (None keeps all), and a predicate true for those at
-    least."""
+    """Translate a filter into a row filter and a predicate.
+
+    The row filter is None if it would keep all rows. The predicate is true for at least the rows
+    that the row filter keeps.
+    """
     try:
-        return _translated(filter, schema)
+        return _translate(filter, schema)
     except FilterError as error:
-        # It says where in the filter; where in the translator helps nobody who wrote one.
+        # The message names the place in the filter. A traceback through the translator would not
+        # help the user.
         raise error.with_traceback(None) from None
 
 
-def _translated(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
+def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):
         predicate = sql_to_predicate(filter, schema)
-        return _written(predicate, schema), limit_depth(predicate)
+        return _expression_or_error(predicate, schema), limit_depth(predicate)
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
-        expression = _from_dnf(filter, schema)
+        expression = _expression_from_dnf(filter, schema)
     elif isinstance(filter, Predicate):
-        flat = _flat(filter)
-        return _written(flat, schema), flat
+        flat = _flatten_or_error(filter)
+        return _expression_or_error(flat, schema), flat
     elif type(filter).__module__.split(".")[0] == "polars":
         from zonebloom.predicates.polars import translate_polars
 
         return translate_polars(filter, schema)
     else:
-        raise FilterError(f"a {type(filter).__name__} is no filter; write {_ACCEPTED}")
+        raise FilterError(f"a {type(filter).__name__} is not a filter; write {_ACCEPTED_FILTERS}")
     return translate_arrow(expression, schema)
 
 
-def _written(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
+def _expression_or_error(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     try:
         return expression_from_predicate(predicate, schema)
     except RecursionError:
@@ -138,7 +151,7 @@ def row_filter_columns(filter: RowFilter) -> set[str] | None:
     return None if filter.columns is None else set(filter.columns)
 
 
-def _flat(predicate: Predicate) -> Predicate:
+def _flatten_or_error(predicate: Predicate) -> Predicate:
     flat = flatten(predicate)
     if depth(flat) > MAX_DEPTH:
         raise FilterError(
@@ -148,86 +161,89 @@ def _flat(predicate: Predicate) -> Predicate:
     return flat
 
 
-def _with_exact_values(filter: Any, schema: pa.Schema) -> Any:
-    """Convert the values of DNF tuples to Arrow, because PyArrow cuts nanoseconds.
+def _convert_dnf_values(filter: Any, schema: pa.Schema) -> Any:
+    """Convert the values of DNF tuples to Arrow, because PyArrow would truncate nanoseconds.
 
-    UUIDs become their 16 bytes, and whole numbers the uint64 of their column.
+    UUIDs become their 16 bytes. Integers become uint64 if their column is uint64.
     """
     if isinstance(filter, tuple) and len(filter) == 3 and isinstance(filter[0], str):
         name, operator, value = filter
         column = find_leaf_type(schema, (name,))
         if operator not in ("in", "not in"):
-            return name, operator, _exact_value(value, column)
+            return name, operator, _convert_dnf_value(value, column)
         if isinstance(value, list | tuple | Set):
-            value = [_bytes_of_uuid(item, column) for item in value]
+            value = [_uuid_as_bytes(item, column) for item in value]
             value = _as_uint64(value) if column == pa.uint64() else value
-        values = to_arrow(value, f"the values beside {name!r}")
+        values = to_arrow(value, f"the values of {name!r}")
         return name, operator, values.cast(comparable_type(values.type))
     if isinstance(filter, list | tuple):
-        return [_with_exact_values(term, schema) for term in filter]
+        return [_convert_dnf_values(term, schema) for term in filter]
     return filter
 
 
-def _exact_value(value: Any, column: pa.DataType | None) -> Any:
-    value = _bytes_of_uuid(value, column)
+def _convert_dnf_value(value: Any, column: pa.DataType | None) -> Any:
+    value = _uuid_as_bytes(value, column)
     if column == pa.uint64():
         values = _as_uint64([value])
         return values[0] if len(values) else value
-    # PyArrow converts these exactly, and without importing pandas.
+    # PyArrow itself converts these types exactly, without importing pandas.
     if isinstance(value, bool | int | float | str | bytes | NoneType):
         return value
     scalar = to_scalar(value, "the value of a comparison")
     return scalar.cast(comparable_type(scalar.type)) if is_view_type(scalar.type) else scalar
 
 
-def _bytes_of_uuid(value: Any, column: pa.DataType | None) -> Any:
+def _uuid_as_bytes(value: Any, column: pa.DataType | None) -> Any:
     if isinstance(value, str) and column is not None and is_uuid_for_binary_column(value, column):
         raise FilterError(
-            f"{value!r} is the text of a UUID and the column is {column}, of its bytes; give "
+            f"{value!r} is the text of a UUID, but the column stores UUIDs as {column}; give "
             f"uuid.UUID({value!r})"
         )
     return value.bytes if isinstance(value, uuid.UUID) else value
 
 
 def _as_uint64(values: list[Any]) -> Any:
-    """Integers as uint64 where one of them is no int64, as which PyArrow reads them."""
-    are_integers = all(each is None or type(each) is int for each in values)
-    if not are_integers or not any(each is not None and each >= 2**63 for each in values):
+    """Return integers as a uint64 array if one of them is 2**63 or more.
+
+    PyArrow would convert them to int64 and fail. Other values are returned as they are.
+    """
+    are_integers = all(value is None or type(value) is int for value in values)
+    if not are_integers or not any(value is not None and value >= 2**63 for value in values):
         return values
-    # Other integers equal no value of the column.
-    return pa.array([each for each in values if each is None or 0 <= each < 2**64], pa.uint64())
+    # Integers outside the range of uint64 equal no value of the column.
+    in_range = [value for value in values if value is None or 0 <= value < 2**64]
+    return pa.array(in_range, pa.uint64())
 
 
-def _from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Expression:
-    # Imported late: pyarrow.parquet brings much that no other filter needs.
+def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Expression:
+    # Import this here because pyarrow.parquet loads much that other filters do not need.
     from pyarrow.parquet import filters_to_expression
 
     try:
-        filter = _with_exact_values(dnf, schema)
-        rows = [filter] if filter and isinstance(filter[0][0], str) else filter
-        # Of many terms PyArrow makes a chain as deep as it is long.
-        ends = [
+        filter = _convert_dnf_values(dnf, schema)
+        term_lists = [filter] if filter and isinstance(filter[0][0], str) else filter
+        # PyArrow nests one level per term, so convert long conjunctions in parts.
+        conjunctions = [
             join_balanced(
                 [
-                    filters_to_expression([terms[at : at + _MOST_TERMS]])
-                    for at in range(0, max(len(terms), 1), _MOST_TERMS)
+                    filters_to_expression([terms[start : start + _MAX_DNF_TERMS]])
+                    for start in range(0, max(len(terms), 1), _MAX_DNF_TERMS)
                 ],
                 is_or=False,
             )
-            for terms in rows
+            for terms in term_lists
         ]
-        expression = join_balanced(ends, is_or=True) if ends else filters_to_expression(list(rows))
+        expression = (
+            join_balanced(conjunctions, is_or=True)
+            if conjunctions
+            else filters_to_expression(list(term_lists))
+        )
     except FilterError:
         raise
     except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
-        raise FilterError(f"{dnf!r} is no PyArrow DNF ({error}); write {_ACCEPTED}") from None
+        raise FilterError(
+            f"{dnf!r} is not a PyArrow DNF ({error}); write {_ACCEPTED_FILTERS}"
+        ) from None
     if not isinstance(expression, pc.Expression):
-        raise FilterError(f"{dnf!r} is no PyArrow DNF; write {_ACCEPTED}")
+        raise FilterError(f"{dnf!r} is not a PyArrow DNF; write {_ACCEPTED_FILTERS}")
     return expression
-
-
-# The public names of these functions.
-columns = probed_columns
-columns_of = row_filter_columns
-to_predicate = predicate_from_arrow
-translate = translate_filter

@@ -1,9 +1,9 @@
-"""The form in which PyArrow writes an expression down, taken apart and put together.
+"""Parse the serialized form of PyArrow expressions, and cut subexpressions out of it.
 
-PyArrow has no public walk over an `Expression`, and its Substrait export refuses half of the
-filters people write (an implicit cast is enough). But an expression pickles, and the pickled
-bytes are an Arrow IPC file: the schema's metadata is the tree in prefix order, the columns of
-its one row are the literals and the options.
+PyArrow has no public function that walks over an `Expression`. Its Substrait export rejects half of
+the filters that people write: one implicit cast is enough. But an expression can be pickled, and
+the pickled bytes are an Arrow IPC file. The schema's metadata is the tree in prefix order. The file
+has one row, and its columns are the literals and the options.
 
     is_in(a, [1, 2]) and (b == 5)
 
@@ -18,7 +18,8 @@ its one row are the literals and the options.
     end      equal
     end      and_kleene
 
-That layout is PyArrow's own business and may change: whatever is not exactly as above is refused.
+The layout is private to PyArrow and may change, so the parser rejects everything that differs from
+the above.
 """
 
 from __future__ import annotations
@@ -37,27 +38,32 @@ from zonebloom.errors import FilterError
 
 _Entry: TypeAlias = tuple[str, str]
 
-# An IPC file begins with its name, padded to eight bytes, and the schema's message.
-_MAGIC = b"ARROW1\0\0"
-_MESSAGE = struct.Struct("<II")
-_MOST_REMEMBERED = 1 << 16
+# An IPC file begins with these magic bytes, which are padded to eight. The schema message follows,
+# prefixed by a continuation marker and its size.
+_IPC_FILE_MAGIC = b"ARROW1\0\0"
+_IPC_MESSAGE_PREFIX = struct.Struct("<II")
+_MAX_CACHED_SCHEMA_END = 1 << 16
 _METADATA_OFFSET = 2 * ctypes.sizeof(ctypes.c_void_p)
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-# PyArrow's stack was seen to end at some ten thousand levels.
-_DEEPEST = 1000
+# PyArrow overflows its stack at about ten thousand levels, as tests showed.
+_MAX_EXPRESSION_DEPTH = 1000
 
 
 SHORTEN_ADVICE = "write IN for equalities, or read less and filter the table"
 
 
 class MalformedExpression(Exception):
-    """The serialised expression is not laid out as this module knows it."""
+    """The serialized expression has a layout that this module does not know."""
 
 
 class SerializedExpression(NamedTuple):
-    """The entries of the prefix order, the row of literals and options, and what reads both."""
+    """A serialized expression, in parts.
+
+    `entries` is the tree in prefix order. `row` has the literals and options as columns. `unpickle`
+    makes an expression from the bytes of an IPC file.
+    """
 
     entries: list[_Entry]
     row: pa.RecordBatch
@@ -66,7 +72,11 @@ class SerializedExpression(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ExpressionNode:
-    """A call, reference or literal; `options` is the column of its options, or of the literal."""
+    """A call, field reference or literal of an expression.
+
+    `start` and `end` delimit its entries. `options_column` is the number of the column that holds
+    the options of a call, or the value of a literal. `meaning` is what a translator makes of it.
+    """
 
     name: str
     start: int
@@ -78,45 +88,51 @@ class ExpressionNode:
 
 
 def read_expression(expression: pc.Expression) -> SerializedExpression:
-    """Read what an expression pickles to; the schema of filters alike but for literals is read
-    once."""
+    """Serialize an expression and return its parts.
+
+    Expressions that differ only in their literals have the same schema message, so the parsed
+    schema is cached.
+    """
     make, (buffer,) = expression.__reduce__()[:2]
-    message = _message(buffer)
+    message = _schema_message(buffer)
     if message is not None:
         try:
-            entries, schema = _outline(message)
-            row = pa.ipc.read_record_batch(buffer[len(_MAGIC) + len(message) :], schema)
+            entries, schema = _parse_schema_message(message)
+            row = pa.ipc.read_record_batch(buffer[len(_IPC_FILE_MAGIC) + len(message) :], schema)
             return SerializedExpression(entries, row, make)
         except (pa.ArrowException, OSError):
-            # A literal with a dictionary: that lies between the schema and the row.
+            # A literal of a dictionary type puts a dictionary message between the schema and the
+            # row. The complete reader below handles it.
             pass
     with pa.ipc.open_file(buffer) as reader:
         row = reader.get_batch(0)
-    return SerializedExpression(_metadata(row.schema), row, make)
+    return SerializedExpression(_schema_entries(row.schema), row, make)
 
 
-def _message(buffer: pa.Buffer) -> bytes | None:
-    """The schema's message; None of filters made by programs, too long to be remembered."""
-    continuation, size = _MESSAGE.unpack_from(buffer, len(_MAGIC))
-    end = len(_MAGIC) + _MESSAGE.size + size
-    if continuation != 0xFFFFFFFF or end >= min(buffer.size, _MOST_REMEMBERED):
+def _schema_message(buffer: pa.Buffer) -> bytes | None:
+    """Return the schema message, or None if it is too long to be cached."""
+    continuation, size = _IPC_MESSAGE_PREFIX.unpack_from(buffer, len(_IPC_FILE_MAGIC))
+    end = len(_IPC_FILE_MAGIC) + _IPC_MESSAGE_PREFIX.size + size
+    if continuation != 0xFFFFFFFF or end >= min(buffer.size, _MAX_CACHED_SCHEMA_END):
         return None
-    return buffer[len(_MAGIC) : end].to_pybytes()
+    return buffer[len(_IPC_FILE_MAGIC) : end].to_pybytes()
 
 
 @functools.lru_cache(maxsize=256)
-def _outline(message: bytes) -> tuple[list[_Entry], pa.Schema]:
+def _parse_schema_message(message: bytes) -> tuple[list[_Entry], pa.Schema]:
     schema = pa.ipc.read_schema(pa.py_buffer(message))
-    return _metadata(schema), schema
+    return _schema_entries(schema), schema
 
 
-def _metadata(schema: pa.Schema) -> list[_Entry]:
-    """The schema's metadata in order, repeated keys included, which `Schema.metadata` drops.
+def _schema_entries(schema: pa.Schema) -> list[_Entry]:
+    """Return the metadata of a schema in order, including repeated keys.
 
-    By the public C data interface: an int32 count, then each key and value by its int32 length.
+    `Schema.metadata` drops repeated keys, so read them through the public C data interface. The
+    metadata is an int32 count, followed by keys and values with an int32 length before each. See
     https://arrow.apache.org/docs/format/CDataInterface.html
     """
-    # The capsule owns the struct and releases it when collected: keep it until all is copied.
+    # The capsule owns the struct and frees it when it is collected, so keep the capsule until
+    # everything is copied.
     capsule = schema.__arrow_c_schema__()
     address = _capsule_pointer(capsule, b"arrow_schema")
     cursor = ctypes.c_void_p.from_address(address + _METADATA_OFFSET).value
@@ -135,21 +151,21 @@ def _metadata(schema: pa.Schema) -> list[_Entry]:
 
 
 def parse_entries(entries: list[_Entry]) -> list[ExpressionNode]:
-    """The nodes of an expression, arguments before their calls; the last one is all of it."""
+    """Return the nodes of an expression in postfix order, so the last node is the root."""
     nodes: list[ExpressionNode] = []
-    # Recursion would end at long chains of OR.
+    # Use a stack, because recursion would fail for long chains of OR.
     root = ExpressionNode("root", 0, 0)
     stack = [root]
-    at = 0
-    while at < len(entries):
-        key, text = entries[at]
+    position = 0
+    while position < len(entries):
+        key, text = entries[position]
         top = stack[-1]
         if top.options_column is not None and key != "end":
             raise MalformedExpression("an argument after the options")
-        start = at
-        at += 1
+        start = position
+        position += 1
         if key == "call":
-            stack.append(ExpressionNode(text, start, at))
+            stack.append(ExpressionNode(text, start, position))
             continue
         if key == "options" and top is not root:
             top.options_column = int(text)
@@ -158,41 +174,42 @@ def parse_entries(entries: list[_Entry]) -> list[ExpressionNode]:
             if top is root or top.name != text:
                 raise MalformedExpression(f"unexpected end of {text}")
             node = stack.pop()
-            node.end = at
+            node.end = position
         elif key in ("field_ref", "nested_field_ref"):
             parts = [(key, text)]
             if key == "nested_field_ref":
-                at += int(text)
-                parts = entries[start + 1 : at]
-                if len(parts) != int(text) or {each for each, _ in parts} != {"field_ref"}:
-                    raise MalformedExpression("a nested reference of other parts")
-            node = ExpressionNode("field_ref", start, at, tuple(name for _, name in parts))
+                position += int(text)
+                parts = entries[start + 1 : position]
+                if len(parts) != int(text) or {kind for kind, _ in parts} != {"field_ref"}:
+                    raise MalformedExpression("a nested reference has unexpected parts")
+            node = ExpressionNode("field_ref", start, position, tuple(name for _, name in parts))
         elif key == "literal":
-            node = ExpressionNode(key, start, at, options_column=int(text))
+            node = ExpressionNode(key, start, position, options_column=int(text))
         else:
             raise MalformedExpression(f"unexpected entry {key}")
         stack[-1].args.append(node)
         nodes.append(node)
     if len(stack) != 1 or len(root.args) != 1:
-        raise MalformedExpression("calls are left open")
+        raise MalformedExpression("a call has no end")
     return nodes
 
 
 def subexpression(form: SerializedExpression, node: ExpressionNode) -> pc.Expression:
+    """Return the part of an expression that starts at a node."""
     entries: list[_Entry] = []
     literals: list[pa.Array] = []
-    deep = 0
+    depth = 0
     for key, text in form.entries[node.start : node.end]:
-        deep += {"call": 1, "end": -1}.get(key, 0)
-        if deep > _DEEPEST:
-            raise nesting_error(_DEEPEST)
+        depth += {"call": 1, "end": -1}.get(key, 0)
+        if depth > _MAX_EXPRESSION_DEPTH:
+            raise nesting_error(_MAX_EXPRESSION_DEPTH)
         if key in ("literal", "options"):
             literals.append(form.row.column(int(text)))
             text = str(len(literals) - 1)
         entries.append((key, text))
-    # A file's row needs a column.
+    # The row of an IPC file needs at least one column.
     literals = literals or [pa.nulls(1)]
-    fields = [pa.field("", each.type) for each in literals]
+    fields = [pa.field("", literal.type) for literal in literals]
     schema = pa.schema(fields, pa.KeyValueMetadata(entries))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as file:
@@ -200,22 +217,30 @@ def subexpression(form: SerializedExpression, node: ExpressionNode) -> pc.Expres
     return form.unpickle(sink.getvalue())
 
 
-def nesting_error(most: int) -> FilterError:
-    return FilterError(f"the filter is nested more than {most:,} levels deep; {SHORTEN_ADVICE}")
+def nesting_error(max_depth: int) -> FilterError:
+    return FilterError(
+        f"the filter is nested more than {max_depth:,} levels deep; {SHORTEN_ADVICE}"
+    )
 
 
 def expression_text(expression: pc.Expression) -> str:
-    """An expression as PyArrow shows it; bytes of a view it shows as if they were text."""
+    """Return an expression as PyArrow prints it."""
     try:
         return str(expression)
     except UnicodeDecodeError as error:
+        # PyArrow prints the bytes of a binary view as if they were UTF-8.
         return error.object.decode(errors="backslashreplace")
 
 
 def referenced_columns(expression: pc.Expression) -> set[str] | None:
+    """Return the top-level columns of an expression, or None if its layout is not known."""
     try:
-        message = _message(expression.__reduce__()[1][0])
-        entries = read_expression(expression).entries if message is None else _outline(message)[0]
+        message = _schema_message(expression.__reduce__()[1][0])
+        entries = (
+            read_expression(expression).entries
+            if message is None
+            else _parse_schema_message(message)[0]
+        )
         return {node.path[0] for node in parse_entries(entries) if node.path}
-    except Exception:  # noqa: BLE001 - reading every column is always right
+    except Exception:  # noqa: BLE001 - the caller can always read all columns
         return None

@@ -1,19 +1,21 @@
-"""The predicate an index can answer: seven kinds of node, constants, and an honest "unknown".
+"""Define the predicate tree that an index can answer.
 
-Every filter language is brought to this tree, and the search reads nothing else. A node stands
-for a three-valued condition on a row (true, false, null). The search keeps two bounds per node:
-the rows where it *may be true* and the rows where it *may be false*; a null row may be neither.
+The translators of all filter languages produce this tree, and a search reads nothing else. A node
+is a three-valued condition on a row: true, false or null. The search computes two bounds for each
+node: the rows for which it *may be true* and the rows for which it *may be false*. A row for which
+the node is null may be missing from both.
 
-    Equals, IsIn, IsNull    may be true: the zones that hit       may be false: everything
-    Compares                the same, from key ranges and paths; a Bloom filter cannot say
-    Constant                may be true: all if True, else none   may be false: all if False
-    Unknown                 may be true: everything               may be false: everything
+    node                    rows that may be true                 rows that may be false
+    Equals, IsIn, IsNull    the zones whose filters match         all
+    Compares                the same, by key ranges and paths     all
+    Constant                all if True, else none                all if False, else none
+    Unknown                 all                                   all
     And                     intersection                          union
     Or                      union                                 intersection
-    Not                     what may be false                     what may be true
+    Not                     the rows that may be false            the rows that may be true
 
-A translator may widen a condition (`Unknown` is always right) but never narrow it: a row for
-which the user's filter is true must lie in *may be true* of its predicate.
+A translator may widen a condition, and `Unknown` is always correct, but it must never narrow one:
+a row for which the user's filter is true must be among the rows that *may be true*.
 """
 
 from __future__ import annotations
@@ -30,34 +32,34 @@ from zonebloom.errors import InvalidArgument
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
-# A search follows a predicate by recursion.
+# A search recurses over the predicate, so its depth is limited.
 MAX_DEPTH = 150
-_MANY_TERMS = 64
-_SHOWN_VALUES = 2
-_SHOWN_TEXT = 200
-_FACING = {">=": "<=", "<=": ">="}
-# What is meant by a comparison whose sides are exchanged.
+_MIN_TERMS_TO_UNITE = 64
+_MAX_SHOWN_VALUES = 2
+_MAX_SHOWN_CHARACTERS = 200
+_OPPOSITE_BOUNDS = {">=": "<=", "<=": ">="}
+# The operator of a comparison after its sides are exchanged.
 FLIPPED_OPERATORS: dict[str, Any] = {
-    **{each: each for each in ("=", "!=", "<=>")},
+    **{operator: operator for operator in ("=", "!=", "<=>")},
     **{"<": ">", "<=": ">=", ">": "<", ">=": "<="},
 }
 
 
-def _make_scalar(leaf: Equals | Compares) -> None:
-    """Convert the value of a leaf that users made of a Python value."""
+def _convert_to_scalar(leaf: Equals | Compares) -> None:
+    """Convert the value of a predicate to Arrow if a user passed a Python value."""
     if not isinstance(leaf.value, pa.Scalar):
         object.__setattr__(leaf, "value", to_scalar(leaf.value, "the value of a comparison"))
 
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The column holds exactly this value; the value is never null."""
+    """The condition that a column equals a value, which is never null."""
 
     column: ColumnPath
     value: pa.Scalar
 
     def __post_init__(self) -> None:
-        _make_scalar(self)
+        _convert_to_scalar(self)
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} = {value_text(self.value)}"
@@ -65,7 +67,7 @@ class Equals:
 
 @dataclass(frozen=True, slots=True)
 class IsIn:
-    """The column holds one of these values, or, with `null_matches`, null."""
+    """The condition that a column holds one of some values, or null if `null_matches`."""
 
     column: ColumnPath
     values: pa.Array
@@ -76,38 +78,38 @@ class IsIn:
             object.__setattr__(self, "values", to_arrow(self.values, "the values of IsIn"))
         if self.values.null_count:
             raise InvalidArgument(
-                "the values of IsIn hold a null; drop it, and give null_matches=True if null rows "
-                "are to match"
+                "the values of IsIn hold a null; drop it, and pass null_matches=True if null rows "
+                "should match"
             )
 
     def __str__(self) -> str:
         count = len(self.values)
-        shown = count if count <= _SHOWN_VALUES + 1 else _SHOWN_VALUES
-        parts = [value_text(self.values[i]) for i in range(shown)]
+        num_shown = count if count <= _MAX_SHOWN_VALUES + 1 else _MAX_SHOWN_VALUES
+        parts = [value_text(value) for value in self.values[:num_shown]]
         if self.null_matches:
             parts.append("NULL")
-        if count > shown:
-            parts.append(f"... {count - shown} more")
+        if count > num_shown:
+            parts.append(f"... {count - num_shown} more")
         return f"{column_text(self.column)} IN ({', '.join(parts)})"
 
     def __repr__(self) -> str:
         return f"<IsIn {self}>"
 
-    # A pa.Array has equality but no hash.
+    # Define the hash here because a pa.Array has none.
     def __hash__(self) -> int:
         return hash((self.column, str(self.values.type), len(self.values), self.null_matches))
 
 
 @dataclass(frozen=True, slots=True)
 class Compares:
-    """The column's value lies to one side of this one; the value is never null, nor NaN."""
+    """The condition that a column is less or greater than a value, which is never null or NaN."""
 
     column: ColumnPath
     operator: Literal["<", "<=", ">", ">="]
     value: pa.Scalar
 
     def __post_init__(self) -> None:
-        _make_scalar(self)
+        _convert_to_scalar(self)
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} {self.operator} {value_text(self.value)}"
@@ -161,10 +163,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A condition no Bloom filter can answer, and the reason ``explain_plan`` shows.
+    """A condition that no Bloom filter can answer, and the reason that ``explain_plan`` shows.
 
-    ``columns`` are the top-level ones it names, ``expression`` what PyArrow applies to rows for it;
-    None where that is not known.
+    ``columns`` are the top-level columns that it names. ``expression`` is the PyArrow expression
+    that evaluates it on rows, or None if there is none.
     """
 
     text: str
@@ -186,21 +188,25 @@ _Value = TypeVar("_Value")
 def fold_predicate(
     predicate: Predicate,
     leaf: Callable[[LeafPredicate], _Value],
-    every: Callable[[list[_Value]], _Value],
-    any_of: Callable[[list[_Value]], _Value],
+    combine_and: Callable[[list[_Value]], _Value],
+    combine_or: Callable[[list[_Value]], _Value],
     negate: Callable[[_Value], _Value],
 ) -> _Value:
-    """Bring a tree to one value: of its leaves, left to right, then of what joins them."""
+    """Reduce a predicate to one value, bottom up.
+
+    `leaf` gives the value of a leaf. `combine_and`, `combine_or` and `negate` combine the values of
+    the terms of `And`, `Or` and `Not`. Leaves are visited from left to right.
+    """
     if not isinstance(predicate, And | Or | Not):
         return leaf(predicate)
     values: dict[int, _Value] = {}
-    # Children before parents.
-    for node in reversed(_nodes(predicate, reverse=False)):
+    # Visit children before their parents.
+    for node in reversed(_list_nodes(predicate, reverse=False)):
         match node:
             case And(terms):
-                value = every([values[id(term)] for term in terms])
+                value = combine_and([values[id(term)] for term in terms])
             case Or(terms):
-                value = any_of([values[id(term)] for term in terms])
+                value = combine_or([values[id(term)] for term in terms])
             case Not(term):
                 value = negate(values[id(term)])
             case _:
@@ -214,103 +220,114 @@ def replace_leaves(predicate: Predicate, leaf: Callable[[LeafPredicate], Predica
 
 
 def walk(predicate: Predicate) -> list[Predicate]:
-    return _nodes(predicate, reverse=True)
+    return _list_nodes(predicate, reverse=True)
 
 
-def _nodes(predicate: Predicate, *, reverse: bool) -> list[Predicate]:
-    # A stack instead of recursion: filters made by programs can be very deep.
+def _list_nodes(predicate: Predicate, *, reverse: bool) -> list[Predicate]:
+    # Use a stack, because filters that programs generate can be too deep for recursion.
     nodes, stack = [], [predicate]
     while stack:
         node = stack.pop()
         nodes.append(node)
-        below = _below(node)
-        stack += reversed(below) if reverse else below
+        child_terms = _child_terms(node)
+        stack += reversed(child_terms) if reverse else child_terms
     return nodes
 
 
-def _below(node: Predicate) -> tuple[Predicate, ...]:
+def _child_terms(node: Predicate) -> tuple[Predicate, ...]:
     if isinstance(node, And | Or):
         return node.terms
     return (node.term,) if isinstance(node, Not) else ()
 
 
 def depth(predicate: Predicate) -> int:
-    def above(depths: list[int]) -> int:
+    def depth_above(depths: list[int]) -> int:
         return 1 + max(depths, default=-1)
 
-    return fold_predicate(predicate, lambda leaf: 0, above, above, lambda below: below + 1)
+    return fold_predicate(
+        predicate, lambda leaf: 0, depth_above, depth_above, lambda term_depth: term_depth + 1
+    )
 
 
 def simplify(predicate: Predicate) -> Predicate:
-    """The same condition as a search follows it: chains flat, no NOT of a NOT, not too deep."""
+    """Return the condition in the form for a search: flat chains, no double NOT, limited depth."""
     flat = flatten(predicate)
     return limit_depth(flat) if isinstance(flat, And | Or | Not) else flat
 
 
 def limit_depth(predicate: Predicate) -> Predicate:
-    """The predicate, `Unknown` where it is too deep for a search to follow."""
+    """Return the predicate, or `Unknown` if it is too deep for a search."""
     if depth(predicate) <= MAX_DEPTH:
         return predicate
     return Unknown("...", f"the filter is nested more than {MAX_DEPTH} levels deep")
 
 
 def flatten(predicate: Predicate) -> Predicate:
-    """Terms of a chain side by side, however they are nested: ``a OR (b OR c)`` is one OR."""
+    """Merge nested chains of the same kind: ``a OR (b OR c)`` becomes one OR of three terms."""
     if not isinstance(predicate, And | Or | Not):
         return predicate
-    tops = {id(predicate)}
+    chain_ids = {id(predicate)}
     for node in walk(predicate):
-        tops.update(id(term) for term in _below(node) if type(term) is not type(node))
-    flat: dict[int, Predicate] = {}
-    for node in reversed(_nodes(predicate, reverse=False)):
+        chain_ids.update(id(term) for term in _child_terms(node) if type(term) is not type(node))
+    flat_predicates: dict[int, Predicate] = {}
+    for node in reversed(_list_nodes(predicate, reverse=False)):
         if isinstance(node, Not):
-            flat[id(node)] = negation(flat[id(node.term)])
+            flat_predicates[id(node)] = negation(flat_predicates[id(node.term)])
         elif not isinstance(node, And | Or):
-            flat[id(node)] = node
-        elif id(node) in tops:
+            flat_predicates[id(node)] = node
+        elif id(node) in chain_ids:
             join = conjunction if isinstance(node, And) else disjunction
-            flat[id(node)] = join(flat[id(term)] for term in _chain(node))
-    return flat[id(predicate)]
+            flat_predicates[id(node)] = join(
+                flat_predicates[id(term)] for term in _chain_terms(node)
+            )
+    return flat_predicates[id(predicate)]
 
 
-def _chain(outer: And | Or) -> Iterator[Predicate]:
+def _chain_terms(outer: And | Or) -> Iterator[Predicate]:
     stack: list[Predicate] = [outer]
     while stack:
         node = stack.pop()
         if type(node) is type(outer):
-            stack += reversed(_below(node))
+            stack += reversed(_child_terms(node))
         else:
             yield node
 
 
 def conjunction(terms: Iterable[Predicate]) -> Predicate:
-    """All of some terms; ``a >= x`` beside ``a <= x`` is ``a = x``, which a filter answers."""
-    kept: list[Predicate] = []
+    """Return the AND of some terms.
+
+    ``a >= x AND a <= x`` becomes ``a = x``, because a Bloom filter can answer an equality.
+    """
+    simplified_terms: list[Predicate] = []
     bounds: dict[tuple[ColumnPath, str], tuple[int, pa.Scalar]] = {}
     for term in terms:
-        if isinstance(term, Compares) and term.operator in _FACING:
-            facing = term.column, _FACING[term.operator]
-            at, value = bounds.get(facing, (0, None))
+        if isinstance(term, Compares) and term.operator in _OPPOSITE_BOUNDS:
+            opposite_bound = term.column, _OPPOSITE_BOUNDS[term.operator]
+            position, value = bounds.get(opposite_bound, (0, None))
             if value is not None and value.equals(term.value):
-                kept[at] = Equals(term.column, term.value)
-                del bounds[facing]
+                simplified_terms[position] = Equals(term.column, term.value)
+                del bounds[opposite_bound]
                 continue
-            bounds[term.column, term.operator] = len(kept), term.value
-        kept.append(term)
-    if len(kept) >= _MANY_TERMS:
-        # NOT a = 1 AND NOT a = 2 is NOT (a = 1 OR a = 2).
-        kept = [negation(term) for term in _united([negation(term) for term in kept])]
-    return kept[0] if len(kept) == 1 else And(tuple(kept))
+            bounds[term.column, term.operator] = len(simplified_terms), term.value
+        simplified_terms.append(term)
+    if len(simplified_terms) >= _MIN_TERMS_TO_UNITE:
+        # NOT a = 1 AND NOT a = 2 equals NOT (a = 1 OR a = 2), which can become NOT a IN (1, 2).
+        negated_terms = _unite_equalities([negation(term) for term in simplified_terms])
+        simplified_terms = [negation(term) for term in negated_terms]
+    return simplified_terms[0] if len(simplified_terms) == 1 else And(tuple(simplified_terms))
 
 
 def disjunction(terms: Iterable[Predicate]) -> Predicate:
-    """Any of some terms; many equalities of one column are a set, which is looked up at once."""
-    united = _united(list(terms))
-    return united[0] if len(united) == 1 else Or(tuple(united))
+    """Return the OR of some terms.
+
+    Many equalities of one column become one `IsIn`, which is looked up at once.
+    """
+    united_terms = _unite_equalities(list(terms))
+    return united_terms[0] if len(united_terms) == 1 else Or(tuple(united_terms))
 
 
-def _united(terms: list[Predicate]) -> list[Predicate]:
-    if len(terms) < _MANY_TERMS:
+def _unite_equalities(terms: list[Predicate]) -> list[Predicate]:
+    if len(terms) < _MIN_TERMS_TO_UNITE:
         return terms
     sets: dict[tuple[ColumnPath, pa.DataType], list[pa.Scalar]] = {}
     others: list[Predicate] = []
@@ -319,8 +336,10 @@ def _united(terms: list[Predicate]) -> list[Predicate]:
             sets.setdefault((term.column, term.value.type), []).append(term.value)
         else:
             others.append(term)
-    united = [IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()]
-    return [*united, *others]
+    memberships = [
+        IsIn(column, pa.array(values, type_)) for (column, type_), values in sets.items()
+    ]
+    return [*memberships, *others]
 
 
 def negation(predicate: Predicate) -> Predicate:
@@ -332,8 +351,8 @@ def negation(predicate: Predicate) -> Predicate:
 
 
 def probed_columns(predicate: Predicate) -> set[ColumnPath]:
-    """The paths of the columns a Bloom filter would be asked about."""
-    return {n.column for n in walk(predicate) if isinstance(n, (Equals, IsIn, IsNull))}
+    """Return the paths of the columns whose Bloom filters the predicate asks."""
+    return {node.column for node in walk(predicate) if isinstance(node, (Equals, IsIn, IsNull))}
 
 
 def unknowns(predicate: Predicate) -> list[Unknown]:
@@ -341,14 +360,14 @@ def unknowns(predicate: Predicate) -> list[Unknown]:
 
 
 def column_text(path: ColumnPath) -> str:
-    """Write a column path as SQL would: parts that are no plain names are quoted."""
+    """Return a column path as SQL text. Parts that are not identifiers are quoted."""
     return ".".join(
         part if part.isidentifier() else '"' + part.replace('"', '""') + '"' for part in path
     )
 
 
 def value_text(value: pa.Scalar) -> str:
-    """Write one value as a SQL literal, for reading rather than for parsing."""
+    """Return a value as a SQL literal that people can read. It need not be valid SQL."""
     try:
         plain = value.as_py()
     except (ValueError, OverflowError):  # Python's dates end at the year 9999
@@ -369,7 +388,7 @@ def value_text(value: pa.Scalar) -> str:
 
 
 def shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + "..."
 
 
 def _operand_text(term: Predicate) -> str:

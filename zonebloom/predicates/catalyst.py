@@ -1,7 +1,7 @@
-"""Filters of a scan, as Catalyst holds them and `IndexedFiles.java` writes them, as predicates.
+"""Translate Catalyst's filters of a scan, which `IndexedFiles.java` sends as JSON, to predicates.
 
-Both sides of a comparison have one type there, for Spark has cast them already. A column is
-followed only where that type is the one its Arrow type stands for.
+Spark has already cast both sides of a comparison to one type. A column is compared only if this
+type is the one that Spark gives to the column's Arrow type.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from zonebloom.predicates.spark_compare import literal_from_python
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 
-# A condition or operand as the JSON of a scan's question has it.
+# A condition or operand in the JSON that the JVM sends.
 CatalystNode = Mapping[str, Any]
 
-_OPERATORS = {
+_CATALYST_OPERATORS = {
     "EqualTo": "=",
     "EqualNullSafe": "<=>",
     "LessThan": "<",
@@ -31,15 +31,17 @@ _OPERATORS = {
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
 }
-_EPOCH = datetime.datetime(1970, 1, 1)
-_HARMLESS = {"comment", "CURRENT_DEFAULT"}
-_CHAR_OR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-_NOT_COMPARED = "only a column compared with a literal is known to an index"
+_EPOCH_DATETIME = datetime.datetime(1970, 1, 1)
+_HARMLESS_METADATA_KEYS = {"comment", "CURRENT_DEFAULT"}
+_CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+_ONLY_LITERALS_REASON = "only a column compared with a literal is known to an index"
 
 
 class CatalystTranslator:
-    """Translates the filters of one scan of files with a schema; ``name_of`` gives Spark's name of
-    an Arrow type, None where it has none."""
+    """A translator for the filters of one scan.
+
+    ``spark_type_name`` returns Spark's name of an Arrow type, or None if Spark has no such type.
+    """
 
     def __init__(
         self,
@@ -54,76 +56,79 @@ class CatalystTranslator:
         self._name_of = spark_type_name
 
     def translate(self, filters: Sequence[CatalystNode]) -> ast.Predicate:
-        """What holds for every row that passes all of some filters."""
+        """Return a predicate that is true for every row that passes all of the filters."""
         terms: list[ast.Predicate] = []
         for condition in filters:
-            term = self._followed(condition)
+            term = self._translate_node(condition)
             terms.extend(term.terms if isinstance(term, ast.And) else (term,))
-        # Spark puts one beside each comparison and each key of a join; no filter answers them.
-        telling = [term for term in terms if not _is_not_null(term)] or terms
-        return ast.conjunction(telling) if telling else ast.Constant(True)
+        # Spark adds an IS NOT NULL for each comparison and each join key. A Bloom filter cannot
+        # answer these, so drop them if there are other terms.
+        terms = [term for term in terms if not _is_not_null(term)] or terms
+        return ast.conjunction(terms) if terms else ast.Constant(True)
 
-    def _followed(self, node: CatalystNode) -> ast.Predicate:
+    def _translate_node(self, node: CatalystNode) -> ast.Predicate:
         if "terms" in node:
-            terms = tuple(map(self._followed, node["terms"]))
+            terms = tuple(map(self._translate_node, node["terms"]))
             if node["kind"] == "Not":
                 return ast.negation(terms[0])
             return ast.And(terms) if node["kind"] == "And" else ast.Or(terms)
         try:
-            return self._compared(node["kind"], node["operands"])
+            return self._translate_leaf(node["kind"], node["operands"])
         except Unanswerable as reason:
             return ast.Unknown(node["text"], str(reason), frozenset(node["columns"]))
 
-    def _compared(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate:
+    def _translate_leaf(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate:
         if kind in ("IsNull", "IsNotNull"):
-            null = ast.IsNull(self._column(operands[0])[0])
+            null = ast.IsNull(self._resolve_column(operands[0])[0])
             return null if kind == "IsNull" else ast.Not(null)
-        if kind in _OPERATORS:
-            operator = _OPERATORS[kind]
+        if kind in _CATALYST_OPERATORS:
+            operator = _CATALYST_OPERATORS[kind]
             if "values" in operands[0]:
                 operands, operator = operands[::-1], ast.FLIPPED_OPERATORS[operator]
-            path, type_ = self._column(operands[0])
-            return self._comparer.compare(path, operator, *_literals(operands[1], type_))
+            path, type_ = self._resolve_column(operands[0])
+            return self._comparer.compare(path, operator, *_parse_literals(operands[1], type_))
         if kind in ("In", "InSet"):
-            path, type_ = self._column(operands[0])
-            return self._comparer.is_in(path, _literals(operands[1], type_))
+            path, type_ = self._resolve_column(operands[0])
+            return self._comparer.is_in(path, _parse_literals(operands[1], type_))
         if kind == "Literal" and operands[0]["type"] in ("boolean", "void"):
             (value,) = operands[0]["values"]
             return ast.Constant(None if value is None else value == "true")
         if kind == "AttributeReference":
-            path, type_ = self._column(operands[0])
+            path, type_ = self._resolve_column(operands[0])
             if type_ == "boolean":
                 return ast.Equals(path, pa.scalar(True))
-        raise Unanswerable(_NOT_COMPARED)
+        raise Unanswerable(_ONLY_LITERALS_REASON)
 
-    def _column(self, node: CatalystNode) -> tuple[ast.ColumnPath, str]:
-        """A column or leaf of structs, and Spark's name of its type."""
+    def _resolve_column(self, node: CatalystNode) -> tuple[ast.ColumnPath, str]:
+        """Return the path of a column or leaf of structs, and Spark's name of its type."""
         if "column" not in node:
-            raise Unanswerable(_NOT_COMPARED)
-        wanted, type_ = tuple(node["column"]), node["type"]
-        if matching_names(self._partition_columns, wanted[0]):
-            raise Unanswerable("its values come from paths")
+            raise Unanswerable(_ONLY_LITERALS_REASON)
+        names, type_ = tuple(node["column"]), node["type"]
+        if matching_names(self._partition_columns, names[0]):
+            raise Unanswerable("the values of a partition column come from paths")
         for reason in map(opaque_reason, node["metadata"]):
             if reason is not None:
                 raise Unanswerable(reason)
-        path = self._comparer.resolve_path(wanted)
-        if self._is_case_sensitive and path != wanted:
-            raise Unanswerable(f"there is no one column {ast.column_text(wanted)}")
+        path = self._comparer.resolve_path(names)
+        if self._is_case_sensitive and path != names:
+            raise Unanswerable(f"there is not exactly one column {ast.column_text(names)}")
         arrow = self._comparer.column_type(path)
         if type_ != self._name_of(arrow):
-            raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, and it is {arrow}")
+            raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, but it is {arrow}")
         return path, type_
 
 
 def opaque_reason(text: str) -> str | None:
-    """Why metadata of an attribute, or a field, forbids to compare it by its stored values."""
+    """Return why the metadata of a Spark column forbids comparing its stored values, or None."""
     if text == "{}":
         return None
     for key, value in json.loads(text).items():
-        if key == _CHAR_OR_VARCHAR and str(value).lower().startswith("varchar"):
+        if key == _CHAR_VARCHAR_KEY and str(value).lower().startswith("varchar"):
             continue
-        # What Spark itself puts there changes what a column means; users' own keys do not.
-        if key not in _HARMLESS and (key.startswith(("__", "parquet.")) or key.isupper()):
+        # Keys that Spark itself writes may change the meaning of a column. Keys of users do not.
+        if key not in _HARMLESS_METADATA_KEYS and (
+            key.startswith(("__", "parquet.")) or key.isupper()
+        ):
             return f"how Spark compares a column with {key} is not followed"
     return None
 
@@ -132,44 +137,45 @@ def _is_not_null(term: ast.Predicate) -> bool:
     return isinstance(term, ast.Not) and isinstance(term.term, ast.IsNull)
 
 
-def _literals(node: CatalystNode, type_: str) -> list[Literal]:
-    """Literals of a column's type."""
+def _parse_literals(node: CatalystNode, type_: str) -> list[Literal]:
+    """Return the literals of an operand, which must have the type of the column."""
     if "values" not in node or node["type"] != type_:
-        raise Unanswerable(_NOT_COMPARED)
-    read = _READERS.get(type_.partition("(")[0])
+        raise Unanswerable(_ONLY_LITERALS_REASON)
+    read = _LITERAL_PARSERS.get(type_.partition("(")[0])
     if read is None:
-        raise Unanswerable(f"a {type_} literal is not followed")
+        raise Unanswerable(f"a {type_} literal is not supported")
     try:
         return [
             literal_from_python(None if text is None else read(text)) for text in node["values"]
         ]
     except UnicodeDecodeError:
-        raise Unanswerable("a text is not UTF-8") from None
+        raise Unanswerable("a string is not UTF-8") from None
     except OverflowError:
-        raise Unanswerable("the value is out of reach") from None
+        raise Unanswerable("the value is out of range") from None
 
 
-def _float(text: str) -> float:
-    # Java's shortest text of a float names another double.
+def _parse_float32(text: str) -> float:
+    # Java prints the shortest text that identifies a float. Read as a double, this text gives
+    # another number, so round it to the float.
     number = round_to_float(float(text), 32)
     if number is None:
         raise OverflowError
     return number
 
 
-def _local_time(text: str) -> datetime.datetime:
-    return _EPOCH + datetime.timedelta(microseconds=int(text))
+def _parse_local_timestamp(text: str) -> datetime.datetime:
+    return _EPOCH_DATETIME + datetime.timedelta(microseconds=int(text))
 
 
-_READERS = {
+_LITERAL_PARSERS = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
     "boolean": lambda text: text == "true",
     "double": float,
-    "float": _float,
+    "float": _parse_float32,
     "decimal": Decimal,
     "string": lambda text: bytes.fromhex(text).decode(),
     "binary": bytes.fromhex,
-    "date": lambda text: (_EPOCH + datetime.timedelta(days=int(text))).date(),
-    "timestamp": lambda text: _local_time(text).replace(tzinfo=datetime.UTC),
-    "timestamp_ntz": _local_time,
+    "date": lambda text: (_EPOCH_DATETIME + datetime.timedelta(days=int(text))).date(),
+    "timestamp": lambda text: _parse_local_timestamp(text).replace(tzinfo=datetime.UTC),
+    "timestamp_ntz": _parse_local_timestamp,
 }

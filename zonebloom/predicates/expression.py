@@ -1,9 +1,11 @@
-"""Predicates brought to PyArrow expressions, and what PyArrow compares exactly.
+"""Write predicates as PyArrow expressions, and tell which comparisons PyArrow makes exactly.
 
-PyArrow casts one side or both before it compares, so it compares exact values only where no cast
-rounds. Each rule was measured, the traps being: `is_in` casts the *set* to the column's type
-(0.1 as double finds 0.1 as float, the timestamp 00:00:00.001 finds the date, the string '5'
-finds the integer), and a decimal meets a float only after rounding.
+PyArrow casts one or both sides before it compares them, so a comparison is exact only if no cast
+rounds. The rules come from measurements. The two main traps are:
+
+- `is_in` casts the *set* to the column's type. The double 0.1 then finds the float 0.1, the
+  timestamp 00:00:00.001 finds the date, and the string '5' finds the integer.
+- A decimal and a float are compared after rounding.
 """
 
 from __future__ import annotations
@@ -32,83 +34,84 @@ from zonebloom.values.types import (
     is_flat,
 )
 
-# pa.scalar(None) would import pandas to look for its nulls.
+# pa.scalar(None) would import pandas to recognise the nulls of pandas.
 NULL_EXPRESSION = pc.scalar(pa.nulls(1, pa.bool_())[0])
 ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
-# PyArrow makes a chain as deep as it is long when it simplifies it: at ten thousand terms its
-# stack was seen to end.
-_MOST_TERMS = 4000
+# PyArrow nests one level per term when it simplifies a chain. With ten thousand terms it
+# overflowed its stack in tests.
+_MAX_CHAIN_TERMS = 4000
 
-# An expression that is null where the condition is, if that is asked for, or false there.
-_Form: TypeAlias = Callable[[bool], pc.Expression]
+# Makes the expression of a condition. If the argument is True, the expression is null where the
+# condition is null. If it is False, the expression may be false there.
+_ExpressionFactory: TypeAlias = Callable[[bool], pc.Expression]
 PathResolver: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
 
 
 def expression_from_predicate(
     predicate: ast.Predicate, schema: pa.Schema, *, exact: bool = False
 ) -> pc.Expression:
-    """Write a predicate as the expression PyArrow applies to rows.
+    """Return a predicate as the expression that PyArrow evaluates on rows.
 
-    A row whose condition is null is dropped as one whose condition is false is, so only below a
-    NOT are the two told apart, unless all of it is to be `exact`.
+    A filter drops rows whose condition is null as well as rows whose condition is false. So the
+    expression distinguishes null from false only below a NOT, or everywhere if `exact`.
     """
 
     def resolve(path: ast.ColumnPath) -> tuple[pc.Expression, pa.DataType]:
         type_ = find_leaf_type(schema, path)
         if type_ is None:
-            choices = arguments.suggest_names(".".join(path), schema.names, "the columns are")
-            raise FilterError(f"there is no column {ast.column_text(path)}; {choices}")
+            suggestion = arguments.suggest_names(".".join(path), schema.names, "the columns are")
+            raise FilterError(f"there is no column {ast.column_text(path)}; {suggestion}")
         return pc.field(path[0]) if len(path) == 1 else pc.field(*path), type_
 
     return build_expression(predicate, resolve, exact)
 
 
 def build_expression(predicate: ast.Predicate, resolve: PathResolver, exact: bool) -> pc.Expression:
-    """Write a predicate over what paths stand for: an expression, and the type of its values."""
+    """Return a predicate as an expression; `resolve` gives the expression and type of a path."""
 
-    def join(is_or: bool) -> Callable[[list[_Form]], _Form]:
+    def join(is_or: bool) -> Callable[[list[_ExpressionFactory]], _ExpressionFactory]:
         return lambda forms: lambda exact: join_conditions([form(exact) for form in forms], is_or)
 
-    def negate(form: _Form) -> _Form:
+    def negate(form: _ExpressionFactory) -> _ExpressionFactory:
         return lambda exact: ~form(True)
 
-    leaf = functools.partial(_leaf, resolve=resolve)
+    leaf = functools.partial(_leaf_factory, resolve=resolve)
     return ast.fold_predicate(predicate, leaf, join(False), join(True), negate)(exact)
 
 
-def _leaf(leaf: ast.LeafPredicate, resolve: PathResolver) -> _Form:
+def _leaf_factory(leaf: ast.LeafPredicate, resolve: PathResolver) -> _ExpressionFactory:
     match leaf:
         case ast.Constant(value):
             expression = pc.scalar(pa.scalar(value, pa.bool_()))
         case ast.Unknown(text, _, _, expression):
             if expression is None:
                 raise FilterError(
-                    f"what {text!r} means is unknown, so no row can be tried; leave it out"
+                    f"the meaning of {text!r} is unknown, so it cannot be evaluated; leave it out"
                 )
         case ast.IsNull(path):
             expression = resolve(path)[0].is_null()
         case ast.IsIn(path, values, null_matches):
-            return _is_in(path, values, null_matches, resolve)
+            return _is_in_factory(path, values, null_matches, resolve)
         case ast.Equals(path, value):
-            column, value = _sides(path, value, resolve)
+            column, value = _comparison_sides(path, value, resolve)
             expression = column == value
         case ast.Compares(path, symbol, value):
-            expression = ORDER_OPERATORS[symbol](*_sides(path, value, resolve))
+            expression = ORDER_OPERATORS[symbol](*_comparison_sides(path, value, resolve))
     return lambda exact: expression
 
 
 def join_conditions(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
-    if len(terms) > _MOST_TERMS:
+    if len(terms) > _MAX_CHAIN_TERMS:
         raise FilterError(
-            f"the filter joins more than {_MOST_TERMS:,} conditions that are no equalities of one "
-            f"column; {SHORTEN_ADVICE}"
+            f"the filter joins more than {_MAX_CHAIN_TERMS:,} conditions that are not equalities "
+            f"of one column; {SHORTEN_ADVICE}"
         )
     return join_balanced(terms, is_or)
 
 
 def join_balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
-    """Terms joined in pairs: a chain of ten thousand would be as deep as it is long."""
+    """Join terms in pairs, so that the depth is the logarithm of their number."""
     while len(terms) > 1:
         pairs = [a | b if is_or else a & b for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[len(pairs) * 2 :]
@@ -116,8 +119,11 @@ def join_balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
 
 
 def comparable_type(type_: pa.DataType) -> pa.DataType:
-    """The type PyArrow compares the values as without loss: it has no kernels for float16, view
-    types and UUIDs, and would choose one too small for a dictionary."""
+    """Return a type that PyArrow can compare and that holds all values of the given type.
+
+    PyArrow has no comparison kernels for float16, view types and UUIDs. For a dictionary type it
+    would choose a type that is too small.
+    """
     type_ = decoded_storage_type(type_)
     if pt.is_float16(type_):
         return pa.float32()
@@ -129,27 +135,27 @@ def comparable_type(type_: pa.DataType) -> pa.DataType:
 def cast_to_comparable(
     expression: pc.Expression, type_: pa.DataType
 ) -> tuple[pc.Expression, pa.DataType]:
-    """Values as PyArrow can compare them, and the type they are then of."""
-    target = comparable_type(type_)
-    decoded = decoded_type(type_)
-    if decoded not in (type_, target):
-        expression = expression.cast(decoded)
-    return (expression if target == type_ else expression.cast(target)), target
+    """Cast an expression to a type that PyArrow can compare. Return the expression and the type."""
+    target_type = comparable_type(type_)
+    decoded_values_type = decoded_type(type_)
+    if decoded_values_type not in (type_, target_type):
+        expression = expression.cast(decoded_values_type)
+    return (expression if target_type == type_ else expression.cast(target_type)), target_type
 
 
 def equal_is_exact(column: pa.DataType, literal: pa.DataType) -> bool:
-    """Whether PyArrow's `equal` of a column and a literal is equality of exact values."""
+    """Return whether PyArrow's `equal` compares the exact values of a column and a literal."""
     match family(column), family(literal):
         case "float", "decimal":
             return False
         case "integer", "float":
-            # PyArrow casts the column, with a check that fails on rounding.
+            # PyArrow casts the column to float and fails if a value would be rounded.
             return not pt.is_float16(decoded_type(literal))
     return is_comparable(column, literal)
 
 
 def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
-    """Whether PyArrow's `is_in` of a column and a set is equality of exact values."""
+    """Return whether PyArrow's `is_in` compares the exact values of a column and a set."""
     column, literal = decoded_type(column), values.type
     if column == literal:
         return is_flat(column)
@@ -157,78 +163,81 @@ def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
     if kind != family(literal) or not kind or pt.is_date(column) or pt.is_date(literal):
         return False
     if kind == "float":
-        # The set is cast to the column's type without a check, so check here.
+        # PyArrow casts the set to the column's type without a check, so check it here.
         return not pt.is_float16(column) and values.cast(column, safe=False).cast(literal).equals(
             values
         )
     return True
 
 
-def _is_in(
+def _is_in_factory(
     path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: PathResolver
-) -> _Form:
+) -> _ExpressionFactory:
     column, type_ = cast_to_comparable(*resolve(path))
-    null = column.is_null()
+    is_null = column.is_null()
     values = values.cast(comparable_type(values.type))
     if len(values):
-        _check_zones(path, type_, values[0])
+        _check_literal_time_zone(path, type_, values[0])
     if len(values) and not lookup_is_exact(type_, values):
-        sides = [_sides(path, value, resolve) for value in values]
-        inside = join_conditions([column == value for column, value in sides], is_or=True)
+        sides = [_comparison_sides(path, value, resolve) for value in values]
+        is_member = join_conditions([column == value for column, value in sides], is_or=True)
     else:
         if pt.is_decimal(type_) and type_.bit_width < 128:
-            # PyArrow looks no narrower ones up.
+            # PyArrow's is_in does not support decimals of fewer bits.
             column = column.cast(pa.decimal128(type_.precision, type_.scale))
             if values.type.bit_width < 128:
                 values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
         elif pt.is_fixed_size_binary(type_):
-            values = _of_width(values, type_)
+            values = _values_of_width(values, type_)
         elif pt.is_floating(values.type):
             values = floats_to_find(values)
         elif pt.is_integer(type_):
             values = integers_in_range(values, type_)
-        inside = column.isin(values)
+        is_member = column.isin(values)
     if null_matches:
-        return lambda exact: inside | null
-    # PyArrow says false where SQL says null.
-    return lambda exact: inside | (null & NULL_EXPRESSION) if exact else inside
+        return lambda exact: is_member | is_null
+    # PyArrow's is_in returns false for null, but IN returns null in SQL.
+    return lambda exact: is_member | (is_null & NULL_EXPRESSION) if exact else is_member
 
 
-def _sides(
+def _comparison_sides(
     path: ast.ColumnPath, value: pa.Scalar, resolve: PathResolver
 ) -> tuple[pc.Expression, pa.Scalar]:
     column, type_ = cast_to_comparable(*resolve(path))
     value = value.cast(comparable_type(value.type))
-    _check_zones(path, type_, value)
+    _check_literal_time_zone(path, type_, value)
     if not equal_is_exact(type_, value.type):
         raise FilterError(
             f"{ast.column_text(path)} is {type_}, and PyArrow would round a {value.type} to "
-            f"compare the two; give the literal as {type_}"
+            f"compare them; give the literal as {type_}"
         )
     if type_ != value.type and family(type_) == family(value.type) == "integer":
-        # PyArrow brings a uint64 to int64 to compare the two, which fails at 2**63.
-        within = integers_in_range(pa.array([value]), type_)
-        return column, within[0] if len(within) else value
+        # PyArrow casts uint64 to int64 to compare them, which fails from 2**63 on.
+        values_in_range = integers_in_range(pa.array([value]), type_)
+        return column, values_in_range[0] if len(values_in_range) else value
     if pt.is_fixed_size_binary(type_):
-        of_width = _of_width(pa.array([value]), type_)
-        return column, of_width[0] if len(of_width) else value
+        values_of_width = _values_of_width(pa.array([value]), type_)
+        return column, values_of_width[0] if len(values_of_width) else value
     if pt.is_float32(type_) and pt.is_float64(value.type):
-        narrow = value.cast(type_)
-        if narrow.cast(pa.float64()).equals(value):
-            return column, narrow
+        float32_value = value.cast(type_)
+        if float32_value.cast(pa.float64()).equals(value):
+            return column, float32_value
         column = column.cast(pa.float64())
     return column, value
 
 
-def _of_width(values: pa.Array, type_: pa.FixedSizeBinaryType) -> pa.Array:
-    """Those as wide as a type, in it: PyArrow passes over row groups by values of no other."""
+def _values_of_width(values: pa.Array, type_: pa.FixedSizeBinaryType) -> pa.Array:
+    """Return the values that have the width of a type, cast to that type.
+
+    PyArrow skips row groups by their statistics only if the values have the column's type.
+    """
     values = values.cast(pa.binary())
     widths = pc.binary_length(values)  # pyright: ignore[reportAttributeAccessIssue]
-    fits = pc.equal(widths, type_.byte_width)  # pyright: ignore[reportAttributeAccessIssue]
-    return values.filter(fits).cast(type_)
+    has_width = pc.equal(widths, type_.byte_width)  # pyright: ignore[reportAttributeAccessIssue]
+    return values.filter(has_width).cast(type_)
 
 
-def _check_zones(path: ast.ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
-    refusal = time_zone_mismatch_message(ast.column_text(path), column, value)
-    if refusal is not None:
-        raise FilterError(refusal)
+def _check_literal_time_zone(path: ast.ColumnPath, column: pa.DataType, value: pa.Scalar) -> None:
+    message = time_zone_mismatch_message(ast.column_text(path), column, value)
+    if message is not None:
+        raise FilterError(message)

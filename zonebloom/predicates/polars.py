@@ -1,4 +1,4 @@
-"""Polars expressions as filters: brought to predicates, and applied as Polars applies them."""
+"""Use Polars expressions as filters: Polars evaluates them, and an index gets a predicate."""
 
 from __future__ import annotations
 
@@ -15,44 +15,59 @@ if TYPE_CHECKING:
 
 
 def translate_polars(expr: pl.Expr, schema: pa.Schema) -> tuple[PolarsFilter, ast.Predicate]:
+    """Translate an expression into a row filter and a predicate.
+
+    Raise `FilterError` if Polars does not confirm that it evaluates the expression row by row.
+    """
     import polars as pl
 
     if not isinstance(expr, pl.Expr):
         raise FilterError(
-            f"a Polars {type(expr).__name__} is no filter; write an expression such as "
+            f"a Polars {type(expr).__name__} is not a filter; write an expression such as "
             "pl.col('id') == 42, or pl.col('id').is_in(series)"
         )
-    root = _read(expr)
-    return PolarsFilter(expr, _row_wise_columns(expr, root)), _to_predicate(expr, root, schema)
+    root = _parse_tree(expr)
+    return PolarsFilter(expr, _row_wise_columns(expr, root)), _predicate_from_tree(
+        expr, root, schema
+    )
 
 
 def predicate_from_polars(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
-    return _to_predicate(expr, _read(expr), schema)
+    return _predicate_from_tree(expr, _parse_tree(expr), schema)
 
 
-def _is_known_version() -> bool:
-    """Whether Polars is of a version whose rounding is known: 1.x rounds before it compares."""
+def _has_known_rounding() -> bool:
+    """Return whether the rounding rules of this Polars version are known. Polars 1.x has others."""
     import polars as pl
 
     return int(pl.__version__.partition(".")[0]) >= 2
 
 
-def _to_predicate(expr: pl.Expr, root: Any, schema: pa.Schema) -> ast.Predicate:
-    if not _is_known_version():
+def _predicate_from_tree(expr: pl.Expr, root: Any, schema: pa.Schema) -> ast.Predicate:
+    if not _has_known_rounding():
         return ast.Unknown(ast.shorten(str(expr)), "Polars before 2.0 rounds before it compares")
     try:
         return polars_expression.predicate_from_polars_json(root, schema)
-    except Exception as error:  # noqa: BLE001 - a filter is never the reason to fail
-        reason = f"the expression cannot be taken apart ({type(error).__name__}: {error})"
+    except Exception as error:  # noqa: BLE001 - an unknown format must not make the scan fail
+        reason = f"the expression cannot be parsed ({type(error).__name__}: {error})"
         return ast.Unknown(ast.shorten(str(expr)), reason)
 
 
 def pushed_down_filter(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
-    """A filter of an expression that Polars itself brought to a scan: it is row by row."""
+    """Return the filter for an expression that Polars pushed down into a scan.
+
+    Polars pushes only expressions down that it evaluates row by row, so this is not checked.
+    """
     return PolarsFilter(expr, frozenset(expr.meta.root_names()), schema)
 
 
 class PolarsFilter:
+    """A row filter that Polars evaluates.
+
+    `columns` are the columns of the expression, or None if they are not known. If there is a
+    schema, tables are cast to its types before the filter is evaluated.
+    """
+
     def __init__(
         self, expr: pl.Expr, columns: frozenset[str] | None = None, schema: pl.Schema | None = None
     ):
@@ -65,6 +80,7 @@ class PolarsFilter:
         return self._columns
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
+        """Return the numbers of the rows that match, int64 and ascending."""
         import polars as pl
 
         frame = to_frame(table, self._schema)
@@ -74,12 +90,13 @@ class PolarsFilter:
             except pl.exceptions.PolarsError:
                 masks = []
             if len(masks) != 1 or masks[0].dtype != pl.Boolean:
-                # Polars has the words for what is no filter; and to a filter that fails at some
-                # rows it may still have an answer, by looking at its terms one by one.
-                return _by_filtering(frame, self._expr)
+                # Let Polars filter the frame. It raises an error that explains what is not a
+                # filter. It may also succeed where select failed at some rows, because it
+                # evaluates the terms one by one.
+                return _filter_row_numbers(frame, self._expr)
         except pl.exceptions.PolarsError as error:
             if self._schema is not None:
-                # In a query of Polars its users expect its errors.
+                # This is a query of Polars, whose users expect the errors of Polars.
                 raise
             raise FilterError(
                 f"Polars refuses the filter {self}: {error}; correct the filter, or read without "
@@ -97,7 +114,7 @@ class PolarsFilter:
         return f"PolarsFilter({self})"
 
 
-def _by_filtering(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
+def _filter_row_numbers(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
     name = "row"
     while name in frame.columns:
         name += "_"
@@ -106,68 +123,78 @@ def _by_filtering(frame: pl.DataFrame, expr: pl.Expr) -> np.ndarray:
 
 
 def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
-    """A table as Polars would have read it from a file."""
+    """Return a table as the frame that Polars would have read from a file.
+
+    Columns are cast to the types of the schema, if there is one.
+    """
     import polars as pl
 
-    for number, each in enumerate(table.schema):
-        if pa.types.is_decimal256(each.type):
-            # Polars holds 38 digits and takes no wider integers from Arrow.
-            narrow = pa.decimal128(min(each.type.precision, 38), each.type.scale)
-            column = table.column(number).cast(narrow)
-            table = table.set_column(number, each.with_type(narrow), column)
+    for number, field in enumerate(table.schema):
+        if pa.types.is_decimal256(field.type):
+            # Polars stores decimals of up to 38 digits and does not import decimal256.
+            narrow_type = pa.decimal128(min(field.type.precision, 38), field.type.scale)
+            column = table.column(number).cast(narrow_type)
+            table = table.set_column(number, field.with_type(narrow_type), column)
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     if schema is None:
         return frame
-    other = {name: schema[name] for name, kind in frame.schema.items() if schema[name] != kind}
-    return frame.cast(other) if other else frame  # pyright: ignore[reportArgumentType]
+    casts = {name: schema[name] for name, dtype in frame.schema.items() if schema[name] != dtype}
+    return frame.cast(casts) if casts else frame  # pyright: ignore[reportArgumentType]
 
 
 def _row_wise_columns(expr: pl.Expr, root: Any) -> frozenset[str]:
-    """Columns of an expression, or FilterError where Polars does not say that it is row by row."""
+    """Return the columns of an expression that Polars evaluates row by row.
+
+    Raise `FilterError` unless Polars confirms that no row depends on other rows.
+    """
     names: set[str] = set()
     try:
         stack = [(expr, root)]
         while stack:
-            part, node = stack.pop()
+            inner_expr, node = stack.pop()
             match node:
                 case {"Column": str(name)}:
                     names.add(name)
                 case {"Literal": {"Scalar": _} | {"Dyn": _}}:
                     pass
-                # Polars takes long to say it of each term of a long chain.
+                # Handle operators here, because asking Polars about each term of a long chain is
+                # slow. `pop` returns the inputs in reverse order.
                 case {"BinaryExpr": {"left": left, "right": right}}:
-                    stack += zip(part.meta.pop(), (right, left), strict=True)
+                    stack += zip(inner_expr.meta.pop(), (right, left), strict=True)
                 case {"Function": {"input": [inner, values], "function": {"Boolean": {"IsIn": _}}}}:
-                    lookup, column = part.meta.pop()
+                    lookup, column = inner_expr.meta.pop()
                     stack.append((column, inner))
-                    # A series that values are looked up in is whole for each row.
+                    # A literal series is the same set for each row.
                     if "Series" not in values.get("Literal", ()):
                         stack.append((lookup, values))
                 case _:
-                    stack += [(each, _read(each)) for each in _inputs(part)]
-    except Exception as error:  # noqa: BLE001 - Polars cannot say, or says it no more
+                    stack += [(input, _parse_tree(input)) for input in _row_wise_inputs(inner_expr)]
+    except Exception as error:  # noqa: BLE001 - Polars cannot tell, or its API has changed
         raise FilterError(
-            f"whether a row passes {ast.shorten(str(expr))} may depend on other rows or on what "
-            f"Polars cannot tell ({error}), and a scan that skips rows does not see them all; "
+            f"whether a row passes {ast.shorten(str(expr))} may depend on other rows: Polars "
+            f"cannot rule it out ({error}), and a scan that skips rows does not see them all; "
             "collect first, then filter"
         ) from None
     return frozenset(names)
 
 
-def _inputs(expr: pl.Expr) -> list[pl.Expr]:
-    """What an expression is of, if it is row by row; `is_row_separable` looks at its top alone."""
+def _row_wise_inputs(expr: pl.Expr) -> list[pl.Expr]:
+    """Return the inputs of an expression. Raise `ValueError` if it is not evaluated row by row.
+
+    `is_row_separable` looks only at the outermost function, so callers check the inputs as well.
+    """
     meta, inputs = expr.meta, expr.meta.pop()
-    passes = meta.is_row_separable() and (
+    is_row_wise = meta.is_row_separable() and (
         meta.is_length_preserving() or (not meta.root_names() and meta.is_scalar())
     )
-    if not inputs or not passes:
+    if not inputs or not is_row_wise:
         raise ValueError(ast.shorten(str(expr)))
     return inputs
 
 
-def _read(expr: pl.Expr) -> Any:
+def _parse_tree(expr: pl.Expr) -> Any:
     try:
         return polars_expression.parse_polars_json(expr.meta.serialize(format="json"))
-    except Exception:  # noqa: BLE001 - whatever it is, all zones are read
+    except Exception:  # noqa: BLE001 - an unknown expression means that all zones are read
         return None

@@ -1,22 +1,25 @@
-"""Polars expressions brought to predicates.
+"""Translate Polars expressions, serialized as JSON, to predicates.
 
-A Polars expression says what it is made of as JSON, in the optimizer's own words:
+The JSON uses the names of the Polars optimizer:
 
     pl.col("id") == 5    {"BinaryExpr": {"left": {"Column": "id"}, "op": "Eq",
                                          "right": {"Literal": {"Dyn": {"Int": 5}}}}}
 
-That form is Polars' own business and may change. Polars applies every filter itself to what is
-read, so a part that is not exactly as known here is `Unknown`: slower, never wrong. So is what
-Polars compares after rounding, for an index looks a literal up as it is. The traps, measured:
+This format is private to Polars and may change. Polars evaluates every filter itself on the rows
+that are read, so a part that is not exactly as expected becomes `Unknown`, which is slower but
+never wrong. A comparison that Polars makes after rounding also becomes `Unknown`, because an index
+looks up the literal without rounding. Measurements showed these rules:
 
-- An Int64 column beside a float is compared as Float64, so 2**53 + 1 equals 2.0**53.
-- A float literal beside a Float32 column is rounded to it, so 0.1 finds 0.1 as float32.
-- Timestamps of two units meet in the coarser one, cut downwards. A literal of microseconds finds a
-  thousand values of a nanosecond column; one beside a millisecond column is cut to milliseconds.
-- A decimal meets a float as Float64. A string is read as a number beside a decimal.
-- Integers equal truth values, dates and times by their numbers.
-- NaN equals NaN and is greater than every number; it is written in JSON as infinities are.
-- `is_in` rounds nothing: it refuses sets of another kind than the column.
+- An Int64 column and a float are compared as Float64, so 2**53 + 1 equals 2.0**53.
+- A float literal is rounded to the type of a Float32 column, so 0.1 finds the float32 of 0.1.
+- Timestamps of different units are compared in the coarser unit, rounded down. A literal of
+  microseconds finds a thousand values of a nanosecond column. For a millisecond column, the literal
+  is rounded down to milliseconds.
+- A decimal and a float are compared as Float64. A string is parsed as a number to compare it with
+  a decimal.
+- Booleans, dates and times equal the integers that represent them.
+- NaN equals NaN and is greater than every number. The JSON does not distinguish it from infinities.
+- `is_in` does not round. It rejects sets whose kind differs from the column.
 """
 
 from __future__ import annotations
@@ -44,29 +47,37 @@ from zonebloom.values.types import (
     value_step,
 )
 
-_COMPARISONS = {
+_POLARS_COMPARISONS = {
     **{"Eq": "=", "NotEq": "!=", "EqValidity": "<=>", "NotEqValidity": "NOT <=>"},
     **{"Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="},
 }
 _JUNCTIONS = {"And": "and", "LogicalAnd": "and", "Or": "or", "LogicalOr": "or"}
-# The operators at the lower and the upper end of a range closed on these sides.
-_CLOSED = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
-_TYPES = {
+# The operators for the lower and the upper bound of a range, by its closed sides.
+_BOUND_OPERATORS = {
+    "Both": (">=", "<="),
+    "Left": (">=", "<"),
+    "Right": (">", "<="),
+    "None": (">", "<"),
+}
+_POLARS_TYPES = {
     **{f"Int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"UInt{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{"Float32": "float32", "Float64": "float64", "String": "string", "Binary": "binary"},
     **{"Boolean": "bool", "Date": "date32", "Time": "time64[ns]", "Null": "null"},
 }
-_UNITS = {"Nanoseconds": "ns", "Microseconds": "us", "Milliseconds": "ms"}
-_LEFT = '{"BinaryExpr":{"left":'
-_OPERATOR = re.compile(r',"op":"(\w+)","right":')
-# More values than this are not looked up one by one.
-_MOST_VALUES = 2048
+_POLARS_TIME_UNITS = {"Nanoseconds": "ns", "Microseconds": "us", "Milliseconds": "ms"}
+_LEFT_OPERAND_PREFIX = '{"BinaryExpr":{"left":'
+_OPERATOR_PATTERN = re.compile(r',"op":"(\w+)","right":')
+# A range of more values than this is not looked up value by value.
+_MAX_LOOKED_UP_VALUES = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """A column, what the data holds, and what casts that lose nothing make of it."""
+class _PolarsColumn:
+    """A column of the expression.
+
+    `stored` is its type in the data, and `type` is its type after all lossless casts around it.
+    """
 
     path: ast.ColumnPath
     stored: pa.DataType
@@ -74,7 +85,7 @@ class _Column:
 
 
 def predicate_from_polars_json(root: Any, schema: pa.Schema) -> ast.Predicate:
-    return ast.simplify(_condition(root, schema))
+    return ast.simplify(_translate_condition(root, schema))
 
 
 def parse_polars_json(text: str) -> Any:
@@ -82,20 +93,21 @@ def parse_polars_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         pass
-    # a | b | c | ... is deep on the left alone: read the innermost, then outwards.
+    # A chain such as a | b | c | ... is deep only in its left operands. Parse the innermost
+    # operand first, then add the operators around it.
     decoder = json.JSONDecoder()
-    deep = 0
-    while text.startswith(_LEFT, deep * len(_LEFT)):
-        deep += 1
-    node, at = decoder.raw_decode(text, deep * len(_LEFT))
-    for _ in range(deep):
-        match = _OPERATOR.match(text, at)
+    depth = 0
+    while text.startswith(_LEFT_OPERAND_PREFIX, depth * len(_LEFT_OPERAND_PREFIX)):
+        depth += 1
+    node, position = decoder.raw_decode(text, depth * len(_LEFT_OPERAND_PREFIX))
+    for _ in range(depth):
+        match = _OPERATOR_PATTERN.match(text, position)
         if match is None:
-            raise ValueError("a chain of other parts")
-        right, at = decoder.raw_decode(text, match.end())
-        if not text.startswith("}}", at):
-            raise ValueError("a chain without an end")
-        at += 2
+            raise ValueError("the chain has an unexpected part")
+        right, position = decoder.raw_decode(text, match.end())
+        if not text.startswith("}}", position):
+            raise ValueError("the chain has no end")
+        position += 2
         node = {"BinaryExpr": {"left": node, "op": match[1], "right": right}}
     return node
 
@@ -105,66 +117,74 @@ def polars_json_text(node: Any) -> str:
 
     try:
         expr = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
-    except Exception:  # noqa: BLE001 - it is for people alone
+    except Exception:  # noqa: BLE001 - the text is only for people to read
         return "..."
     return ast.shorten(str(expr))
 
 
-def _condition(node: Any, schema: pa.Schema) -> ast.Predicate:
+def _translate_condition(node: Any, schema: pa.Schema) -> ast.Predicate:
     try:
-        meaning = _meaning(node, schema)
-        if isinstance(meaning, _Column):
+        meaning = _translate_node(node, schema)
+        if isinstance(meaning, _PolarsColumn):
             if not pt.is_boolean(meaning.type) or meaning.type != meaning.stored:
-                raise Unanswerable("the column is no condition")
+                raise Unanswerable("the column is not a condition")
             return ast.Equals(meaning.path, pa.scalar(True))
         if not isinstance(meaning, pa.Scalar):
             return meaning
         if pt.is_boolean(meaning.type) or pt.is_null(meaning.type):
             return ast.Constant(meaning.as_py())
-        raise Unanswerable("the literal is no condition")
-    except Exception as error:  # noqa: BLE001 - a part of another form than known
+        raise Unanswerable("the literal is not a condition")
+    except Exception as error:  # noqa: BLE001 - the format of this part is not as expected
         reason = (
-            str(error) if isinstance(error, Unanswerable) else f"it is of another form ({error!r})"
+            str(error)
+            if isinstance(error, Unanswerable)
+            else f"Polars wrote it in an unknown form ({error!r})"
         )
         return ast.Unknown(polars_json_text(node), reason)
 
 
-def _meaning(node: Any, schema: pa.Schema) -> Any:
+def _translate_node(node: Any, schema: pa.Schema) -> Any:
     match node:
         case {"Column": str(name)}:
-            return _column((name,), schema)
+            return _resolve_column((name,), schema)
         case {"Literal": {"Scalar": value} | {"Dyn": value}}:
-            return _literal(value)
+            return _parse_scalar(value)
         case {"Alias": [inner, _]}:
-            return _meaning(inner, schema)
+            return _translate_node(inner, schema)
         case {"BinaryExpr": {"op": str(operator)}} if operator in _JUNCTIONS:
             join = ast.conjunction if _JUNCTIONS[operator] == "and" else ast.disjunction
-            return join(_condition(term, schema) for term in _terms(node, _JUNCTIONS[operator]))
+            return join(
+                _translate_condition(term, schema)
+                for term in _junction_terms(node, _JUNCTIONS[operator])
+            )
         case {"BinaryExpr": {"left": left, "op": str(operator), "right": right}}:
-            if operator not in _COMPARISONS:
+            if operator not in _POLARS_COMPARISONS:
                 raise Unanswerable(f"the operator {operator} is not answered by a Bloom filter")
-            sides = _meaning(left, schema), _meaning(right, schema)
-            return _comparison(sides[0], _COMPARISONS[operator], sides[1])
+            sides = _translate_node(left, schema), _translate_node(right, schema)
+            return _translate_comparison(sides[0], _POLARS_COMPARISONS[operator], sides[1])
         case {"Cast": {"expr": inner, "dtype": {"Literal": dtype}}}:
-            return _cast(_meaning(inner, schema), _type(dtype))
+            return _translate_cast(_translate_node(inner, schema), _parse_dtype(dtype))
         case {"Ternary": {"truthy": truthy, "falsy": falsy}}:
-            # So the optimizer writes a comparison that no value of the column's type can meet.
-            ends = _condition(truthy, schema), _condition(falsy, schema)
+            # The optimizer writes this for a comparison that no value of the column can satisfy.
+            ends = _translate_condition(truthy, schema), _translate_condition(falsy, schema)
             if all(isinstance(end, ast.Constant) and not end.value for end in ends):
                 return ends[0] if ends[0] == ends[1] else ast.Constant(False)
         case {"Function": {"input": [struct], "function": {"StructExpr": {"FieldByName": name}}}}:
-            column = _meaning(struct, schema)
-            if isinstance(column, _Column):
-                return _column((*column.path, name), schema)
+            column = _translate_node(struct, schema)
+            if isinstance(column, _PolarsColumn):
+                return _resolve_column((*column.path, name), schema)
         case {"Function": {"input": arguments, "function": {"Boolean": function}}}:
-            return _function(function, arguments, schema)
+            return _translate_function(function, arguments, schema)
         case {"Selector": _}:
-            raise Unanswerable("it stands for several columns, or for one told by place or type")
+            raise Unanswerable("a selector may stand for several columns")
     raise Unanswerable("only columns compared with literals are answered by a Bloom filter")
 
 
-def _terms(node: Any, junction: str) -> list[Any]:
-    """The terms of a chain, left to right; programs make long ones, deep on the left."""
+def _junction_terms(node: Any, junction: str) -> list[Any]:
+    """Return the terms of a chain of AND or OR from left to right.
+
+    Programs generate long chains, which are deep only in their left operands.
+    """
     terms: list[Any] = []
     while True:
         match node:
@@ -177,7 +197,7 @@ def _terms(node: Any, junction: str) -> list[Any]:
                 return [node, *reversed(terms)]
 
 
-def _column(path: ast.ColumnPath, schema: pa.Schema) -> _Column:
+def _resolve_column(path: ast.ColumnPath, schema: pa.Schema) -> _PolarsColumn:
     try:
         type_ = resolve_type(schema, path)
     except LookupError as error:
@@ -187,41 +207,43 @@ def _column(path: ast.ColumnPath, schema: pa.Schema) -> _Column:
         raise Unanswerable(f"Polars reads {kind} as milliseconds, which may overflow")
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):
         raise Unanswerable(f"how Polars reads {kind} is not known")
-    return _Column(path, type_, type_)
+    return _PolarsColumn(path, type_, type_)
 
 
-def _function(function: Any, arguments: list[Any], schema: pa.Schema) -> ast.Predicate:
+def _translate_function(function: Any, arguments: list[Any], schema: pa.Schema) -> ast.Predicate:
     match function, arguments:
         case "AllHorizontal", _:
-            return ast.And(tuple(_condition(argument, schema) for argument in arguments))
+            return ast.And(tuple(_translate_condition(argument, schema) for argument in arguments))
         case "AnyHorizontal", _:
-            return ast.Or(tuple(_condition(argument, schema) for argument in arguments))
+            return ast.Or(tuple(_translate_condition(argument, schema) for argument in arguments))
         case "Not", [inner]:
-            return ast.negation(_condition(inner, schema))
+            return ast.negation(_translate_condition(inner, schema))
         case (("IsNull" | "IsNotNull"), [inner]):
-            null = _is_null(_meaning(inner, schema))
+            null = _translate_is_null(_translate_node(inner, schema))
             return null if function == "IsNull" else ast.negation(null)
         case {"IsIn": {"nulls_equal": bool(nulls_equal)}}, [inner, values]:
-            return _is_in(_meaning(inner, schema), _set(values), nulls_equal)
-        case {"IsBetween": {"closed": closed}}, [inner, low, high] if closed in _CLOSED:
-            ends = _meaning(low, schema), _meaning(high, schema)
-            return _between(_meaning(inner, schema), *ends, closed)
+            return _translate_is_in(
+                _translate_node(inner, schema), _parse_literal_set(values), nulls_equal
+            )
+        case {"IsBetween": {"closed": closed}}, [inner, low, high] if closed in _BOUND_OPERATORS:
+            ends = _translate_node(low, schema), _translate_node(high, schema)
+            return _translate_between(_translate_node(inner, schema), *ends, closed)
     name = function if isinstance(function, str) else next(iter(function), "")
     raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
 
 
-def _comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
+def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
     if isinstance(left, pa.Scalar):
         left, right, operator = right, left, ast.FLIPPED_OPERATORS.get(operator, operator)
-    if not isinstance(left, _Column) or not isinstance(right, pa.Scalar):
+    if not isinstance(left, _PolarsColumn) or not isinstance(right, pa.Scalar):
         raise Unanswerable("only a column compared with a literal is answered by a Bloom filter")
     if operator in ("!=", "NOT <=>"):
-        return ast.negation(_comparison(left, "=" if operator == "!=" else "<=>", right))
+        return ast.negation(_translate_comparison(left, "=" if operator == "!=" else "<=>", right))
     if not right.is_valid:
-        return _is_null(left) if operator == "<=>" else ast.Constant(None)
+        return _translate_is_null(left) if operator == "<=>" else ast.Constant(None)
     if operator in ("=", "<=>"):
-        return _equals(left, right)
-    _check(left, right)
+        return _translate_equals(left, right)
+    _check_no_rounding(left, right)
     if pt.is_floating(left.stored) and operator in (">", ">="):
         raise Unanswerable("NaN is greater than every number")
     if pt.is_boolean(left.stored) or pt.is_dictionary(left.stored):
@@ -229,76 +251,81 @@ def _comparison(left: Any, operator: str, right: Any) -> ast.Predicate:
     return ast.Compares(left.path, operator, right)  # pyright: ignore[reportArgumentType]
 
 
-def _equals(column: _Column, value: pa.Scalar) -> ast.Predicate:
-    kind = family(column.type)
-    if kind in ("timestamp", "instant") and family(value.type) == kind:
-        cut = value_step(value.type) / value_step(column.type)
-        if cut > 1 and column.stored == column.type and pt.is_timestamp(column.type):
-            # The column is cut to the literal's unit.
+def _translate_equals(column: _PolarsColumn, value: pa.Scalar) -> ast.Predicate:
+    column_family = family(column.type)
+    if column_family in ("timestamp", "instant") and family(value.type) == column_family:
+        unit_ratio = value_step(value.type) / value_step(column.type)
+        if unit_ratio > 1 and column.stored == column.type and pt.is_timestamp(column.type):
+            # Polars rounds the column down to the literal's unit, so a range of values matches.
             first = value.cast(pa.timestamp(column.type.unit, column.type.tz))
-            last = pa.scalar(first.value + int(cut) - 1, pa.int64()).cast(first.type)
-            return _between(column, first, last, "Both")
-    _check(column, value)
+            last = pa.scalar(first.value + int(unit_ratio) - 1, pa.int64()).cast(first.type)
+            return _translate_between(column, first, last, "Both")
+    _check_no_rounding(column, value)
     return ast.Equals(column.path, value)
 
 
-def _between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
+def _translate_between(column: Any, low: Any, high: Any, closed: str) -> ast.Predicate:
     if not isinstance(low, pa.Scalar) or not isinstance(high, pa.Scalar):
         raise Unanswerable("only literal bounds are answered by a Bloom filter")
     if low.type != high.type and low.is_valid and high.is_valid:
-        raise Unanswerable(f"bounds of two types, {low.type} and {high.type}, meet in a third")
-    above, below = (
-        _comparison(column, operator, end)
-        for operator, end in zip(_CLOSED[closed], (low, high), strict=True)
+        raise Unanswerable(f"Polars casts bounds of types {low.type} and {high.type} to another")
+    lower_condition, upper_condition = (
+        _translate_comparison(column, operator, bound)
+        for operator, bound in zip(_BOUND_OPERATORS[closed], (low, high), strict=True)
     )
-    both = ast.conjunction((above, below))
-    if closed == "Both" and pt.is_timestamp(low.type) and both == ast.And((above, below)):
-        # So the optimizer writes that a column of nanoseconds equals a literal of microseconds.
+    condition = ast.conjunction((lower_condition, upper_condition))
+    if (
+        closed == "Both"
+        and pt.is_timestamp(low.type)
+        and condition == ast.And((lower_condition, upper_condition))
+    ):
+        # The optimizer writes this if a nanosecond column is compared with a literal of
+        # microseconds.
         first, last = low.value, high.value
-        if first < last < first + _MOST_VALUES:
+        if first < last < first + _MAX_LOOKED_UP_VALUES:
             values = pa.array(range(first, last + 1), pa.int64()).cast(low.type)
-            return ast.And((ast.IsIn(column.path, values), above, below))
-    return both
+            return ast.And((ast.IsIn(column.path, values), lower_condition, upper_condition))
+    return condition
 
 
-def _is_null(column: Any) -> ast.Predicate:
-    if not isinstance(column, _Column):
+def _translate_is_null(column: Any) -> ast.Predicate:
+    if not isinstance(column, _PolarsColumn):
         raise Unanswerable("only the nulls of a column are known to an index")
     if not family(column.stored) or has_nulls_outside_bitmap(column.stored):
         raise Unanswerable(f"the nulls of {column.stored} are not indexed")
     return ast.IsNull(column.path)
 
 
-def _is_in(column: Any, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
-    if not isinstance(column, _Column):
+def _translate_is_in(column: Any, values: pa.Array, nulls_equal: bool) -> ast.Predicate:
+    if not isinstance(column, _PolarsColumn):
         raise Unanswerable("only a column looked up in a set is answered by a Bloom filter")
     null_matches = nulls_equal and values.null_count > 0
-    null = _is_null(column) if null_matches else ast.Constant(False)
+    null = _translate_is_null(column) if null_matches else ast.Constant(False)
     if values.null_count == len(values):
-        # Of an empty set it is false, so what it is not is true.
+        # `is_in` of an empty set is false for every row, so its negation is true for every row.
         return null
     values = values.drop_null()
-    kinds = {family(column.type), family(values.type)}
-    if "" in kinds or (len(kinds) > 1 and kinds != {"integer", "decimal"}):
+    families = {family(column.type), family(values.type)}
+    if "" in families or (len(families) > 1 and families != {"integer", "decimal"}):
         raise Unanswerable(f"{column.type} is looked up in a set of {values.type}")
-    if kinds == {"float"}:
-        # NaN is unequal to itself.
-        narrow = values.cast(column.type, safe=False)
-        if not narrow.cast(values.type, safe=False).equals(values):
-            raise Unanswerable(f"the set holds NaN, or numbers that are no {column.type}")
+    if families == {"float"}:
+        # This check also finds NaN, because NaN does not equal itself.
+        rounded_values = values.cast(column.type, safe=False)
+        if not rounded_values.cast(values.type, safe=False).equals(values):
+            raise Unanswerable(f"the set contains NaN, or numbers that are not {column.type}")
     if column.stored != column.type:
         for value in values:
-            _check(column, value)
+            _check_no_rounding(column, value)
     return ast.IsIn(column.path, values, null_matches)
 
 
-def _cast(inner: Any, target: pa.DataType) -> _Column | pa.Scalar:
-    if isinstance(inner, _Column):
-        # What does not fit a double is told by the literal: see `_check`.
+def _translate_cast(inner: Any, target: pa.DataType) -> _PolarsColumn | pa.Scalar:
+    if isinstance(inner, _PolarsColumn):
+        # A double may not hold an integer exactly. `_check_no_rounding` decides by the literal.
         fits = pt.is_integer(inner.type) and pt.is_float64(target)
         if not fits and not is_lossless_cast(inner.type, target):
             raise Unanswerable(f"casting {inner.type} to {target} may join values")
-        return _Column(inner.path, inner.stored, target)
+        return _PolarsColumn(inner.path, inner.stored, target)
     if not isinstance(inner, pa.Scalar):
         raise Unanswerable("a condition is wrapped in a cast")
     if inner.is_valid and {family(inner.type), family(target)} not in ({"integer"}, {"text"}):
@@ -306,43 +333,43 @@ def _cast(inner: Any, target: pa.DataType) -> _Column | pa.Scalar:
     try:
         return inner.cast(target)
     except pa.ArrowException:
-        raise Unanswerable(f"the literal is no {target}") from None
+        raise Unanswerable(f"the literal is not a {target}") from None
 
 
-def _check(column: _Column, value: pa.Scalar) -> None:
-    """Refuse a comparison that Polars makes after rounding, or of two kinds of values."""
-    kind, other = family(column.type), family(value.type)
+def _check_no_rounding(column: _PolarsColumn, value: pa.Scalar) -> None:
+    """Raise `Unanswerable` if Polars rounds before it compares, or if the kinds differ."""
+    column_family, value_family = family(column.type), family(value.type)
     if not is_comparable(column.type, value.type):
         raise Unanswerable(f"a {column.type} column is compared with {value.type}")
-    if "float" in (kind, other):
-        literal = replace(_exact(value), bits=64)
+    if "float" in (column_family, value_family):
+        literal = replace(_literal_from_scalar(value), bits=64)
         to_stored(literal, column.type)
         to_stored(literal, column.stored)
-    elif kind == other and kind in ("timestamp", "instant", "duration"):
+    elif column_family == value_family and column_family in ("timestamp", "instant", "duration"):
         if column.stored != column.type or value_step(value.type) > value_step(column.type):
-            raise Unanswerable(f"the column is cut to the unit of {value.type}")
-        if not to_stored(_exact(value), column.type).is_exact:
-            raise Unanswerable("the literal is cut to the unit of the column")
+            raise Unanswerable(f"the column is rounded down to the unit of {value.type}")
+        if not to_stored(_literal_from_scalar(value), column.type).is_exact:
+            raise Unanswerable("the literal is rounded down to the unit of the column")
 
 
-def _exact(value: pa.Scalar) -> Literal:
+def _literal_from_scalar(value: pa.Scalar) -> Literal:
     literal = Literal.from_scalar(value)
     assert literal is not None
     return literal
 
 
-def _literal(value: Any) -> pa.Scalar:
+def _parse_scalar(value: Any) -> pa.Scalar:
     match value:
         case "Null" | {"Null": _}:
             return pa.scalar(None)
         case {"Int": int(number)} | {"Int128": int(number)} | {"UInt128": int(number)}:
-            return _integer(number)
+            return _integer_scalar(number)
         case {"Float": float(number)} | {"Float64": float(number)}:
             return pa.scalar(number, pa.float64())
         case {"Float32": float(number)}:
             return pa.scalar(number, pa.float32())
         case {"Float": _} | {"Float32": _} | {"Float64": _}:
-            raise Unanswerable("NaN equals NaN in Polars, and infinities are written as NaN is")
+            raise Unanswerable("NaN equals NaN in Polars, and its JSON writes infinities like NaN")
         case {"String": str(text)}:
             return pa.scalar(text)
         case {"Binary": list(numbers)}:
@@ -354,64 +381,64 @@ def _literal(value: Any) -> pa.Scalar:
         case {"Time": int(number)}:
             return pa.scalar(number, pa.int64()).cast(pa.time64("ns"))
         case {"Datetime": [int(number), *kind]} | {"Duration": [int(number), *kind]}:
-            return pa.scalar(number, pa.int64()).cast(_type({next(iter(value)): kind}))
+            return pa.scalar(number, pa.int64()).cast(_parse_dtype({next(iter(value)): kind}))
         case {"Decimal": [int(number), int(precision), int(scale)]}:
             digits = tuple(int(digit) for digit in str(abs(number)))
             exact = Decimal((int(number < 0), digits, -scale))
             return pa.scalar(exact, pa.decimal128(precision, scale))
     name, number = next(iter(value.items()))
     if isinstance(number, int) and "Int" in name:
-        return pa.scalar(number, _type(name))
+        return pa.scalar(number, _parse_dtype(name))
     raise Unanswerable(f"a literal of type {name} is not looked up")
 
 
-def _integer(number: int) -> pa.Scalar:
+def _integer_scalar(number: int) -> pa.Scalar:
     if -(2**63) <= number < 2**64:
         return pa.scalar(number, pa.int64() if number < 2**63 else pa.uint64())
     return pa.scalar(Decimal(number), pa.decimal128(38, 0))
 
 
-def _type(dtype: Any) -> pa.DataType:
+def _parse_dtype(dtype: Any) -> pa.DataType:
     match dtype:
-        case str(name) if name in _TYPES:
-            return pa.type_for_alias(_TYPES[name])
+        case str(name) if name in _POLARS_TYPES:
+            return pa.type_for_alias(_POLARS_TYPES[name])
         case {"Datetime": [str(unit_), zone]}:
-            return pa.timestamp(_UNITS[unit_], None if zone is None else zone["inner"])
+            return pa.timestamp(_POLARS_TIME_UNITS[unit_], None if zone is None else zone["inner"])
         case {"Duration": str(unit_) | [str(unit_)]}:
-            return pa.duration(_UNITS[unit_])
+            return pa.duration(_POLARS_TIME_UNITS[unit_])
         case {"Decimal": [int(precision), int(scale)]}:
             return pa.decimal128(precision, scale)
-    raise Unanswerable(f"the type {dtype} is not followed")
+    raise Unanswerable(f"the type {dtype} is not supported")
 
 
-def _set(node: Any) -> pa.Array:
+def _parse_literal_set(node: Any) -> pa.Array:
     match node:
         case {"Alias": [inner, _]}:
-            return _set(inner)
+            return _parse_literal_set(inner)
         case {"Literal": {"Series": data}}:
-            column = _ipc(data)
+            column = _read_ipc_column(data)
             if pt.is_list(column.type) or pt.is_large_list(column.type):
-                # SQL writes a set as a series of one list.
+                # Polars SQL writes a set as a series that has one list.
                 if len(column) != 1 or column.null_count:
                     raise Unanswerable("a series of lists is looked up row by row")
                 column = column.flatten()
         case {"Literal": {"Scalar": {"List": data}}}:
-            column = _ipc(data)
+            column = _read_ipc_column(data)
         case _:
             raise Unanswerable("only a set of literals is answered by a Bloom filter")
     if pt.is_dictionary(column.type):
         column = decode_dictionary(column)
-    # There are few kernels for views.
+    # PyArrow has few kernels for view types.
     if pt.is_string_view(column.type):
         return column.cast(pa.large_string())
     return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
 
 
-def _ipc(data: list[int]) -> Any:
+def _read_ipc_column(data: list[int]) -> Any:
     try:
         with pa.ipc.open_stream(bytes(data)) as stream:
             column = stream.read_all().column(0).combine_chunks()
     except (pa.ArrowException, ValueError, TypeError) as error:
-        # Arrow has no integers of 128 bits.
+        # A set of 128-bit integers, for example, has no Arrow type.
         raise Unanswerable(f"Arrow cannot read the set: {error}") from None
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column

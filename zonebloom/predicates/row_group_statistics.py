@@ -1,13 +1,15 @@
-"""What of a filter pyarrow may pass over row groups by: whatever their statistics are right for.
+"""Select the part of a filter by which pyarrow may skip row groups safely.
 
-pyarrow takes minimum and maximum for bounds of every value, which they are not:
+pyarrow assumes that all values of a row group lie between the minimum and the maximum of its
+statistics. This is wrong for two kinds of types:
 
-    floating point   NaN is left out, and rows are lost for which ``f <> 73`` or ``NOT f > 73``
-                     is true; so is the sign of zeros, by which ``f IN (0.0)`` tells them apart
-    decimals         some old writers ordered them by their bytes; nothing in the file says so
+    floating point   Statistics ignore NaN, so pyarrow would lose rows for which ``f <> 73`` or
+                     ``NOT f > 73`` is true. They also ignore the sign of zeros, but ``f IN (0.0)``
+                     distinguishes 0.0 from -0.0.
+    decimals         Some old writers ordered them by their bytes. The file does not tell.
 
-Comparisons that are not negated are safe from NaN. Other types are ordered as one expects
-wherever pyarrow uses the statistics at all; nulls it counts apart.
+Comparisons that are not negated are safe, because they are false for NaN. For other types the
+statistics are correct wherever pyarrow uses them. pyarrow counts nulls separately.
 """
 
 from __future__ import annotations
@@ -27,39 +29,50 @@ from zonebloom.values.columns import find_leaf_type
 
 
 def statistics_safe_filter(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
-    """The part of a filter that is safe beside statistics, true wherever the filter is."""
-    named = referenced_columns(filter)
-    if named is not None and all(
-        _is_exact(schema.field(name).type) for name in named if name in schema.names
+    """Return the part of a filter by which row groups may be skipped, or None if there is none.
+
+    The part is true for every row for which the filter is true.
+    """
+    column_names = referenced_columns(filter)
+    if column_names is not None and all(
+        _has_exact_statistics(schema.field(name).type)
+        for name in column_names
+        if name in schema.names
     ):
         return filter
     predicate = predicate_from_arrow(filter, schema)
     terms = predicate.terms if isinstance(predicate, ast.And) else (predicate,)
-    safe = tuple(term for term in terms if _is_safe(term, schema))
-    if len(safe) == len(terms):
+    safe_terms = tuple(term for term in terms if _is_safe_with_statistics(term, schema))
+    if len(safe_terms) == len(terms):
         return filter
     try:
-        return expression_from_predicate(ast.conjunction(safe), schema) if safe else None
+        return (
+            expression_from_predicate(ast.conjunction(safe_terms), schema) if safe_terms else None
+        )
     except FilterError:
         return None
 
 
-def _is_safe(predicate: ast.Predicate, schema: pa.Schema) -> bool:
-    """Whether no row group that holds a row it is true for would be passed over."""
+def _is_safe_with_statistics(predicate: ast.Predicate, schema: pa.Schema) -> bool:
+    """Return whether pyarrow skips no row group that has a row for which the predicate is true."""
 
     def leaf(node: ast.LeafPredicate) -> tuple[bool, bool]:
-        """Whether it is safe where it is true, and where it is false."""
+        """Return whether the leaf is safe, and whether its negation is safe."""
         if isinstance(node, ast.Constant):
             return True, True
         if isinstance(node, ast.Unknown):
             return False, False
         type_ = find_leaf_type(schema, node.column)
-        is_exact, is_floating = _is_exact(type_), type_ is not None and pt.is_floating(type_)
+        is_exact, is_floating = (
+            _has_exact_statistics(type_),
+            type_ is not None and pt.is_floating(type_),
+        )
         if isinstance(node, ast.IsNull):
             return True, is_exact
         if isinstance(node, ast.IsIn):
-            # Of a set, the tree says less than the filter does where it is false.
-            return is_exact or (is_floating and _are_ordinary(node.values)), False
+            # The negation is unsafe, because the predicate may be false for fewer rows than the
+            # filter.
+            return is_exact or (is_floating and _has_no_zero_or_nan(node.values)), False
         return is_exact or is_floating, is_exact
 
     def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
@@ -68,20 +81,20 @@ def _is_safe(predicate: ast.Predicate, schema: pa.Schema) -> bool:
     return ast.fold_predicate(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
 
 
-def _is_exact(arrow_type: pa.DataType | None) -> bool:
-    """Whether a minimum and a maximum of a type bound all of its values, whoever wrote them."""
+def _has_exact_statistics(arrow_type: pa.DataType | None) -> bool:
+    """Return whether statistics of a type bound all its values, whichever writer made them."""
     if arrow_type is None or pt.is_floating(arrow_type) or pt.is_decimal(arrow_type):
         return False
     if isinstance(arrow_type, pa.BaseExtensionType):
-        return _is_exact(arrow_type.storage_type)
+        return _has_exact_statistics(arrow_type.storage_type)
     if pt.is_dictionary(arrow_type):
-        return _is_exact(arrow_type.value_type)
+        return _has_exact_statistics(arrow_type.value_type)
     if pt.is_nested(arrow_type):
-        inner = (arrow_type.field(at).type for at in range(arrow_type.num_fields))
-        return all(map(_is_exact, inner))
+        field_types = (arrow_type.field(number).type for number in range(arrow_type.num_fields))
+        return all(map(_has_exact_statistics, field_types))
     return True
 
 
-def _are_ordinary(values: pa.Array) -> bool:
-    """Whether none is a zero or NaN, which a set looks up by their bits."""
-    return all(each != 0 and not math.isnan(each) for each in values.to_pylist())
+def _has_no_zero_or_nan(values: pa.Array) -> bool:
+    """Return whether no value is a zero or NaN. `is_in` compares these by their bits."""
+    return all(value != 0 and not math.isnan(value) for value in values.to_pylist())

@@ -1,9 +1,13 @@
-"""Columns compared with literals under Spark's semantics: placed only where whatever common type
-Spark chooses holds both without rounding, else `Unanswerable`.
+"""Translate comparisons of columns with literals under the semantics of Spark.
 
-Spark's choices: two integers meet in the wider one, an integer or decimal and a decimal in a
-decimal of at most 38 digits, anything and a double in a double, a text and a date or timestamp
-in the latter. The text '5' and a number meet in one or the other, as settings say.
+Spark casts both sides to a common type. A comparison is translated only if every type that Spark
+may choose holds both sides without rounding. Otherwise it is `Unanswerable`.
+
+    two integers                       the wider of the two
+    a decimal, an integer or decimal   a decimal of at most 38 digits
+    a double, any number               a double
+    a string, a date or timestamp      the date or timestamp
+    a string, a number                 either, depending on Spark's settings
 """
 
 from __future__ import annotations
@@ -33,39 +37,43 @@ from zonebloom.values.columns import find_leaf, resolve_type
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
 from zonebloom.values.types import decoded_type, family
 
-_MOST_DIGITS = 38
-_NUMBER = re.compile(r"\d+|(\d+\.\d*|\.\d+)|(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", re.ASCII)
+_MAX_DECIMAL_DIGITS = 38
+_SPARK_NUMBER = re.compile(r"\d+|(\d+\.\d*|\.\d+)|(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(?P<local>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?)(?P<zone>Z|[+-]\d\d:\d\d)?", re.ASCII
 )
-# Where the rules of a zone are the same in every time zone database.
-_ZONE_YEARS = range(1971, 2037)
+# The years for which all versions of the time zone database agree on the offsets.
+_YEARS_WITH_KNOWN_OFFSETS = range(1971, 2037)
 
 
 def parse_spark_number(text: str) -> Literal:
-    """Read a number without a sign: 5 is an integer, 5.0 a decimal, 5e0 a double."""
-    match = _NUMBER.fullmatch(text)
+    """Parse a number without a sign: 5 is an integer, 5.0 a decimal and 5e0 a double."""
+    match = _SPARK_NUMBER.fullmatch(text)
     if match is None:
-        raise Unanswerable(f"{text} is no plain number")
+        raise Unanswerable(f"{text} is not a plain number")
     value = Fraction(Decimal(text))
     if match[2]:
         return Literal("number", value, 64)
     if match[1]:
         whole, _, rest = text.partition(".")
         return Literal("number", value, digits=(max(len(whole), 1), len(rest)))
-    # An integer may become a decimal of its type's width rather than of its own digits.
+    # Spark may cast an integer to a decimal that has all digits of the integer's type.
     return Literal("number", value, digits=(max(len(text), 20), 0))
 
 
 def parse_spark_datetime(text: str, kind: str) -> Literal:
-    """Read the text of DATE '...' and of its like; a "local" one is of the session's zone."""
+    """Parse the text of DATE '...', TIMESTAMP '...' or TIMESTAMP_NTZ '...'.
+
+    `kind` is "date", "timestamp" for a timestamp without a time zone, or "local" for a timestamp
+    that is in the session's zone if the text names none.
+    """
     match = (_DATE if kind == "date" else _TIME).fullmatch(text)
     if match is None:
         raise Unanswerable(f"{text!r} is not written in full")
     if kind == "timestamp" and match["zone"]:
         raise Unanswerable(
-            f"Spark leaves out the zone of {text!r}; write TIMESTAMP_NTZ'2024-01-31 12:00:00', or "
+            f"Spark ignores the zone of {text!r}; write TIMESTAMP_NTZ'2024-01-31 12:00:00', or "
             "the instant: TIMESTAMP'2024-01-31 12:00:00+00:00'"
         )
     if kind == "local" and not match["zone"]:
@@ -74,6 +82,7 @@ def parse_spark_datetime(text: str, kind: str) -> Literal:
 
 
 def literal_from_python(value: object) -> Literal:
+    """Return the literal for a Python value. Raise `Unanswerable` if its type is not supported."""
     if value is None:
         return Literal("null")
     try:
@@ -81,22 +90,28 @@ def literal_from_python(value: object) -> Literal:
     except InvalidArgument:
         literal = None
     if literal is None or isinstance(literal.value, float):
-        raise Unanswerable(f"a {type(value).__name__} literal is not followed")
+        raise Unanswerable(f"a {type(value).__name__} literal is not supported")
     return literal
 
 
 class SparkComparer:
+    """A translator for comparisons of a schema's columns with literals, as Spark makes them.
+
+    `opaque` are top-level columns whose values Spark does not compare as they are stored.
+    `timezone` is the time zone of the Spark session, or None if it is not known.
+    """
+
     def __init__(self, schema: pa.Schema, opaque: frozenset[str], timezone: str | None):
         self.schema = schema
-        self._opaque = opaque
+        self._opaque_columns = opaque
         self._timezone = timezone
 
     def resolve_path(self, names: Sequence[str]) -> ast.ColumnPath:
-        """The column, or leaf of structs, that names mean, whatever their case."""
+        """Return the path of the column or leaf of structs that the names mean, ignoring case."""
         path = find_leaf(self.schema, names)
         if path is None:
-            raise Unanswerable(f"there is no one column {ast.column_text(tuple(names))}")
-        if path[0] in self._opaque:
+            raise Unanswerable(f"there is not exactly one column {ast.column_text(tuple(names))}")
+        if path[0] in self._opaque_columns:
             raise Unanswerable(f"how Spark compares {path[0]} is not followed")
         return path
 
@@ -104,7 +119,10 @@ class SparkComparer:
         return decoded_type(resolve_type(self.schema, path))
 
     def compare(self, path: ast.ColumnPath, operator: str, literal: Literal) -> ast.Predicate:
-        """What ``column operator literal`` is; "<=>" is equality that is never null."""
+        """Return the predicate ``column operator literal``.
+
+        The operator "<=>" is an equality that is never null.
+        """
         if operator == "!=":
             return ast.negation(self.compare(path, "=", literal))
         if operator == "<=>":
@@ -116,47 +134,50 @@ class SparkComparer:
             return ast.Constant(None)
         type_ = self.column_type(path)
         if pt.is_boolean(type_) and operator != "=":
-            raise Unanswerable("the order of truth values is not followed")
-        stored = self._stored(literal, type_)
+            raise Unanswerable("the order of booleans is not supported")
+        stored_value = self._to_stored_value(literal, type_)
         if pt.is_floating(type_) and operator in (">", ">="):
-            # NaN is above every number, and for Arrow below none.
+            # In Spark, NaN is greater than every number. In Arrow, every comparison with NaN is
+            # false, so negate the opposite comparison.
             return ast.Not(
-                comparison_predicate(path, type_, "<=" if operator == ">" else "<", stored)
+                comparison_predicate(path, type_, "<=" if operator == ">" else "<", stored_value)
             )
-        return comparison_predicate(path, comparable_type(type_), operator, stored)
+        return comparison_predicate(path, comparable_type(type_), operator, stored_value)
 
     def is_in(self, path: ast.ColumnPath, literals: Sequence[Literal]) -> ast.Predicate:
         type_ = self.column_type(path)
-        given = [each for each in literals if each.kind != "null"]
-        # The items are brought to one type with the column, and may be rounded together.
-        if len({(each.kind, each.bits) for each in given}) > 1:
-            raise Unanswerable("values of several kinds are cast to one")
-        if family(type_) != "text" and any(each.kind == "text" for each in given):
-            raise Unanswerable("the column may be cast to text")
-        if given and given[0].digits[0] and not pt.is_floating(type_):
-            digits = max(each.digits[0] for each in given), max(each.digits[1] for each in given)
-            given = [replace(each, digits=digits) for each in given]
-        found = membership_predicate(
-            path, comparable_type(type_), [self._stored(each, type_) for each in given]
+        """Return the predicate ``column IN (literals)``."""
+        values = [literal for literal in literals if literal.kind != "null"]
+        # Spark casts the column and all values to one type, which may round them.
+        if len({(value.kind, value.bits) for value in values}) > 1:
+            raise Unanswerable("Spark casts values of several kinds to one")
+        if family(type_) != "text" and any(value.kind == "text" for value in values):
+            raise Unanswerable("Spark may cast the column to string")
+        if values and values[0].digits[0] and not pt.is_floating(type_):
+            whole_digits = max(value.digits[0] for value in values)
+            scale = max(value.digits[1] for value in values)
+            values = [replace(value, digits=(whole_digits, scale)) for value in values]
+        predicate = membership_predicate(
+            path, comparable_type(type_), [self._to_stored_value(value, type_) for value in values]
         )
-        return ast.Or((found, ast.Constant(None))) if len(given) < len(literals) else found
+        return ast.Or((predicate, ast.Constant(None))) if len(values) < len(literals) else predicate
 
-    def _stored(self, literal: Literal, type_: pa.DataType) -> StoredValue:
+    def _to_stored_value(self, literal: Literal, type_: pa.DataType) -> StoredValue:
         kind = literal.kind
-        target = "" if isinstance(type_, pa.BaseExtensionType) else family(type_)
+        column_family = "" if isinstance(type_, pa.BaseExtensionType) else family(type_)
         if kind == "number":
-            return _stored_number(literal, type_)
-        if kind == target and kind in ("text", "bytes", "boolean"):
+            return _number_to_stored_value(literal, type_)
+        if kind == column_family and kind in ("text", "bytes", "boolean"):
             return to_stored(literal, type_)
         if pt.is_date(type_) and kind == "text" and _DATE.fullmatch(literal.value):
             return to_stored(parse_timestamp(literal.value), type_)
         if pt.is_date(type_) and kind == "date":
             return to_stored(literal, type_)
         if pt.is_timestamp(type_) and kind in ("text", "local", "timestamp", "instant"):
-            return to_stored(self._moment(literal, type_), type_)
+            return to_stored(self._timestamp_literal(literal, type_), type_)
         raise Unanswerable(f"Spark may cast a {kind} literal or the {type_} column")
 
-    def _moment(self, literal: Literal, type_: pa.DataType) -> Literal:
+    def _timestamp_literal(self, literal: Literal, type_: pa.DataType) -> Literal:
         kind, text = literal.kind, literal.value
         zone: str | None = None
         if kind in ("text", "local"):
@@ -167,24 +188,24 @@ class SparkComparer:
         if type_.tz is None:
             if kind in ("local", "instant") or zone:
                 raise Unanswerable(
-                    "beside an instant Spark reads a column without a zone by the session's; write "
-                    "what the column holds: TIMESTAMP_NTZ'2024-01-31 12:00:00'"
+                    "Spark compares a column without a zone with an instant in the session's zone; "
+                    "write a time without a zone: TIMESTAMP_NTZ'2024-01-31 12:00:00'"
                 )
             return literal if kind == "timestamp" else parse_timestamp(text)
         if kind == "timestamp":
             raise Unanswerable(
-                "beside instants Spark reads a time without a zone by the session's; write the "
-                "instant, with its zone: TIMESTAMP'2024-01-31 12:00:00+00:00'"
+                "Spark compares a time without a zone with instants in the session's zone; write "
+                "the instant with its zone: TIMESTAMP'2024-01-31 12:00:00+00:00'"
             )
         if kind == "instant":
             return literal
-        return parse_timestamp(text if zone else _in_zone(text, self._timezone))
+        return parse_timestamp(text if zone else _with_session_offset(text, self._timezone))
 
 
-def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:
+def _number_to_stored_value(literal: Literal, type_: pa.DataType) -> StoredValue:
     number, (whole, scale) = literal.value, literal.digits
     if pt.is_float32(type_) or pt.is_float64(type_):
-        # The double that Spark makes of it; a float column is compared as doubles.
+        # Spark casts the number to a double, and a float column as well.
         double = round_to_float(number, 64)
         if double is None or not math.isfinite(double):
             raise Unanswerable("Spark rounds the number")
@@ -192,7 +213,7 @@ def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:
         if not is_exact and not literal.bits and not scale:
             raise Unanswerable("Spark rounds the integer")
         if pt.is_float32(type_) and (not is_exact or round_to_float(double, 32) != double):
-            raise Unanswerable("a float column is compared as doubles, and this is no float")
+            raise Unanswerable("Spark compares a float column as doubles, and this is not a float")
         return StoredValue(double)
     if pt.is_integer(type_):
         digits = 20, 0
@@ -200,25 +221,25 @@ def _stored_number(literal: Literal, type_: pa.DataType) -> StoredValue:
         digits = type_.precision - type_.scale, type_.scale
     else:
         raise Unanswerable(f"how Spark compares a {type_} column with a number is not followed")
-    if not literal.bits and max(digits[0], whole) + max(digits[1], scale) > _MOST_DIGITS:
-        raise Unanswerable("compared as a decimal of 38 digits, the column is rounded")
+    if not literal.bits and max(digits[0], whole) + max(digits[1], scale) > _MAX_DECIMAL_DIGITS:
+        raise Unanswerable("Spark rounds the column to a decimal of 38 digits")
     return to_stored(literal, type_)
 
 
-def _in_zone(local: str, timezone: str | None) -> str:
+def _with_session_offset(local: str, timezone: str | None) -> str:
     if timezone is None:
         raise Unanswerable(
-            "the time zone of the session is not known here; write one: +00:00, or give the "
-            "session's as option timezone"
+            "the session's time zone is not known; write a zone in the literal, such as +00:00, or "
+            "pass the session's zone as option timezone"
         )
     try:
         moment, zone = datetime.datetime.fromisoformat(local), ZoneInfo(timezone)
     except (ValueError, OSError, KeyError):
-        raise Unanswerable(f"{local!r} in zone {timezone!r} is not followed") from None
+        raise Unanswerable(f"{local!r} in zone {timezone!r} is not supported") from None
     offsets = {moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
     offset = offsets.pop()
-    if offsets or offset is None or moment.year not in _ZONE_YEARS:
-        raise Unanswerable("the clocks were set about then")
+    if offsets or offset is None or moment.year not in _YEARS_WITH_KNOWN_OFFSETS:
+        raise Unanswerable("the clocks were set forward or back about then")
     if offset.total_seconds() % 60:
-        raise Unanswerable("the zone's offset is no whole minute")
+        raise Unanswerable("the zone's offset is not a whole number of minutes")
     return moment.replace(tzinfo=datetime.timezone(offset)).isoformat(sep=" ")

@@ -1,7 +1,7 @@
-"""Literals of SQL text, read exactly, and what they mean beside a column or in a CAST.
+"""Parse SQL literals exactly, and convert them for a comparison with a column or for a CAST.
 
-Beside a float column a number means the nearest double; nothing else is rounded. What has no
-meaning is `Unanswerable`, with advice on what to write.
+A number that is compared with a float column becomes the nearest double. Nothing else is rounded. A
+literal that has no meaning raises `Unanswerable` with advice on what to write instead.
 """
 
 from __future__ import annotations
@@ -24,37 +24,40 @@ from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_t
 from zonebloom.values.time_zones import describe_time_zone_mismatch
 from zonebloom.values.types import SECONDS_PER_DAY, decoded_type, family
 
-_EPOCH = datetime.date(1970, 1, 1).toordinal()
-# Longer integers are beyond every column's range.
-_MOST_DIGITS = 40
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+# Longer integers are outside the range of every column type.
+_MAX_INTEGER_DIGITS = 40
 _MAX_EXPONENT = 400
-_NOT_FINITE = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
-_CLOCK = re.compile(r"(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?", re.ASCII)
+_NON_FINITE_TEXTS = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
+_SQL_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
+_TIME_OF_DAY = re.compile(r"(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?", re.ASCII)
 _TIMESTAMP = re.compile(
     r"(?P<day>\d{4}-\d{2}-\d{2})"
     r"([T ](?P<clock>\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?) ?(?P<zone>Z|UTC|[+-]\d{2}(:?\d{2})?)?)?",
     re.ASCII,
 )
-_MOMENTS = ("date", "timestamp", "instant")
-_NAMES = {"text": "string", "boolean": "truth value", "bytes": "binary literal"}
-_PLAIN_NUMBER = "write a plain number"
-_ADVICE = {
+_DATETIME_KINDS = ("date", "timestamp", "instant")
+_KIND_NAMES = {"text": "string", "boolean": "truth value", "bytes": "binary literal"}
+_NUMBER_ADVICE = "write a plain number"
+_LITERAL_ADVICE = {
     "text": "put the literal in single quotes: 'abc'",
     "bytes": "write X'0a1b' or a quoted string",
     "boolean": "write TRUE or FALSE",
-    "timestamp": "write TIMESTAMP '2024-01-31 12:00:00', with +00:00 behind if it has a zone",
+    "timestamp": "write TIMESTAMP '2024-01-31 12:00:00', with +00:00 at the end if it has a zone",
     "instant": "write TIMESTAMP '2024-01-31 12:00:00+00:00'",
     "date": "write DATE '2024-01-31'",
     "time": "write TIME '12:30:00'",
     "duration": "write INTERVAL '90' SECOND",
-    **dict.fromkeys(("integer", "float", "decimal"), _PLAIN_NUMBER),
+    **dict.fromkeys(("integer", "float", "decimal"), _NUMBER_ADVICE),
     "": "write that part as a pyarrow.compute expression",
 }
 
 
 def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
-    """A literal as it is compared with values of a type; a text is read as one where it can be."""
+    """Convert a literal so that it can be compared with a column of a type.
+
+    A string is parsed as a value of the column's kind where SQL allows that.
+    """
     kind, value, target = literal.kind, literal.value, family(column)
     if kind == "text":
         if isinstance(decoded_type(column), pa.UuidType):
@@ -66,9 +69,10 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
             )
         if target == "bytes":
             if "\\" in value:
-                # DuckDB and PostgreSQL read hexadecimal digits behind it, others the text itself.
+                # DuckDB and PostgreSQL read hexadecimal digits after a backslash. Other engines
+                # take it literally.
                 raise Unanswerable(
-                    "engines differ in what a backslash means in text that is bytes",
+                    "engines differ in what a backslash means in a string that becomes bytes",
                     f"write X'{value.encode().hex()}'",
                 )
             return Literal("bytes", value.encode())
@@ -76,33 +80,33 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
             return parse_number(value)
         if target == "time":
             return parse_time_of_day(value)
-        if target in _MOMENTS:
+        if target in _DATETIME_KINDS:
             literal = parse_timestamp(value)
             kind, value = literal.kind, literal.value
         elif target == "integer":
-            written = value if _NUMBER.fullmatch(value.strip()) else 42
+            written = value if _SQL_NUMBER.fullmatch(value.strip()) else 42
             raise Unanswerable(
                 f"a string is compared with a column of type {column}",
                 f"write the number without quotes: {written}",
             )
     if kind == "number" and target == "float":
-        return Literal("number", _double(value), 64)
+        return Literal("number", _nearest_double(value), 64)
     if kind == "number" and target in ("integer", "decimal") and isinstance(value, Fraction):
         return literal
-    if kind in _MOMENTS and target in _MOMENTS:
+    if kind in _DATETIME_KINDS and target in _DATETIME_KINDS:
         if (kind == "instant") != (target == "instant"):
-            raise _zone_trouble(column, literal, "TIMESTAMP {!r}")
+            raise _time_zone_error(column, literal, "TIMESTAMP {!r}")
         return literal
     if kind != target:
         raise Unanswerable(
-            f"a {_NAMES.get(kind, kind)} is compared with a column of type {column}",
-            _ADVICE[target],
+            f"a {_KIND_NAMES.get(kind, kind)} is compared with a column of type {column}",
+            _LITERAL_ADVICE[target],
         )
     return literal
 
 
 def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
-    """What ``CAST(literal AS type)`` means; only float types round."""
+    """Return the value of ``CAST(literal AS type)``. Only casts to float types round."""
     kind, target = literal.kind, family(type_)
     value: Any = literal.value
     if kind == "null":
@@ -110,32 +114,39 @@ def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
     if target == "float":
         if kind == "text":
             value = (
-                float(value) if value.strip().lower() in _NOT_FINITE else parse_number(value).value
+                float(value)
+                if value.strip().lower() in _NON_FINITE_TEXTS
+                else parse_number(value).value
             )
         elif kind != "number":
             raise Unanswerable(f"a {kind} cannot be cast to {type_}", "write a number")
-        rounded = round_to_float(_double(value), type_.bit_width)
+        rounded = round_to_float(_nearest_double(value), type_.bit_width)
         if rounded is None:
             raise Unanswerable(f"the number does not fit {type_}", "cast to DOUBLE")
-        # A Fraction has no -0.0, and needs none: the two zeros compare equal.
+        # A Fraction cannot represent -0.0. This does not matter, because -0.0 equals 0.0.
         return Literal("number", Fraction(rounded) if math.isfinite(rounded) else rounded)
     if target == "text" and kind == "number":
-        whole = literal.value
-        if isinstance(whole, Fraction) and whole.denominator == 1:
-            return Literal("text", str(whole.numerator))
+        number = literal.value
+        if isinstance(number, Fraction) and number.denominator == 1:
+            return Literal("text", str(number.numerator))
     elif target == "integer" and kind == "text":
         literal = parse_number(value)
     elif target == "boolean" and kind == "text" and value.lower() in ("true", "false"):
         return Literal("boolean", value.lower() == "true")
-    elif target in _MOMENTS and kind in ("text", *_MOMENTS):
-        moment = parse_timestamp(value) if kind == "text" else literal
+    elif target in _DATETIME_KINDS and kind in ("text", *_DATETIME_KINDS):
+        datetime_literal = parse_timestamp(value) if kind == "text" else literal
         if pt.is_timestamp(type_):
-            if target == "instant" and moment.kind != "instant":
-                raise _zone_trouble(type_, moment, "TIMESTAMP {!r}")
-            return Literal("instant" if moment.kind == "instant" else "timestamp", moment.value)
-        if moment.kind == "instant":
-            raise _zone_trouble(type_, moment, "DATE {!r}")
-        return Literal("date", moment.value // SECONDS_PER_DAY * Fraction(SECONDS_PER_DAY))
+            if target == "instant" and datetime_literal.kind != "instant":
+                raise _time_zone_error(type_, datetime_literal, "TIMESTAMP {!r}")
+            return Literal(
+                "instant" if datetime_literal.kind == "instant" else "timestamp",
+                datetime_literal.value,
+            )
+        if datetime_literal.kind == "instant":
+            raise _time_zone_error(type_, datetime_literal, "DATE {!r}")
+        return Literal(
+            "date", datetime_literal.value // SECONDS_PER_DAY * Fraction(SECONDS_PER_DAY)
+        )
     literal = adapt_literal(literal, type_)
     if not to_stored(literal, type_).is_exact:
         raise Unanswerable(
@@ -144,13 +155,13 @@ def cast_literal(literal: Literal, type_: pa.DataType) -> Literal:
     return literal
 
 
-def _zone_trouble(column: pa.DataType, literal: Literal, form: str) -> Unanswerable:
+def _time_zone_error(column: pa.DataType, literal: Literal, form: str) -> Unanswerable:
     micros = pa.scalar(literal.value * 10**6 // 1, pa.int64())
     moment = micros.cast(pa.timestamp("us", "UTC" if literal.kind == "instant" else None))
     return Unanswerable(*describe_time_zone_mismatch(column, moment, form))
 
 
-def _double(value: Fraction | float) -> Fraction | float:
+def _nearest_double(value: Fraction | float) -> Fraction | float:
     double = round_to_float(value, 64)
     if double is None:
         raise Unanswerable("the number does not fit a double", "write a smaller number")
@@ -162,12 +173,15 @@ def parse_uuid(text: str) -> Literal:
         return Literal("bytes", uuid.UUID(text).bytes)
     except ValueError:
         raise Unanswerable(
-            f"{text!r} is no UUID", "write '00000000-0000-0000-0000-000000000000'"
+            f"{text!r} is not a UUID", "write '00000000-0000-0000-0000-000000000000'"
         ) from None
 
 
 def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
-    """Whether text is a UUID's, and a column of its 16 bytes: as text it equals none."""
+    """Return whether a text is a UUID and the column is binary of 16 bytes, as UUIDs are stored.
+
+    As bytes, the text would equal no value of such a column.
+    """
     column = decoded_type(column)
     if not pt.is_fixed_size_binary(column) or column.byte_width != 16:
         return False
@@ -179,19 +193,19 @@ def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
 
 
 def parse_number(text: str) -> Literal:
-    if not _NUMBER.fullmatch(text.strip()):
-        raise Unanswerable(f"{text!r} is no number", "write a number such as -1.5 or 2e10")
+    if not _SQL_NUMBER.fullmatch(text.strip()):
+        raise Unanswerable(f"{text!r} is not a number", "write a number such as -1.5 or 2e10")
     value = Decimal(text.strip())
-    # 1e999999999 is a short text and a huge fraction.
+    # Limit the exponent, because the fraction of a text such as 1e999999999 would be huge.
     if value and abs(value.adjusted()) > _MAX_EXPONENT:
         raise Unanswerable(f"{text} is out of every column's range", "write a smaller exponent")
     return Literal("number", Fraction(value))
 
 
 def parse_plain_integers(nodes: Sequence[Any]) -> list[int] | None:
-    """Return the integers that literals are, or None if one of them is anything else.
+    """Return the values of nodes that are plain integers, or None if any node is not.
 
-    The literals are nodes of sqlglot or of `sql_simple`.
+    The nodes are those of sqlglot or of `sql_simple`.
     """
     numbers = []
     for node in nodes:
@@ -200,7 +214,7 @@ def parse_plain_integers(nodes: Sequence[Any]) -> list[int] | None:
         if literal.key != "literal" or literal.is_string:
             return None
         text = literal.this
-        if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_INTEGER_DIGITS):
             return None
         numbers.append(-int(text) if is_negative else int(text))
     return numbers
@@ -209,12 +223,12 @@ def parse_plain_integers(nodes: Sequence[Any]) -> list[int] | None:
 def parse_timestamp(text: str) -> Literal:
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
-        raise Unanswerable(f"{text!r} is no date or timestamp", _ADVICE["timestamp"])
+        raise Unanswerable(f"{text!r} is not a date or timestamp", _LITERAL_ADVICE["timestamp"])
     day, clock, zone = match["day"], match["clock"], match["zone"]
     try:
-        days = datetime.date.fromisoformat(day).toordinal() - _EPOCH
+        days = datetime.date.fromisoformat(day).toordinal() - _EPOCH_DAY
     except ValueError as error:
-        raise Unanswerable(f"{text!r} is no date: {error}", _ADVICE["date"]) from None
+        raise Unanswerable(f"{text!r} is not a date: {error}", _LITERAL_ADVICE["date"]) from None
     seconds = Fraction(days * SECONDS_PER_DAY)
     if clock is None:
         return Literal("date", seconds)
@@ -229,26 +243,30 @@ def parse_timestamp(text: str) -> Literal:
 
 
 def parse_time_of_day(text: str) -> Literal:
-    match = _CLOCK.fullmatch(text.strip())
+    match = _TIME_OF_DAY.fullmatch(text.strip())
     if match is not None:
         hour, minute, second = int(match["h"]), int(match["m"]), Fraction(match["s"] or 0)
         if hour <= 23 and minute <= 59 and second < 60:
             return Literal("time", hour * 3600 + minute * 60 + second)
-    raise Unanswerable(f"{text!r} is no time of day", _ADVICE["time"])
+    raise Unanswerable(f"{text!r} is not a time of day", _LITERAL_ADVICE["time"])
 
 
 def comparison_predicate(
     path: ast.ColumnPath, type_: pa.DataType, operator: str, stored: StoredValue
 ) -> ast.Predicate:
-    """A column compared with a literal: between two values of the type x < 5.5 is x <= 5."""
+    """Return the predicate that compares a column with a literal.
+
+    A literal between two values of the column's type is replaced: for integers, ``x < 5.5`` becomes
+    ``x <= 5``.
+    """
     is_below = operator in ("<", "<=")
     value = stored.value
     is_nan = isinstance(value, float) and math.isnan(value)
     if value is None or is_nan or (operator == "=" and not stored.is_exact):
-        # False where the column holds a value, null where it does not.
-        never = ast.IsIn(path, pa.array([], type_))
+        # An empty set makes a condition that is false for values and null for null.
+        empty_set = ast.IsIn(path, pa.array([], type_))
         is_always = operator != "=" and not is_nan and is_below == (stored.out_of_range > 0)
-        return ast.Not(never) if is_always else never
+        return ast.Not(empty_set) if is_always else empty_set
     scalar = stored.scalar(type_)
     if operator == "=":
         return ast.Equals(path, scalar)
@@ -258,13 +276,19 @@ def comparison_predicate(
 
 
 def membership_predicate(
-    path: ast.ColumnPath, type_: pa.DataType, stored: Sequence[StoredValue]
+    path: ast.ColumnPath, type_: pa.DataType, stored_values: Sequence[StoredValue]
 ) -> ast.Predicate:
-    # A literal that is no value of the type equals nothing, and NaN not even itself.
-    scalars = [each.scalar(type_) for each in stored if each.is_exact and each.value == each.value]
+    """Return the predicate that a column holds one of some values."""
+    # Leave out literals that are not values of the type, because no row equals them. Leave out
+    # NaN, because NaN does not equal itself.
+    scalars = [
+        stored_value.scalar(type_)
+        for stored_value in stored_values
+        if stored_value.is_exact and stored_value.value == stored_value.value
+    ]
     if pt.is_fixed_size_binary(type_):
         type_ = pa.binary()
-    scalars = [each for each in scalars if each.type == type_]
+    scalars = [scalar for scalar in scalars if scalar.type == type_]
     if family(type_) in ("integer", "text"):
-        return ast.IsIn(path, array_of([each.as_py() for each in scalars], type_))
+        return ast.IsIn(path, array_of([scalar.as_py() for scalar in scalars], type_))
     return ast.IsIn(path, pa.array(scalars, type_))

@@ -1,9 +1,11 @@
-"""``column = literal`` and ``column IN (literals)``, read without sqlglot: to load it takes longer
-than to look a key up.
+"""Parse ``column = literal`` and ``column IN (literals)`` without sqlglot.
+
+Importing sqlglot takes longer than looking up a key.
 
     tailnum = 'N14228'      "Delay" = -1.5      id IN (1, 2, 3)
 
-Whatever is not plainly of this form is sqlglot's to read: escapes, comments, casts, words of SQL.
+Text of any other form is left to sqlglot, for example text with escapes, comments, casts or SQL
+keywords.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_NAME = r"""(?P<name>[A-Za-z_][A-Za-z0-9_]*|"[^"\\\x00-\x1f]+"|`[^`\\\x00-\x1f]+`)"""
-_LITERAL = r"(?:-?\d+(?:\.\d+)?|'[^'\\\x00-\x1f]*')"
+_COLUMN_NAME = r"""(?P<name>[A-Za-z_][A-Za-z0-9_]*|"[^"\\\x00-\x1f]+"|`[^`\\\x00-\x1f]+`)"""
+_SIMPLE_LITERAL = r"(?:-?\d+(?:\.\d+)?|'[^'\\\x00-\x1f]*')"
 _CONDITION = re.compile(
-    rf" *{_NAME} *(?:= *(?P<one>{_LITERAL})"
-    rf"| [Ii][Nn] *\( *(?P<many>{_LITERAL}(?: *, *{_LITERAL})*) *\)) *",
+    rf" *{_COLUMN_NAME} *(?:= *(?P<one>{_SIMPLE_LITERAL})"
+    rf"| [Ii][Nn] *\( *(?P<many>{_SIMPLE_LITERAL}(?: *, *{_SIMPLE_LITERAL})*) *\)) *",
     re.ASCII,
 )
-_EACH = re.compile(_LITERAL, re.ASCII)
+_LITERALS_PATTERN = re.compile(_SIMPLE_LITERAL, re.ASCII)
 
-# Not read as names of columns where they stand unquoted.
-_SQL = """
+# Words that are not column names unless they are quoted.
+_RESERVED = """
 all alter analyze and any as asc attach begin between by cache call case cast check cluster
 comment commit connect_by_root copy create cross current_catalog current_date current_datetime
 current_role current_schema current_time current_timestamp current_user declare default delete
@@ -37,12 +39,12 @@ straight_join struct summarize system_user table tablesample then true truncate 
 uncache union unique unknown unpivot update use user using utc_date utc_time utc_timestamp
 vacuum values when where window with xor
 """
-_WORDS = frozenset(_SQL.split())
+_RESERVED_WORDS = frozenset(_RESERVED.split())
 
 
 @dataclass(frozen=True, slots=True)
 class SqlNode:
-    """A part of a condition, with what a walker asks of sqlglot's nodes."""
+    """A part of a condition, with those attributes of sqlglot's nodes that a translator reads."""
 
     key: str
     this: Any = None
@@ -63,22 +65,26 @@ class SqlNode:
 
 
 def parse_simple(text: str) -> SqlNode | None:
-    """The condition, as sqlglot would parse it; None when it is not of the form."""
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    """Return the condition as sqlglot would parse it, or None if it has another form."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         return None
-    name = found["name"]
+    name = match["name"]
     if name[0] in '"`':
         name = name[1:-1]
-    elif name.lower() in _WORDS:
+    elif name.lower() in _RESERVED_WORDS:
         return None
     column = SqlNode("column", SqlNode("identifier", name))
-    if found["one"] is not None:
-        return SqlNode("eq", column, _literal(found["one"]))
-    return SqlNode("in", column, expressions=tuple(map(_literal, _EACH.findall(found["many"]))))
+    if match["one"] is not None:
+        return SqlNode("eq", column, _literal_node(match["one"]))
+    return SqlNode(
+        "in",
+        column,
+        expressions=tuple(map(_literal_node, _LITERALS_PATTERN.findall(match["many"]))),
+    )
 
 
-def _literal(text: str) -> SqlNode:
+def _literal_node(text: str) -> SqlNode:
     if text[0] == "'":
         return SqlNode("literal", text[1:-1], is_string=True)
     if text[0] == "-":

@@ -1,4 +1,4 @@
-"""Conditions of SQL text, walked as sqlglot parsed them; each dialect says what they mean."""
+"""Translate SQL conditions that sqlglot has parsed; subclasses define what each dialect means."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ ONLY_LITERALS_REASON = "only a column compared with a literal is answered by a B
 
 @dataclass(slots=True)
 class Operand:
-    """A column, with its `path`, or what is computed, with the `reason` why no index answers."""
+    """A column or a computed value.
+
+    A column has a `path`. A computed value has none, and `reason` tells why no index can answer
+    conditions on it.
+    """
 
     expression: pc.Expression
     type: pa.DataType
@@ -32,45 +36,46 @@ class Operand:
     reason: str = ONLY_LITERALS_REASON
 
 
-OperandOrLiteral: TypeAlias = Operand | Literal
+SqlValue: TypeAlias = Operand | Literal
 
 
 class SqlTranslator:
-    """Walks a parsed condition; a dialect gives columns, literals, and how they are compared."""
+    """A translator for parsed SQL conditions.
+
+    Subclasses for the dialects define columns, literals, and how these are compared.
+    """
 
     dialect = ""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.condition_methods: dict[str, Callable[[Any], Predicate]] = {
-            **dict.fromkeys(("and", "or"), self._junction),
-            **dict.fromkeys(("like", "ilike", "escape"), self._like),
-            **dict.fromkeys(("nullsafeeq", "nullsafeneq"), self._null_safe),
-            **dict.fromkeys(SQL_OPERATORS, self._comparison),
-            "not": self._not,
-            "in": self._in,
-            "is": self._is,
-            "between": self._between,
+            **dict.fromkeys(("and", "or"), self._translate_junction),
+            **dict.fromkeys(("like", "ilike", "escape"), self._translate_like),
+            **dict.fromkeys(("nullsafeeq", "nullsafeneq"), self._translate_null_safe),
+            **dict.fromkeys(SQL_OPERATORS, self._translate_comparison_node),
+            "not": self._translate_not,
+            "in": self._translate_in,
+            "is": self._translate_is,
+            "between": self._translate_between,
         }
 
     def translate_comparison(
-        self, symbol: str, left: OperandOrLiteral, right: OperandOrLiteral, node: Any
+        self, symbol: str, left: SqlValue, right: SqlValue, node: Any
     ) -> Predicate:
-        """What two sides compared come to; "!=" is among the symbols."""
+        """Return the predicate ``left symbol right``. The symbol may be "!="."""
         raise NotImplementedError
 
-    def translate_membership(
-        self, value: OperandOrLiteral, items: list[OperandOrLiteral], node: Any
-    ) -> Predicate:
-        """What a value looked up in a list comes to."""
+    def translate_membership(self, value: SqlValue, items: list[SqlValue], node: Any) -> Predicate:
+        """Return the predicate ``value IN (items)``."""
         raise NotImplementedError
 
-    def translate_value(self, node: Any) -> OperandOrLiteral:
-        """A column, a number, a cast, or whatever else the dialect knows."""
+    def translate_value(self, node: Any) -> SqlValue:
+        """Translate a column, a number, a cast, or another value of the dialect."""
         raise NotImplementedError
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
-        """Say that a node has no meaning here."""
+        """Raise an error because a node has no meaning here."""
         raise NotImplementedError
 
     # Conditions
@@ -95,41 +100,47 @@ class SqlTranslator:
         text = ast.shorten(node.sql(dialect=self.dialect))
         return Unknown(text, reason, expression=expression)
 
-    def _junction(self, node: Any) -> Predicate:
+    def _translate_junction(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
         terms = tuple(self.translate_condition(term) for term in node.flatten(unnest=False))
         return ast.Or(terms) if node.key == "or" else ast.And(terms)
 
-    def _not(self, node: Any) -> Predicate:
+    def _translate_not(self, node: Any) -> Predicate:
         self.require_only(node, "this")
         term = self.translate_condition(node.this)
         if isinstance(term, ast.IsIn):
-            # Null is neither in a set nor outside it, so NOT IN leaves out the paths that give it.
+            # Null is neither in a set nor outside it. Say so explicitly, so that the negation can
+            # exclude files whose path makes the column null.
             term = ast.Or((term, ast.And((ast.IsNull(term.column), Constant(None)))))
         return ast.negation(term)
 
-    def _comparison(self, node: Any) -> Predicate:
+    def _translate_comparison_node(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
         left, right = self.translate_operand(node.this), self.translate_operand(node.expression)
         return self.translate_comparison(SQL_OPERATORS[node.key], left, right, node)
 
-    def _null_safe(self, node: Any) -> Predicate:
+    def _translate_null_safe(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
         left, right = self.translate_operand(node.this), self.translate_operand(node.expression)
         if isinstance(left, Literal) and left.kind == "null":
             left, right = right, left
         if isinstance(right, Literal) and right.kind == "null":
-            same = self._null(left, node)
+            condition = self._null_condition(left, node)
         else:
-            # Never null itself: where a side is null, the comparison is cut off.
-            nulls = [self._null(s, node) for s in (left, right) if not isinstance(s, Literal)]
+            # A null-safe comparison is never null. The IS NOT NULL terms make it false where one
+            # side is null.
+            nulls = [
+                self._null_condition(side, node)
+                for side in (left, right)
+                if not isinstance(side, Literal)
+            ]
             equal = self.translate_comparison("=", left, right, node)
-            same = ast.And((equal, *map(ast.negation, nulls)))
+            condition = ast.And((equal, *map(ast.negation, nulls)))
             if len(nulls) == 2:
-                same = ast.Or((same, ast.And(tuple(nulls))))
-        return same if node.key == "nullsafeeq" else ast.negation(same)
+                condition = ast.Or((condition, ast.And(tuple(nulls))))
+        return condition if node.key == "nullsafeeq" else ast.negation(condition)
 
-    def _null(self, side: OperandOrLiteral, node: Any) -> Predicate:
+    def _null_condition(self, side: SqlValue, node: Any) -> Predicate:
         if isinstance(side, Literal):
             return Constant(side.kind == "null")
         if side.path is None:
@@ -139,29 +150,31 @@ class SqlTranslator:
             return self.unknown_condition(node, reason, side.expression.is_null())
         return ast.IsNull(side.path)
 
-    def _is(self, node: Any) -> Predicate:
+    def _translate_is(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
         if node.expression.key == "null":
-            return self._null(self.translate_operand(node.this), node)
+            return self._null_condition(self.translate_operand(node.this), node)
         if node.expression.key != "boolean":
             self.fail("IS takes NULL, TRUE or FALSE", "use = to compare", node)
-        truth = self.translate_condition(node.this)
-        truth = truth if node.expression.this else ast.negation(truth)
-        valid = expression_from_predicate(truth, self.schema, exact=True).is_valid()
-        return ast.And(
-            (truth, self.unknown_condition(node, "nulls of a condition are not known", valid))
-        )
+        condition = self.translate_condition(node.this)
+        if not node.expression.this:
+            condition = ast.negation(condition)
+        is_valid = expression_from_predicate(condition, self.schema, exact=True).is_valid()
+        unknown = self.unknown_condition(node, "nulls of a condition are not known", is_valid)
+        return ast.And((condition, unknown))
 
-    def _between(self, node: Any) -> Predicate:
+    def _translate_between(self, node: Any) -> Predicate:
         self.require_only(node, "this", "low", "high")
-        value, low, high = (self.translate_operand(node.args[k]) for k in ("this", "low", "high"))
+        value, low, high = (
+            self.translate_operand(node.args[name]) for name in ("this", "low", "high")
+        )
         bounds = (
             self.translate_comparison(">=", value, low, node),
             self.translate_comparison("<=", value, high, node),
         )
         return ast.And(bounds)
 
-    def _in(self, node: Any) -> Predicate:
+    def _translate_in(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expressions")
         value = self.translate_operand(node.this)
         items = [self.translate_operand(item) for item in node.expressions]
@@ -169,16 +182,21 @@ class SqlTranslator:
             self.fail("the IN list is empty", "name at least one value, or write FALSE", node)
         return self.translate_membership(value, items, node)
 
-    def _like(self, node: Any) -> Predicate:
+    def _translate_like(self, node: Any) -> Predicate:
         escape, like = "\\", node
         if node.key == "escape":
             self.require_only(node, "this", "expression")
-            mark, like = self.translate_operand(node.expression), self.strip_parentheses(node.this)
-            if not isinstance(mark, Literal) or mark.kind != "text" or len(mark.value) != 1:
+            escape_literal = self.translate_operand(node.expression)
+            like = self.strip_parentheses(node.this)
+            if (
+                not isinstance(escape_literal, Literal)
+                or escape_literal.kind != "text"
+                or len(escape_literal.value) != 1
+            ):
                 self.fail("ESCAPE takes one character", "write ESCAPE '!'", node)
             if like.key not in ("like", "ilike"):
                 self.fail("ESCAPE belongs to LIKE", PYARROW_ADVICE, node)
-            escape = mark.value
+            escape = escape_literal.value
         self.require_only(like, "this", "expression", "negate")
         value, pattern = self.translate_operand(like.this), self.translate_operand(like.expression)
         if not isinstance(pattern, Literal) or isinstance(value, Literal):
@@ -192,29 +210,28 @@ class SqlTranslator:
         tokens = _like_tokens(pattern.value, escape)
         if tokens is None:
             self.fail("the pattern ends in its escape character", "double it", node)
-        no_case = like.key == "ilike"
-        if no_case or any(wild for wild, _ in tokens):
-            match = _match_like(
-                cast_to_comparable(value.expression, value.type)[0], tokens, no_case
-            )
+        ignore_case = like.key == "ilike"
+        if ignore_case or any(is_wildcard for is_wildcard, _ in tokens):
+            column, _ = cast_to_comparable(value.expression, value.type)
+            expression = _like_expression(column, tokens, ignore_case=ignore_case)
             reason = "text patterns are not answered by a Bloom filter"
-            found: Predicate = self.unknown_condition(node, reason, match)
-        else:  # no wildcard: an equality, which an index can answer
-            found = self.translate_comparison(
-                "=", value, Literal("text", "".join(c for _, c in tokens)), node
-            )
-        return ast.negation(found) if like.args.get("negate") else found
+            predicate: Predicate = self.unknown_condition(node, reason, expression)
+        else:
+            # A pattern without wildcards is an equality, which an index can answer.
+            text = "".join(character for _, character in tokens)
+            predicate = self.translate_comparison("=", value, Literal("text", text), node)
+        return ast.negation(predicate) if like.args.get("negate") else predicate
 
     # Values
 
-    def translate_operand(self, node: Any) -> OperandOrLiteral:
+    def translate_operand(self, node: Any) -> SqlValue:
         node = self.strip_parentheses(node)
         try:
-            return self._operand(node)
+            return self._translate_operand_node(node)
         except Unanswerable as error:
             self.fail(str(error), error.advice or PYARROW_ADVICE, node)
 
-    def _operand(self, node: Any) -> OperandOrLiteral:
+    def _translate_operand_node(self, node: Any) -> SqlValue:
         match node.key:
             case "literal" if node.is_string:
                 return Literal("text", node.this)
@@ -243,14 +260,19 @@ class SqlTranslator:
             node = node.this
         return node
 
-    def require_only(self, node: Any, *known: str) -> None:
-        extra = [name for name, value in node.args.items() if value and name not in known]
-        if extra:
-            self.fail(f"{extra[0].upper()} is not understood here", PYARROW_ADVICE, node)
+    def require_only(self, node: Any, *known_args: str) -> None:
+        unknown_args = [
+            name for name, value in node.args.items() if value and name not in known_args
+        ]
+        if unknown_args:
+            self.fail(f"{unknown_args[0].upper()} is not understood here", PYARROW_ADVICE, node)
 
 
 def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:
-    """Split a pattern into (is a wildcard, character); None if it ends within an escape."""
+    """Split a LIKE pattern into pairs (is a wildcard, character).
+
+    Return None if the pattern ends with its escape character.
+    """
     tokens = []
     characters = iter(pattern)
     for character in characters:
@@ -264,15 +286,18 @@ def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:
     return tokens
 
 
-def _match_like(
+def _like_expression(
     column: pc.Expression, tokens: list[tuple[bool, str]], ignore_case: bool
 ) -> pc.Expression:
-    # PyArrow makes its functions when it is imported, out of a type checker's sight.
+    # PyArrow creates its functions at import, so a type checker does not know them.
     functions: Any = pc
-    if all(wild or c not in "\\%_" for wild, c in tokens):
-        pattern = "".join(c for _, c in tokens)
+    if all(is_wildcard or character not in "\\%_" for is_wildcard, character in tokens):
+        pattern = "".join(character for _, character in tokens)
         return functions.match_like(column, pattern, ignore_case=ignore_case)
-    # match_like takes some escapes literally: its pattern %\\b does not find a\b.
+    # match_like takes some escapes literally. For example, its pattern %\\b does not match a\b.
     wildcards = {"%": ".*", "_": "."}
-    regex = "".join(wildcards[c] if wild else re.escape(c) for wild, c in tokens)
+    regex = "".join(
+        wildcards[character] if is_wildcard else re.escape(character)
+        for is_wildcard, character in tokens
+    )
     return functions.match_substring_regex(column, rf"(?s)\A(?:{regex})\z", ignore_case=ignore_case)
