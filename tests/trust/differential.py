@@ -1,8 +1,8 @@
-"""The same filter in every language and by every way of reading gives the rows of an oracle.
+"""Check that a filter gives the rows of an oracle in every language and for every way to read.
 
-The oracles: for SQL plain Python over the distinct values (and DuckDB where it agrees on NaN), for
-PyArrow's expressions and tuples PyArrow's own filter over the table in memory, for Polars
-its own filter over the frame in memory.
+The oracle for SQL is plain Python over the distinct values. The oracle for PyArrow's expressions
+and tuples is PyArrow's filter over the table in memory. The oracle for Polars is its own filter
+over the frame in memory.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from zonebloom.scan.recheck import gather
 
 TREES = 60
 
-# What engines raise for a filter they do not know, Polars' panics being no Exception.
+# The errors of engines that do not support a filter. Polars' panics derive from BaseException.
 ENGINES = (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 ENGINES += (TypeError, ValueError, OverflowError)
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """One dataset, with filters in all languages."""
+    """Check one random dataset with filters in all languages."""
     rng = report.begin(number)
     with warnings.catch_warnings():
-        # Layouts that are stale on purpose say so.
+        # Some layouts are stale on purpose.
         warnings.simplefilter("ignore", zb.errors.StaleIndexWarning)
         warnings.simplefilter("error", zb.errors.IndexNotUsedWarning)
         lake = make_lake(folder / "lake", rng)
@@ -51,15 +51,14 @@ def run_case(report: Report, number: int, folder: Path) -> None:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """A table without view types, for which PyArrow has no kernels."""
+    """Return a table without view types, because PyArrow has no kernels for these."""
     views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    return table.cast(
-        pa.schema([each.with_type(views.get(each.type, each.type)) for each in table.schema])
-    )
+    fields = [field.with_type(views.get(field.type, field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))
 
 
 def in_polars(table: pa.Table) -> pl.DataFrame | None:
-    """A table as Polars has it; None where it has no such type."""
+    """Return a table as a Polars frame, or None if Polars lacks one of its types."""
     try:
         return pl.from_arrow(table)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
@@ -67,7 +66,7 @@ def in_polars(table: pa.Table) -> pl.DataFrame | None:
 
 
 def same_rows(found: pa.Table, expected: pa.Table) -> bool:
-    """Whether tables are equal, NaN being NaN."""
+    """Return whether tables are equal, where NaN equals NaN."""
     if not found.schema.equals(expected.schema):
         return False
     pairs = zip(found.columns, expected.columns, strict=True)
@@ -78,10 +77,10 @@ def same_rows(found: pa.Table, expected: pa.Table) -> bool:
 
 
 def flat_raws(column: pa.ChunkedArray) -> list[Any]:
-    """Plain values; of a struct, those of its leaves."""
+    """Return the plain values of a column, for a struct those of its leaves."""
     if not pa.types.is_struct(column.type):
         return raws_of(column)
-    return [column.is_null().to_pylist(), *(flat_raws(each) for each in column.flatten())]
+    return [column.is_null().to_pylist(), *(flat_raws(leaf) for leaf in column.flatten())]
 
 
 class _Case:
@@ -96,19 +95,19 @@ class _Case:
         self.first_rows = self._first_rows()
 
     def _lazily_whole(self) -> pl.DataFrame | None:
-        """All rows with Polars' own types, which are other than Arrow's now and then."""
+        """Return all rows with the types of Polars, which sometimes differ from Arrow's."""
         if self.frame is None:
             return None
         try:
             self.lazy = self.ds.to_polars()
             return self.lazy.collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            # Polars cannot read the files either, or sees other types in them than pyarrow:
-            # times in a unit that Parquet has not, as Rust's writers put them there.
+            # Check whether Polars itself cannot read the files, or reads other types than pyarrow.
+            # For example, writers in Rust store times in a unit that Parquet does not have.
             stored = [name for name in self.lake.whole.column_names if name not in ("p", "q")]
-            files = [pl.scan_parquet(each, hive_partitioning=False) for each in self.ds.files]
+            frames = [pl.scan_parquet(file, hive_partitioning=False) for file in self.ds.files]
             try:
-                read = pl.concat([each.select(stored) for each in files]).collect()
+                read = pl.concat([frame.select(stored) for frame in frames]).collect()
                 if read.schema == self.frame.select(read.columns).schema:
                     self.report.fail(f"{self.lake}: to_polars: {error!r:.300}")
                 self.report.refused["to_polars: Polars has other types than pyarrow"] += 1
@@ -117,15 +116,15 @@ class _Case:
             return None
 
     def _first_rows(self) -> dict[int, int]:
-        """Of each fragment id, the number of its first row in scan order."""
-        found = self.ds.search("row IS NULL OR row IS NOT NULL")
-        by_path = {path: fragment_id for fragment_id, path in found.paths.items()}
-        first, at = {}, 0
+        """Return the number of the first row of each fragment id in scan order."""
+        result = self.ds.search("row IS NULL OR row IS NOT NULL")
+        ids = {path: fragment_id for fragment_id, path in result.paths.items()}
+        first_rows, num_rows = {}, 0
         for fragment in self.ds.opened.source.fragments:
-            first[by_path[fragment.key]] = at
-            at += self.lake.opened(fragment.path).count_rows()
-        assert at == self.lake.whole.num_rows
-        return first
+            first_rows[ids[fragment.key]] = num_rows
+            num_rows += self.lake.opened(fragment.path).count_rows()
+        assert num_rows == self.lake.whole.num_rows
+        return first_rows
 
     def run(self) -> None:
         for number in range(TREES):
@@ -148,81 +147,87 @@ class _Case:
             }[language]()
         except (filters.NotWritten, *ENGINES):
             return
-        wanted = self._oracle(language, tree, written)
-        said = f"tree {number} in {language}: {filters.text(tree):.600}"
-        for way, read in self._ways(language, written, wanted):
+        expected = self._oracle(language, tree, written)
+        description = f"tree {number} in {language}: {filters.text(tree):.600}"
+        for way, read in self._ways(language, written, expected):
             self.report.tried[f"{language}, {way}"] += 1
             try:
-                found = read()
+                result = read()
             except zb.errors.ZoneBloomError as error:
-                self._refused(language, way, wanted, said, error)
+                self._record_refusal(language, way, expected, description, error)
             except ENGINES as error:
-                if language == "Polars" and (wanted is None or self._scan_refuses(written)):
-                    # Polars applies its filters itself, and refuses this one anyway.
+                if language == "Polars" and (expected is None or self._scan_refuses(written)):
+                    # Polars evaluates its filters itself and refuses this one without us too.
                     self.report.refused["Polars, by itself"] += 1
                 else:
-                    self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {said}")
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
-                self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {said}")
+                    self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {description}")
+            except Exception as error:  # noqa: BLE001 - any other error is a failure
+                self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {description}")
             else:
-                self._compare(way, found, wanted, said)
+                self._compare(way, result, expected, description)
 
     def _scan_refuses(self, filter: pl.Expr) -> bool:
-        """Whether Polars' own scan refuses a filter: it sees dates as moments, or looks further."""
+        """Return whether Polars' own scan refuses a filter."""
         try:
             pl.scan_parquet(self.ds.files, hive_partitioning=True).filter(filter).collect()
         except ENGINES:
             return True
         return False
 
-    def _refused(
-        self, language: str, way: str, wanted: np.ndarray | None, said: str, error: Exception
+    def _record_refusal(
+        self,
+        language: str,
+        way: str,
+        expected: np.ndarray | None,
+        description: str,
+        error: Exception,
     ) -> None:
         kind = type(error).__name__
-        if wanted is not None and not isinstance(error, zb.errors.FilterError):
-            self.report.fail(f"{self.lake}: {way}: refused: {error!r:.300}\n    {said}")
-        whose = "" if wanted is not None else ", as the oracle does"
-        self.report.refused[f"{language}, {kind}{whose}"] += 1
+        if expected is not None and not isinstance(error, zb.errors.FilterError):
+            self.report.fail(f"{self.lake}: {way}: refused: {error!r:.300}\n    {description}")
+        suffix = "" if expected is not None else ", as the oracle does"
+        self.report.refused[f"{language}, {kind}{suffix}"] += 1
 
-    def _compare(self, way: str, found: Any, wanted: np.ndarray | None, said: str) -> None:
-        if wanted is None:
-            # The engine itself has no answer: nothing to hold this one against.
+    def _compare(
+        self, way: str, result: Any, expected: np.ndarray | None, description: str
+    ) -> None:
+        if expected is None:
+            # The engine of the oracle refuses the filter, so there is nothing to compare with.
             self.report.refused["by the oracle alone"] += 1
             return
-        if isinstance(found, str):
-            problem = found
-        elif isinstance(found, np.ndarray) and not np.array_equal(found, wanted):
-            lost = np.setdiff1d(wanted, found)
-            extra = np.setdiff1d(found, wanted)
+        if isinstance(result, str):
+            problem = result
+        elif isinstance(result, np.ndarray) and not np.array_equal(result, expected):
+            lost = np.setdiff1d(expected, result)
+            extra = np.setdiff1d(result, expected)
             problem = (
-                f"{lost.size} lost {lost[:5]}, {extra.size} extra {extra[:5]}, of {wanted.size}"
+                f"{lost.size} lost {lost[:5]}, {extra.size} extra {extra[:5]}, of {expected.size}"
             )
         else:
             return
         if problem:
-            self.report.fail(f"{self.lake}: {way}: {problem}\n    {said}")
+            self.report.fail(f"{self.lake}: {way}: {problem}\n    {description}")
 
     def _oracle(self, language: str, tree: filters.Tree, written: Any) -> np.ndarray | None:
-        """Numbers of the rows in scan order; None where the engine refuses the filter."""
+        """Return the rows in scan order, or None if the engine refuses the filter."""
         if language == "SQL":
-            wanted = np.flatnonzero(filters.truth(tree, self.lake.whole.num_rows)[0])
-            return wanted
+            return np.flatnonzero(filters.truth(tree, self.lake.whole.num_rows)[0])
         row = self.lake.whole["row"].to_numpy()
         try:
             if language == "Polars":
-                found = self.frame.lazy().with_row_index("_at").filter(written).collect()
-                return found["_at"].to_numpy().astype(np.int64)
+                frame = self.frame.lazy().with_row_index("_at").filter(written).collect()
+                return frame["_at"].to_numpy().astype(np.int64)
             expression = pq.filters_to_expression(written) if language == "tuples" else written
             names = {"row": pc.field("row")}
-            found = self.memory.to_table(columns=names, filter=expression)["row"].to_numpy()
-            return np.flatnonzero(np.isin(row, found))
+            matches = self.memory.to_table(columns=names, filter=expression)["row"].to_numpy()
+            return np.flatnonzero(np.isin(row, matches))
         except ENGINES:
             return None
 
     def _ways(
-        self, language: str, written: Any, wanted: np.ndarray | None
+        self, language: str, written: Any, expected: np.ndarray | None
     ) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """Names of ways to read, and each as what gives row numbers or says what is wrong."""
+        """Yield names of ways to read, with functions that return row numbers or a problem."""
         ds, rng = self.ds, self.rng
         places = np.empty(self.lake.whole.num_rows, dtype=np.int64)
         places[self.lake.whole["row"].to_numpy()] = np.arange(places.size)
@@ -231,32 +236,35 @@ class _Case:
             return places[np.asarray(table["row"].to_numpy(), dtype=np.int64)]
 
         def batches() -> np.ndarray:
-            found = list(ds.to_batches(["row"], written, batch_size=rng.choice([7, 100, 10_000])))
-            return np.concatenate([numbers(each) for each in found] or [np.empty(0, np.int64)])
+            batch_size = rng.choice([7, 100, 10_000])
+            parts = [
+                numbers(batch) for batch in ds.to_batches(["row"], written, batch_size=batch_size)
+            ]
+            return np.concatenate(parts or [np.empty(0, np.int64)])
 
         def whole_rows() -> str | np.ndarray:
-            found = ds.to_table(filter=written)
-            if wanted is None or found.num_rows != wanted.size:
-                return numbers(found)
-            expected = gather(self.lake.whole, wanted)
-            return "" if same_rows(found, expected) else "values differ"
+            table = ds.to_table(filter=written)
+            if expected is None or table.num_rows != expected.size:
+                return numbers(table)
+            expected_table = gather(self.lake.whole, expected)
+            return "" if same_rows(table, expected_table) else "values differ"
 
         def count() -> str:
-            found = ds.count_rows(written)
-            return "" if wanted is None or found == wanted.size else f"counted {found}"
+            count = ds.count_rows(written)
+            return "" if expected is None or count == expected.size else f"counted {count}"
 
         def head() -> str:
-            most = rng.choice([0, 1, 3, 50])
-            found = numbers(ds.head(most, written, columns=["row"]))
-            right = wanted is None or np.array_equal(found, wanted[:most])
-            return "" if right else f"head {most} gave {found[:5]}"
+            num_rows = rng.choice([0, 1, 3, 50])
+            rows = numbers(ds.head(num_rows, written, columns=["row"]))
+            is_right = expected is None or np.array_equal(rows, expected[:num_rows])
+            return "" if is_right else f"head {num_rows} gave {rows[:5]}"
 
         def through_duckdb() -> np.ndarray:
             stream = ds.scanner(["row"], written).to_reader()  # noqa: F841 - read by name
             try:
                 return numbers(duckdb.sql("SELECT row FROM stream").arrow().read_all())
             except (duckdb.Error, OSError) as error:
-                # What goes through Arrow's C interface is a text at the other end.
+                # Arrow's C interface passes only the text of an error on.
                 raise zb.errors.FilterError(str(error)) from error
 
         yield "index", lambda: numbers(ds.to_table(["row"], written))
@@ -264,16 +272,16 @@ class _Case:
             "no index",
             lambda: numbers(ds.to_table(["row"], written, use_scalar_index=False)),
         )
-        yield "search", lambda: self._search(written, wanted)
+        yield "search", lambda: self._search(written, expected)
         yield "count_rows", count
-        others = {
+        other_ways = {
             "to_batches": batches,
             "whole rows": whole_rows,
             "head": head,
             "DuckDB": through_duckdb,
         }
-        for name in rng.sample(list(others), 2):
-            yield name, others[name]
+        for name in rng.sample(list(other_ways), 2):
+            yield name, other_ways[name]
         if language == "Polars" and self.lazy_whole is not None:
             engine = rng.choice(["in-memory", "streaming"])
 
@@ -282,45 +290,44 @@ class _Case:
 
             yield "to_polars", lazily
 
-    def _search(self, written: Any, wanted: np.ndarray | None) -> str:
-        """Whether a search keeps all rows, and take brings those rows by their addresses."""
-        found = self.ds.search(written)
-        if wanted is None:
+    def _search(self, written: Any, expected: np.ndarray | None) -> str:
+        """Return a problem if a search loses rows, or if take returns other rows by address."""
+        result = self.ds.search(written)
+        if expected is None:
             return ""
         starts = np.array(sorted(self.first_rows.values()))
-        ids = {first: each for each, first in self.first_rows.items()}
-        which = np.searchsorted(starts, wanted, side="right") - 1
+        ids = {first: fragment_id for fragment_id, first in self.first_rows.items()}
+        positions = np.searchsorted(starts, expected, side="right") - 1
         addresses = np.array(
             [
-                (ids[int(starts[part])] << 32) + row - int(starts[part])
-                for part, row in zip(which.tolist(), wanted.tolist(), strict=True)
+                (ids[int(starts[position])] << 32) + row - int(starts[position])
+                for position, row in zip(positions.tolist(), expected.tolist(), strict=True)
             ],
             dtype=np.int64,
         )
         ascending = np.sort(addresses)
-        outside = RowRanges.from_arrays(ascending, ascending + 1) - found.at_most
-        if outside:
-            return f"search rules out {len(outside)} of {wanted.size} rows"
-        few = addresses[:: max(1, addresses.size // 20)]
-        taken = self.ds.take(few, ["row"])["row"].to_numpy()
-        expected = self.lake.whole["row"].to_numpy()[wanted[:: max(1, addresses.size // 20)]]
-        return "" if np.array_equal(taken, expected) else "take brought other rows"
+        lost = RowRanges.from_arrays(ascending, ascending + 1) - result.at_most
+        if lost:
+            return f"search rules out {len(lost)} of {expected.size} rows"
+        step = max(1, addresses.size // 20)
+        rows = self.ds.take(addresses[::step], ["row"])["row"].to_numpy()
+        expected_rows = self.lake.whole["row"].to_numpy()[expected[::step]]
+        return "" if np.array_equal(rows, expected_rows) else "take brought other rows"
 
     def _search_many(self, column: Any) -> None:
-        """Every value of a column is in the zones that search_many names for it."""
+        """Check that each value of a column is in the zones that search_many returns for it."""
         raws = self.rng.sample(column.raws, min(len(column.raws), 20))
         keys = array_of(value_type(column.type), raws)
         self.report.tried["keys, search_many"] += len(raws)
-        found = self.ds.search_many(column.name, keys).read_all().to_pylist()
         zones: dict[int, set] = {}
-        for each in found:
-            zones.setdefault(each["key_index"], set()).add((each["fragment_id"], each["zone"]))
+        for hit in self.ds.search_many(column.name, keys).read_all().to_pylist():
+            zones.setdefault(hit["key_index"], set()).add((hit["fragment_id"], hit["zone"]))
         items = self.ds.opened.version.indices[f"{column.name}_idx"].parameters.number_of_items
-        starts = sorted((first, each) for each, first in self.first_rows.items())
+        starts = sorted((first, fragment_id) for fragment_id, first in self.first_rows.items())
         codes = {repr(raw): code for code, raw in enumerate(column.raws)}
         for key, raw in enumerate(raws):
             for row in np.flatnonzero(column.codes == codes[repr(raw)])[:10].tolist():
-                first, fragment = max(each for each in starts if each[0] <= row)
+                first, fragment = max(start for start in starts if start[0] <= row)
                 answer = zones.get(key, set())
                 if not {(fragment, (row - first) // items), (fragment, None)} & answer:
                     self.report.fail(

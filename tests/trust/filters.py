@@ -1,7 +1,7 @@
-"""Random filters: one tree, written in every language, and which rows it is true for.
+"""Draw random filters, write them in every language, and compute the rows they are true for.
 
-A leaf is an operator, a column and literals; a literal has a type of its own, which need not be
-the column's. Leaves that only one language has stand in trees of that language alone.
+A filter is a tree. A leaf is an operator, a column and literals. Each literal has its own type,
+which need not be the column's. Leaves that only one language has occur only in trees for it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ NUMBERS = [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64(), pa.float3
 
 
 class NotWritten(Exception):
-    """A language has no words for a tree."""
+    """A language cannot express a tree."""
 
 
 def draw(
     columns: list[Column], rng: random.Random, language: str | None = None, depth: int = 0
 ) -> Tree:
-    """A random filter; with leaves that only a language has when one is given."""
+    """Return a random filter. If a language is given, use leaves that only this language has."""
     kind = rng.random()
     if depth < 3 and kind < 0.35:
         terms = [draw(columns, rng, language, depth + 1) for _ in range(rng.randint(2, 3))]
@@ -56,7 +56,7 @@ def draw(
 
 
 def literal(column: Column, rng: random.Random) -> Literal:
-    """A value of the column, another of its type, or one of a type near it."""
+    """Return a value of the column, another value of its type, or one of a similar type."""
     plain = value_type(column.type)
     kind = rng.random()
     if pa.types.is_boolean(plain):
@@ -76,7 +76,7 @@ def literal(column: Column, rng: random.Random) -> Literal:
 
 
 def number(near: Any, rng: random.Random) -> Literal:
-    """A number of any type, near a value if there is one."""
+    """Return a number of a random type that is close to a value."""
     kind = rng.choice(NUMBERS)
     whole = int(near) if not isinstance(near, float) or math.isfinite(near) else 1
     if pa.types.is_floating(kind):
@@ -88,74 +88,77 @@ def number(near: Any, rng: random.Random) -> Literal:
     return kind, max(info.min, min(info.max, whole + rng.choice([0, 0, 1])))
 
 
-# Which rows a filter is true for, as SQL has it: NaN is equal to nothing
+# The rows that a filter is true for in SQL, where NaN equals nothing
 
 
 def truth(tree: Tree, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows a filter is true for, and which it is false for; it is null for the others."""
+    """Return two masks: the rows a filter is true for, and those it is false for.
+
+    It is null for the other rows.
+    """
     kind = tree[0]
     if kind == "not":
         true, false = truth(tree[1], rows)
         return false, true
     if kind in ("and", "or"):
-        true, false = zip(*(truth(each, rows) for each in tree[1:]), strict=True)
+        true, false = zip(*(truth(term, rows) for term in tree[1:]), strict=True)
         if kind == "and":
             return np.logical_and.reduce(true), np.logical_or.reduce(false)
         return np.logical_or.reduce(true), np.logical_and.reduce(false)
     column: Column = tree[1]
-    # What holds for each distinct value, and last for null.
-    given = [written_in_sql(column.type, *each) for each in tree[2]]
-    answers = [holds(kind, value, given) for value in (*column.values, None)]
-    true = np.array([each is True for each in answers])
-    false = np.array([each is False for each in answers])
+    # Evaluate the leaf for each distinct value, and last for null.
+    literals = [value_in_sql(column.type, *literal) for literal in tree[2]]
+    answers = [evaluate_leaf(kind, value, literals) for value in (*column.values, None)]
+    true = np.array([answer is True for answer in answers])
+    false = np.array([answer is False for answer in answers])
     return true[column.codes], false[column.codes]
 
 
-def written_in_sql(column: pa.DataType, arrow_type: pa.DataType, raw: Any) -> Any:
-    """What a literal's digits say beside a column: a double, or exactly what is written."""
+def value_in_sql(column: pa.DataType, arrow_type: pa.DataType, raw: Any) -> Any:
+    """Return the value of a SQL literal: a double for a float column, else the exact number."""
     value = exact(arrow_type, raw)
     if pa.types.is_floating(value_type(column)):
         return float(value) if isinstance(value, int) else value
     return Decimal(repr(value)) if isinstance(value, float) else value
 
 
-def holds(kind: str, value: Any, given: list[Any]) -> bool | None:
-    """SQL's answer for one value; None is null."""
+def evaluate_leaf(kind: str, value: Any, literals: list[Any]) -> bool | None:
+    """Return SQL's answer for one value. None stands for null."""
     match kind:
         case "null":
             return value is None
         case "not null":
             return value is not None
         case "same":
-            return value is not None and value == given[0]
+            return value is not None and value == literals[0]
         case "not same":
-            return value is None or value != given[0]
+            return value is None or value != literals[0]
         case "= null":
             return None
     if value is None:
-        # Nothing is in an empty list, null neither.
-        return None if given or kind == "in with null" else kind == "not in"
+        # Nothing is in an empty list, not even null.
+        return None if literals or kind == "in with null" else kind == "not in"
     match kind:
         case "=" | "cast":
-            return value == given[0]
+            return value == literals[0]
         case "<>":
-            return value != given[0]
+            return value != literals[0]
         case "<":
-            return value < given[0]
+            return value < literals[0]
         case "<=":
-            return value <= given[0]
+            return value <= literals[0]
         case ">":
-            return value > given[0]
+            return value > literals[0]
         case ">=":
-            return value >= given[0]
+            return value >= literals[0]
         case "between":
-            return given[0] <= value <= given[1]
+            return literals[0] <= value <= literals[1]
         case "in":
-            return any(value == each for each in given)
+            return any(value == literal for literal in literals)
         case "not in":
-            return not any(value == each for each in given)
+            return not any(value == literal for literal in literals)
         case "in with null":
-            return True if any(value == each for each in given) else None
+            return True if any(value == literal for literal in literals) else None
     raise AssertionError(kind)
 
 
@@ -163,19 +166,19 @@ def holds(kind: str, value: Any, given: list[Any]) -> bool | None:
 
 
 def sql(tree: Tree, rng: random.Random) -> str:
-    """A tree as SQL text."""
+    """Return a tree as SQL text."""
     kind = tree[0]
     if kind == "not":
         return f"NOT ({sql(tree[1], rng)})"
     if kind in ("and", "or"):
-        return f" {kind.upper()} ".join(f"({sql(each, rng)})" for each in tree[1:])
+        return f" {kind.upper()} ".join(f"({sql(term, rng)})" for term in tree[1:])
     column: Column = tree[1]
     name = ".".join(f'"{part}"' for part in column.path)
     if kind in ("null", "not null"):
         return f"{name} IS {'NOT ' if kind == 'not null' else ''}NULL"
     if kind == "= null":
         return f"{name} = NULL"
-    words = [_sql_word(column, *each) for each in tree[2]]
+    words = [_sql_word(column, *literal) for literal in tree[2]]
     if kind in ("in", "not in", "in with null"):
         words += ["NULL"] if kind == "in with null" else []
         if not words:
@@ -211,27 +214,27 @@ def _sql_word(column: Column, arrow_type: pa.DataType, raw: Any) -> str:
 
 
 def arrow(tree: Tree) -> pc.Expression:
-    """A tree as a PyArrow expression."""
+    """Return a tree as a PyArrow expression."""
     kind = tree[0]
     if kind == "not":
         return ~arrow(tree[1])
     if kind in ("and", "or"):
-        first, *others = (arrow(each) for each in tree[1:])
-        for each in others:
-            first = first & each if kind == "and" else first | each
-        return first
+        expression, *others = (arrow(term) for term in tree[1:])
+        for other in others:
+            expression = expression & other if kind == "and" else expression | other
+        return expression
     column: Column = tree[1]
     field = pc.field(*column.path)
     plain = value_type(column.type)
-    literals = [pc.scalar(scalar_of(*each)) for each in tree[2]]
+    literals = [pc.scalar(scalar_of(*literal)) for literal in tree[2]]
     match kind:
         case "null":
             return field.is_null()
         case "not null":
             return field.is_valid()
         case "in" | "not in":
-            inside = field.isin(_array(tree[2], plain))
-            return ~inside if kind == "not in" else inside
+            is_member = field.isin(_array(tree[2], plain))
+            return ~is_member if kind == "not in" else is_member
         case "nan":
             _require(pa.types.is_floating(plain))
             return pc.is_nan(field)
@@ -247,15 +250,15 @@ def arrow(tree: Tree) -> pc.Expression:
             return pc.if_else(field.is_valid(), field == literals[0], False)
         case "coalesce":
             return pc.coalesce(field, literals[0]) == literals[0]
-    return _operated(kind, field, literals)
+    return _apply_operator(kind, field, literals)
 
 
 def _array(literals: list[Literal], plain: pa.DataType) -> pa.Array:
-    """Literals as one array: of the column's type, or of the one they share."""
-    types = {each for each, _ in literals} or {plain}
+    """Return literals as an array of the type they share, or of the column's type if empty."""
+    types = {type_ for type_, _ in literals} or {plain}
     _require(len(types) == 1)
-    (found,) = types
-    return array_of(found, [raw for _, raw in literals])
+    (type_,) = types
+    return array_of(type_, [raw for _, raw in literals])
 
 
 def _require(condition: bool) -> None:
@@ -263,7 +266,7 @@ def _require(condition: bool) -> None:
         raise NotWritten
 
 
-def _operated(kind: str, field: Any, literals: list[Any]) -> Any:
+def _apply_operator(kind: str, field: Any, literals: list[Any]) -> Any:
     match kind:
         case "=":
             return field == literals[0]
@@ -286,20 +289,20 @@ def _operated(kind: str, field: Any, literals: list[Any]) -> Any:
 
 
 def tuples(tree: Tree) -> list[list[tuple]]:
-    """A tree as PyArrow's tuples."""
+    """Return a tree as PyArrow's tuples."""
     kind = tree[0]
     if kind == "or":
-        return [each for part in tree[1:] for each in tuples(part)]
+        return [conjunction for term in tree[1:] for conjunction in tuples(term)]
     if kind == "and":
-        found: list[list[tuple]] = [[]]
-        for each in tree[1:]:
-            found = [left + right for left in found for right in tuples(each)]
-        _require(len(found) < 50)
-        return found
+        conjunctions: list[list[tuple]] = [[]]
+        for term in tree[1:]:
+            conjunctions = [first + second for first in conjunctions for second in tuples(term)]
+        _require(len(conjunctions) < 50)
+        return conjunctions
     _require(kind in ("=", "<>", "<", "<=", ">", ">=", "in", "not in", "between"))
     column: Column = tree[1]
     _require(len(column.path) == 1)
-    values = [scalar_of(*each) for each in tree[2]]
+    values = [scalar_of(*literal) for literal in tree[2]]
     if kind == "between":
         return [[(column.name, ">=", values[0]), (column.name, "<=", values[1])]]
     if kind in ("in", "not in"):
@@ -311,15 +314,15 @@ def tuples(tree: Tree) -> list[list[tuple]]:
 
 
 def polars(tree: Tree, rng: random.Random) -> pl.Expr:
-    """A tree as a Polars expression."""
+    """Return a tree as a Polars expression."""
     kind = tree[0]
     if kind == "not":
         return ~polars(tree[1], rng)
     if kind in ("and", "or"):
-        first, *others = (polars(each, rng) for each in tree[1:])
-        for each in others:
-            first = first & each if kind == "and" else first | each
-        return first
+        expression, *others = (polars(term, rng) for term in tree[1:])
+        for other in others:
+            expression = expression & other if kind == "and" else expression | other
+        return expression
     column: Column = tree[1]
     field = pl.col(column.path[0])
     for part in column.path[1:]:
@@ -335,12 +338,12 @@ def polars(tree: Tree, rng: random.Random) -> pl.Expr:
             if kind == "in with null":
                 nulls = pl.Series([None], dtype=values.dtype)
                 return field.is_in(values.append(nulls).implode(), nulls_equal=rng.random() < 0.5)
-            inside = field.is_in(values.to_list() if kind == "series" else values.implode())
-            return ~inside if kind == "not in" else inside
+            is_member = field.is_in(values.to_list() if kind == "series" else values.implode())
+            return ~is_member if kind == "not in" else is_member
         case "nan":
             _require(pa.types.is_floating(plain))
             return rng.choice([field.is_nan(), field.is_not_nan()])
-    literals = [_polars_literal(each, rng) for each in tree[2]]
+    literals = [_polars_literal(*literal, rng) for literal in tree[2]]
     match kind:
         case "same":
             return field.eq_missing(literals[0])
@@ -359,28 +362,29 @@ def polars(tree: Tree, rng: random.Random) -> pl.Expr:
         case "between":
             closed = rng.choice(["both", "left", "right", "none"])
             return field.is_between(literals[0], literals[1], closed=closed)
-    return _operated(kind, field, literals)
+    return _apply_operator(kind, field, literals)
 
 
-def _polars_literal(each: Literal, rng: random.Random) -> Any:
-    if getattr(each[0], "unit", None) == "s" and abs(each[1]) > 2**63 // 1001:
-        # In its milliseconds it would be another number.
+def _polars_literal(arrow_type: pa.DataType, raw: Any, rng: random.Random) -> Any:
+    if getattr(arrow_type, "unit", None) == "s" and abs(raw) > 2**63 // 1001:
+        # Polars converts seconds to milliseconds, which would overflow.
         raise NotWritten
-    series = pl.from_arrow(array_of(value_type(each[0]), [each[1]]))
+    series = pl.from_arrow(array_of(value_type(arrow_type), [raw]))
     kind = rng.random()
     if kind < 0.03:
-        # Documented as refused: whether it is one value or many depends on its length.
+        # The documentation says that this is refused, because a series of one value is a literal
+        # and a longer one is a column.
         return pl.lit(series)
-    if pa.types.is_temporal(each[0]) and (kind < 0.4 or abs(exact(*each)) > 10**10):
-        # Python's times end at microseconds, and at the year 9999.
-        return pl.lit(each[1]).cast(series.dtype)
+    if pa.types.is_temporal(arrow_type) and (kind < 0.4 or abs(exact(arrow_type, raw)) > 10**10):
+        # Python's times have no nanoseconds and no years after 9999.
+        return pl.lit(raw).cast(series.dtype)
     return pl.lit(series[0], series.dtype) if kind < 0.8 else pl.lit(series[0])
 
 
 def text(tree: Tree) -> str:
-    """A tree, for people to see."""
+    """Return a tree as text for people to read."""
     if tree[0] in ("and", "or", "not"):
-        return f"{tree[0]}({', '.join(text(each) for each in tree[1:])})"
+        return f"{tree[0]}({', '.join(text(term) for term in tree[1:])})"
     literals = [f"{arrow_type} {raw!r:.80}" for arrow_type, raw in tree[2]]
     return f"{tree[1].name} ({tree[1].type}) {tree[0]} {literals}"
 

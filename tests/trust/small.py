@@ -1,4 +1,4 @@
-"""A small dataset whose answers are known, for parts that damage, kill and let fail."""
+"""Make a small dataset with known answers, for the parts that damage files or kill processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers import copy_dataset, index_folder
 import zonebloom as zb
 
 ROWS = 120
-# Keys present, absent, in two files, and null; and which rows they are of.
+# Filters for keys that are present, absent, in two files or null, and the rows that match.
 FILTERS: dict[str, Callable[[dict], bool]] = {
     "id = 10": lambda row: row["id"] == 10,
     "id = 1370": lambda row: row["id"] == 1370,
@@ -35,19 +35,19 @@ FILTERS: dict[str, Callable[[dict], bool]] = {
 
 
 class WrongRows(AssertionError):
-    """Rows lost, or rows that do not match."""
+    """A filter lost rows, or returned rows that do not match."""
 
 
 def table(number: int, rows: int = ROWS) -> pa.Table:
-    """The rows of one file."""
-    at = range(number * ROWS, number * ROWS + rows)
+    """Return the rows of one file."""
+    row_numbers = range(number * ROWS, number * ROWS + rows)
     return numbered(
         number * ROWS,
         rows,
-        id=pa.array([10 * i for i in at], pa.int64()),
-        # What is stored of it differs from what is of id in the bits of the filters alone.
-        twin=pa.array([10 * i + 5 for i in at], pa.int64()),
-        name=pa.array([None if i % 31 == 0 else f"n{i % 62}" for i in at]),
+        id=pa.array([10 * row for row in row_numbers], pa.int64()),
+        # The index of this column differs from the index of id only in the bits of the filters.
+        twin=pa.array([10 * row + 5 for row in row_numbers], pa.int64()),
+        name=pa.array([None if row % 31 == 0 else f"n{row % 62}" for row in row_numbers]),
     )
 
 
@@ -60,23 +60,23 @@ def write(folder: Path, number: int, **options: Any) -> None:
 
 @functools.cache
 def rows_of(number: int) -> list[dict]:
-    """The rows of one file as plain Python."""
+    """Return the rows of one file as Python dictionaries."""
     return table(number).to_pylist()
 
 
 def wanted(numbers: Any, filter: str) -> list[int]:
-    """The rows of some files that one of the filters is true for, by plain Python."""
+    """Return the numbers of the rows of some files that match a filter, by plain Python."""
     rows = [row for number in sorted(numbers) for row in rows_of(number)]
     return [row["row"] for row in rows if FILTERS[filter](row)]
 
 
 def check_answers(ds: zb.Dataset, numbers: Any, filters: Any = FILTERS) -> int:
-    """Hold all answers against plain Python; how many lookups that were."""
+    """Compare all answers with plain Python. Return the number of lookups."""
     for filter in filters:
         expected = wanted(numbers, filter)
-        found = ds.to_table(["row"], filter)["row"].to_pylist()
-        if found != expected:
-            raise WrongRows(f"{filter} gave {found[:9]}, not {expected[:9]}")
+        rows = ds.to_table(["row"], filter)["row"].to_pylist()
+        if rows != expected:
+            raise WrongRows(f"{filter} gave {rows[:9]}, not {expected[:9]}")
     return len(filters)
 
 
@@ -92,13 +92,13 @@ def build(ds: zb.Dataset, layout: str, **options: Any) -> None:
 
 
 def prepare(folder: Path, layout: str | None) -> None:
-    """Two indexed files; then one that came later and one that was written anew."""
+    """Make a folder of two indexed files, then add a file and rewrite an indexed one."""
     copied(Path(_prepared(layout).name, "data"), folder)
 
 
 @functools.cache
 def _prepared(layout: str | None) -> tempfile.TemporaryDirectory:
-    """One for all cases of a process, which each change a copy."""
+    """Return one folder for all cases of a process. Each case changes a copy."""
     parent = tempfile.TemporaryDirectory(prefix="trust-")
     folder = Path(parent.name, "data")
     write(folder, 0)
@@ -114,7 +114,7 @@ NUMBERS = (0, 1, 2)
 
 
 def write_anew(ds: zb.Dataset, operation: str) -> None:
-    """One of the writers."""
+    """Run one of the writers."""
     match operation:
         case "build" | "build sliced":
             build(ds, "sliced" if "sliced" in operation else "table")
@@ -130,7 +130,7 @@ def write_anew(ds: zb.Dataset, operation: str) -> None:
             ds.move_index()
 
 
-# Each writer with the layout of the index that it finds.
+# Each writer, and the layout of the index that exists before it runs.
 WRITERS = [
     ("build", None), ("build sliced", None), ("build", "table"), ("optimize", "table"),
     ("optimize", "sliced"), ("merge", "table"), ("drop", "table"), ("vacuum", "table"),
@@ -139,35 +139,35 @@ WRITERS = [
 
 
 def before_writer(ds: zb.Dataset, operation: str) -> None:
-    """What must have happened for a writer to have work."""
+    """Prepare an index so that a writer has work to do."""
     if operation == "vacuum":
         ds.optimize.optimize_indices(spark=False)
         ds.drop_index("name_idx")
     elif operation == "move":
-        # Earlier releases put the index there.
+        # Earlier releases put the index inside the data folder.
         ds.move_index(os.path.join(ds.opened.source.root, "_zonebloom"))
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without warnings: an index that is stale or damaged is to be told of."""
+    """Suppress warnings about stale or damaged indices."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         yield
 
 
 def copied(source: Path, target: Path) -> Path:
-    """Copy a data folder, the times of its files and its index, in place of what was there."""
-    for place in (target, index_folder(target)):
-        for root, folders, _ in os.walk(place):
+    """Replace a folder by a copy of a data folder, with its index and the times of its files."""
+    for path in (target, index_folder(target)):
+        for root, folders, _ in os.walk(path):
             for folder in folders:
                 os.chmod(os.path.join(root, folder), 0o755)
-        if place.exists():
-            shutil.rmtree(place)
+        if path.exists():
+            shutil.rmtree(path)
     return copy_dataset(source, target)
 
 
 def validate_all(ds: zb.Dataset) -> None:
-    """Hold every index against the data."""
-    for each in ds.describe_indices():
-        ds.validate_index(each.name, sample="all")
+    """Compare every index with the data."""
+    for index in ds.describe_indices():
+        ds.validate_index(index.name, sample="all")

@@ -1,4 +1,4 @@
-"""Cases in processes of their own, side by side: a crash is a failure of its case."""
+"""Run cases in parallel processes, so that a crash is a failure of its case."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 from trust.report import PEER, Report
 
 # Longer than any case takes.
-MOST_SECONDS = 1800
-# Numbers of cases that a process takes before a new one takes its place.
-MOST_CASES = 200
+MAX_SECONDS = 1800
+# The number of cases that a process runs before a new process replaces it.
+MAX_CASES = 200
 
 
 def work(part: str, seed: int, cases: range, until: float, out: Connection) -> None:
-    """Run cases in turn, telling of each when it begins and what came of it."""
-    # Polars' panics say their one line only.
+    """Run cases in turn. Send a message when a case begins, and its report when it ends."""
+    # Polars' panics print only one line then.
     os.environ["RUST_BACKTRACE"] = "0"
     module = importlib.import_module(f"trust.{part}")
     for case in cases:
@@ -32,7 +32,7 @@ def work(part: str, seed: int, cases: range, until: float, out: Connection) -> N
         with tempfile.TemporaryDirectory(prefix="trust-") as folder:
             try:
                 module.run_case(report, case, Path(folder))
-            except Exception:  # noqa: BLE001 - of the harness, or what it did not expect
+            except Exception:  # noqa: BLE001 - any error is a failure of the case
                 report.case = case
                 report.fail(traceback.format_exc())
         report.on_phase = print
@@ -43,7 +43,7 @@ def work(part: str, seed: int, cases: range, until: float, out: Connection) -> N
 
 
 class Worker:
-    """One process that runs every so-many-th case, and is started again when it dies."""
+    """A process that runs its share of the cases, and is restarted when it dies."""
 
     def __init__(self, report: Report, cases: range, until: float):
         self.report, self.cases, self.until = report, cases, until
@@ -52,33 +52,34 @@ class Worker:
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        self.out, there = context.Pipe(duplex=False)
-        arguments = (self.report.part, self.report.seed, self.cases[:MOST_CASES], self.until, there)
+        self.connection, sender = context.Pipe(duplex=False)
+        cases = self.cases[:MAX_CASES]
+        arguments = (self.report.part, self.report.seed, cases, self.until, sender)
         self.process = context.Process(target=work, args=arguments)
         self.process.start()
-        there.close()
-        self.at: tuple[Any, Any] = (None, "start")
+        sender.close()
+        self.last_message: tuple[Any, Any] = (None, "start")
 
-    def hear(self) -> None:
-        """Take what the process says, or note how it died."""
+    def receive(self) -> None:
+        """Handle a message of the process, or record how it died."""
         try:
-            case, said = self.out.recv()
+            case, message = self.connection.recv()
         except EOFError:
             self.process.join()
-            self.died()
+            self.record_crash()
             return
-        if isinstance(said, Report):
-            self.report.add(said)
-            for _, text in said.failures[:2]:
+        if isinstance(message, Report):
+            self.report.add(message)
+            for _, text in message.failures[:2]:
                 print(f"FAILED {text}\n  {self.report.command(case)}", flush=True)
             self.cases = self.cases[self.cases.index(case) + 1 :]
-        self.at = case, said
-        if said == "done":
+        self.last_message = case, message
+        if message == "done":
             self.process.join()
-            self.again()
+            self.restart()
 
-    def died(self) -> None:
-        case, phase = self.at
+    def record_crash(self) -> None:
+        case, phase = self.last_message
         if case is None:
             raise RuntimeError(f"part {self.report.part} does not start")
         if isinstance(phase, Report):
@@ -89,26 +90,27 @@ class Worker:
             self.report.case = case
             self.report.fail(f"exit code {self.process.exitcode} ({phase})")
         self.cases = self.cases[self.cases.index(case) + 1 :]
-        self.again()
+        self.restart()
 
-    def again(self) -> None:
-        self.out.close()
+    def restart(self) -> None:
+        """Start a new process unless all cases are done or the time is over."""
+        self.connection.close()
         self.is_done = not self.cases or time.time() > self.until
         if not self.is_done:
             self.start()
 
 
 def run(part: str, seed: int, cases: range, seconds: float, jobs: int) -> Report:
-    """Run a part in processes side by side."""
+    """Run a part in parallel processes."""
     report = Report(part, seed)
     until = time.time() + seconds
     workers = [Worker(report, cases[job::jobs], until) for job in range(min(jobs, len(cases)))]
     while workers:
-        ready = wait([each.out for each in workers], timeout=MOST_SECONDS)
-        for each in workers:
-            if each.out in ready or not ready:
+        ready = wait([worker.connection for worker in workers], timeout=MAX_SECONDS)
+        for worker in workers:
+            if worker.connection in ready or not ready:
                 if not ready:
-                    each.process.kill()
-                each.hear()
-        workers = [each for each in workers if not each.is_done]
+                    worker.process.kill()
+                worker.receive()
+        workers = [worker for worker in workers if not worker.is_done]
     return report
