@@ -1,4 +1,4 @@
-"""What a perfect index of zones of one row would say of a predicate, in plain Python."""
+"""Compute in plain Python what a perfect index with zones of one row answers to a predicate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.g
 
 
 def exact(scalar: pa.Scalar):
-    """A value that compares equal to another exactly if the two mean the same."""
+    """Return a value that equals that of another scalar exactly if the two mean the same."""
     type_ = scalar.type
     if isinstance(scalar, pa.ExtensionScalar):
         return exact(scalar.value)
@@ -48,21 +48,21 @@ def cell(table: pa.Table, path: tuple[str, ...], row: int) -> pa.Scalar:
     return scalar
 
 
-def hits(held: pa.Scalar, value: pa.Scalar) -> bool:
-    """What filters would say; a NaN literal is always "maybe"."""
-    assert value.is_valid
-    if pa.types.is_floating(value.type) and math.isnan(value.as_py()):
+def filter_matches(cell_value: pa.Scalar, literal: pa.Scalar) -> bool:
+    """Return what a Bloom filter answers. It always answers "maybe" for a NaN literal."""
+    assert literal.is_valid
+    if pa.types.is_floating(literal.type) and math.isnan(literal.as_py()):
         return True
-    return held.is_valid and exact(held) == exact(value)
+    return cell_value.is_valid and exact(cell_value) == exact(literal)
 
 
-def lies(held: pa.Scalar, symbol: str, value: pa.Scalar) -> bool:
-    """What key ranges, which hold no NaN, would say."""
-    assert value.is_valid
-    if not held.is_valid:
+def range_matches(cell_value: pa.Scalar, symbol: str, literal: pa.Scalar) -> bool:
+    """Return what key ranges answer, which do not include NaN."""
+    assert literal.is_valid
+    if not cell_value.is_valid:
         return False
-    (kind, left), (other, right) = exact(held), exact(value)
-    return kind == other and ORDER[symbol](left, right)
+    (kind, left), (literal_kind, right) = exact(cell_value), exact(literal)
+    return kind == literal_kind and ORDER[symbol](left, right)
 
 
 def bounds(table: pa.Table, predicate, row: int) -> tuple[bool, bool]:
@@ -73,14 +73,14 @@ def bounds(table: pa.Table, predicate, row: int) -> tuple[bool, bool]:
         case Unknown():
             return True, True
         case Equals(path, value):
-            return hits(cell(table, path, row), value), True
+            return filter_matches(cell(table, path, row), value), True
         case IsIn(path, values, null_matches):
             assert values.null_count == 0
-            held = cell(table, path, row)
-            null = null_matches and not held.is_valid
-            return null or any(hits(held, value) for value in values), True
+            cell_value = cell(table, path, row)
+            is_null_match = null_matches and not cell_value.is_valid
+            return is_null_match or any(filter_matches(cell_value, value) for value in values), True
         case Compares(path, symbol, value):
-            return lies(cell(table, path, row), symbol, value), True
+            return range_matches(cell(table, path, row), symbol, value), True
         case IsNull(path):
             return not cell(table, path, row).is_valid, True
         case Not(term):
@@ -88,7 +88,7 @@ def bounds(table: pa.Table, predicate, row: int) -> tuple[bool, bool]:
             return false, true
         case And(terms) | Or(terms):
             parts = [bounds(table, term, row) for term in terms]
-            every = all if isinstance(predicate, And) else any
-            some = any if isinstance(predicate, And) else all
-            return every(true for true, _ in parts), some(false for _, false in parts)
+            if isinstance(predicate, And):
+                return all(true for true, _ in parts), any(false for _, false in parts)
+            return any(true for true, _ in parts), all(false for _, false in parts)
     raise AssertionError(predicate)

@@ -1,7 +1,7 @@
-"""The same filter in every language gives the rows that plain Python finds.
+"""Check that a filter gives the rows that plain Python finds, in every language.
 
-Each filter is written in every language, with SQL's three values where the languages agree on
-them. Values on which engines differ by design (NaN) have tests of their own.
+Filters follow SQL's three-valued logic. A language is left out where it differs from SQL. NaN,
+which engines treat differently by design, has its own tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILTERS = cases(250)
 ROWS = 3_000
 DAY = 19_723
 
-# Of each column: its type, and the plain value of a number.
+# The type of each column, and a function that makes its value from a number.
 COLUMNS = {
     "id": (pa.int64(), lambda n: n),
     "small": (pa.int8(), lambda n: n % 100),
@@ -68,7 +68,8 @@ def data(tmp_path_factory):
             row_group_size=500,
         )
     ds = zb.dataset(str(folder))
-    ds.create_scalar_index([each.name for each in columns], spark=False, number_of_items=50)
+    names = [column.name for column in columns]
+    ds.create_scalar_index(names, spark=False, number_of_items=50)
     return ds, columns
 
 
@@ -94,7 +95,7 @@ def operators(tree: filters.Tree) -> set[str]:
 
 
 def python_values(tuples: list[list[tuple]]) -> list[list[tuple]]:
-    """PyArrow's tuples with plain values, as they are mostly written."""
+    """Return PyArrow's tuples with Python values, as users mostly write them."""
     return [
         [(name, op, value if op == "in" else value.as_py()) for name, op, value in terms]
         for terms in tuples
@@ -102,7 +103,7 @@ def python_values(tuples: list[list[tuple]]) -> list[list[tuple]]:
 
 
 class Plain(random.Random):
-    """Draws the plainest of the ways to write a filter: BETWEEN with both ends, no series."""
+    """A generator that draws the simplest way to write a filter, such as a closed BETWEEN."""
 
     def random(self) -> float:
         return 0.5
@@ -115,7 +116,7 @@ def written_in_all(tree: filters.Tree, rng: random.Random) -> dict:
     written = {"SQL": filters.sql(tree, rng), "Polars": filters.polars(tree, Plain())}
     used = operators(tree)
     if not {"not", "in"} <= used:
-        # PyArrow says false of IN where SQL says null; NOT makes that a difference.
+        # For a null, IN is false in PyArrow and null in SQL. Below a NOT this makes a difference.
         written["PyArrow"] = filters.arrow(tree)
     with contextlib.suppress(filters.NotWritten):
         written["DNF"] = python_values(filters.tuples(tree))
@@ -129,15 +130,15 @@ def test_every_language_finds_the_same_rows(data, part):
     skipped = in_tuples = 0
     for number in range(FILTERS):
         tree = draw(columns, rng)
-        wanted = np.flatnonzero(filters.truth(tree, ROWS)[0]).tolist()
+        expected = np.flatnonzero(filters.truth(tree, ROWS)[0]).tolist()
         written = written_in_all(tree, rng)
         in_tuples += "DNF" in written
         for language, filter in written.items():
-            found = ds.to_table(columns=["row"], filter=filter)["row"].to_pylist()
-            assert found == wanted, (number, language, written["SQL"])
-        kept = [len(ds.search(filter).at_most) for filter in written.values()]
-        assert min(kept) >= len(wanted)
-        skipped += max(kept) < ROWS
-    # The test is of the index as well: many a filter has to leave rows out, in each language.
+            rows = ds.to_table(columns=["row"], filter=filter)["row"].to_pylist()
+            assert rows == expected, (number, language, written["SQL"])
+        num_candidates = [len(ds.search(filter).at_most) for filter in written.values()]
+        assert min(num_candidates) >= len(expected)
+        skipped += max(num_candidates) < ROWS
+    # Make sure that the index was used: in each language, many filters must rule rows out.
     assert skipped > FILTERS // 4
     assert in_tuples > FILTERS // 4

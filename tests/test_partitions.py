@@ -1,7 +1,6 @@
-"""Folders whose names give columns: pruned by them first, then by the index.
+"""Check datasets whose folder names give columns: paths prune files before the index does.
 
-The oracle is pyarrow's own partitioned dataset, and for the values themselves the table that
-was written.
+The oracle for rows is pyarrow's partitioned dataset. The oracle for values is the written table.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_columns_of_paths_are_in_the_schema(folder):
+def test_path_columns_are_in_the_schema(folder):
     ds = zb.dataset(folder)
     assert ds.schema.names == ["id", "group", "year", "city"]
     assert ds.schema.field("year").type == pa.int32()
-    found = ds.to_table().select(["year", "city", "id", "group"])
-    keys = [(name, "ascending") for name in found.column_names]
-    assert found.sort_by(keys).equals(rows().sort_by(keys))
+    table = ds.to_table().select(["year", "city", "id", "group"])
+    keys = [(name, "ascending") for name in table.column_names]
+    assert table.sort_by(keys).equals(rows().sort_by(keys))
 
 
 PATH_LEAVES = [
@@ -108,7 +107,7 @@ def test_random_filters(folder, filter):
     ("filter", "fragments"),
     [
         ("year = 2019", 4),
-        # NULL <> 2019 is null, but some engines have comparisons in which it is true.
+        # NULL <> 2019 is null in SQL, but true in the comparisons of some engines.
         ("year <> 2019", 12),
         ("NOT year = 2019", 12),
         ("year IS NULL", 4),
@@ -125,7 +124,7 @@ def test_random_filters(folder, filter):
         ("year = 2019 OR id >= 0", 16),
     ],
 )
-def test_fragments_left_by_path(folder, filter, fragments):
+def test_fragments_kept_by_path_pruning(folder, filter, fragments):
     plan = zb.dataset(folder).scanner(filter=filter).plan()
     assert len(plan.fragments) == fragments
     assert plan.skipped == 16 - fragments
@@ -138,12 +137,12 @@ def test_each_branch_keeps_its_own_fragments(folder):
     years = dict(zip(*(table[name].to_pylist() for name in ("id", "year")), strict=True))
     (first, year), (second, _) = [item for item in years.items() if item[1] is not None][:2]
     filter = f"(year = {year} AND id = {first}) OR (year IS NULL AND id = {second})"
-    kept = ds.search(filter).to_table()["path"].to_pylist()
-    assert kept
-    assert all(f"year={year}/" in path or "year=__HIVE" in path for path in kept)
+    paths = ds.search(filter).to_table()["path"].to_pylist()
+    assert paths
+    assert all(f"year={year}/" in path or "year=__HIVE" in path for path in paths)
 
 
-def test_no_index_is_opened_when_paths_leave_nothing(folder):
+def test_no_index_is_opened_if_paths_prune_all_files(folder):
     plan = zb.dataset(folder).scanner(filter="id = 5 AND year = 1999").plan()
     assert (plan.index_bytes, len(plan.fragments)) == (0, 0)
     text = str(plan)
@@ -159,14 +158,14 @@ def test_unindexed_files_are_pruned_too(folder, tmp_path):
     pq.write_table(rows(1).select(["id", "group"]), os.path.join(new, "0.parquet"))
     ds = zb.dataset(path)
     with pytest.warns(StaleIndexWarning):
-        found = ds.to_table(filter="id = 7 AND city = 'new'")
-    wanted = rows(1).filter(pc.field("id") == 7)
-    assert found["group"].to_pylist() == wanted["group"].to_pylist()
-    assert set(found["year"].to_pylist()) == {2021}
+        table = ds.to_table(filter="id = 7 AND city = 'new'")
+    expected = rows(1).filter(pc.field("id") == 7)
+    assert table["group"].to_pylist() == expected["group"].to_pylist()
+    assert set(table["year"].to_pylist()) == {2021}
     assert len(ds.scanner(filter="year = 2021").plan().fragments) == 1
 
 
-def test_paths_win_over_columns_kept_in_the_files(tmp_path):
+def test_path_values_win_over_file_values(tmp_path):
     for year in (2019, 2020):
         os.makedirs(tmp_path / f"year={year}" / "day=2020-01-01")
         table = pa.table({"year": pa.array([1, 2], pa.int64()), "id": [1, year]})
@@ -227,7 +226,7 @@ def test_dates_and_dictionaries_in_paths(tmp_path):
         assert sorted(ds.to_table(filter=filter)["id"].to_pylist()) == ids
 
 
-def test_files_named_one_by_one_have_no_columns_of_paths(folder):
+def test_listed_files_have_no_path_columns(folder):
     ds = zb.dataset(folder)
     assert zb.dataset(ds.files).schema.names == ["id", "group"]
     assert zb.dataset(ds.files[0]).schema.names == ["id", "group"]
@@ -237,10 +236,10 @@ def test_files_named_one_by_one_have_no_columns_of_paths(folder):
         zb.dataset(folder, partitioning=None).to_table(filter="year = 2019")
 
 
-def test_take_and_projection_hold_the_columns_of_paths(folder):
+def test_take_and_projection_include_path_columns(folder):
     ds = zb.dataset(folder)
-    found = ds.search("year = 2020 AND city = 'x/y'").to_table().to_pylist()[0]
-    address = found["fragment_id"] << 32 | 3
+    candidate = ds.search("year = 2020 AND city = 'x/y'").to_table().to_pylist()[0]
+    address = candidate["fragment_id"] << 32 | 3
     assert ds.take([address], columns=["city", "year"]).to_pylist() == [
         {"city": "x/y", "year": 2020}
     ]

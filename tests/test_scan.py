@@ -1,4 +1,4 @@
-"""Scans: the rows and order of ``pyarrow.dataset``, less of the files read, and true counts."""
+"""Check that scans return the rows of ``pyarrow.dataset`` in its order, read less, and count it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ROWS, FILES = 1000, 3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """3 files of 1000 rows in row groups of 250, ``id`` and ``name`` indexed by 100 rows."""
+    """Return a folder of 3 files of 1000 rows, with indices of 100 rows per zone.
+
+    The row groups have 250 rows. The columns ``id`` and ``name`` are indexed.
+    """
     folder = plain_dataset(tmp_path_factory.mktemp("scan"), ROWS, FILES, row_group_size=250)
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=100, probability=1e-6)
@@ -131,7 +134,7 @@ def test_limit_head_and_count(ds: zb.Dataset, folder: Path):
 
 
 def test_limit_does_not_read_all_files(tmp_path: Path):
-    """A few are read ahead, side by side."""
+    """A scan with a limit reads only a few files ahead."""
     ds = zb.dataset(plain_dataset(tmp_path, rows=20, files=40))
     build(ds, "id", number_of_items=5)
     stats: list[Any] = []
@@ -160,14 +163,14 @@ def test_readers_and_the_arrow_stream_interface(ds: zb.Dataset, folder: Path):
     scanner = ds.scanner(filter=expression)
     assert scanner.to_reader().read_all().equals(expected)
     assert pa.table(scanner).equals(expected)
-    # A scanner runs again and again.
+    # A scanner can run several times.
     assert pa.RecordBatchReader.from_stream(scanner).read_all().equals(expected)
     relation = duckdb.from_arrow(scanner.to_reader())
     assert relation.aggregate("sum(row) as s, count(*) as n").fetchall() == [(12 + 1001, 2)]
     assert ds.scanner(filter="id = 7").to_reader().read_all().equals(ds.schema.empty_table())
 
 
-def test_without_index_everything_is_read_and_the_same_is_found(ds: zb.Dataset, folder: Path):
+def test_without_index_all_is_read_with_the_same_result(ds: zb.Dataset, folder: Path):
     for filter, expression in FILTERS:
         expected = pads.dataset(folder).to_table(filter=expression)
         scanner = ds.scanner(filter=filter, use_scalar_index=False)
@@ -177,7 +180,7 @@ def test_without_index_everything_is_read_and_the_same_is_found(ds: zb.Dataset, 
         assert "index: none used" in str(plan)
 
 
-def test_stats_callback_is_told_once_a_run(ds: zb.Dataset):
+def test_stats_callback_is_called_once_per_run(ds: zb.Dataset):
     stats: list[Any] = []
     scanner = ds.scanner(filter="id IN (120, 10010)", scan_stats_callback=stats.append)
     scanner.to_table()
@@ -187,7 +190,7 @@ def test_stats_callback_is_told_once_a_run(ds: zb.Dataset):
     assert stats[0].fragments_read == 2
     assert stats[0].data_bytes > 0
     assert stats[0].seconds > 0
-    # The first run brought the index in, the second finds it there.
+    # The first run reads the index, and the second one finds it in the cache.
     assert stats[0].index_bytes >= ds.index_statistics("id_idx")["num_bytes"]
     scanner.to_table()
     assert stats[1].index_bytes == 0
@@ -200,19 +203,19 @@ def test_stats_callback_is_told_once_a_run(ds: zb.Dataset):
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2 files of 4 row groups of 5000 rows, with columns that do not compress."""
+    """Return a folder of 2 files of 4 row groups of 5000 rows that do not compress."""
     folder = tmp_path_factory.mktemp("wide")
     rows = 20_000
     words = [f"{i * 7919:x}-{i * 104_729:o}" for i in range(2 * rows)]
     tables = [
         numbered(
-            at,
+            start,
             rows,
-            id=pa.array(range(at, at + rows)),
-            text=pa.array(words[at : at + rows]),
-            more=pa.array(words[at : at + rows]),
+            id=pa.array(range(start, start + rows)),
+            text=pa.array(words[start : start + rows]),
+            more=pa.array(words[start : start + rows]),
         )
-        for at in (0, rows)
+        for start in (0, rows)
     ]
     write_files(folder, tables, row_group_size=5000, use_dictionary=False)
     ds = zb.dataset(folder)
@@ -221,7 +224,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counted_dataset(folder: Path) -> tuple[zb.Dataset, CountingFileSystem]:
-    """The dataset through a file system of the test's own that counts."""
+    """Return the dataset on a file system that counts what is read."""
     counting = CountingFileSystem()
     return zb.dataset(str(folder), filesystem=counting.wrapped()), counting
 
@@ -240,13 +243,13 @@ def counted_dataset(folder: Path) -> tuple[zb.Dataset, CountingFileSystem]:
     ],
     ids=str,
 )
-def test_counted_bytes_are_those_a_file_system_of_ours_counts(
+def test_counted_bytes_equal_those_of_the_file_system(
     wide: Path, filter: str | None, columns: list[str] | None
 ):
     ds, counting = counted_dataset(wide)
     stats: list[Any] = []
     for _ in range(2):
-        # Discovery and planning apart: only the run is counted.
+        # Discover and plan first, because only the run is to be counted.
         scanner = ds.scanner(columns, filter, scan_stats_callback=stats.append)
         _ = (scanner.schema, scanner.plan())
         before = counting.data_bytes, counting.data_reads
@@ -255,24 +258,24 @@ def test_counted_bytes_are_those_a_file_system_of_ours_counts(
         assert counting.data_reads - before[1] == stats[-1].data_reads
 
 
-def test_row_groups_without_a_kept_range_are_not_read(wide: Path):
+def test_row_groups_without_candidates_are_not_read(wide: Path):
     ds, counting = counted_dataset(wide)
     ds.search("id = 12000")
     before = counting.data_bytes
-    found = ds.to_table(filter="id = 12000")
-    assert found["row"].to_pylist() == [12_000]
-    read = counting.data_bytes - before
+    table = ds.to_table(filter="id = 12000")
+    assert table["row"].to_pylist() == [12_000]
+    num_bytes = counting.data_bytes - before
     path = wide / "part-000.parquet"
     columns = ["row", "id", "text", "more"]
-    kept = column_chunk_bytes(path, [2], columns)
-    others = column_chunk_bytes(path, [0, 1, 3], columns)
+    needed_bytes = column_chunk_bytes(path, [2], columns)
+    other_bytes = column_chunk_bytes(path, [0, 1, 3], columns)
     footer = path.stat().st_size - column_chunk_bytes(path, range(4), columns)
-    # A footer may be read twice over, and 64 KiB at a time.
-    assert 0 < read <= kept + 2 * max(footer, 65_536)
-    assert read < others
+    # A footer may be read twice, in blocks of 64 KiB.
+    assert 0 < num_bytes <= needed_bytes + 2 * max(footer, 65_536)
+    assert num_bytes < other_bytes
 
 
-def test_columns_nobody_asked_for_are_not_read(wide: Path):
+def test_unrequested_columns_are_not_read(wide: Path):
     ds, counting = counted_dataset(wide)
     ds.search("id = 12000")
     before = counting.data_bytes
@@ -345,7 +348,7 @@ def test_hive_partitioned_pyarrow_dataset(tmp_path: Path):
     assert ds.scanner(filter="id = 123").plan().skipped == len(ds.files) - 1
 
 
-def test_column_of_the_paths_is_not_indexed_and_its_files_are_passed_over(tmp_path: Path):
+def test_path_column_is_not_indexed_but_prunes_files(tmp_path: Path):
     table = numbered(0, 4000, year=pa.array([2020 + i % 4 for i in range(4000)]))
     pads.write_dataset(
         table, tmp_path, format="parquet", partitioning=["year"], partitioning_flavor="hive"
@@ -365,11 +368,11 @@ def test_column_of_the_paths_is_not_indexed_and_its_files_are_passed_over(tmp_pa
     assert one < (counting.data_bytes - before - one) / 3
 
 
-def test_index_of_a_column_that_paths_later_give_is_not_trusted(tmp_path: Path):
+def test_index_of_a_later_path_column_is_not_used(tmp_path: Path):
     for year in (1, 2):
         path = tmp_path / f"key={year}" / "f.parquet"
         path.parent.mkdir()
-        # The file says otherwise than its path; pyarrow believes the path.
+        # The file contradicts its path, and pyarrow takes the value of the path.
         pq.write_table(numbered(0, 10, key=pa.array([9] * 10, pa.int32())), path)
     build(zb.dataset(tmp_path, partitioning=None), "key")
     source = pads.dataset(tmp_path, partitioning="hive", format="parquet")
@@ -379,10 +382,10 @@ def test_index_of_a_column_that_paths_later_give_is_not_trusted(tmp_path: Path):
         assert_equals_pyarrow(ds, source, pc.field("key") == key, pc.field("key") == key)
 
 
-# What a plan says
+# Plans
 
 
-def test_explain_plan_says_zones_fragments_and_reasons(ds: zb.Dataset):
+def test_explain_plan_shows_zones_fragments_and_reasons(ds: zb.Dataset):
     text = ds.scanner(
         ["row"], "id = 120 AND value > 3 AND (name = 'a' OR value = 1)"
     ).explain_plan()
@@ -394,19 +397,19 @@ def test_explain_plan_says_zones_fragments_and_reasons(ds: zb.Dataset):
     assert "not answered by an index: value = 1 (no index on value)" in text
 
 
-def test_explain_plan_tells_the_truth_of_many_filters(ds: zb.Dataset):
+def test_explain_plan_agrees_with_search(ds: zb.Dataset):
     for filter in ("id = 120", "id IN (0, 10, 990, 29990)", "name IN ('name 5', 'name 2005')"):
         plan = ds.scanner(filter=filter).plan()
         result = ds.search(filter)
-        kept = {part.fragment.key: part.rows for part in plan.fragments}
-        assert kept == {result.paths[i]: ranges for i, ranges in result.ranges.items()}
-        assert plan.skipped == FILES - len(kept)
+        rows = {part.fragment.key: part.rows for part in plan.fragments}
+        assert rows == {result.paths[i]: ranges for i, ranges in result.ranges.items()}
+        assert plan.skipped == FILES - len(rows)
         (use,) = plan.indices
-        assert use.kept_zones == sum(len(ranges) for ranges in kept.values()) // 100
+        assert use.kept_zones == sum(len(ranges) for ranges in rows.values()) // 100
         assert use.num_zones == 30
 
 
-def test_explain_plan_without_an_answer_says_why(ds: zb.Dataset):
+def test_explain_plan_gives_reason_if_no_index_answers(ds: zb.Dataset):
     text = ds.scanner(filter="value = 3").explain_plan()
     assert "index: none used" in text
     assert "fragments: 0 read in part, 3 read whole, 0 skipped" in text
@@ -414,7 +417,7 @@ def test_explain_plan_without_an_answer_says_why(ds: zb.Dataset):
     assert "no filter" in ds.scanner().explain_plan()
 
 
-def test_explain_plan_says_when_every_zone_may_match(ds: zb.Dataset):
+def test_explain_plan_shows_if_every_zone_may_match(ds: zb.Dataset):
     text = ds.scanner(filter="name IS NULL").explain_plan()
     assert "index name_idx on name: 30 of 30 zones kept" in text
     assert "part-000.parquet: every zone may match" in text
@@ -431,8 +434,8 @@ def test_analyze_plan_runs_and_counts(wide: Path):
     assert re.search(r"time: [\d,.]+ ms", text)
     match = re.search(r"data read: ([\d.]+) (B|kB|MB)", text)
     assert match is not None
-    shown = float(match[1]) * {"B": 1, "kB": 1e3, "MB": 1e6}[match[2]]
-    assert abs(shown - read) <= 0.05 * 10 ** len(str(int(shown)))
+    shown_bytes = float(match[1]) * {"B": 1, "kB": 1e3, "MB": 1e6}[match[2]]
+    assert abs(shown_bytes - read) <= 0.05 * 10 ** len(str(int(shown_bytes)))
 
 
 def test_plans_and_results_have_a_repr_and_html(ds: zb.Dataset):
@@ -449,7 +452,7 @@ def test_plans_and_results_have_a_repr_and_html(ds: zb.Dataset):
 # Bad requests
 
 
-def test_bad_requests_are_refused_when_made(ds: zb.Dataset):
+def test_invalid_requests_raise_immediately(ds: zb.Dataset):
     with pytest.raises(errors.ColumnNotFound, match="no column 'nope'; the dataset has row, id"):
         ds.scanner(["row", "nope"])
     with pytest.raises(errors.InvalidArgument, match=r"give a list: \['row'\]"):
@@ -460,7 +463,7 @@ def test_bad_requests_are_refused_when_made(ds: zb.Dataset):
         ds.scanner(limit=-1)
 
 
-def test_file_that_vanishes_while_it_is_read_is_named(tmp_path: Path):
+def test_error_names_a_file_deleted_during_a_scan(tmp_path: Path):
     write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
     ds = zb.dataset(tmp_path)
     build(ds, "id", number_of_items=2)

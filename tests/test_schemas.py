@@ -1,4 +1,4 @@
-"""Files of different schemas: one given for all, or the union of theirs by name."""
+"""Check datasets of files with different schemas, with a given schema or their union by name."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ def first() -> pa.Table:
 
 
 def second() -> pa.Table:
-    at = range(ROWS, 2 * ROWS)
+    rows = range(ROWS, 2 * ROWS)
     return pa.table(
         {
-            "later": pa.array([None if i % 5 == 0 else f"name {i}" for i in at]),
-            "row": pa.array(at, pa.int64()),
-            "id": pa.array([i + (1 << 40) if i % 2 else i for i in at], pa.int64()),
-            "x": pa.array([i / 3 for i in at], pa.float64()),
+            "later": pa.array([None if row % 5 == 0 else f"name {row}" for row in rows]),
+            "row": pa.array(rows, pa.int64()),
+            "id": pa.array([row + (1 << 40) if row % 2 else row for row in rows], pa.int64()),
+            "x": pa.array([row / 3 for row in rows], pa.float64()),
         }
     )
 
 
 def third() -> pa.Table:
-    at = range(2 * ROWS, 3 * ROWS)
-    return pa.table({"row": pa.array(at, pa.int64()), "id": pa.array([i % 100 for i in at], "u1")})
+    rows = range(2 * ROWS, 3 * ROWS)
+    ids = pa.array([row % 100 for row in rows], "u1")
+    return pa.table({"row": pa.array(rows, pa.int64()), "id": ids})
 
 
 WRITERS = {
@@ -97,7 +98,7 @@ FILTERS: list[tuple[pc.Expression, pl.Expr]] = [
 
 @pytest.mark.parametrize("schema", list(SCHEMAS))
 @pytest.mark.parametrize("column", [None, "id", "x", "later"])
-def test_rows_are_those_of_pyarrow_with_that_schema(
+def test_rows_equal_those_of_pyarrow(
     folder: tuple[Path, str], schema: str, column: str | None
 ) -> None:
     path, format = folder
@@ -117,26 +118,26 @@ def test_rows_are_those_of_pyarrow_with_that_schema(
         lazy = ds.to_polars().filter(for_polars).collect()
         assert lazy.to_arrow().cast(UNION).equals(wanted), str(condition)
     if column is not None:
-        used = ds.scanner(filter=pc.field(column).is_null()).plan().indices
-        assert [each.column for each in used] == [column]
+        indices = ds.scanner(filter=pc.field(column).is_null()).plan().indices
+        assert [index.column for index in indices] == [column]
 
 
 def test_rows_by_address(folder: tuple[Path, str]) -> None:
     path, format = folder
     ds = zb.dataset(path, format, schema="union")
     build(ds, "later", number_of_items=10)
-    found = ds.search("later = 'name 42'").to_table().to_pylist()
-    assert [each["stop"] - each["start"] for each in found] == [10]
-    address = (found[0]["fragment_id"] << 32) + found[0]["start"] + 2
+    candidates = ds.search("later = 'name 42'").to_table().to_pylist()
+    assert [candidate["stop"] - candidate["start"] for candidate in candidates] == [10]
+    address = (candidates[0]["fragment_id"] << 32) + candidates[0]["start"] + 2
     expected = {"row": 42, "id": 42, "x": 14.0, "later": "name 42"}
     assert ds.take([address]).to_pylist() == [expected]
     assert ds.take([0]).to_pylist() == [{"row": 0, "id": 0, "x": 0.0, "later": None}]
 
 
-def test_the_union_is_that_of_polars_and_duckdb(tmp_path: Path) -> None:
+def test_union_equals_that_of_polars_and_duckdb(tmp_path: Path) -> None:
     path = written(tmp_path, [first(), second()])
     ds = zb.dataset(path, schema="union")
-    theirs = pl.scan_parquet(
+    frame = pl.scan_parquet(
         path / "*.parquet",
         missing_columns="insert",
         extra_columns="ignore",
@@ -147,13 +148,14 @@ def test_the_union_is_that_of_polars_and_duckdb(tmp_path: Path) -> None:
         f"SELECT * FROM read_parquet('{path}/*.parquet', union_by_name=true) ORDER BY row"
     )
     assert relation is not None
-    found = relation.to_arrow_table()
-    assert found.column_names == ds.schema.names
+    duckdb_table = relation.to_arrow_table()
+    assert duckdb_table.column_names == ds.schema.names
     for condition in ("later IS NULL", "id = 7", "later = 'name 42'"):
-        mine = ds.to_table(filter=condition)
-        assert mine == duckdb.from_arrow(found).filter(condition).to_arrow_table().cast(mine.schema)
-        assert mine["row"].to_pylist() == (
-            theirs.filter(pl.sql_expr(condition)).collect()["row"].to_list()
+        table = ds.to_table(filter=condition)
+        expected = duckdb.from_arrow(duckdb_table).filter(condition).to_arrow_table()
+        assert table == expected.cast(table.schema)
+        assert table["row"].to_pylist() == (
+            frame.filter(pl.sql_expr(condition)).collect()["row"].to_list()
         )
 
 
@@ -188,13 +190,13 @@ PROMOTED: list[tuple[pa.Array, pa.Array, Any]] = [
     ("one", "other", "key"), PROMOTED, ids=[f"{a.type}-{b.type}" for a, b, _ in PROMOTED]
 )
 @pytest.mark.parametrize("format", list(WRITERS))
-def test_types_widen_as_pyarrow_says(
+def test_types_widen_as_in_pyarrow(
     tmp_path: Path, one: pa.Array, other: pa.Array, key: Any, format: str
 ) -> None:
-    tables = [pa.table({"v": each, "row": [0, 1]}) for each in (one, other)]
+    tables = [pa.table({"v": values, "row": [0, 1]}) for values in (one, other)]
     if format == "parquet":
-        # What Parquet cannot hold it gives back as another type.
-        tables = [roundtrip(each, tmp_path / "once.parquet") for each in tables]
+        # Parquet changes some types, so write and read the tables once to have the final types.
+        tables = [roundtrip(table, tmp_path / "once.parquet") for table in tables]
     path = written(tmp_path / "data", tables, format)
     wanted = pa.concat_tables(tables, promote_options="permissive")
     ds = zb.dataset(path, format, schema="union")
@@ -205,8 +207,8 @@ def test_types_widen_as_pyarrow_says(
         if index:
             build(ds, "v", number_of_items=1)
             assert ds.scanner(filter=condition).plan().indices
-        for each in (condition, ~condition, pc.field("v").is_null()):
-            assert ds.to_table(filter=each).equals(wanted.filter(each)), (index, str(each))
+        for filter in (condition, ~condition, pc.field("v").is_null()):
+            assert ds.to_table(filter=filter).equals(wanted.filter(filter)), (index, str(filter))
         assert ds.to_polars().filter(pl.col("v") == pl.lit(key)).collect()["row"].to_list() == (
             wanted.filter(condition)["row"].to_pylist()
         )
@@ -234,7 +236,7 @@ def test_types_without_a_union(tmp_path: Path) -> None:
         zb.dataset(path, schema="union")
 
 
-def test_leaves_of_structs_unite(tmp_path: Path) -> None:
+def test_union_of_struct_leaves(tmp_path: Path) -> None:
     tables = [
         pa.table({"s": pa.array([{"a": 1}, {"a": 2}], pa.struct({"a": pa.int32()}))}),
         pa.table(
@@ -247,12 +249,12 @@ def test_leaves_of_structs_unite(tmp_path: Path) -> None:
     for index in (None, "s.a", "s.b"):
         if index is not None:
             build(ds, index, number_of_items=1)
-        for each in (leaf_a == 2, leaf_b == "x", leaf_b.is_null(), leaf_a.is_null()):
-            found = ds.to_table(filter=each)["s"].to_pylist()
-            assert found == wanted.filter(each)["s"].to_pylist(), (index, str(each))
+        for filter in (leaf_a == 2, leaf_b == "x", leaf_b.is_null(), leaf_a.is_null()):
+            values = ds.to_table(filter=filter)["s"].to_pylist()
+            assert values == wanted.filter(filter)["s"].to_pylist(), (index, str(filter))
 
 
-def test_columns_that_paths_give(tmp_path: Path) -> None:
+def test_path_columns(tmp_path: Path) -> None:
     for day, table in (("1", first()), ("2", second())):
         written(tmp_path / f"day={day}", [table])
     union = zb.dataset(tmp_path, schema="union")
@@ -287,13 +289,13 @@ def test_an_index_of_another_type_is_not_used(tmp_path: Path) -> None:
     pq.write_table(second(), path / "part-1.parquet")
     ds = zb.dataset(path, schema="union")
     with pytest.warns(zb.errors.ZoneBloomWarning):
-        found = ds.to_table(filter="id = 7")
-    assert found["row"].to_pylist() == [7]
+        table = ds.to_table(filter="id = 7")
+    assert table["row"].to_pylist() == [7]
     with pytest.warns(zb.errors.ZoneBloomWarning):
         assert ds.count_rows(f"id = {41 + (1 << 40)}") == 1
 
 
-def test_a_file_that_comes_later_may_widen_the_union(tmp_path: Path) -> None:
+def test_added_file_may_widen_the_union(tmp_path: Path) -> None:
     path = written(tmp_path, [first()])
     ds = zb.dataset(path, schema="union")
     build(ds, "row", number_of_items=10)
@@ -305,7 +307,7 @@ def test_a_file_that_comes_later_may_widen_the_union(tmp_path: Path) -> None:
     assert ds.to_table(filter=f"id = {41 + (1 << 40)}")["later"].to_pylist() == ["name 41"]
 
 
-def test_a_build_tells_of_columns_the_first_file_lacks(tmp_path: Path) -> None:
+def test_build_warns_about_columns_missing_in_the_first_file(tmp_path: Path) -> None:
     path = written(tmp_path, [first().drop_columns(["id"]), second().drop_columns(["id"])])
     with pytest.warns(zb.errors.HiddenColumnsWarning, match="'later' of .*part-1"):
         build(zb.dataset(path), "row")
@@ -316,13 +318,13 @@ def test_a_build_tells_of_columns_the_first_file_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", ["permissive", {"id": "int64"}, 5])
-def test_what_is_no_schema(tmp_path: Path, schema: Any) -> None:
+def test_invalid_schema_argument_raises(tmp_path: Path, schema: Any) -> None:
     path = written(tmp_path, [first()])
     with pytest.raises(zb.errors.InvalidArgument, match="union"):
         zb.dataset(path, schema=schema)
 
 
-def test_a_source_with_a_schema_takes_no_other(tmp_path: Path) -> None:
+def test_source_with_its_own_schema_rejects_another(tmp_path: Path) -> None:
     path = written(tmp_path, [first()])
     for source in (first(), pads.dataset(path)):
         with pytest.raises(zb.errors.InvalidArgument, match="schema of its own"):
@@ -331,7 +333,7 @@ def test_a_source_with_a_schema_takes_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
 @pytest.mark.parametrize("is_indexed", [False, True])
-def test_a_view_that_is_not_nullable_may_be_absent_from_a_file(tmp_path, kind, is_indexed):
+def test_non_nullable_view_column_may_be_missing_in_a_file(tmp_path, kind, is_indexed):
     schema = pa.schema([pa.field("v", kind, nullable=False), pa.field("id", pa.int64())])
     values = pa.array(["a", "b", "c"]).cast(kind)
     pq.write_table(pa.table([values, pa.array([0, 1, 2])], schema=schema), tmp_path / "0.parquet")
@@ -341,9 +343,9 @@ def test_a_view_that_is_not_nullable_may_be_absent_from_a_file(tmp_path, kind, i
     if is_indexed:
         ds.create_scalar_index("id", spark=False)
     text = "v = 'b'" if pa.types.is_string_view(kind) else "v = X'62'"
-    found = [(text, [1]), ("id = 5", [5]), ("v IS NULL", list(range(3, 200))), ("id = 2", [2])]
-    for filter, expected in [*found, ("id >= 1 AND id < 5", [1, 2, 3, 4])]:
+    filters = [(text, [1]), ("id = 5", [5]), ("v IS NULL", list(range(3, 200))), ("id = 2", [2])]
+    for filter, expected in [*filters, ("id >= 1 AND id < 5", [1, 2, 3, 4])]:
         assert ds.to_table(filter=filter)["id"].to_pylist() == expected
-    # Scattered rows are gathered, and not sliced.
+    # Scattered rows take another path: they are gathered instead of sliced.
     odd = list(range(1, 200, 2))
     assert ds.to_table(filter=f"id IN ({', '.join(map(str, odd))})")["id"].to_pylist() == odd

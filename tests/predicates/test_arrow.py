@@ -1,4 +1,4 @@
-"""PyArrow expressions: no row PyArrow selects may be ruled out by the predicate."""
+"""Check that predicates of PyArrow expressions rule out no row that PyArrow selects."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ leaves = st.one_of(
 
 
 def join(name, left, right):
-    # Not pc.and_: that names a function "and_", which PyArrow then does not find.
+    # pc.and_ would name the function "and_", which PyArrow does not find.
     return pc.Expression._call(name, [left, right])
 
 
@@ -157,7 +157,7 @@ def bounds(predicate, row):
 
 
 def selected(expression):
-    """Rows PyArrow selects; None where it refuses the expression."""
+    """Return the rows that PyArrow selects, or None if it refuses the expression."""
     try:
         return pads.dataset(TABLE).to_table(filter=expression)["row"].to_pylist()
     except (pa.ArrowException, ValueError, TypeError):
@@ -174,7 +174,7 @@ def test_no_selected_row_is_ruled_out(expression):
 
 @pytest.mark.parametrize("name", TABLE.column_names)
 def test_every_pair_of_a_column_and_a_literal(name):
-    # Exhaustive, since this is where rounding hides.
+    # Test all pairs, because rounding affects only a few of them.
     column = pc.field(name)
     for literal in LITERALS:
         check_nothing_lost(column == literal)
@@ -187,7 +187,7 @@ def test_every_pair_of_a_column_and_a_literal(name):
 
 
 def predicate_of(expression):
-    """What an index answers; nothing of what is refused since one side alone has a zone."""
+    """Return the predicate, or `Unknown` if it is refused because only one side has a zone."""
     try:
         return predicate_from_arrow(expression, TABLE.schema)
     except FilterError as error:
@@ -255,7 +255,7 @@ ANSWERED = [
 
 
 @pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
-def test_answered(expression, predicate):
+def test_answerable_expressions(expression, predicate):
     assert predicate_from_arrow(expression, TABLE.schema) == predicate
 
 
@@ -283,34 +283,34 @@ UNANSWERED = [
 
 
 @pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
-def test_unanswered_says_what_and_why(expression, reason):
+def test_unknown_has_text_and_reason(expression, reason):
     predicate = predicate_from_arrow(expression, TABLE.schema)
     assert isinstance(predicate, Unknown)
     assert predicate.text == " ".join(str(expression).split())[:200]
     assert reason in predicate.reason
 
 
-def test_a_comparison_beside_an_equality():
+def test_comparison_and_equality_are_both_translated():
     predicate = predicate_from_arrow((F("i64") == 5) & (F("s") > "m"), TABLE.schema)
     assert str(predicate) == "i64 = 5 AND s > 'm'"
     assert predicate.terms[1] == Compares(("s",), ">", pa.scalar("m"))
     assert unknowns(predicate) == []
 
 
-def test_a_name_that_two_columns_share_is_unknown():
+def test_ambiguous_column_name_is_unknown():
     schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
     predicate = predicate_from_arrow(F("a") == 1, schema)
     assert isinstance(predicate, Unknown)
     assert "more than one" in predicate.reason
 
 
-def test_a_dot_in_a_name_is_no_path():
+def test_dot_in_a_name_is_not_a_path():
     schema = pa.schema({"a.b": pa.int64(), "a": pa.struct({"b": pa.int64()})})
     assert predicate_from_arrow(F("a.b") == 1, schema) == Equals(("a.b",), pa.scalar(1))
     assert predicate_from_arrow(F("a", "b") == 1, schema) == Equals(("a", "b"), pa.scalar(1))
 
 
-def test_names_that_look_like_the_layout():
+def test_column_names_that_look_like_the_layout():
     names = ["call", "end", "", "é", "a\x00b", "literal"]
     schema = pa.schema([(name, pa.int64()) for name in names])
     for name in names:
@@ -342,9 +342,9 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("entries", MALFORMED, ids=str)
-def test_a_layout_of_another_pyarrow_is_unknown(monkeypatch, entries):
+def test_layout_of_another_pyarrow_version_is_unknown(monkeypatch, entries):
     monkeypatch.setattr(module, "_schema_entries", lambda schema: list(entries))
-    # What was read of this layout before is remembered.
+    # Bypass the cache of parsed schema messages.
     monkeypatch.setattr(module, "_parse_schema_message", module._parse_schema_message.__wrapped__)
     predicate = predicate_from_arrow(F("i64") == 5, TABLE.schema)
     assert isinstance(predicate, Unknown)
@@ -359,7 +359,7 @@ def test_the_layout_is_the_one_this_module_knows():
     assert module.read_expression(F("i64") == 5)[:2] == (GOOD, row)
 
 
-def test_filters_of_one_layout_keep_their_own_literals():
+def test_filters_with_one_cached_schema_keep_their_literals():
     for value in range(5):
         expression = (F("i64") == value) | F("s").isin([str(value), "x"])
         assert (
@@ -368,7 +368,7 @@ def test_filters_of_one_layout_keep_their_own_literals():
         )
 
 
-def test_a_literal_of_a_dictionary_is_read():
+def test_dictionary_literal_is_parsed():
     literal = pa.array(["a"]).dictionary_encode()[0]
     entries, row, _ = module.read_expression(F("s") == literal)
     assert [key for key, _ in entries] == ["call", "field_ref", "literal", "end"]

@@ -1,4 +1,4 @@
-"""The predicate tree: text, equality, and the walks over it."""
+"""Check the predicate tree: its text, equality, and the functions that walk over it."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_text(predicate, text):
     assert str(predicate) == text
 
 
-def test_a_timestamp_beyond_pythons_years_has_a_text():
+def test_timestamp_after_year_9999_has_a_text():
     predicate = Equals(("t",), pa.scalar(2**60, pa.timestamp("s")))
     assert str(predicate) == f"t = {2**60} (timestamp[s])"
 
 
-def test_equality_looks_into_arrow_values():
+def test_equality_compares_arrow_values():
     assert Equals(("id",), pa.scalar(42)) == ID
     assert Equals(("id",), pa.scalar(43)) != ID
     assert Equals(("id",), pa.scalar(42, pa.int8())) != ID
@@ -80,30 +80,30 @@ def test_columns_and_unknowns():
     assert unknowns(tree) == [RANGE, other]
 
 
-def test_deep_trees_are_walked():
+def test_walk_handles_deep_trees():
     tree = LEAF
     for _ in range(5000):
         tree = Not(tree)
     assert probed_columns(tree) == {("st", "x")}
 
 
-def test_a_fold_visits_leaves_in_order_and_shared_ones_too():
+def test_fold_visits_leaves_in_order_including_shared_ones():
     shared = And((ID, LEAF))
     tree = Or((shared, Not(And((shared, RANGE)))))
-    seen: list[str] = []
+    visited_leaves: list[str] = []
     text = fold_predicate(
         tree,
-        lambda leaf: seen.append(str(leaf)) or str(leaf),
+        lambda leaf: visited_leaves.append(str(leaf)) or str(leaf),
         lambda terms: f"({' & '.join(terms)})",
         lambda terms: f"({' | '.join(terms)})",
         lambda term: f"~{term}",
     )
     assert text == f"(({ID} & {LEAF}) | ~(({ID} & {LEAF}) & {RANGE}))"
-    assert seen == [str(each) for each in (ID, LEAF, ID, LEAF, RANGE)]
+    assert visited_leaves == [str(leaf) for leaf in (ID, LEAF, ID, LEAF, RANGE)]
     assert simplify(tree) == Or((shared, Not(And((ID, LEAF, RANGE)))))
 
 
-def test_many_inequalities_are_a_set():
+def test_many_inequalities_become_a_set():
     terms = tuple(Not(Equals(("id",), pa.scalar(number))) for number in range(100))
     assert simplify(And(terms)) == Not(IsIn(("id",), pa.array(range(100))))
 
@@ -111,7 +111,7 @@ def test_many_inequalities_are_a_set():
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
 
 
-def test_translate_takes_every_kind():
+def test_translate_accepts_every_kind_of_filter():
     import pyarrow.compute as pc
 
     assert translate_filter(None, SCHEMA) == (None, Constant(True))
@@ -125,12 +125,12 @@ def test_translate_takes_every_kind():
 
 
 @pytest.mark.parametrize("filter", [42, {"id": 42}, b"id = 42", [], [("id", "~", 1)], [1], ()])
-def test_translate_names_the_kinds_it_takes(filter):
+def test_translate_error_lists_accepted_kinds(filter):
     with pytest.raises(FilterError, match=r"a SQL string .* a pyarrow.compute Expression"):
         translate_filter(filter, SCHEMA)
 
 
-def test_the_import_is_light():
+def test_import_loads_no_heavy_modules():
     code = (
         "import sys, zonebloom.predicates;"
         "heavy = {'sqlglot', 'polars', 'pyspark', 'pandas', 'pyarrow.dataset', 'pyarrow.parquet'};"

@@ -1,4 +1,4 @@
-"""Predicates as filters: the rows are those of the plain meaning of each node."""
+"""Check the rows of predicates that are used as filters, against plain Python."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ predicates = st.recursive(
 
 
 def truth(predicate, row) -> bool | None:
-    """SQL's three values, in plain Python."""
+    """Return whether a predicate is true for a row, or None for null, as SQL defines it."""
     match predicate:
         case Constant(value):
             return value
@@ -109,30 +109,30 @@ def truth(predicate, row) -> bool | None:
             inner = truth(term, row)
             return None if inner is None else not inner
         case And(terms):
-            found = [truth(term, row) for term in terms]
-            return False if False in found else None if None in found else True
+            results = [truth(term, row) for term in terms]
+            return False if False in results else None if None in results else True
         case Or(terms):
-            found = [truth(term, row) for term in terms]
-            return True if True in found else None if None in found else False
-    held = row
+            results = [truth(term, row) for term in terms]
+            return True if True in results else None if None in results else False
+    value = row
     for name in predicate.column:
-        held = held and held[name] if name != predicate.column[0] else row[name]
+        value = value and value[name] if name != predicate.column[0] else row[name]
     match predicate:
         case IsNull():
-            return held is None
+            return value is None
         case IsIn(_, values, null_matches):
-            if held is None:
+            if value is None:
                 return True if null_matches else None
-            return held in values.to_pylist()
-    if held is None:
+            return value in values.to_pylist()
+    if value is None:
         return None
-    other = predicate.value.as_py()
+    literal = predicate.value.as_py()
     match predicate:
         case Equals():
-            return held == other
+            return value == literal
         case Compares(_, symbol, _):
-            return {"<": held < other, "<=": held <= other, ">": held > other}.get(
-                symbol, held >= other
+            return {"<": value < literal, "<=": value <= literal, ">": value > literal}.get(
+                symbol, value >= literal
             )
 
 
@@ -143,7 +143,7 @@ def test_rows_of_random_predicates(ds, predicate):
     assert ds.to_table(filter=predicate)["row"].to_pylist() == wanted
 
 
-def test_refusals(ds):
+def test_unsupported_predicates_raise(ds):
     for predicate, message in [
         (Unknown("f(x) = 1", "why"), "is unknown, so it cannot be evaluated"),
         (Equals(("nope",), pa.scalar(1)), "no column nope; the columns are i, f"),
@@ -159,13 +159,13 @@ def test_sets_that_pyarrow_would_round_are_compared_one_by_one(ds):
     assert ds.count_rows(IsIn(("i",), pa.array([1.5, 2.0, 2.0**40]))) == wanted
 
 
-def test_nothing_to_choose_from(ds):
+def test_empty_and_or(ds):
     assert ds.to_table(filter=Or(())).num_rows == 0
     assert ds.count_rows(filter=And(())) == len(ROWS)
     assert ds.search(Or(())).kind == "Exact"
 
 
-def test_a_null_among_values_is_refused():
+def test_null_among_values_raises():
     with pytest.raises(InvalidArgument, match="hold a null; drop it"):
         IsIn(("i",), pa.array([1, None]))
 
@@ -176,7 +176,7 @@ UUIDS = [uuid.UUID(int=number).bytes for number in range(4)]
 @pytest.mark.parametrize(
     ("type_", "values"),
     [
-        (pa.float16(), [np.float16(each) for each in (-1, 0.5, 2, 2)]),
+        (pa.float16(), [np.float16(number) for number in (-1, 0.5, 2, 2)]),
         (pa.string_view(), ["", "a", "é", "é"]),
         (pa.binary_view(), [b"", b"a", b"\xff", b"\xff"]),
         (pa.uuid(), UUIDS),
@@ -186,28 +186,28 @@ UUIDS = [uuid.UUID(int=number).bytes for number in range(4)]
 )
 def test_types_that_pyarrow_does_not_compare(type_, values):
     column = pa.array([*values, None], type_)
-    known = column.to_pylist()
+    rows = column.to_pylist()
     ds = zb.dataset(pa.table({"c": column}))
-    for at, literal in enumerate(column[:-1]):
-        same = sum(each == known[at] for each in known)
-        assert ds.count_rows(Equals(("c",), literal)) == same
-        assert ds.count_rows(Not(Equals(("c",), literal))) == len(values) - same
-        below = sum(each < known[at] for each in known[:-1])
-        assert ds.count_rows(Compares(("c",), "<", literal)) == below
-    assert ds.count_rows(IsIn(("c",), column[1:3])) == sum(each in known[1:3] for each in known)
+    for literal, value in zip(column[:-1], rows[:-1], strict=True):
+        num_equal = sum(row == value for row in rows)
+        assert ds.count_rows(Equals(("c",), literal)) == num_equal
+        assert ds.count_rows(Not(Equals(("c",), literal))) == len(values) - num_equal
+        num_less = sum(row < value for row in rows[:-1])
+        assert ds.count_rows(Compares(("c",), "<", literal)) == num_less
+    assert ds.count_rows(IsIn(("c",), column[1:3])) == sum(row in rows[1:3] for row in rows)
     assert ds.count_rows(IsNull(("c",))) == 1
 
 
 @pytest.mark.parametrize("word", ["= X'62'", "IN (X'62', X'6262', X'00')"])
-def test_row_groups_are_passed_over_by_values_of_a_width(word, tmp_path):
+def test_row_groups_are_skipped_by_fixed_size_binary_values(word, tmp_path):
     rows = [b"a", None, b"b", b"b", b"c", None]
     pq.write_table(pa.table({"c": pa.array(rows, pa.binary(1))}), tmp_path / "a", row_group_size=2)
     ds = zb.dataset(tmp_path / "a")
     scanner = ds.scanner(filter=f"c {word}")
     assert scanner.to_table()["c"].to_pylist() == [b"b", b"b"]
-    groups = pads.dataset(tmp_path / "a").get_fragments()
-    kept = next(groups).split_by_row_group(scanner.plan().filter)
-    assert [group.id for part in kept for group in part.row_groups] == [1]
+    fragment = next(pads.dataset(tmp_path / "a").get_fragments())
+    parts = fragment.split_by_row_group(scanner.plan().filter)
+    assert [group.id for part in parts for group in part.row_groups] == [1]
     for none in ("= X'6262'", "IN (X'6262')", "IN (X'')"):
         assert ds.count_rows(f"c {none}") == 0
         assert ds.count_rows(f"NOT c {none}") == 4

@@ -1,4 +1,4 @@
-"""Polars expressions: no row Polars selects may be ruled out by the predicate."""
+"""Check that predicates of Polars expressions rule out no row that Polars selects."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ COMPARISONS = [
 
 
 def one_of(choices):
-    """Any of them, by number: their texts are long."""
+    """Draw one of the choices by its number, because their texts are long."""
     return st.integers(0, len(choices) - 1).map(choices.__getitem__)
 
 
@@ -226,26 +226,26 @@ def bounds(predicate, row):
 def frame(tmp_path_factory):
     path = tmp_path_factory.mktemp("polars") / "table.parquet"
     pq.write_table(TABLE, path)
-    # As Polars reads it: the tests of scans hold against the reading itself.
+    # Use the frame that Polars reads from a file, as scans do.
     return pl.read_parquet(path)
 
 
 def selected(frame, expression):
-    """Rows Polars selects; None where it refuses the expression."""
+    """Return the rows that Polars selects, or None if it refuses the expression."""
     try:
         return frame.filter(expression)["row"].to_list()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        # It panics at a struct beside a plain value.
+        # Polars panics if a struct is compared with a plain value.
         return None
 
 
 def check(frame, expression, *, passes=True):
-    """No selected row is ruled out, and our filter selects what Polars does."""
+    """Check that no selected row is ruled out, and that our filter selects the same rows."""
     predicate = predicate_from_polars(expression, TABLE.schema)
-    found = selected(frame, expression)
-    for row in found or []:
+    selected_rows = selected(frame, expression)
+    for row in selected_rows or []:
         assert bounds(predicate, row)[0], f"row {row} is lost: {expression} -> {predicate!r}"
-    if not passes or found is None:
+    if not passes or selected_rows is None:
         return
     try:
         filter, _ = translate_polars(expression, TABLE.schema)
@@ -254,17 +254,17 @@ def check(frame, expression, *, passes=True):
         return
     columns = [name for name in TABLE.column_names if name in (filter.columns or ())] or ["row"]
     try:
-        mine = filter.matching_rows(TABLE.select(columns)).tolist()
+        matching_rows = filter.matching_rows(TABLE.select(columns)).tolist()
     except FilterError as error:
-        # A strict cast fails or not by which of several terms Polars looks at first.
+        # Whether a strict cast fails depends on the order in which Polars evaluates the terms.
         assert "conversion from" in str(error) or "strict" in str(error)
         return
-    assert mine == found
+    assert matching_rows == selected_rows
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.44.2"])
 def test_older_versions_rule_nothing_out(monkeypatch, version):
-    # They rounded: 2**53 + 1 as a uint64 beside an int64 column found 2**53 too.
+    # Polars 1.x rounded: the uint64 literal 2**53 + 1 found 2**53 in an int64 column.
     monkeypatch.setattr(pl, "__version__", version)
     predicate = predicate_from_polars(C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), TABLE.schema)
     assert isinstance(predicate, Unknown) and "before 2.0" in predicate.reason
@@ -284,7 +284,7 @@ def test_no_selected_row_is_ruled_out(frame, expression):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("column", FIELDS, ids=str)
 def test_every_pair_of_a_column_and_a_literal(frame, column):
-    # Exhaustive, since this is where rounding hides.
+    # Test all pairs, because rounding affects only a few of them.
     for literal in LITERALS:
         for compare in (operator.eq, operator.lt, operator.ge):
             check(frame, compare(column, literal), passes=False)
@@ -296,17 +296,17 @@ def test_every_pair_of_a_column_and_a_literal(frame, column):
 @pytest.mark.parametrize("kind", CASTS, ids=str)
 def test_every_cast_of_every_column(frame, kind):
     for column in FIELDS:
-        # A failing cast is null if not strict, and then the comparison still runs.
-        seen = column.cast(kind, strict=False)
+        # With strict=False a failing cast gives null, so that the comparison still runs.
+        cast_column = column.cast(kind, strict=False)
         for literal in LITERALS[:: 3 if kind.is_integer() else 2]:
-            check(frame, seen == literal, passes=False)
-            check(frame, seen <= literal, passes=False)
-        check(frame, seen.is_null(), passes=False)
+            check(frame, cast_column == literal, passes=False)
+            check(frame, cast_column <= literal, passes=False)
+        check(frame, cast_column.is_null(), passes=False)
 
 
-# One line for each form that a literal or set was seen written in, before and after the optimizer:
-# by which versions of Polars, for which column of TABLE, and the rows that those versions select.
-# "@..." is base64 of a list of bytes.
+# Each line is one form in which Polars writes a literal or set, before or after the optimizer. It
+# tells the versions of Polars, the column of TABLE, and the rows that these versions select.
+# "@..." stands for a list of bytes in base64.
 FORMS = [
     json.loads(line)
     for line in pathlib.Path(__file__)
@@ -317,8 +317,8 @@ FORMS = [
 ]
 
 
-def written(text: str):
-    """What a text of Polars' JSON is read as."""
+def predicate_of_json(text: str):
+    """Return the predicate of an expression in Polars' JSON."""
     expanded = re.sub(
         '"@([^"]*)"',
         lambda match: json.dumps(list(base64.b64decode(match[1]))).replace(" ", ""),
@@ -330,14 +330,15 @@ def written(text: str):
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form['polars']} {form['column']}")
-def test_every_form_that_a_literal_was_written_in(form):
-    predicate = written(form["json"])
+def test_every_recorded_form_of_a_literal(form):
+    predicate = predicate_of_json(form["json"])
     for row in form["rows"]:
         assert bounds(predicate, row)[0], f"row {row} is lost: {predicate!r}"
 
 
 def test_every_kind_of_literal_has_a_form():
-    kinds = set(re.findall(r'"(?:Scalar|Dyn)":\{"(\w+)"', " ".join(each["json"] for each in FORMS)))
+    texts = " ".join(form["json"] for form in FORMS)
+    kinds = set(re.findall(r'"(?:Scalar|Dyn)":\{"(\w+)"', texts))
     assert kinds >= {
         "Int", "Float", "Null", "Boolean", "Int8", "Int16", "Int32", "Int64", "Int128", "UInt8",
         "UInt16", "UInt32", "UInt64", "UInt128", "Float16", "Float32", "Float64", "Decimal",
@@ -347,27 +348,27 @@ def test_every_kind_of_literal_has_a_form():
 
 
 def pushed(frame, expression):
-    """The filter as the optimizer hands it to a scan, None if it hands over none."""
-    seen = []
+    """Return the filter that the optimizer pushes down into a scan, or None, and the rows."""
+    predicates = []
 
     def source(columns, predicate, limit, batch_size):
-        seen.append(predicate)
+        predicates.append(predicate)
         rows = frame if predicate is None else frame.filter(predicate)
         yield rows if columns is None else rows.select(columns)
 
-    found = register_io_source(source, schema=frame.schema).filter(expression).collect()
-    return (seen[0] if seen else None), found["row"].to_list()
+    result = register_io_source(source, schema=frame.schema).filter(expression).collect()
+    return (predicates[0] if predicates else None), result["row"].to_list()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("column", FIELDS, ids=str)
-def test_what_the_optimizer_makes_of_every_literal(frame, column):
+def test_optimized_form_of_every_literal(frame, column):
     frame = frame.select({*column.meta.root_names(), "row"})
     typed = [pl.lit(number, dtype=pl.Float16) for number in (0.1, 1.5, 18.25, NAN, math.inf)]
     sets = [*SETS, pl.Series([1.5, 5.0], dtype=pl.Float16), pl.Series(["a"], dtype=ENUM)]
     expressions = [
-        *(compare(column, each) for each in (*LITERALS, *typed) for compare in COMPARED),
-        *(column.is_in(each) for each in sets),
+        *(compare(column, literal) for literal in (*LITERALS, *typed) for compare in COMPARED),
+        *(column.is_in(values) for values in sets),
     ]
     for expression in expressions:
         try:
@@ -444,7 +445,7 @@ ANSWERED = [
 
 
 @pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
-def test_answered(expression, predicate):
+def test_answerable_expressions(expression, predicate):
     assert predicate_from_polars(expression, TABLE.schema) == predicate
 
 
@@ -487,15 +488,15 @@ UNANSWERED = [
 
 
 @pytest.mark.parametrize(("expression", "reason"), UNANSWERED, ids=lambda v: str(v)[:40])
-def test_unanswered_says_what_and_why(expression, reason):
+def test_unknown_has_text_and_reason(expression, reason):
     predicate = predicate_from_polars(expression, TABLE.schema)
     assert isinstance(predicate, Unknown)
-    # NaN and sets of lists come back from JSON as nothing that Polars reads.
+    # Polars cannot read its own JSON back for NaN and for sets of lists.
     assert predicate.text in (str(expression), "...")
     assert reason in predicate.reason
 
 
-def test_a_coarser_literal_finds_a_thousand_values():
+def test_literal_of_coarser_unit_matches_a_thousand_values():
     predicate = predicate_from_polars(C("ts_ns") == dt.datetime(2020, 1, 1), TABLE.schema)
     assert isinstance(predicate, And)
     values = predicate.terms[0].values
@@ -503,18 +504,18 @@ def test_a_coarser_literal_finds_a_thousand_values():
     assert {values[0].value, values[-1].value} == {MOMENT * 10**9, MOMENT * 10**9 + 999}
 
 
-def test_one_unknown_part_leaves_the_others_answered():
+def test_one_unknown_term_keeps_the_other_terms():
     predicate = predicate_from_polars((C("i64") == 5) & C("s").str.contains("m"), TABLE.schema)
     assert str(predicate) == 'i64 = 5 AND col("s").str.contains(["m"])'
     assert len(unknowns(predicate)) == 1
 
 
-def test_a_name_that_two_columns_share_is_unknown():
+def test_ambiguous_column_name_is_unknown():
     schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
     assert "more than one" in predicate_from_polars(C("a") == 1, schema).reason
 
 
-def test_names_that_look_like_the_layout():
+def test_column_names_that_look_like_the_layout():
     names = ["Column", '{"Column":"a"}', "", "é", 'a"b', "a.b", '["bytes":0]', "[1,2,3]"]
     schema = pa.schema([(name, pa.int64()) for name in names])
     for name in names:
@@ -522,7 +523,7 @@ def test_names_that_look_like_the_layout():
 
 
 def test_long_chains():
-    # JSON is read by recursion, which ends at a few hundred.
+    # Python parses JSON by recursion, which fails at a few hundred levels.
     chain = functools.reduce(operator.or_, [C("i64") == number for number in range(3000)])
     filter, predicate = translate_polars(chain, TABLE.schema)
     assert isinstance(predicate, IsIn)
@@ -534,7 +535,7 @@ def test_long_sets():
     values = list(range(100_000))
     predicate = predicate_from_polars(C("i64").is_in(values), TABLE.schema)
     assert predicate == IsIn(("i64",), pa.array(values))
-    # A text that looks like a long list of bytes is still a text.
+    # A string that looks like a long list of bytes must stay a string.
     text = "[" + ",".join(["1"] * 3000) + "]"
     predicate = predicate_from_polars((C("s") == text) & C("i64").is_in(values), TABLE.schema)
     assert predicate.terms[0] == Equals(("s",), pa.scalar(text))
@@ -547,7 +548,7 @@ def test_long_sets():
      '{"BinaryExpr":{}}', '{"Function":{"input":[],"function":{"Boolean":"IsNull"}}}',
      '{"BinaryExpr":{"left":{"Column":"i64"},"op":"Eq","right":{"Literal":{"Dyn":{"Int":"5"}}}}}'],
 )  # fmt: skip
-def test_another_layout_is_unknown(monkeypatch, text):
+def test_unexpected_layout_is_unknown(monkeypatch, text):
     monkeypatch.setattr(type(C("i64").meta), "serialize", lambda *_, **__: text)
     assert isinstance(predicate_from_polars(C("i64") == 5, TABLE.schema), Unknown)
 
@@ -555,7 +556,7 @@ def test_another_layout_is_unknown(monkeypatch, text):
 # The filter
 
 
-def test_a_filter_tells_its_columns():
+def test_filter_knows_its_columns():
     filter, _ = translate_polars((C("i64") == 5) & C("s").str.contains("a"), TABLE.schema)
     assert isinstance(filter, EngineFilter)
     assert filter.columns == {"i64", "s"}
@@ -576,7 +577,7 @@ ROW_WISE = [
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("expression", ROW_WISE, ids=lambda v: str(v)[:40])
-def test_row_wise_filters_are_taken(frame, expression):
+def test_row_wise_filters_are_accepted(frame, expression):
     filter, _ = translate_polars(expression, TABLE.schema)
     assert filter.columns is not None
     assert filter.matching_rows(TABLE).tolist() == selected(frame, expression)
@@ -600,7 +601,7 @@ NOT_ROW_WISE = [
 
 
 @pytest.mark.parametrize("expression", NOT_ROW_WISE, ids=lambda v: str(v)[:40])
-def test_filters_over_several_rows_are_refused(expression):
+def test_filters_over_several_rows_raise(expression):
     with pytest.raises(FilterError, match=r"other rows.*collect first, then filter"):
         translate_polars(expression, TABLE.schema)
 
@@ -613,7 +614,7 @@ def test_filters_over_several_rows_are_refused(expression):
         (C("i64") + 1, "Boolean"),
     ],
 )
-def test_what_polars_refuses_is_a_filter_error(expression, words):
+def test_polars_errors_become_filter_errors(expression, words):
     filter, _ = translate_polars(expression, TABLE.schema)
     with pytest.raises(FilterError, match=words):
         filter.matching_rows(TABLE)
@@ -624,7 +625,7 @@ def test_only_expressions_are_filters():
         translate_polars(pl.Series([True]), TABLE.schema)
 
 
-def test_rows_come_out_as_numbers():
+def test_matching_rows_are_row_numbers():
     filter, _ = translate_polars(C("b"), TABLE.schema)
     assert filter.matching_rows(TABLE).tolist() == [0, 2, 6]
     assert filter.matching_rows(TABLE).dtype == "int64"
@@ -636,8 +637,8 @@ def test_rows_come_out_as_numbers():
     assert nothing.matching_rows(TABLE).tolist() == []
 
 
-def test_frames_are_as_polars_reads_them(frame):
-    # pyarrow forgets that these days were stored as milliseconds.
-    made = to_frame(TABLE, frame.schema)
-    assert made.schema == frame.schema
-    assert made.equals(frame)
+def test_frames_equal_those_that_polars_reads(frame):
+    # pyarrow does not preserve that some days were stored as milliseconds.
+    converted = to_frame(TABLE, frame.schema)
+    assert converted.schema == frame.schema
+    assert converted.equals(frame)

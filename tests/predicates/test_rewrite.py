@@ -1,4 +1,4 @@
-"""Expressions made over before they are applied: the same rows, however long they are."""
+"""Check that rewriting expressions keeps their rows, even for long and deep ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ leaves = st.one_of(
     st.builds(lambda c, v, f: f(c, v), one_of(COLUMNS), one_of(VALUES), one_of(COMPARED)),
     st.builds(lambda c, v: pc.scalar(v) == c, one_of(COLUMNS), one_of(VALUES)),
     st.builds(lambda c, v: c.isin(v), one_of(COLUMNS), one_of(SETS)),
-    # As DuckDB writes it.
+    # DuckDB writes IN this way.
     st.builds(
         lambda c, v: pc.if_else(c.is_valid(), c.isin(v), NULL), one_of(COLUMNS), one_of(SETS)
     ),
@@ -93,7 +93,7 @@ trees = st.recursive(
 
 
 def truth(expression, table=TABLE):
-    """True, false or null of every row; None where PyArrow refuses the expression."""
+    """Return True, False or None (null) for each row, or None if PyArrow refuses the expression."""
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["it"]))
     try:
@@ -104,28 +104,28 @@ def truth(expression, table=TABLE):
 
 @settings(max_examples=cases(1500))
 @given(trees)
-def test_every_row_has_the_truth_it_had(expression):
+def test_rewritten_expressions_have_the_same_results(expression):
     expected = truth(expression)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrow, "_MIN_ENTRIES_TO_REWRITE", 0)
         try:
-            made, _ = translate_filter(expression, TABLE.schema)
+            rewritten, _ = translate_filter(expression, TABLE.schema)
         except FilterError as error:
             assert "without a zone" in str(error)
             return
     if expected is not None:
-        assert truth(made) == expected
+        assert truth(rewritten) == expected
 
 
-@pytest.mark.parametrize("name", [each for each in TABLE.column_names if each != "st"])
+@pytest.mark.parametrize("name", [name for name in TABLE.column_names if name != "st"])
 def test_chains_of_every_type(name):
     column, values = F(name), TABLE[name].combine_chunks()
-    values = [each for each in values if each.is_valid]
-    chain = functools.reduce(operator.or_, [column == each for each in values[:2] * 100])
+    values = [value for value in values if value.is_valid]
+    chain = functools.reduce(operator.or_, [column == value for value in values[:2] * 100])
     for expression in (chain, ~chain, functools.reduce(operator.and_, [column != values[0]] * 200)):
-        made, _ = translate_filter(expression, TABLE.schema)
-        assert truth(made) == truth(expression)
-        assert len(read_expression(made).entries) < len(
+        rewritten, _ = translate_filter(expression, TABLE.schema)
+        assert truth(rewritten) == truth(expression)
+        assert len(read_expression(rewritten).entries) < len(
             read_expression(expression).entries
         ) or name in ("b", "cat")
 
@@ -157,30 +157,30 @@ def numbers_of(ds, filter):
 
 
 MANY = 10_000
-HELD = [row * 3 for row in range(ROWS) if row % 50 != 7]
+KEYS = [row * 3 for row in range(ROWS) if row % 50 != 7]
 key = F("id")
 TERMS = range(0, 3 * MANY, 6)
-WANTED = [number for number in HELD if number % 6 == 0]
+WANTED = [number for number in KEYS if number % 6 == 0]
 CHAINS = {
-    "SQL": lambda: " OR ".join(f"id = {each}" for each in TERMS),
-    "SQL, turned": lambda: "NOT (" + " AND ".join(f"{each} <> id" for each in TERMS) + ")",
-    "PyArrow": lambda: functools.reduce(operator.or_, [key == each for each in TERMS]),
+    "SQL": lambda: " OR ".join(f"id = {n}" for n in TERMS),
+    "SQL, negated": lambda: "NOT (" + " AND ".join(f"{n} <> id" for n in TERMS) + ")",
+    "PyArrow": lambda: functools.reduce(operator.or_, [key == n for n in TERMS]),
     "PyArrow, right": lambda: functools.reduce(lambda a, b: b | a, [key == n for n in TERMS]),
-    "PyArrow, turned": lambda: ~functools.reduce(operator.and_, [key != each for each in TERMS]),
-    "tuples": lambda: [[("id", "=", each)] for each in TERMS],
+    "PyArrow, negated": lambda: ~functools.reduce(operator.and_, [key != n for n in TERMS]),
+    "tuples": lambda: [[("id", "=", n)] for n in TERMS],
     "tuples, of several": lambda: [[("id", "=", n), ("id", ">=", 0)] for n in TERMS[:2000]],
-    "Predicate": lambda: Or(tuple(Equals(("id",), pa.scalar(each)) for each in TERMS)),
+    "Predicate": lambda: Or(tuple(Equals(("id",), pa.scalar(n)) for n in TERMS)),
     "Predicate, left": lambda: functools.reduce(
-        lambda a, b: Or((a, b)), [Equals(("id",), pa.scalar(each)) for each in TERMS]
+        lambda a, b: Or((a, b)), [Equals(("id",), pa.scalar(n)) for n in TERMS]
     ),
     "Predicate, right": lambda: functools.reduce(
-        lambda a, b: Or((b, a)), [Equals(("id",), pa.scalar(each)) for each in TERMS]
+        lambda a, b: Or((b, a)), [Equals(("id",), pa.scalar(n)) for n in TERMS]
     ),
 }
 
 
 @pytest.mark.parametrize("language", CHAINS)
-def test_long_chains_are_sets(ds, language):
+def test_long_chains_become_sets(ds, language):
     assert numbers_of(ds, CHAINS[language]()) == WANTED
 
 
@@ -195,15 +195,16 @@ def test_the_index_answers_a_long_chain(ds):
 
 
 def test_long_chains_of_other_conditions(ds):
-    held = [str(number) for number in HELD]
-    # Without a wildcard they are equalities.
-    likes = [f"s LIKE '{number}'" for number in range(4500)]
-    assert len(numbers_of(ds, " OR ".join(likes))) == len(held)
-    wild = [f"s LIKE '{number}_%'" for number in range(700)]
-    wanted = sum(len(each) > 1 and any(int(each[:at]) < 700 for at in range(1, len(each)))
-                 for each in held)  # fmt: skip
-    assert len([n for n in numbers_of(ds, " OR ".join(wild)) if n is not None]) == wanted
-    for text in (" OR ".join(wild * 6), " AND ".join(f"NOT {each}" for each in wild * 6)):
+    texts = [str(number) for number in KEYS]
+    # LIKE without a wildcard is an equality.
+    equalities = [f"s LIKE '{number}'" for number in range(4500)]
+    assert len(numbers_of(ds, " OR ".join(equalities))) == len(texts)
+    patterns = [f"s LIKE '{number}_%'" for number in range(700)]
+    expected = sum(any(int(text[:length]) < 700 for length in range(1, len(text)))
+                   for text in texts)  # fmt: skip
+    assert len([n for n in numbers_of(ds, " OR ".join(patterns)) if n is not None]) == expected
+    negated = [f"NOT {pattern}" for pattern in patterns * 6]
+    for text in (" OR ".join(patterns * 6), " AND ".join(negated)):
         with pytest.raises(FilterError, match="joins more than 4,000 conditions") as e:
             ds.to_table(filter=text)
         assert e.value.__cause__ is None
@@ -231,24 +232,24 @@ DEEP = {
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_depth_is_answered_or_refused(ds, kind):
+def test_deep_filters_are_answered_or_raise(ds, kind):
     for deep in (10, 60, 148, 300, 600, 900, 3000):
         filter = DEEP[kind](deep)
         try:
-            found = numbers_of(ds, filter)
+            numbers = numbers_of(ds, filter)
         except FilterError as error:
             assert deep > 60 or kind.startswith("SQL")
             assert "nested" in str(error)
             assert error.__cause__ is None
             continue
-        assert found == [3]
-        # None of these ends in recursion either.
+        assert numbers == [3]
+        # These calls must not exceed the recursion limit either.
         assert ds.count_rows(filter=filter) == 1
         assert ds.search(filter).to_table().num_rows == 1
         assert ds.scanner(filter=filter).explain_plan()
 
 
-def test_64_bits_of_two_signs(ds):
+def test_comparing_int64_with_uint64(ds):
     top = 2**64 - 1
     for filter in (
         F("u") == pa.scalar(top - 3, pa.uint64()),
@@ -265,8 +266,8 @@ def test_64_bits_of_two_signs(ds):
         assert numbers_of(ds, filter) == [3]
 
 
-def test_bytes_that_are_no_text_in_messages() -> None:
-    """PyArrow writes the bytes of a view's literal into an expression's text as they are."""
+def test_messages_show_bytes_that_are_not_utf8() -> None:
+    """PyArrow writes the bytes of a binary view literal unescaped into an expression's text."""
     ds = zb.dataset(pa.table({"v": pa.array([b"\xff", b"a"], pa.binary_view()), "n": [1, 2]}))
     literal = pa.scalar(b"\xff", pa.binary_view())
     with pytest.raises(UnicodeDecodeError):

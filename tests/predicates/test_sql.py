@@ -1,4 +1,4 @@
-"""SQL filters, against plain Python in three-valued logic and against DuckDB."""
+"""Check SQL filters against plain Python in three-valued logic, and against DuckDB."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rows(text: str, dataset: pads.Dataset = DATASET) -> list[int]:
 
 
 def mask(text: str, table: pa.Table) -> list[bool | None]:
-    """Evaluate in a projection: PyArrow cannot filter tables that hold view types."""
+    """Evaluate a filter in a projection, because PyArrow cannot filter tables with view types."""
     expression = to_expression(text, table.schema)
     return pads.dataset(table).to_table(columns={"is_true": expression})["is_true"].to_pylist()
 
@@ -102,7 +102,7 @@ def value_of(column: str, row: int):
 
 
 def literal_for(column: str, text: str):
-    # Beside a float column a number means the nearest double; elsewhere it is exact.
+    # A number that is compared with a float column is the nearest double. Else it is exact.
     return float(text) if column in "fg" else Fraction(text)
 
 
@@ -245,17 +245,17 @@ def atoms(draw, numeric=NUMERIC, text=TEXT, others=True):
             like(value_of(column, r), pattern, flags)
         )
     words = draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
-    shown = ["NULL" if w is None else quote(w) for w in words]
+    literals = ["NULL" if word is None else quote(word) for word in words]
     if kind == "text":
         op = draw(st.sampled_from(list(COMPARE)))
 
         def encoded(value):  # text is ordered by its UTF-8 bytes
             return None if value is None else value.encode()
 
-        return f"{column} {op} {shown[0]}", lambda r: compare(
+        return f"{column} {op} {literals[0]}", lambda r: compare(
             op, encoded(value_of(column, r)), encoded(words[0])
         )
-    return f"{column} {word}IN ({', '.join(shown)})", lambda r: turn(
+    return f"{column} {word}IN ({', '.join(literals)})", lambda r: turn(
         any_of(compare("=", value_of(column, r), w) for w in words)
     )
 
@@ -305,10 +305,10 @@ def test_rows_agree_with_duckdb(tree):
     text, _ = tree
     connection = duckdb.connect()
     connection.register("t", TABLE.select(["i", "big", "s", "row"]))
-    # DuckDB takes a number with a fraction or an exponent for a rounded decimal or double.
+    # DuckDB rounds a number with a fraction or an exponent to a decimal or double.
     text = re.sub(r"-?\d+(\.\d+|e\d+)[e\d]*", "3", text).replace("==", "=")
-    found = connection.sql(f"SELECT row FROM t WHERE {text} ORDER BY row").fetchall()
-    assert rows(text) == [row for (row,) in found]
+    result = connection.sql(f"SELECT row FROM t WHERE {text} ORDER BY row").fetchall()
+    assert rows(text) == [row for (row,) in result]
 
 
 TYPED = [
@@ -365,8 +365,8 @@ def test_literals_take_the_type_of_the_column(type_, values, text, expected):
             np.float16(v) if pa.types.is_float16(type_) and v is not None else v for v in values
         ]
         column = pa.array(values, type_)
-    found = mask(text, pa.table({"c": column}))
-    assert [row for row, value in enumerate(found) if value is True] == expected
+    is_true = mask(text, pa.table({"c": column}))
+    assert [row for row, value in enumerate(is_true) if value is True] == expected
 
 
 @pytest.mark.parametrize(
@@ -454,19 +454,19 @@ def test_names(text, path):
         ("(" * 5000 + "id = 1" + ")" * 5000, "nested too deeply"),
     ],
 )
-def test_refusals_say_what_and_what_next(text, says):
+def test_errors_name_the_problem_and_the_remedy(text, says):
     with pytest.raises(FilterError) as caught:
         to_expression(text, NAMES)
     assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("text", [r"raw = '\x61'", r"raw IN (X'61', CAST('\x61' AS BLOB))"])
-def test_backslashes_in_text_that_is_bytes_are_refused(text):
+def test_backslash_in_string_for_binary_column_raises(text):
     with pytest.raises(FilterError, match="Write X'5c783631'"):
         to_expression(text, pa.schema({"raw": pa.binary()}))
 
 
-def test_refusals_point_at_the_place():
+def test_errors_mark_the_place():
     with pytest.raises(FilterError) as caught:
         to_expression("id = 1 AND\n  idd = 2", NAMES)
     assert "\n    idd = 2\n    ^^^\n" in str(caught.value)
@@ -475,13 +475,13 @@ def test_refusals_point_at_the_place():
     assert "\n  AND (id = 2\n            ^\n" in str(caught.value)
 
 
-def test_what_pyarrow_cannot_do_is_said_before_the_scan():
+def test_unsupported_casts_raise_before_the_scan():
     with pytest.raises(FilterError, match="PyArrow cannot apply the filter"):
         zb.dataset(pa.table({"c": [True]})).search("CAST(c AS DATE) = DATE '2020-01-01'")
 
 
 def test_long_chains():
-    # 2 to 3000 of the rows 0, 1, -1, 5, 5, 2^31 - 1, -2^31, null, 6, 7, null, 3
+    # The column holds 0, 1, -1, 5, 5, 2^31 - 1, -2^31, null, 6, 7, null, 3.
     assert rows(" OR ".join(f"i = {n}" for n in range(2, 3000))) == [3, 4, 8, 9, 11]
 
 
@@ -502,7 +502,7 @@ def test_sqlglot_is_imported_only_for_sql():
     code = (
         "import sys, zonebloom.predicates as p, pyarrow as pa;"
         "assert 'sqlglot' not in sys.modules;"
-        "p.translate('id > 1', pa.schema({'id': pa.int64()}));"
+        "p.translate_filter('id > 1', pa.schema({'id': pa.int64()}));"
         "assert 'sqlglot' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -530,7 +530,7 @@ UUIDS = [uuid.UUID(int=7 * i) for i in range(5)]
     ],
 )
 def test_uuids(filter, numbers, answered):
-    raw = [each.bytes for each in UUIDS] + [None]
+    raw = [value.bytes for value in UUIDS] + [None]
     table = pa.table(
         {"u": pa.array(raw, pa.uuid()), "b": pa.array(raw, pa.binary(16)), "row": range(6)}
     )
@@ -547,7 +547,7 @@ def test_uuids(filter, numbers, answered):
         ("CAST(u AS VARCHAR) = 'x'", "a column of UUIDs cannot be cast"),
     ],
 )
-def test_uuids_refused(filter, message):
+def test_invalid_uuid_comparisons_raise(filter, message):
     with pytest.raises(FilterError, match=message):
         to_expression(filter, pa.schema({"u": pa.uuid()}))
 
@@ -555,7 +555,7 @@ def test_uuids_refused(filter, message):
 @pytest.mark.parametrize(
     "text", ["s = '\ud800'", "s IN ('a', '\udfff')", "\ud800 = 1", "s LIKE '\ud83d%'"]
 )
-def test_half_a_character_is_refused(text):
+def test_half_a_surrogate_pair_raises(text):
     with pytest.raises(FilterError, match="half a character") as e:
         to_expression(text, pa.schema({"s": pa.string()}))
     assert e.value.__suppress_context__

@@ -1,4 +1,4 @@
-"""Columns named like SQL keywords, unquoted, against the same columns in quotes."""
+"""Check that unquoted columns named like SQL keywords mean the same as in quotes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CONDITIONS = [
     "x IN (1) AND ({} <> 5 OR 5 = {}) AND {} > x AND x < {}",
     "NOT ({} BETWEEN 1 AND 5) AND CAST({} AS BIGINT) = 5 AND {} IS NOT NULL",
 ]
-# These are literals wherever they stand.
+# These words are always literals.
 LITERALS = {"null", "true", "false"}
 
 
 def keywords() -> list[str]:
-    """Return the words that sqlglot takes for more than names."""
-    # One word of each kind is enough: sqlglot's parser sees no difference between the others.
+    """Return the words that have a special meaning for sqlglot."""
+    # One word of each kind is enough, because sqlglot's parser treats words of a kind alike.
     words = set(
         {kind: word for word, kind in Tokenizer.KEYWORDS.items() if word.isalpha()}.values()
     )
@@ -96,7 +96,7 @@ def test_parts_of_structs_may_be_keywords():
 @pytest.mark.parametrize(
     "text", ["SET x = 5", "SHOW x", "EXPLAIN x = 1", "DROP TABLE x", "SELECT 1", "ALTER TABLE x"]
 )
-def test_statements_are_refused_without_a_warning_of_sqlglot(text, caplog):
+def test_statements_raise_without_a_sqlglot_warning(text, caplog):
     with pytest.raises(FilterError, match="a filter is a condition, not a query"):
         predicate_from_sql(text, pa.schema({"x": pa.int64()}))
     assert caplog.records == []

@@ -1,4 +1,4 @@
-"""The one form of SQL that is read without sqlglot, against sqlglot."""
+"""Check the simple conditions that are parsed without sqlglot, against sqlglot."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SPACES = st.sampled_from(["", " ", " ", "  ", "\t", "\n", "\xa0", "/**/"])
 
 @st.composite
 def conditions(draw):
-    """A condition of the form, or nearly."""
+    """Draw a condition that has the simple form, or nearly."""
     name = draw(QUOTES).format(draw(NAMES))
     a, b, c, d = (draw(SPACES) for _ in range(4))
     if draw(st.booleans()):
@@ -77,16 +77,17 @@ def conditions(draw):
 
 
 def form(node):
-    """A node of either parser, as far as both know it."""
+    """Return a node of either parser as tuples, with the parts that both parsers have."""
     if not isinstance(node, SqlNode):
-        known = {"this", "expression", "expressions", "is_string", "quoted"}
-        assert not [name for name, value in node.args.items() if value and name not in known]
+        names = {"this", "expression", "expressions", "is_string", "quoted"}
+        assert not [name for name, value in node.args.items() if value and name not in names]
     if node.key in ("identifier", "literal"):
         return node.key, node.this, node.key == "literal" and node.is_string
     if node.key == "column":
         return node.key, *map(form, node.parts)
-    inner = [node.this, node.args.get("expression") if node.args else node.expression]
-    return node.key, *(form(each) for each in [*inner, *node.expressions] if each is not None)
+    children = [node.this, node.args.get("expression") if node.args else node.expression]
+    children += node.expressions
+    return node.key, *(form(child) for child in children if child is not None)
 
 
 def by_sqlglot(text):
@@ -98,14 +99,14 @@ def by_sqlglot(text):
 
 
 @given(conditions())
-def test_what_is_read_without_sqlglot_is_what_sqlglot_reads(text):
+def test_simple_parser_agrees_with_sqlglot(text):
     simple = parse_simple(text)
     if simple is not None:
         assert form(simple) == form(sql._parse_sql(text)), text
 
 
 @given(conditions())
-def test_it_means_the_same_and_is_refused_with_the_same_words(text):
+def test_predicates_and_errors_are_those_of_sqlglot(text):
     try:
         expected = by_sqlglot(text)
     except FilterError as error:
@@ -140,7 +141,7 @@ def test_it_means_the_same_and_is_refused_with_the_same_words(text):
         *("'00000000-0000-0000-0000-000000000001'", "'É %_'", "'--'"),
     ],
 )
-def test_every_type_beside_every_kind_of_literal(column, literal):
+def test_every_column_type_with_every_kind_of_literal(column, literal):
     for text in (f'"{column}" = {literal}', f"`{column}` IN ({literal}, {literal})"):
         assert form(parse_simple(text)) == form(sql._parse_sql(text))
         try:
@@ -164,7 +165,7 @@ def test_every_type_beside_every_kind_of_literal(column, literal):
         max_size=6,
     ),
 )
-def test_plain_lists_mean_what_their_literals_mean_one_by_one(column, literals):
+def test_plain_lists_equal_the_general_translation(column, literals):
     text = f'"{column}" IN ({", ".join(literals)})'
     translator = sql._PlainSqlTranslator(text, SCHEMA)
     node = sql._parse_sql(text)
@@ -175,7 +176,7 @@ def test_plain_lists_mean_what_their_literals_mean_one_by_one(column, literals):
 
 @pytest.mark.parametrize("column", ["i", "big", "s", "d"])
 def test_long_lists_are_read_as_plain_lists(column):
-    literals = [f"'k{at}'" if column in "sd" else str(at) for at in range(100)]
+    literals = [f"'k{number}'" if column in "sd" else str(number) for number in range(100)]
     for items in (literals, [*literals, "-1"]):
         text = f"{column} IN ({', '.join(items)})"
         node = sql._parse_sql(text)
@@ -184,16 +185,16 @@ def test_long_lists_are_read_as_plain_lists(column):
 
 
 def words():
-    """Every word that sqlglot's parser has a use for."""
+    """Return every word that sqlglot's parser uses."""
     tables = [Tokenizer.KEYWORDS, *vars(Parser).values()]
-    known = {kind.name for kind in TokenType}
+    texts = {kind.name for kind in TokenType}
     for table in tables:
         if isinstance(table, dict | set | frozenset | tuple | list):
-            known.update(str(getattr(each, "name", each)) for each in table)
-    return {word for each in known for word in re.findall("[A-Za-z_][A-Za-z0-9_]*", each)}
+            texts.update(str(getattr(entry, "name", entry)) for entry in table)
+    return {word for text in texts for word in re.findall("[A-Za-z_][A-Za-z0-9_]*", text)}
 
 
-def test_words_of_sql_are_no_names_where_sqlglot_reads_them_otherwise():
+def test_sql_keywords_are_parsed_as_sqlglot_does():
     assert len(words()) > 500
     for word in words():
         for text in (f"{word} = 1", f"{word.lower()}='a'", f"{word} = -5", f"{word} IN ('a', -2)"):
@@ -206,5 +207,5 @@ def test_words_of_sql_are_no_names_where_sqlglot_reads_them_otherwise():
     "text",
     ["id = 42", "tailnum='N14228'", '"Delay" = -1.5', "`a b` IN (1, 2)", " x in ('a','b') "],
 )
-def test_the_form_is_read_without_sqlglot(text):
+def test_simple_conditions_need_no_sqlglot(text):
     assert parse_simple(text) is not None

@@ -1,4 +1,4 @@
-"""Times of which one alone has a zone: refused in every language, with spellings that work."""
+"""Check that comparing times of which only one has a zone is refused, with advice that works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOON = dt.datetime(2024, 7, 1, 12)
 HOUR = 3_600_000_000
 MICROS = int(NOON.replace(tzinfo=dt.UTC).timestamp()) * 10**6
 ZONES = ["Europe/Paris", "America/New_York", "UTC", "+05:30"]
-# Each hour of two days around noon: zones apart by whole and half hours meet them.
+# Each half hour of two days around noon, so that zones with any offset find a row.
 TICKS = [MICROS + hour * HOUR // 2 for hour in range(-48, 48)]
 
 
@@ -75,7 +75,7 @@ SIDES = [("at", NOON), ("local", INSTANT), ("at", NOON.date()), ("day", INSTANT)
 
 @pytest.mark.parametrize(("column", "value"), SIDES)
 @pytest.mark.parametrize("form", [*SQL, *CODE])
-def test_neither_side_takes_a_zone_unasked(datasets, form, column, value):
+def test_comparing_with_and_without_zone_raises(datasets, form, column, value):
     filter = form.format(c=column, v=value) if isinstance(form, str) else form(column, value)
     ds = datasets["Europe/Paris"]
     for ask in (ds.search, rows_of(ds), lambda filter: ds.count_rows(filter=filter)):
@@ -95,67 +95,67 @@ def rows_of(ds):
     ["at = local", "at < day", "local >= at", "CAST(at AS TIMESTAMP) = '2024-07-01'",
      "CAST(local AS TIMESTAMPTZ) = '2024-07-01 00:00:00Z'", "CAST(at AS DATE) = '2024-07-01'"],
 )  # fmt: skip
-def test_columns_of_both_kinds_are_refused(datasets, text):
+def test_comparing_columns_with_and_without_zone_raises(datasets, text):
     with pytest.raises(FilterError, match="assume_timezone"):
         datasets["UTC"].search(text)
 
 
 @pytest.mark.parametrize("text", ["TIMESTAMPTZ '2024-07-01 12:00:00'", "DATE '2024-07-01 12:00Z'"])
-def test_a_literal_takes_no_zone_unasked(datasets, text):
+def test_literal_with_wrong_zone_kind_raises(datasets, text):
     for column in ("at", "local", "day"):
         with pytest.raises(FilterError, match="without a zone"):
             datasets["UTC"].search(f"{column} = {text}")
 
 
-def test_two_columns_in_pyarrow_are_refused():
+def test_two_pyarrow_columns_with_and_without_zone_raise():
     schema = pa.schema({"at": pa.timestamp("s", "UTC"), "local": pa.timestamp("s")})
     with pytest.raises(FilterError, match="assume_timezone"):
         predicate_from_arrow(pc.field("at") == pc.field("local"), schema)
-    # What says its zone is the user's own word.
-    said = pc.assume_timezone(pc.field("local"), "Europe/Paris")
-    assert predicate_from_arrow(pc.field("at") == said, schema) is not None
+    # The user may state the zone explicitly.
+    with_zone = pc.assume_timezone(pc.field("local"), "Europe/Paris")
+    assert predicate_from_arrow(pc.field("at") == with_zone, schema) is not None
 
 
 @pytest.mark.parametrize(("column", "value"), SIDES)
-def test_keys_are_refused(datasets, column, value):
+def test_keys_with_wrong_zone_kind_raise(datasets, column, value):
     for keys in ([value], pa.array([value, None])):
         with pytest.raises(InvalidArgument, match=rf"{column}.*without a zone.*write datetime"):
             datasets["UTC"].search_many(column, keys)
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_both_spellings_mean_what_they_say(datasets, zone):
+def test_advised_texts_have_the_promised_meaning(datasets, zone):
     ds = datasets[zone]
     with pytest.raises(FilterError) as e:
         ds.search(f"at = '{NOON}'")
-    spelled = re.findall(r"TIMESTAMP '([^']*)'", str(e.value).rpartition("Write")[2])
-    assert len(spelled) == (1 if zone == "UTC" else 2)
-    # DuckDB takes the session's zone for a time without one.
+    advised_texts = re.findall(r"TIMESTAMP '([^']*)'", str(e.value).rpartition("Write")[2])
+    assert len(advised_texts) == (1 if zone == "UTC" else 2)
+    # DuckDB assumes the session's zone for a time without a zone.
     session = zone if "/" in zone else "UTC"
-    for text, taken in zip(spelled, ("UTC", session), strict=False):
-        if zone == "+05:30" and text != spelled[0]:
+    for text, duckdb_zone in zip(advised_texts, ("UTC", session), strict=False):
+        if zone == "+05:30" and text != advised_texts[0]:
             expected = [rows(ds, pc.field("at") == dt.datetime.fromisoformat(f"{NOON}+05:30"))]
         else:
             with duckdb.connect() as db:
-                db.execute(f"SET TimeZone='{taken}'")
-                everything = ds.to_table()  # noqa: F841
-                found = db.execute(f"SELECT row FROM everything WHERE \"at\" = TIMESTAMP '{NOON}'")
-                expected = [[row for (row,) in found.fetchall()]]
+                db.execute(f"SET TimeZone='{duckdb_zone}'")
+                all_rows = ds.to_table()  # noqa: F841
+                result = db.execute(f"SELECT row FROM all_rows WHERE \"at\" = TIMESTAMP '{NOON}'")
+                expected = [[row for (row,) in result.fetchall()]]
         assert [rows(ds, f"at = TIMESTAMP '{text}'")] == expected
         assert [rows(ds, pc.field("at") == dt.datetime.fromisoformat(text))] == expected
         assert len(expected[0]) == 1
 
 
-def test_polars_answers_as_polars_does(datasets):
+def test_polars_filters_follow_polars(datasets):
     ds = datasets["Europe/Paris"]
-    # A date it reads as the first moment of the day in UTC; a time it refuses.
+    # Polars reads a date as midnight in UTC, and refuses a time without a zone.
     day = pl.col("at") == NOON.date()
     assert rows(ds, day) == ds.to_polars().filter(day).collect()["row"].to_list()
     with pytest.raises(FilterError, match="Polars refuses"):
         rows(ds, pl.col("at") == NOON)
 
 
-def test_times_that_python_has_not():
+def test_times_outside_the_range_of_python():
     schema = pa.schema({"at": pa.timestamp("s", "Europe/Paris")})
     late = pa.scalar(2**40, pa.timestamp("s"))
     with pytest.raises(FilterError, match="write it as"):
