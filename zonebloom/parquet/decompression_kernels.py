@@ -14,45 +14,58 @@ from zonebloom.parquet.page_bytes import byte_at, copy_bytes, varint_at
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
-_0, _1, _2, _3, _4, _5, _7, _8 = map(np.uint64, (0, 1, 2, 3, 4, 5, 7, 8))
-_16, _32, _48, _80 = map(np.uint64, (16, 32, 48, 80))
-# The kinds of elements: literals, and copies with an offset of one, two or four bytes.
-_LITERAL, _COPY_1, _COPY_2 = map(np.uint64, (0, 1, 2))
+# Each element begins with a tag of one byte. The low two bits are the kind of the element: a
+# literal, or a copy with a distance of one, two or four bytes. The other bits are its length, less
+# one.
+_TAG_BYTES = np.uint64(1)
+_LITERAL, _COPY_1, _COPY_2, _COPY_4 = map(np.uint64, (0, 1, 2, 3))
+_KIND_MASK, _KIND_BITS = np.uint64(3), np.uint64(2)
+# The tag of a copy with a distance of one byte has three bits of its length, less four. The high
+# three bits of the tag belong to the distance.
+_SHORT_LENGTH_MASK, _MIN_COPY_LENGTH, _DISTANCE_SHIFT = map(np.uint64, (7, 4, 5))
 # The length of a literal of up to 60 bytes is in its tag. That of a longer one follows the tag.
 _MAX_SHORT_LITERAL = np.uint64(60)
+_BITS_PER_BYTE = np.uint64(8)
+# The loop without branches copies 64 bytes in steps of 16, whatever the length of the element is.
+# It may touch some bytes more, so it needs this many at both ends.
+_STEP, _MARGIN = np.uint64(16), np.uint64(80)
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 @inlined
-def _without_branches(at, stop, target, end, room):
-    """Decompress elements while both ends are far away. Return the next positions in both.
+def _decompress_without_branches(source, source_stop, target_start, target, target_stop):
+    """Decompress elements while both ends are far away. Return the next source and target.
 
     A processor cannot predict whether an element is a literal or a copy, so the difference is
-    computed instead of tested. The loop stops before a long element, and before a copy whose source
+    computed instead of tested. The loop stops before a long element, and before a copy whose origin
     is near its target.
     """
-    while stop - at > _80 and room - end > _80:
-        word = load_32(at)
+    while source_stop - source > _MARGIN and target_stop - target > _MARGIN:
+        word = load_32(source)
         tag = word & np.uint64(0xFF)
-        kind = tag & _3
-        is_short = np.uint64(kind == _COPY_1)
-        every_bit_if_literal = _0 - np.uint64(kind == _LITERAL)
-        length = (tag >> _2) + _1
-        length += is_short * (_3 - (length - _1 & ~_7))
-        distance = word >> _8 & ((_1 << kind * _8) - _1)
-        distance += is_short * (tag >> _5 << _8)
-        if kind == _3 or (every_bit_if_literal & length) > _MAX_SHORT_LITERAL:
+        kind = tag & _KIND_MASK
+        is_copy_1 = np.uint64(kind == _COPY_1)
+        # All bits are set for a literal, and none for a copy.
+        literal_mask = _ZERO - np.uint64(kind == _LITERAL)
+        length = (tag >> _KIND_BITS) + _ONE
+        high_bits = length - _ONE & ~_SHORT_LENGTH_MASK
+        length += is_copy_1 * (_MIN_COPY_LENGTH - _ONE - high_bits)
+        # ``kind`` is also the number of bytes of the distance, except for `_COPY_4`.
+        distance = word >> _BITS_PER_BYTE & ((_ONE << kind * _BITS_PER_BYTE) - _ONE)
+        distance += is_copy_1 * (tag >> _DISTANCE_SHIFT << _BITS_PER_BYTE)
+        if kind == _COPY_4 or (literal_mask & length) > _MAX_SHORT_LITERAL:
             break
-        if (distance | every_bit_if_literal) < _16 or distance > end - target:
+        if (distance | literal_mask) < _STEP or distance > target - target_start:
             break
-        source = (at + _1) & every_bit_if_literal | (end - distance) & ~every_bit_if_literal
-        copy_16(end, source)
-        if length > _16:
-            copy_16(end + _16, source + _16)
-            copy_16(end + _32, source + _32)
-            copy_16(end + _48, source + _48)
-        end += length
-        at += _1 + kind + (length & every_bit_if_literal)
-    return at, end
+        origin = (source + _TAG_BYTES) & literal_mask | (target - distance) & ~literal_mask
+        copy_16(target, origin)
+        if length > _STEP:
+            for step in range(1, 4):
+                offset = np.uint64(step) * _STEP
+                copy_16(target + offset, origin + offset)
+        target += length
+        source += _TAG_BYTES + kind + (length & literal_mask)
+    return source, target
 
 
 @kernel(int64(uint64, int64, uint64, int64))
@@ -61,68 +74,71 @@ def decompress_snappy(source, num_bytes, target, size):
 
     Return 0, or -1 if the data are not valid or have another size.
     """
-    claimed, start = varint_at(source, 0, num_bytes)
-    if start < 0 or claimed != np.uint64(size):
+    claimed_size, offset = varint_at(source, 0, num_bytes)
+    if offset < 0 or claimed_size != np.uint64(size):
         return -1
-    at, stop = source + np.uint64(start), source + np.uint64(num_bytes)
-    end, room = target, target + np.uint64(size)
-    while at < stop:
-        at, end = _without_branches(at, stop, target, end, room)
-        tag = byte_at(at, 0)
-        at += _1
-        kind = tag & _3
-        length = (tag >> _2) + _1
+    source_stop = source + np.uint64(num_bytes)
+    source += np.uint64(offset)
+    target_start, target_stop = target, target + np.uint64(size)
+    while source < source_stop:
+        source, target = _decompress_without_branches(
+            source, source_stop, target_start, target, target_stop
+        )
+        tag = byte_at(source, 0)
+        source += _TAG_BYTES
+        kind = tag & _KIND_MASK
+        length = (tag >> _KIND_BITS) + _ONE
         if kind == _LITERAL:
             if length > _MAX_SHORT_LITERAL:
                 width = length - _MAX_SHORT_LITERAL
-                if stop - at < width:
+                if source_stop - source < width:
                     return -1
-                length = _1
+                length = _ONE
                 for i in range(np.int64(width)):
-                    length += byte_at(at, i) << np.uint64(8 * i)
-                at += width
-            if length > stop - at or length > room - end:
+                    length += byte_at(source, i) << np.uint64(8 * i)
+                source += width
+            if length > source_stop - source or length > target_stop - target:
                 return -1
-            copy_bytes(end, at, length)
-            at += length
-            end += length
+            copy_bytes(target, source, length)
+            source += length
+            target += length
             continue
         if kind == _COPY_1:
-            if at == stop:
+            if source == source_stop:
                 return -1
-            length = (length - _1 & _7) + _4
-            distance = tag >> _5 << _8 | byte_at(at, 0)
-            at += _1
+            length = (length - _ONE & _SHORT_LENGTH_MASK) + _MIN_COPY_LENGTH
+            distance = tag >> _DISTANCE_SHIFT << _BITS_PER_BYTE | byte_at(source, 0)
+            source += np.uint64(1)
         elif kind == _COPY_2:
-            if stop - at < _2:
+            if source_stop - source < np.uint64(2):
                 return -1
-            distance = byte_at(at, 0) | byte_at(at, 1) << _8
-            at += _2
+            distance = byte_at(source, 0) | byte_at(source, 1) << _BITS_PER_BYTE
+            source += np.uint64(2)
         else:
-            if stop - at < _4:
+            if source_stop - source < np.uint64(4):
                 return -1
-            distance = load_32(at)
-            at += _4
-        if distance == 0 or distance > end - target or length > room - end:
+            distance = load_32(source)
+            source += np.uint64(4)
+        if distance == 0 or distance > target - target_start or length > target_stop - target:
             return -1
-        copy_source = end - distance
-        if room - end >= length + _16:
+        origin = target - distance
+        if target_stop - target >= length + _STEP:
             # The copy repeats with the period ``distance``, so the bytes at twice the distance are
             # the same. Double it until eight bytes can be copied together.
             num_copied = np.uint64(0)
-            while distance < _8 and num_copied < length:
+            while distance < np.uint64(8) and num_copied < length:
                 for i in range(np.int64(distance)):
-                    copy_1(end + num_copied + np.uint64(i), copy_source + np.uint64(i))
+                    copy_1(target + num_copied + np.uint64(i), origin + np.uint64(i))
                 num_copied += distance
-                distance *= _2
+                distance *= np.uint64(2)
             while num_copied < length:
-                copy_8(end + num_copied, end + num_copied - distance)
-                num_copied += _8
+                copy_8(target + num_copied, target + num_copied - distance)
+                num_copied += np.uint64(8)
         else:
             for i in range(np.int64(length)):
-                copy_1(end + np.uint64(i), copy_source + np.uint64(i))
-        end += length
-    return 0 if end == room else -1
+                copy_1(target + np.uint64(i), origin + np.uint64(i))
+        target += length
+    return 0 if target == target_stop else -1
 
 
 @inlined
@@ -131,20 +147,21 @@ def _single_literal(source, num_bytes, size):
 
     Such a body is a single literal of ``size`` bytes. Return -1 for other bodies.
     """
-    claimed, at = varint_at(source, 0, num_bytes)
-    if at < 0 or at == num_bytes or claimed != np.uint64(size):
+    claimed_size, offset = varint_at(source, 0, num_bytes)
+    if offset < 0 or offset == num_bytes or claimed_size != np.uint64(size):
         return -1
-    tag = byte_at(source, at)
-    width = np.int64(tag >> _2) - 59
-    begin = at + 1 + max(width, 0)
-    if tag & _3 != _LITERAL or num_bytes - begin != size:
+    tag = byte_at(source, offset)
+    # A tag with a length of more than 60 says how many bytes of length follow it.
+    width = np.int64(tag >> _KIND_BITS) - 59
+    start = offset + 1 + max(width, 0)
+    if tag & _KIND_MASK != _LITERAL or num_bytes - start != size:
         return -1
-    length = tag >> _2
+    length = tag >> _KIND_BITS
     if width > 0:
-        length = _0
+        length = _ZERO
         for i in range(width):
-            length |= byte_at(source, at + 1 + i) << np.uint64(8 * i)
-    return begin if length + _1 == claimed else -1
+            length |= byte_at(source, offset + 1 + i) << np.uint64(8 * i)
+    return start if length + _ONE == claimed_size else -1
 
 
 @kernel(int64(readonly(uint8), uint8[::1], int64[:, ::1], readonly(int64), readonly(int64, 2)))
@@ -167,16 +184,16 @@ def read_bodies(data, out, pages, bounds, columns):
                 continue
             if size > out.shape[0] - end:
                 return -1
-            begin = _single_literal(body, pages[BODY_SIZE, i], size)
-            if begin >= 0:
-                pages[BODY_ADDRESS, i] = np.int64(body) + begin
+            start = _single_literal(body, pages[BODY_SIZE, i], size)
+            if start >= 0:
+                pages[BODY_ADDRESS, i] = np.int64(body) + start
                 pages[BODY_SIZE, i] = size
                 continue
-            plain = target + np.uint64(end)
+            decompressed = target + np.uint64(end)
             # Even empty data have one byte in Snappy's format, but some writers omit it.
-            if size and decompress_snappy(body, pages[BODY_SIZE, i], plain, size) < 0:
+            if size and decompress_snappy(body, pages[BODY_SIZE, i], decompressed, size) < 0:
                 return -1
-            pages[BODY_ADDRESS, i] = np.int64(plain)
+            pages[BODY_ADDRESS, i] = np.int64(decompressed)
             pages[BODY_SIZE, i] = size
             end += size
     return 0

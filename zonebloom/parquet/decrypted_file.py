@@ -1,4 +1,4 @@
-"""Encrypted Parquet files read as if they were not: what reads pages by their places reads these.
+"""Read the pages of encrypted Parquet files, decrypted, at the places they have in the file.
 
 Source: Encryption.md of the Parquet format.
 """
@@ -46,32 +46,36 @@ from zonebloom.parquet.page_headers import PageHeader, parse_page_header, walk_p
 from zonebloom.parquet.thrift import Struct, ThriftReader
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
-# Of FileMetaData; of FileCryptoMetaData; of RowGroup; of ColumnChunk.
+# Field numbers of FileMetaData, of FileCryptoMetaData, of RowGroup, and of ColumnChunk.
 _ALGORITHM, _SIGNING_KEY = 8, 9
 _FILE_ALGORITHM, _FOOTER_KEY = 1, 2
 _ORDINAL = 7
 _METADATA, _CRYPTO, _ENCRYPTED_METADATA = 3, 8, 9
-# Most headers fit, encrypted.
+# Most encrypted page headers fit in one read of this size.
 _HEADER_BYTES = 512
 
 
-class _Place(NamedTuple):
-    """A chunk, and what its modules are opened by; no key where it is in clear."""
+class _ChunkPlace(NamedTuple):
+    """A column chunk, and what decrypts its modules. The key is None if it is not encrypted.
+
+    ``ordinals`` are the encoded numbers of row group and column, which its modules authenticate.
+    """
 
     start: int
     row_group: int
     leaf: int
     chunk: ColumnChunk
     key: bytes | None
-    bound: bytes
+    ordinals: bytes
 
     @property
     def first_page(self) -> int:
+        """The number of the first page, which may be the dictionary page."""
         return DICTIONARY_NUMBER if self.start < self.chunk.data_start else 0
 
 
 class _Chunks(Sequence[ColumnChunk]):
-    """The chunks of a row group, each known when it is asked for: its key may not be given."""
+    """The chunks of a row group. Each is decrypted at its first use, as its key may be missing."""
 
     def __init__(self, size: int, opened: Callable[[int], ColumnChunk]):
         self._size, self._opened = size, opened
@@ -87,60 +91,60 @@ class _Chunks(Sequence[ColumnChunk]):
 
 
 class _Footer:
-    """What the footer of an encrypted file says."""
+    """The decrypted footer of a file."""
 
     def __init__(self, data: bytes, file_bytes: int, modules: ModuleDecryptor, keys: ParquetKeys):
         self.modules = modules
         self._keys = keys
         self._file_bytes = file_bytes
-        # Of chunks that were asked for, by their first byte.
-        self._places: list[_Place] = []
+        # The chunks that were used so far, ordered by their first byte.
+        self._places: list[_ChunkPlace] = []
         self._lock = threading.Lock()
         self.pages: FilePages = parse_footer(data, file_bytes, self._chunks)
 
     def _chunks(
         self, group: Struct, number: int, leaves: tuple[SchemaLeaf, ...]
     ) -> Sequence[ColumnChunk]:
-        def opened(leaf: int) -> ColumnChunk:
+        def decrypt_chunk(leaf: int) -> ColumnChunk:
             try:
-                bound = encode_ordinal(group.get(_ORDINAL, number)) + encode_ordinal(leaf)
-                metadata, key = self._column(group[1][leaf], bound)
+                ordinals = encode_ordinal(group.get(_ORDINAL, number)) + encode_ordinal(leaf)
+                metadata, key = self._decrypt_metadata(group[1][leaf], ordinals)
                 chunk = parse_chunk(group[1][leaf], metadata, leaves[leaf], self._file_bytes)
             except PARSE_ERRORS as error:
                 raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
             if chunk.num_values:
+                place = _ChunkPlace(chunk.start, number, leaf, chunk, key, ordinals)
                 with self._lock:
-                    insort(self._places, _Place(chunk.start, number, leaf, chunk, key, bound))
+                    insort(self._places, place)
             return chunk
 
-        return _Chunks(len(leaves), opened)
+        return _Chunks(len(leaves), decrypt_chunk)
 
-    def _column(self, raw: Struct, bound: bytes) -> tuple[Struct, bytes | None]:
-        """The metadata of a chunk, and its key if it is encrypted."""
+    def _decrypt_metadata(self, raw: Struct, ordinals: bytes) -> tuple[Struct, bytes | None]:
+        """Return the metadata of a chunk, and its key if it is encrypted."""
         if _CRYPTO not in raw:
             return raw[_METADATA], None
-        key, of_column = self.modules.footer_key, raw[_CRYPTO].get(2)
-        if of_column is not None:
-            key = self._keys.find_key(of_column.get(2), of_column=True)
+        key, column_key = self.modules.footer_key, raw[_CRYPTO].get(2)
+        if column_key is not None:
+            key = self._keys.find_key(column_key.get(2), is_column_key=True)
         if _ENCRYPTED_METADATA not in raw:
             return raw[_METADATA], key
         module = module_at(memoryview(raw[_ENCRYPTED_METADATA]))
-        return ThriftReader(
-            self.modules.decrypt(module, key, COLUMN_MODULE, bound)
-        ).read_struct(), key
+        metadata = self.modules.decrypt(module, key, COLUMN_MODULE, ordinals)
+        return ThriftReader(metadata).read_struct(), key
 
-    def place(self, at: int) -> _Place:
-        """The chunk that a byte of the file is of."""
+    def place(self, offset: int) -> _ChunkPlace:
+        """Return the chunk that contains a byte of the file."""
         with self._lock:
-            before = bisect_right(self._places, at, key=lambda place: place.start)
-            place = self._places[before - 1] if before else None
-        if place is None or at >= place.chunk.stop:
-            raise FragmentUnreadable("bytes of no column chunk were asked for")
+            num_before = bisect_right(self._places, offset, key=lambda place: place.start)
+            place = self._places[num_before - 1] if num_before else None
+        if place is None or offset >= place.chunk.stop:
+            raise FragmentUnreadable("a read lies outside the column chunks")
         return place
 
 
-def _opened_footer(file_bytes: int, read: ReadRanges, keys: ParquetKeys) -> _Footer | None:
-    """The footer of an encrypted file; None of another."""
+def _decrypt_footer(file_bytes: int, read: ReadRanges, keys: ParquetKeys) -> _Footer | None:
+    """Return the footer of an encrypted file, or None if the file is not encrypted."""
     data, tail = read_footer_bytes(file_bytes, read, (PARQUET_MAGIC, ENCRYPTED_MAGIC))
     try:
         raw = ThriftReader(data).read_struct()
@@ -151,7 +155,7 @@ def _opened_footer(file_bytes: int, read: ReadRanges, keys: ParquetKeys) -> _Foo
         elif _ALGORITHM in raw:
             modules = ModuleDecryptor(keys, raw[_ALGORITHM], raw.get(_SIGNING_KEY))
             if not modules.is_signed(data[: raw.stop], rest):
-                raise FragmentUnreadable("its footer is not what was signed")
+                raise FragmentUnreadable("the signature of its footer is wrong")
         elif keys.is_single_key:
             raise FragmentUnreadable("it is not encrypted")
         else:
@@ -162,29 +166,29 @@ def _opened_footer(file_bytes: int, read: ReadRanges, keys: ParquetKeys) -> _Foo
 
 
 class DecryptedFile(FragmentFile):
-    """A data file that may be encrypted; its pages are read in clear, where they lie."""
+    """A Parquet file that may be encrypted. Reads return decrypted pages at their file offsets."""
 
     _footer: _Footer | None = None
 
     def pages(self, keys: ParquetKeys) -> FilePages:
-        """Where they lie; asked before any is read."""
-        named, kept = (self.path, self.identity), keys.cached_footers
-        footer = kept.get(named) or _opened_footer(self.num_bytes, self._read, keys)
+        """Return the pages of the file. Call this before pages are read."""
+        cache_key, cache = (self.path, self.identity), keys.cached_footers
+        footer = cache.get(cache_key) or _decrypt_footer(self.num_bytes, self._read, keys)
         if footer is None:
             return read_footer(self.num_bytes, self._read)
-        # Of other files another may have the same size and time.
+        # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
         if self.identity.inode or self.identity.tag:
-            if len(kept) >= MAX_CACHED:
-                kept.clear()
-            kept[named] = footer
-        located = footer.pages.with_locate(lambda *chunk: self._locate(footer, *chunk))
-        self._located: FilePages = located
+            if len(cache) >= MAX_CACHED:
+                cache.clear()
+            cache[cache_key] = footer
+        pages = footer.pages.with_locate(lambda *chunk: self._locate(footer, *chunk))
+        self._pages: FilePages = pages
         self._footer = footer
-        return located
+        return pages
 
     @property
     def coalesce(self) -> int:
-        """Nothing is decrypted for lying between two pages."""
+        """Return 0 for encrypted files, so that no bytes between two pages are decrypted."""
         return super().coalesce if self._footer is None else 0
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
@@ -201,31 +205,31 @@ class DecryptedFile(FragmentFile):
             return super()._read(ranges)
         stored = read_merged_ranges(super()._read, ranges, super().coalesce)
         return [
-            self._opened(footer, start, data)
+            self._decrypt(footer, start, data)
             for (start, _), data in zip(ranges, stored, strict=True)
         ]
 
-    def _opened(self, footer: _Footer, start: int, stored: memoryview) -> bytes:
-        """Pages that lie one after another, of one chunk or several."""
+    def _decrypt(self, footer: _Footer, start: int, stored: memoryview) -> bytes:
+        """Decrypt consecutive pages of one chunk or several."""
         parts: list[bytes | memoryview] = []
-        at = 0
-        while at < len(stored):
-            place = footer.place(start + at)
-            data = stored[at : place.chunk.stop - start]
+        offset = 0
+        while offset < len(stored):
+            place = footer.place(start + offset)
+            data = stored[offset : place.chunk.stop - start]
             if place.key is None:
                 parts.append(data)
             else:
-                page = self._page(place, start + at)
-                parts += footer.modules.decrypt_pages(data, place.key, place.bound, page)
-            at += len(data)
+                page = self._page_number(place, start + offset)
+                parts += footer.modules.decrypt_pages(data, place.key, place.ordinals, page)
+            offset += len(data)
         return b"".join(parts)
 
-    def _page(self, place: _Place, at: int) -> int:
-        """The number of the page that begins at a place; by another it does not open."""
-        if at == place.start:
+    def _page_number(self, place: _ChunkPlace, start: int) -> int:
+        """Return the number of the page at ``start``. Its modules authenticate this number."""
+        if start == place.start:
             return place.first_page
-        located = self._located.locations(place.row_group, place.leaf)
-        return 0 if located is None else int(np.searchsorted(located.starts, at))
+        pages = self._pages.locations(place.row_group, place.leaf)
+        return 0 if pages is None else int(np.searchsorted(pages.starts, start))
 
     def _locate(self, footer: _Footer, row_group: int, leaf: int) -> PageLocations | None:
         group, read = footer.pages.row_groups[row_group], super()._read
@@ -237,23 +241,24 @@ class DecryptedFile(FragmentFile):
             (data,) = read([(chunk.index_start, chunk.index_start + chunk.index_bytes)])
             if place.key is not None:
                 module = module_at(memoryview(data))
-                data = footer.modules.decrypt(module, place.key, OFFSET_INDEX_MODULE, place.bound)
+                ordinals = place.ordinals
+                data = footer.modules.decrypt(module, place.key, OFFSET_INDEX_MODULE, ordinals)
             return parse_offset_index(data, chunk, group.num_rows)
         if not self.is_local:
-            # A request for each page would take longer than one for all.
+            # One request for the whole chunk takes less time than a request for each page header.
             return None
-        numbers = count(place.first_page)
+        page_numbers = count(place.first_page)
 
-        def header_at(at: int) -> PageHeader:
-            (data,) = read([(at, min(at + _HEADER_BYTES, chunk.stop))])
+        def header_at(start: int) -> PageHeader:
+            (data,) = read([(start, min(start + _HEADER_BYTES, chunk.stop))])
             size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
             if size > len(data):
-                (data,) = read([(at, min(at + size, chunk.stop))])
+                (data,) = read([(start, min(start + size, chunk.stop))])
             module = module_at(memoryview(data))
             header = footer.modules.decrypt_header(
-                module, place.key or b"", place.bound, next(numbers)
+                module, place.key or b"", place.ordinals, next(page_numbers)
             )
-            described = parse_page_header(header)
-            return described._replace(size=described.size - len(header) + len(module))
+            parsed = parse_page_header(header)
+            return parsed._replace(size=parsed.size - len(header) + len(module))
 
         return walk_pages(read, chunk, group.num_rows, header_at if place.key else None)

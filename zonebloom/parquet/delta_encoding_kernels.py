@@ -13,7 +13,7 @@ from zonebloom.sbbf.jit import kernel, readonly
 
 
 @kernel(int64(readonly(uint8), int64, int64, int64, int64[::1]))
-def decode_deltas(data, at, stop, bits, out):
+def decode_deltas(data, offset, stop, bits, out):
     """Decode ``out.size`` integers of ``bits`` bits from DELTA_BINARY_PACKED.
 
     Return the end of their bytes, or -1.
@@ -21,17 +21,17 @@ def decode_deltas(data, at, stop, bits, out):
     if stop > data.shape[0]:
         return -1
     address = np.uint64(data.ctypes.data)
-    block, at = varint_at(address, at, stop)
-    if at < 0:
+    block, offset = varint_at(address, offset, stop)
+    if offset < 0:
         return -1
-    miniblocks, at = varint_at(address, at, stop)
-    if at < 0:
+    miniblocks, offset = varint_at(address, offset, stop)
+    if offset < 0:
         return -1
-    count, at = varint_at(address, at, stop)
-    if at < 0 or count != np.uint64(out.shape[0]):
+    count, offset = varint_at(address, offset, stop)
+    if offset < 0 or count != np.uint64(out.shape[0]):
         return -1
-    first, at = varint_at(address, at, stop)
-    if at < 0 or block == 0 or block > np.uint64(1 << 24) or miniblocks == 0:
+    first, offset = varint_at(address, offset, stop)
+    if offset < 0 or block == 0 or block > np.uint64(1 << 24) or miniblocks == 0:
         return -1
     if miniblocks > np.uint64(1 << 16) or block % miniblocks:
         return -1
@@ -39,17 +39,17 @@ def decode_deltas(data, at, stop, bits, out):
     if block % 128 or per_miniblock % 32:
         return -1
     if out.shape[0] == 0:
-        return at
+        return offset
     value = zigzag(first)
     out[0] = value
     num_decoded = 1
     while num_decoded < out.shape[0]:
-        encoded_min, at = varint_at(address, at, stop)
-        if at < 0 or np.int64(miniblocks) > stop - at:
+        encoded_min, offset = varint_at(address, offset, stop)
+        if offset < 0 or np.int64(miniblocks) > stop - offset:
             return -1
         min_delta = zigzag(encoded_min)
-        widths = at
-        at += np.int64(miniblocks)
+        widths = offset
+        offset += np.int64(miniblocks)
         for miniblock in range(np.int64(miniblocks)):
             if num_decoded >= out.shape[0]:
                 # Miniblocks without values have no bytes.
@@ -57,9 +57,9 @@ def decode_deltas(data, at, stop, bits, out):
             width = np.int64(data[widths + miniblock])
             num_bytes = per_miniblock // 8 * width
             num_values = min(per_miniblock, out.shape[0] - num_decoded)
-            if width > bits or num_bytes > stop - at:
+            if width > bits or num_bytes > stop - offset:
                 return -1
-            bit = at * 8
+            bit = offset * 8
             for _ in range(num_values):
                 delta = np.uint64(0)
                 num_bits = 0
@@ -73,12 +73,12 @@ def decode_deltas(data, at, stop, bits, out):
                 value = np.int64(np.uint64(value) + np.uint64(min_delta) + delta)
                 out[num_decoded] = value
                 num_decoded += 1
-            at += num_bytes
-    return at
+            offset += num_bytes
+    return offset
 
 
 @kernel(int64(readonly(uint8), int64, int64, readonly(int64), readonly(int64), uint8[::1]))
-def join_prefixes(data, at, stop, prefixes, suffixes, out):
+def join_prefixes(data, offset, stop, prefixes, suffixes, out):
     """Decode the strings of DELTA_BYTE_ARRAY into ``out``, one after another.
 
     ``prefixes`` and ``suffixes`` are lengths, and ``out`` has room for all of them. Return the end
@@ -91,21 +91,21 @@ def join_prefixes(data, at, stop, prefixes, suffixes, out):
     end = 0
     for i in range(prefixes.shape[0]):
         prefix, suffix = prefixes[i], suffixes[i]
-        if prefix < 0 or prefix > length or suffix < 0 or suffix > stop - at:
+        if prefix < 0 or prefix > length or suffix < 0 or suffix > stop - offset:
             return -1
         if prefix + suffix > out.shape[0] - end:
             return -1
         out[end : end + prefix] = out[previous : previous + prefix]
-        out[end + prefix : end + prefix + suffix] = data[at : at + suffix]
-        at += suffix
+        out[end + prefix : end + prefix + suffix] = data[offset : offset + suffix]
+        offset += suffix
         previous = end
         length = prefix + suffix
         end += length
-    return at
+    return offset
 
 
 @kernel(int64(readonly(uint8), int64, readonly(int64), uint8[::1]))
-def write_plain_texts(data, at, lengths, out):
+def write_plain_texts(data, offset, lengths, out):
     """Write consecutive strings to ``out`` in PLAIN encoding, each after its length.
 
     Return the number of bytes written, or -1.
@@ -113,11 +113,11 @@ def write_plain_texts(data, at, lengths, out):
     end = 0
     for i in range(lengths.shape[0]):
         length = lengths[i]
-        if length < 0 or length > data.shape[0] - at or length + 4 > out.shape[0] - end:
+        if length < 0 or length > data.shape[0] - offset or length + 4 > out.shape[0] - end:
             return -1
         for k in range(4):
             out[end + k] = np.uint8((length >> (8 * k)) & 0xFF)
-        out[end + 4 : end + 4 + length] = data[at : at + length]
-        at += length
+        out[end + 4 : end + 4 + length] = data[offset : offset + length]
+        offset += length
         end += length + 4
     return end

@@ -1,11 +1,11 @@
-"""What an encrypted Parquet file is made of: modules, and pages in clear that two of them become.
+"""Decrypt the modules of an encrypted Parquet file, and make plain pages of them.
 
-    page as it is stored    size  nonce  header  tag    size  nonce  body  tag
-    in clear                header, longer by what the others took   |   body
+    page in the file    size  nonce  header  tag    size  nonce  body  tag
+    decrypted page      header, with padding                  |   body
 
-A page in clear is as long as it was stored, so it takes the same place in what is read. A module
-is bound to where it belongs by what it authenticates: the file's prefix and id, the kind of the
-module, and the numbers of row group, column and page.
+A decrypted page is as long as the page in the file, so its offset in the data read stays the same.
+Each module authenticates where it belongs: the prefix and id of the file, the kind of the module,
+and the numbers of row group, column and page.
 
 Source: Encryption.md of the Parquet format.
 """
@@ -40,124 +40,137 @@ from zonebloom.storage.encryption import NONCE_BYTES, TAG_BYTES, aes_gcm
     _,
     OFFSET_INDEX_MODULE,
 ) = range(8)
-# What stands for the number of a page: the dictionary is before the first.
+# The page number of a dictionary page, which precedes data page 0.
 DICTIONARY_NUMBER = -1
 
 LENGTH_BYTES = 4
-_BEGIN = LENGTH_BYTES + NONCE_BYTES
+_CIPHERTEXT_START = LENGTH_BYTES + NONCE_BYTES
 _FIRST_BLOCK = (1).to_bytes(4, "big")
-_MOST_ORDINAL = (1 << 15) - 1
-# Of the checksum in a page header. It is of what was encrypted, and gives way to zeros of another
-# type, which no reader takes for one; their length is written in two bytes.
+_MAX_ORDINAL = (1 << 15) - 1
+# The field number of the checksum in a page header. The checksum covers the encrypted bytes, so
+# zeros of another type replace it as padding, which readers ignore. A varint of two bytes holds
+# their length.
 _CHECKSUM = 4
-_MOST_ZEROS = (1 << 14) - 1
+_MAX_ZEROS = (1 << 14) - 1
 
 
 class ModuleDecryptor:
-    """Opens the modules of one file, of what it says of its algorithm and its footer's key."""
+    """Decrypts the modules of one file.
+
+    Parameters
+    ----------
+    keys : ParquetKeys
+    algorithm : Struct
+        The EncryptionAlgorithm of the file.
+    key_metadata : bytes or None
+        Identifies the key of the footer.
+    """
 
     def __init__(self, keys: ParquetKeys, algorithm: Struct, key_metadata: bytes | None):
-        ((kind, described),) = algorithm.items()
+        ((kind, parameters),) = algorithm.items()
         if kind not in (1, 2):
-            raise FragmentUnreadable("it is encrypted by an algorithm that is not known")
+            raise FragmentUnreadable("it is encrypted by an unknown algorithm")
         self._authenticates_pages = kind == 1
-        stored = described.get(1, b"")
-        if stored and keys.aad_prefix and stored != keys.aad_prefix:
+        prefix = parameters.get(1, b"")
+        if prefix and keys.aad_prefix and prefix != keys.aad_prefix:
             raise FragmentUnreadable("it was encrypted with another aad_prefix")
-        self._file = (stored or keys.aad_prefix) + described.get(2, b"")
-        self.footer_key: bytes = keys.find_key(key_metadata, of_column=False)
+        self._file = (prefix or keys.aad_prefix) + parameters.get(2, b"")
+        self.footer_key: bytes = keys.find_key(key_metadata, is_column_key=False)
 
-    def decrypt(self, module: memoryview, key: bytes, kind: int, place: bytes = b"") -> bytes:
-        """What is in a module that authenticates it."""
+    def decrypt(self, module: memoryview, key: bytes, kind: int, ordinals: bytes = b"") -> bytes:
+        """Return the content of a module. Raise `FragmentUnreadable` if it is not authentic."""
         from cryptography.exceptions import InvalidTag
 
-        bound = self._file + bytes([kind]) + place
+        aad = self._file + bytes([kind]) + ordinals
         try:
-            return aes_gcm(key).decrypt(module[LENGTH_BYTES:_BEGIN], module[_BEGIN:], bound)
+            return aes_gcm(key).decrypt(
+                module[LENGTH_BYTES:_CIPHERTEXT_START], module[_CIPHERTEXT_START:], aad
+            )
         except (InvalidTag, ValueError):
-            raise FragmentUnreadable("a part of it is not what its key has encrypted") from None
+            raise FragmentUnreadable("a part of it cannot be decrypted with its key") from None
 
     def is_signed(self, footer: bytes, signature: bytes) -> bool:
-        """Whether a footer in clear is what was signed."""
+        """Return whether the signature of a footer that is not encrypted is right."""
         nonce, tag = signature[:NONCE_BYTES], signature[NONCE_BYTES:]
         sealed = aes_gcm(self.footer_key).encrypt(
             nonce, footer, self._file + bytes([FOOTER_MODULE])
         )
         return hmac.compare_digest(sealed[-TAG_BYTES:], tag)
 
-    def decrypt_header(self, module: memoryview, key: bytes, place: bytes, page: int) -> bytes:
-        """The header of a page, or of the dictionary."""
+    def decrypt_header(self, module: memoryview, key: bytes, ordinals: bytes, page: int) -> bytes:
+        """Return the header of a data page or of the dictionary page."""
         kind = _DICTIONARY_HEADER if page == DICTIONARY_NUMBER else _PAGE_HEADER
-        header = self.decrypt(module, key, kind, place + encode_ordinal(page))
-        # parquet-java encrypts what lies behind it in memory, too.
+        header = self.decrypt(module, key, kind, ordinals + encode_ordinal(page))
+        # parquet-java also encrypts some bytes that follow the header in its memory.
         return header[: ThriftReader(header).read_struct().stop]
 
     def decrypt_pages(
-        self, data: memoryview, key: bytes, place: bytes, page: int
+        self, data: memoryview, key: bytes, ordinals: bytes, page: int
     ) -> Iterator[bytes]:
-        """Pages of a chunk in clear, one after another as they lie, from some number on."""
-        at = 0
-        while at < len(data):
-            stored = module_at(data, at)
-            header = self.decrypt_header(stored, key, place, page)
-            body = module_at(data, at + len(stored))
+        """Yield consecutive pages of a chunk, decrypted. ``page`` is the number of the first."""
+        offset = 0
+        while offset < len(data):
+            stored = module_at(data, offset)
+            header = self.decrypt_header(stored, key, ordinals, page)
+            body = module_at(data, offset + len(stored))
             raw = ThriftReader(header).read_struct()
             if raw.get(3) != len(body):
                 raise FragmentUnreadable("a page is not as long as its header says")
             size = len(stored) + len(body)
-            yield _page(header, raw, self._body(body, raw, key, place, page), size)
-            at += size
+            yield _plain_page(header, raw, self._decrypt_body(body, raw, key, ordinals, page), size)
+            offset += size
             page += 1
 
-    def _body(
-        self, module: memoryview, header: Struct, key: bytes, place: bytes, page: int
+    def _decrypt_body(
+        self, module: memoryview, header: Struct, key: bytes, ordinals: bytes, page: int
     ) -> bytes:
         if self._authenticates_pages:
             kind = _DICTIONARY if page == DICTIONARY_NUMBER else _PAGE
-            return self.decrypt(module, key, kind, place + encode_ordinal(page))
+            return self.decrypt(module, key, kind, ordinals + encode_ordinal(page))
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-        # Nothing else tells of values that were changed.
+        # AES_GCM_CTR_V1 does not authenticate bodies, so only the checksum can reveal a change.
         checksum = header.get(_CHECKSUM)
         if type(checksum) is int and checksum & 0xFFFFFFFF != zlib.crc32(module):
             raise FragmentUnreadable("a page does not have the checksum of its header")
-        mode = modes.CTR(bytes(module[LENGTH_BYTES:_BEGIN]) + _FIRST_BLOCK)
-        return Cipher(algorithms.AES(key), mode).decryptor().update(module[_BEGIN:])
+        mode = modes.CTR(bytes(module[LENGTH_BYTES:_CIPHERTEXT_START]) + _FIRST_BLOCK)
+        return Cipher(algorithms.AES(key), mode).decryptor().update(module[_CIPHERTEXT_START:])
 
 
 def encode_ordinal(number: int) -> bytes:
-    """What a number is bound by: nothing for the dictionary, of which there is one."""
-    if not DICTIONARY_NUMBER <= number <= _MOST_ORDINAL:
-        raise FragmentUnreadable("it has more parts than are encrypted")
+    """Return a number as modules authenticate it. It is empty for the dictionary page."""
+    if not DICTIONARY_NUMBER <= number <= _MAX_ORDINAL:
+        raise FragmentUnreadable("it has more row groups, columns or pages than can be encrypted")
     return b"" if number == DICTIONARY_NUMBER else number.to_bytes(2, "little")
 
 
-def module_at(data: memoryview, at: int = 0) -> memoryview:
-    """The module that begins at a place, its size included."""
-    size = int.from_bytes(data[at : at + LENGTH_BYTES], "little")
-    if not NONCE_BYTES <= size <= len(data) - at - LENGTH_BYTES:
+def module_at(data: memoryview, start: int = 0) -> memoryview:
+    """Return the module that begins at ``start``, including the bytes of its size."""
+    size = int.from_bytes(data[start : start + LENGTH_BYTES], "little")
+    if not NONCE_BYTES <= size <= len(data) - start - LENGTH_BYTES:
         raise FragmentUnreadable("an encrypted part of it is not as long as it claims")
-    return data[at : at + LENGTH_BYTES + size]
+    return data[start : start + LENGTH_BYTES + size]
 
 
-def _page(header: bytes, raw: Struct, body: bytes, size: int) -> bytes:
-    """A page in clear of some size."""
-    kind, plain_size = raw.get(1), raw.get(2)
-    inner = [each for each in raw.items() if isinstance(each[1], Struct)]
-    if len(inner) != 1 or type(kind) is not int or type(plain_size) is not int:
+def _plain_page(header: bytes, raw: Struct, body: bytes, size: int) -> bytes:
+    """Return a decrypted page, padded to ``size`` bytes. ``raw`` is its parsed header."""
+    kind, uncompressed_size = raw.get(1), raw.get(2)
+    structs = [(number, value) for number, value in raw.items() if isinstance(value, Struct)]
+    if len(structs) != 1 or type(kind) is not int or type(uncompressed_size) is not int:
         raise FragmentUnreadable("a page header does not describe its page")
     sizes = [
         (1, I32, encode_integer(kind)),
-        (2, I32, encode_integer(plain_size)),
+        (2, I32, encode_integer(uncompressed_size)),
         (3, I32, encode_integer(len(body))),
     ]
-    described = inner[0][0], STRUCT, header[inner[0][1].start : inner[0][1].stop]
+    ((number, description),) = structs
+    encoded_description = number, STRUCT, header[description.start : description.stop]
 
     def with_zeros(count: int) -> bytes:
         zeros = bytes([count & 0x7F | 0x80, count >> 7]) + bytes(count)
-        return encode_struct([*sizes, (_CHECKSUM, BINARY, zeros), described])
+        return encode_struct([*sizes, (_CHECKSUM, BINARY, zeros), encoded_description])
 
     count = size - len(body) - len(with_zeros(0))
-    if not 0 <= count <= _MOST_ZEROS:
-        raise FragmentUnreadable("a page header is not laid out as others are")
+    if not 0 <= count <= _MAX_ZEROS:
+        raise FragmentUnreadable("a page header has no room for padding, or too much")
     return with_zeros(count) + body

@@ -1,5 +1,4 @@
-"""Keys of encrypted Parquet files: one that is given, or those that a key management service (KMS)
-unwraps from what the files say of them.
+"""The keys of encrypted Parquet files: a single key, or keys from a key management service (KMS).
 
 Sources: Encryption.md of the Parquet format; the key material, in JSON, of the key tools that
 parquet-java and PyArrow share.
@@ -21,39 +20,41 @@ if TYPE_CHECKING:
     from pyarrow.parquet.encryption import KmsClient, KmsConnectionConfig
 
 _MATERIAL = "PKMT1"
-# Of keys, and of footers, so many are kept; then they are asked for again.
+# The caches of keys and of footers are cleared when they hold so many.
 MAX_CACHED = 1024
 
 
 class ParquetKeys:
-    """Keys of encrypted Parquet files, by which PyArrow and zonebloom read them.
+    """The keys with which PyArrow and zonebloom read encrypted Parquet files.
 
     Parameters
     ----------
     keys : bytes, or callable
-        The one key, of 16, 24 or 32 bytes, that all of a file is encrypted by, as
-        ``pyarrow.parquet.encryption.create_encryption_properties`` takes it; a file that is not
-        encrypted is then refused. Or what makes a ``KmsClient`` of a ``KmsConnectionConfig``, as
-        ``CryptoFactory`` takes it, for files written with PyArrow's or parquet-java's key tools.
+        A single key of 16, 24 or 32 bytes for the footer and all columns, as for
+        ``pyarrow.parquet.encryption.create_encryption_properties``. Files that are not encrypted
+        are then refused. Or a function that returns a ``KmsClient`` for a ``KmsConnectionConfig``,
+        as for ``CryptoFactory``, for files written with the key tools of PyArrow or parquet-java.
     connection : pyarrow.parquet.encryption.KmsConnectionConfig, optional
-        What that callable is given.
+        The argument of that function.
     aad_prefix : bytes, optional
-        With one key, of files that were encrypted with a prefix and do not store it.
+        The prefix of files that were encrypted with one and do not store it. Only with a single
+        key.
 
     Raises
     ------
     InvalidArgument
     MissingDependency
-        Without the package ``cryptography``.
+        If the package ``cryptography`` is not installed.
 
     Notes
     -----
-    A dataset pickles with a callable that finds its secrets by itself. It does not pickle with a
-    key, nor with a ``key_access_token`` or ``custom_kms_conf`` in the connection.
+    A dataset can be pickled if ``keys`` is a function that finds its secrets by itself. It cannot
+    be pickled with a single key, or with a ``key_access_token`` or ``custom_kms_conf`` in the
+    connection.
 
-    Keys are unwrapped when the first page of their column is read, and kept with footers as long
-    as this object is. Where a key is missing, or anything is not what was encrypted, the file is
-    left to PyArrow, which says what is wrong. ``AES_GCM_CTR_V1`` does not authenticate values.
+    A key is unwrapped when the first page of its column is read. Keys and footers are cached as
+    long as this object exists. If a key is missing or data cannot be authenticated, PyArrow reads
+    the file and raises the error. ``AES_GCM_CTR_V1`` does not authenticate values.
 
     Examples
     --------
@@ -74,33 +75,33 @@ class ParquetKeys:
         from pyarrow.parquet.encryption import KmsConnectionConfig
 
         if not callable(keys) and not (isinstance(keys, bytes) and len(keys) in KEY_SIZES):
-            # It may be a key, which no message shows.
-            raise InvalidArgument("keys is neither 16, 24 or 32 bytes nor makes a KmsClient")
+            # The value may be a key, so the message does not show it.
+            raise InvalidArgument("keys must be 16, 24 or 32 bytes, or return a KmsClient")
         if connection is not None:
             arguments.require_instance(connection, KmsConnectionConfig, "connection")
         self.aad_prefix = arguments.require_instance(aad_prefix, bytes, "aad_prefix")
         if aad_prefix and not isinstance(keys, bytes):
-            raise InvalidArgument("aad_prefix is of files of one key; leave it out with a KMS")
+            raise InvalidArgument("aad_prefix needs a single key; omit it with a KMS")
         aes_gcm(bytes(16))
         self._keys = keys
         self._connection = connection or KmsConnectionConfig()
         self._client: KmsClient | None = None
         self._format: pads.ParquetFileFormat | None = None
         self._unwrapped: dict[tuple[str, str], bytes] = {}
-        # Of files, by what identifies one.
+        # Decrypted footers by the path and identity of their file.
         self.cached_footers: dict[Any, Any] = {}
 
     def __repr__(self) -> str:
         return f"<zonebloom.ParquetKeys, {'one key' if self.is_single_key else 'by a KMS'}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = self._connection
         names = "kms_instance_id", "kms_instance_url", "key_access_token", "custom_kms_conf"
-        return _unpickled, (self._keys, {e: getattr(given, e) for e in names}, self.aad_prefix)
+        connection = {name: getattr(self._connection, name) for name in names}
+        return _restore_parquet_keys, (self._keys, connection, self.aad_prefix)
 
     @property
     def is_single_key(self) -> bool:
-        """Whether one key is all."""
+        """Return whether a single key decrypts everything."""
         return isinstance(self._keys, bytes)
 
     @property
@@ -112,7 +113,7 @@ class ParquetKeys:
 
     @property
     def format(self) -> pads.ParquetFileFormat:
-        """What PyArrow reads the files by."""
+        """The format with which PyArrow decrypts the files."""
         if self._format is None:
             import pyarrow.dataset as pads
             from pyarrow.parquet import encryption
@@ -132,43 +133,49 @@ class ParquetKeys:
             self._format = pads.ParquetFileFormat(default_fragment_scan_options=options)
         return self._format
 
-    def find_key(self, metadata: bytes | None, of_column: bool) -> bytes:
-        """The key that a file tells of by some metadata; FragmentUnreadable without it."""
+    def find_key(self, metadata: bytes | None, is_column_key: bool) -> bytes:
+        """Return the key that the key metadata of a file identifies.
+
+        Raises
+        ------
+        FragmentUnreadable
+            If there is no such key.
+        """
         if isinstance(self._keys, bytes):
-            if of_column:
-                raise FragmentUnreadable("its columns have keys of their own")
+            if is_column_key:
+                raise FragmentUnreadable("its columns have their own keys; parquet_keys has one")
             return self._keys
         try:
             material = json.loads(metadata or b"")
             if material["keyMaterialType"] != _MATERIAL or not material["internalStorage"]:
-                raise ValueError("its key material lies elsewhere")
-            wrapped, master = material["wrappedDEK"], material["masterKeyID"]
+                raise ValueError("its key material is not stored in the file")
+            wrapped_key, master_key_id = material["wrappedDEK"], material["masterKeyID"]
             if not material["doubleWrapping"]:
-                key = self._unwrap(wrapped, master)
+                key = self._unwrap(wrapped_key, master_key_id)
             else:
-                outer = self._unwrap(material["wrappedKEK"], master)
-                data, bound = map(base64.b64decode, (wrapped, material["keyEncryptionKeyID"]))
-                key = aes_gcm(outer).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], bound)
+                outer_key = self._unwrap(material["wrappedKEK"], master_key_id)
+                data, aad = map(base64.b64decode, (wrapped_key, material["keyEncryptionKeyID"]))
+                key = aes_gcm(outer_key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], aad)
         except Exception as error:  # noqa: BLE001 - clients raise errors of their own
-            raise FragmentUnreadable(f"a key of it cannot be had ({error!r:.200})") from None
+            raise FragmentUnreadable(f"a key of it cannot be unwrapped ({error!r:.200})") from None
         if len(key) not in KEY_SIZES:
             raise FragmentUnreadable(f"a key of it has {len(key)} bytes")
         return key
 
-    def _unwrap(self, wrapped: str, master: str) -> bytes:
+    def _unwrap(self, wrapped_key: str, master_key_id: str) -> bytes:
         assert callable(self._keys)
-        asked = wrapped, master
-        key = self._unwrapped.get(asked)
+        cache_key = wrapped_key, master_key_id
+        key = self._unwrapped.get(cache_key)
         if key is None:
             self._client = client = self._client or self._keys(self._connection)
-            key = bytes(client.unwrap_key(wrapped, master))
+            key = bytes(client.unwrap_key(wrapped_key, master_key_id))
             if len(self._unwrapped) >= MAX_CACHED:
                 self._unwrapped.clear()
-            self._unwrapped[asked] = key
+            self._unwrapped[cache_key] = key
         return key
 
 
-def _unpickled(keys: Any, connection: dict[str, Any], aad_prefix: bytes) -> ParquetKeys:
+def _restore_parquet_keys(keys: Any, connection: dict[str, Any], aad_prefix: bytes) -> ParquetKeys:
     from pyarrow.parquet.encryption import KmsConnectionConfig
 
     return ParquetKeys(keys, KmsConnectionConfig(**connection), aad_prefix)

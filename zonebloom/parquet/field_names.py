@@ -1,5 +1,7 @@
-"""Footers with the names a table has for the fields of a file, so that whatever reads by name reads
-a table's column where a file tells it by another name or by its field id.
+"""Rename the fields of a file to the names that its table has for them.
+
+Tables may match columns and files by field ids or by other names. With the renamed schema, all
+readers find the columns by the table's names.
 
 Sources: Iceberg's spec, "Column Projection"; Delta's PROTOCOL.md, "Column Mapping"; LogicalTypes.md
 of the Parquet format, "Nested Types".
@@ -24,23 +26,23 @@ from zonebloom.storage.file_view import FieldNames
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-# Of a SchemaElement: repetition_type (and its REPEATED), name, num_children, field_id.
+# Field numbers of a SchemaElement, and the value REPEATED of its repetition_type.
 _REPETITION, _NAME, _CHILDREN, _FIELD_ID = 3, 4, 5, 9
 _REPEATED = 2
 
 
 def pages_with_names(pages: FilePages, names: FieldNames | None) -> FilePages:
-    """The pages of a file, their schema with a table's names."""
+    """Return the pages of a file with a schema that has a table's names."""
     if names is None:
         return pages
     if pages.renamed_pages is None or pages.renamed_pages[0] is not names:
-        named = FilePages(_named_schema(pages.schema, names), pages.row_groups, pages.locations)
-        pages.renamed_pages = names, named
+        schema = _schema_with_names(pages.schema, names)
+        pages.renamed_pages = names, FilePages(schema, pages.row_groups, pages.locations)
     return pages.renamed_pages[1]
 
 
 def metadata_with_names(file: pa.NativeFile, names: FieldNames) -> pq.FileMetaData:
-    """The footer of a file as pyarrow has it, with a table's names."""
+    """Return the metadata of a file, as pyarrow reads it, with a table's names."""
     import pyarrow.parquet as pq
 
     def read(ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -48,78 +50,80 @@ def metadata_with_names(file: pa.NativeFile, names: FieldNames) -> pq.FileMetaDa
 
     data, _ = read_footer_bytes(file.size(), read)
     raw: list[Struct] = ThriftReader(data).read_struct()[2]
-    elements = _named([data[each.start : each.stop] for each in raw], names)
+    elements = _rename_elements([data[element.start : element.stop] for element in raw], names)
     footer = b"".join([data[: raw[0].start], *elements, data[raw[-1].stop :]])
     tail = struct.pack("<I", len(footer)) + PARQUET_MAGIC
     return pq.read_metadata(pa.BufferReader(PARQUET_MAGIC + footer + tail))
 
 
 @lru_cache(maxsize=256)
-def _named_schema(schema: FileSchema, names: FieldNames) -> FileSchema:
-    elements = _named(schema.elements, names)
+def _schema_with_names(schema: FileSchema, names: FieldNames) -> FileSchema:
+    elements = _rename_elements(schema.elements, names)
     return parse_footer(
         file_metadata(*metadata_ends(schema, elements, schema.arrow_schema), 0, []), 0
     ).schema
 
 
-def _named(elements: Sequence[bytes], names: FieldNames) -> list[bytes]:
-    """The elements of a schema, depth first, with a table's names; those of fields it does not have
-    get names that nothing else has."""
-    raw = [ThriftReader(each).read_struct() for each in elements]
+def _rename_elements(elements: Sequence[bytes], names: FieldNames) -> list[bytes]:
+    """Return the elements of a schema, depth first, with a table's names.
+
+    Fields that the table does not have get unique names.
+    """
+    raw = [ThriftReader(element).read_struct() for element in elements]
     children: list[list[int]] = [[] for _ in raw]
 
-    def nest(at: int) -> int:
-        end = at + 1
-        for _ in range(raw[at].get(_CHILDREN, 0)):
-            children[at].append(end)
-            end = nest(end)
+    def collect_children(parent: int) -> int:
+        end = parent + 1
+        for _ in range(raw[parent].get(_CHILDREN, 0)):
+            children[parent].append(end)
+            end = collect_children(end)
         return end
 
-    nest(0)
-    by_id = any(_FIELD_ID in each for each in raw[1:])
+    collect_children(0)
+    by_id = any(_FIELD_ID in element for element in raw[1:])
     if by_id:
         by_id = names.has_field_ids
-    elif names.children and not any(each.stored_names for each in names.children):
+    elif names.children and not any(field.stored_names for field in names.children):
         raise FragmentUnreadable(
-            "it has no field ids, by which the table tells its columns, and no name mapping tells "
-            "them by their names; rewrite the file"
+            "it has no field ids, by which the table identifies its columns, and the table has no "
+            "name mapping; rewrite the file"
         )
-    named = list(elements)
+    renamed = list(elements)
 
-    def walk(at: int, node: FieldNames) -> None:
+    def walk(parent: int, node: FieldNames) -> None:
         if node.kind == "struct":
-            keys = {
-                key: each
-                for each in node.children
-                for key in ([each.field_id] if by_id else each.stored_names)
+            fields_by_key = {
+                key: field
+                for field in node.children
+                for key in ([field.field_id] if by_id else field.stored_names)
             }
-            for child in children[at]:
-                stored = raw[child][_NAME].decode()
-                found = keys.get(raw[child].get(_FIELD_ID) if by_id else stored)
-                name = f"{stored}\0{child}" if found is None else found.name
-                named[child] = _renamed(elements[child], name)
-                if found is not None:
-                    walk(child, found)
-        elif node.kind != "leaf" and children[at]:
-            for child, item in zip(items(at, node.kind), node.children, strict=False):
+            for child in children[parent]:
+                stored_name = raw[child][_NAME].decode()
+                field = fields_by_key.get(raw[child].get(_FIELD_ID) if by_id else stored_name)
+                name = f"{stored_name}\0{child}" if field is None else field.name
+                renamed[child] = _rename_element(elements[child], name)
+                if field is not None:
+                    walk(child, field)
+        elif node.kind != "leaf" and children[parent]:
+            for child, item in zip(items(parent, node.kind), node.children, strict=False):
                 walk(child, item)
 
-    def items(at: int, kind: str) -> list[int]:
-        """The item of a list, or key and value of a map."""
-        repeated = children[at][0]
+    def items(parent: int, kind: str) -> list[int]:
+        """Return the item of a list, or the key and the value of a map."""
+        repeated = children[parent][0]
         if raw[repeated].get(_REPETITION) != _REPEATED:
-            # Repeated without a group around it.
-            return [at]
-        # Older writers have the repeated field be the item itself.
-        name, own = raw[repeated][_NAME], raw[at][_NAME]
-        is_item = len(children[repeated]) != 1 or name in (b"array", own + b"_tuple")
+            # The field is repeated without a group around it.
+            return [parent]
+        # In files of older writers the repeated field is the item itself.
+        name, parent_name = raw[repeated][_NAME], raw[parent][_NAME]
+        is_item = len(children[repeated]) != 1 or name in (b"array", parent_name + b"_tuple")
         return [repeated] if is_item and kind == "list" else children[repeated]
 
     walk(0, names)
-    return named
+    return renamed
 
 
-def _renamed(element: bytes, name: str) -> bytes:
+def _rename_element(element: bytes, name: str) -> bytes:
     reader = ThriftReader(element)
     start = reader.find_field(_NAME)
     size = reader.read_varint()

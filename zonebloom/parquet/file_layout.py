@@ -1,4 +1,4 @@
-"""What is known of where a file's bytes lie: schema, row groups, column chunks, pages."""
+"""Describe where the bytes of a Parquet file lie: schema, row groups, column chunks, and pages."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.storage.file_view import FieldNames
 
-# Reads some (start, stop) ranges of a file: all of their bytes, or it raises.
+# A function that returns all bytes of the given (start, stop) ranges of a file, or raises.
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaLeaf:
-    """A leaf column of the schema, in the order of column chunks."""
+    """A leaf column of the schema. Leaves have the order of column chunks."""
 
     path: tuple[str, ...]
-    field: int  # which top-level field it is under
+    field: int  # the number of its top-level field
     physical_type: int  # as in parquet.thrift
     is_repeated: bool  # whether a row can hold more or fewer than one value
 
 
-# Compared by identity: what is cached by a schema must not hash all of a wide one.
+# Schemas are compared by identity, because caches use them as keys and hashing a wide one is slow.
 @dataclass(frozen=True, slots=True, eq=False)
 class FileSchema:
-    """The schema of a file, its parts as the bytes they are written as."""
+    """The schema of a file, with parts as encoded bytes."""
 
     elements: tuple[bytes, ...]  # encoded SchemaElements, depth first, the root first
     fields: tuple[tuple[int, int], ...]  # for each top-level field, the range of its elements
@@ -42,20 +42,22 @@ class FileSchema:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
+    """The place and encoding of the values of one leaf in one row group."""
+
     physical_type: int
     codec: int
     encodings: tuple[int, ...]
     num_values: int
-    start: int  # of its first page, the dictionary or a data page
+    start: int  # start of its first page, which is the dictionary or a data page
     stop: int
-    data_start: int  # of its first data page, as the writer says
-    index_start: int  # of its OffsetIndex
-    index_bytes: int  # 0 when it has none
+    data_start: int  # start of its first data page, according to the writer
+    index_start: int  # start of its OffsetIndex
+    index_bytes: int  # size of its OffsetIndex, 0 if it has none
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Rows of one row group, and its chunks in the order of the leaves."""
+    """The rows of one row group, and its chunks in the order of the leaves."""
 
     first_row: int
     num_rows: int
@@ -64,8 +66,10 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class PageLocations:
-    """The data pages of a chunk, headers included; ``first_rows`` counts from the row group's
-    first, and ends with its number of rows."""
+    """The places of the data pages of a chunk, including their headers.
+
+    ``first_rows`` counts from the first row of the row group, and ends with its number of rows.
+    """
 
     starts: np.ndarray
     sizes: np.ndarray
@@ -73,7 +77,10 @@ class PageLocations:
 
 
 class FilePages:
-    """The row groups of one file, and the pages of its chunks: what ``locate`` says, once."""
+    """The row groups of one file, and the page locations of its chunks.
+
+    ``locate`` returns the page locations of a row group and leaf. Its results are cached.
+    """
 
     def __init__(
         self,
@@ -86,36 +93,39 @@ class FilePages:
         self.num_rows: int = sum(group.num_rows for group in row_groups)
         self._locate = locate
         self._pages: dict[tuple[int, int], PageLocations | None] = {}
-        # What a reader makes of them, kept for the next.
+        # A cache of `ParquetRows`, by row group and column paths.
         self.page_tables: dict[tuple[int, tuple[tuple[str, ...], ...]], Any] = {}
-        # What a table's names for its fields make of them, and those names.
+        # A table's names for the fields, and these pages with those names.
         self.renamed_pages: tuple[FieldNames, FilePages] | None = None
 
     def locations(self, row_group: int, leaf: int) -> PageLocations | None:
-        """The pages of a chunk, None when their locations are not known: it is read whole."""
+        """Return the page locations of a chunk, or None if unknown. It is then read whole."""
         key = row_group, leaf
         if key not in self._pages:
             self._pages[key] = self._locate(row_group, leaf) if self._locate else None
         return self._pages[key]
 
     def with_locate(self, locate: Callable[[int, int], PageLocations | None]) -> FilePages:
-        """The same file, and what is known of it, where others are to locate its pages."""
-        same = FilePages(self.schema, self.row_groups, locate)
-        same._pages, same.page_tables = self._pages, self.page_tables
-        return same
+        """Return a copy with another function to locate pages, which shares the caches."""
+        copy = FilePages(self.schema, self.row_groups, locate)
+        copy._pages, copy.page_tables = self._pages, self.page_tables
+        return copy
 
     def subset(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
-        """What reading some rows asks of it, without the rest: small enough to be sent about."""
+        """Return only what reading some rows needs, which is small enough to be pickled.
+
+        Include the locations of the named columns, or if ``names`` is None those known already.
+        """
         groups = []
-        part = FilePages(self.schema, ())
+        subset = FilePages(self.schema, ())
         for number, group in enumerate(self.row_groups):
             if not rows.window(group.first_row, group.first_row + group.num_rows):
                 groups.append(replace(group, chunks=()))
                 continue
             groups.append(group)
-            for leaf, described in enumerate(self.schema.leaves):
-                wanted = names is None or self.schema.names[described.field] in names
-                if wanted and (names is not None or (number, leaf) in self._pages):
-                    part._pages[number, leaf] = self.locations(number, leaf)
-        part.row_groups, part.num_rows = tuple(groups), self.num_rows
-        return part
+            for leaf, schema_leaf in enumerate(self.schema.leaves):
+                is_wanted = names is None or self.schema.names[schema_leaf.field] in names
+                if is_wanted and (names is not None or (number, leaf) in self._pages):
+                    subset._pages[number, leaf] = self.locations(number, leaf)
+        subset.row_groups, subset.num_rows = tuple(groups), self.num_rows
+        return subset

@@ -16,7 +16,7 @@ _GROUP_SIZE = 512
 
 
 @kernel(int64(*PAGE_TYPES, int64, readonly(uint32), int64[::1]))
-def find_hashed(addresses, sizes, counts, bases, width, words, positions):
+def find_hashed(addresses, sizes, counts, first_positions, width, words, positions):
     """Write the positions of the values that a filter may hold. Return their number, or -1."""
     values = np.empty(_GROUP_SIZE, dtype=np.uint64)
     halves = values.view(np.uint32)
@@ -28,7 +28,7 @@ def find_hashed(addresses, sizes, counts, bases, width, words, positions):
         address, size, count = np.uint64(addresses[page]), sizes[page], counts[page]
         if count < 0 or count * width > size or hits + count > positions.shape[0]:
             return -1
-        at = 0
+        offset = 0
         for first in range(0, count, _GROUP_SIZE):
             num = min(count - first, _GROUP_SIZE)
             if width in (4, 8):
@@ -39,14 +39,14 @@ def find_hashed(addresses, sizes, counts, bases, width, words, positions):
                 hash_width_4(halves[:num], hashes[:num])
             else:
                 for i in range(num):
-                    at, length = text_at(address, at, size, width)
+                    offset, length = text_at(address, offset, size, width)
                     if length < 0:
                         return -1
-                    start = address + np.uint64(at)
+                    start = address + np.uint64(offset)
                     hashes[i] = hash_memory(start, np.uint64(length), np.uint64(0))
-                    at += length
+                    offset += length
             blocks.check(words, hashes[:num], are_hits)
             for i in range(num):
-                positions[hits] = bases[page] + first + i
+                positions[hits] = first_positions[page] + first + i
                 hits += np.int64(are_hits[i])
     return hits

@@ -84,7 +84,7 @@ def fill_hash_table(hashes, samples, table, bitmap):
 
 
 @kernel(int64(*PAGE_TYPES, int64, readonly(uint64), readonly(int64), readonly(uint64), int64[::1]))
-def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, positions):
+def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, bitmap, positions):
     """Write the positions of the values that are keys. Return their number, or -1.
 
     The values have 4 or 8 bytes.
@@ -97,10 +97,10 @@ def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, po
         if count < 0 or count * width > sizes[page] or hits + count > positions.shape[0]:
             return -1
         for i in range(count):
-            at = address + np.uint64(i * width)
-            value = load_64(at) if width == 8 else load_32(at)
+            offset = address + np.uint64(i * width)
+            value = load_64(offset) if width == 8 else load_32(offset)
             if keys.shape[0] == 1:
-                positions[hits] = bases[page] + i
+                positions[hits] = first_positions[page] + i
                 hits += np.int64(value == keys[0])
                 continue
             if not _may_be_in(value, bitmap):
@@ -108,7 +108,7 @@ def find_numbers(addresses, sizes, counts, bases, width, keys, table, bitmap, po
             slot = _slot(value, table)
             while table[slot]:
                 if keys[table[slot] - 1] == value:
-                    positions[hits] = bases[page] + i
+                    positions[hits] = first_positions[page] + i
                     hits += 1
                     break
                 slot = (slot + 1) & (table.shape[0] - 1)
@@ -134,7 +134,9 @@ def _is_equal(address, keys, key_start, length):
         int64[::1],
     )
 )
-def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, bitmap, positions):
+def find_texts(
+    addresses, sizes, counts, first_positions, width, keys, key_starts, table, bitmap, positions
+):
     """Write the positions of the values that are keys. Return their number, or -1.
 
     Key i is the bytes ``key_starts[i]`` to ``key_starts[i + 1]`` of ``keys``. Values are ``width``
@@ -146,16 +148,16 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
         address, size = np.uint64(addresses[page]), sizes[page]
         if hits + counts[page] > positions.shape[0]:
             return -1
-        at = 0
+        offset = 0
         for i in range(counts[page]):
-            at, length = text_at(address, at, size, width)
+            offset, length = text_at(address, offset, size, width)
             if length < 0:
                 return -1
-            start = address + np.uint64(at)
-            at += length
+            start = address + np.uint64(offset)
+            offset += length
             if num_keys == 1:
                 if length == key_starts[1] and _is_equal(start, keys, 0, length):
-                    positions[hits] = bases[page] + i
+                    positions[hits] = first_positions[page] + i
                     hits += 1
                 continue
             if not _may_be_in(_sample(start, length), bitmap):
@@ -168,7 +170,7 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
                 if length == key_starts[number + 1] - key_start and _is_equal(
                     start, keys, key_start, length
                 ):
-                    positions[hits] = bases[page] + i
+                    positions[hits] = first_positions[page] + i
                     hits += 1
                     break
                 slot = (slot + 1) & (table.shape[0] - 1)
@@ -176,7 +178,7 @@ def find_texts(addresses, sizes, counts, bases, width, keys, key_starts, table, 
 
 
 @kernel(int64(*PAGE_TYPES, readonly(uint8), int64[::1]))
-def find_indices(addresses, sizes, counts, bases, hits_of, positions):
+def find_indices(addresses, sizes, counts, first_positions, hits_of, positions):
     """Write the positions of the dictionary indices that are hits. Return their number, or -1.
 
     ``hits_of`` says for each entry of the dictionary whether it is a hit.
@@ -184,7 +186,7 @@ def find_indices(addresses, sizes, counts, bases, hits_of, positions):
     hits = 0
     for page in range(addresses.shape[0]):
         address, stop = np.uint64(addresses[page]), sizes[page]
-        count, base = counts[page], bases[page]
+        count, base = counts[page], first_positions[page]
         if count == 0:
             continue
         if stop < 1 or hits + count > positions.shape[0]:
@@ -192,10 +194,10 @@ def find_indices(addresses, sizes, counts, bases, hits_of, positions):
         width = np.int64(byte_at(address, 0))
         if width > 32:
             return -1
-        at = 1
+        offset = 1
         num_read = 0
         while num_read < count:
-            run, index, begin, at = run_at(address, at, stop, width, count - num_read)
+            run, index, begin, offset = run_at(address, offset, stop, width, count - num_read)
             if run < 0 or index >= hits_of.shape[0]:
                 return -1
             if index < 0:

@@ -1,8 +1,8 @@
-"""What a Parquet footer says of where bytes lie: row groups, column chunks, page locations.
+"""Parse Parquet footers: the schema, and where row groups, column chunks and pages lie.
 
     | PAR1 | column chunks ... | page indices | FileMetaData | its length, 4 bytes | PAR1 |
 
-Only the fields of parquet.thrift that a page read needs are taken; others are copied as bytes.
+Only the fields of parquet.thrift that page reads need are parsed. Others are copied as bytes.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from zonebloom.parquet.thrift import STOP, STRUCT, Struct, ThriftReader
 PARQUET_MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 TAIL_BYTES = 8
-# Read at first from the end of a file: most footers fit.
+# The first read from the end of a file has this size, because most footers fit in it.
 FIRST_READ_BYTES = 64 << 10
-# Offset indices of more than this are read one at a time.
+# Offset indices that take more bytes than this together are read one by one.
 _MAX_INDEX_BYTES = 256 << 20
 
 _MAX_ROWS = 1 << 40
 _MAX_INTEGER = (1 << 63) - 1
 _MAX_DEPTH = 100
-# Of parquet.thrift's Type; encodings and codecs have room to grow.
+# The greatest Type of parquet.thrift, and the greatest encoding or codec that may be added later.
 _MAX_TYPE = 7
 _MAX_ENCODING = 31
-# Of an OffsetIndex: a list's header as its first field's, and a PageLocation as varints, in which
-# the headers of its fields come before each value.
+# Bytes of an OffsetIndex: the header of its first field, which is a list; the size field of a list
+# whose size follows as a varint; and a PageLocation, with 0 in place of each value.
 _FIRST_LIST, _LONG_LIST = 0x19, 15
 _LOCATION = np.array([0x16, 0, 0x15, 0, 0x16, 0, STOP])
-# What reading a structure of the wrong shape raises.
+# Exceptions that reading a structure of the wrong shape raises.
 PARSE_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
-# The chunks of a row group, of its structure, number and leaves.
+# A function that returns the chunks of a row group, given its structure, its number and the leaves.
 ChunksOf: TypeAlias = Callable[[Struct, int, tuple[SchemaLeaf, ...]], Sequence[ColumnChunk]]
 
 
 def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (PARQUET_MAGIC,)) -> int:
-    """Length of the FileMetaData, from the last 8 bytes of a file."""
+    """Return the length of the FileMetaData. ``tail`` is the last 8 bytes of the file."""
     if tail[4:] == ENCRYPTED_MAGIC and ENCRYPTED_MAGIC not in magics:
         raise FragmentUnreadable("its footer is encrypted, and parquet_keys is not given")
     if len(tail) != TAIL_BYTES or tail[4:] not in magics:
@@ -64,7 +64,7 @@ def footer_length(tail: bytes, file_bytes: int, magics: Sequence[bytes] = (PARQU
 
 
 def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None) -> FilePages:
-    """The row groups of a file, whose chunks ``chunks_of`` tells where columns are encrypted."""
+    """Return the row groups of a file. If columns are encrypted, ``chunks_of`` parses chunks."""
     try:
         metadata = ThriftReader(data).read_struct()
         schema = _schema(data, metadata)
@@ -75,7 +75,7 @@ def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None
                 raise ValueError("a row group has other columns than the schema")
             if chunks_of is None:
                 leaves = zip(raw[1], schema.leaves, strict=True)
-                chunks = tuple(_plain_chunk(each, leaf, file_bytes) for each, leaf in leaves)
+                chunks = tuple(_plain_chunk(chunk, leaf, file_bytes) for chunk, leaf in leaves)
             else:
                 chunks = chunks_of(raw, number, schema.leaves)
             group = RowGroup(first_row, _integer(raw, 3, _MAX_ROWS), chunks)
@@ -90,14 +90,17 @@ def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None
 
 
 def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) -> FilePages:
-    """Read the footer of a file, and locate pages as its offset indices say, in one request for
-    all; a chunk without one is walked from page header to page header."""
+    """Read the footer of a file, and its page locations.
+
+    Locations come from the offset indices. If ``with_pages``, all are read at once, and chunks
+    without an index are located by their page headers. Otherwise they are read at first use.
+    """
     footer = parse_footer(read_footer_bytes(file_bytes, read)[0], file_bytes)
     chunks = [chunk for group in footer.row_groups for chunk in group.chunks if chunk.index_bytes]
     first = min((chunk.index_start for chunk in chunks), default=0)
     end = max((chunk.index_start + chunk.index_bytes for chunk in chunks), default=0)
-    at_once = with_pages and 0 < end - first <= _MAX_INDEX_BYTES
-    indices = read([(first, end)])[0] if at_once else b""
+    reads_all = with_pages and 0 < end - first <= _MAX_INDEX_BYTES
+    indices = read([(first, end)])[0] if reads_all else b""
 
     def locate(row_group: int, leaf: int) -> PageLocations | None:
         group = footer.row_groups[row_group]
@@ -106,12 +109,12 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
         if not group.num_rows or not (chunk.index_bytes or with_pages):
             return None
         if chunk.index_bytes:
-            data = indices[start - first : stop - first] if at_once else read([(start, stop)])[0]
+            data = indices[start - first : stop - first] if reads_all else read([(start, stop)])[0]
             return parse_offset_index(data, chunk, group.num_rows)
         try:
             return walk_pages(read, chunk, group.num_rows)
         except FragmentUnreadable:
-            # What is wrong with it shows when it is read, as a whole.
+            # A damaged chunk is not located. The error is raised when it is read as a whole.
             return None
 
     pages = FilePages(footer.schema, footer.row_groups, locate)
@@ -123,18 +126,22 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
 
 
 def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:
-    """Whether columns of a file are encrypted, or its footer too."""
+    """Return whether columns of a file are encrypted."""
     (tail,) = read([(max(0, file_bytes - TAIL_BYTES), file_bytes)])
-    # FileMetaData.encryption_algorithm, which a footer in clear has.
-    is_told = 8
+    # FileMetaData has this field if columns are encrypted and the footer is not.
+    encryption_algorithm = 8
     return (
         tail.endswith(ENCRYPTED_MAGIC)
-        or is_told in ThriftReader(read_footer_bytes(file_bytes, read)[0]).read_struct()
+        or encryption_algorithm
+        in ThriftReader(read_footer_bytes(file_bytes, read)[0]).read_struct()
     )
 
 
 def footer_digest(file_bytes: int, read: ReadRanges) -> str:
-    """XXH3-128 of a file's size and footer, which has sizes and statistics of all its chunks."""
+    """Return the XXH3-128, as hex, of a file's size and footer.
+
+    The footer has the sizes and statistics of all chunks, so it changes with their content.
+    """
     digest = xxhash.xxh3_128(file_bytes.to_bytes(8, "little"))
     for part in read_footer_bytes(file_bytes, read, (PARQUET_MAGIC, ENCRYPTED_MAGIC)):
         digest.update(part)
@@ -144,7 +151,10 @@ def footer_digest(file_bytes: int, read: ReadRanges) -> str:
 def read_footer_bytes(
     file_bytes: int, read: ReadRanges, magics: Sequence[bytes] = (PARQUET_MAGIC,)
 ) -> tuple[bytes, bytes]:
-    """The FileMetaData of a file and what follows it, in one request, or two for a large one."""
+    """Return the FileMetaData of a file and the 8 bytes after it.
+
+    This takes one request, or two if the FileMetaData is large.
+    """
     if file_bytes < TAIL_BYTES:
         raise FragmentUnreadable(f"it has {file_bytes} bytes: it is not a Parquet file")
     first = max(0, file_bytes - FIRST_READ_BYTES)
@@ -158,7 +168,7 @@ def read_footer_bytes(
 
 
 def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | None = None) -> int:
-    """A field that is an integer of [0, high]; fields of other types are not let through."""
+    """Return a field that is an integer from 0 to ``high``, or raise `ValueError`."""
     value: Any = raw.get(field, default)
     if type(value) is not int or not 0 <= value <= high:
         raise ValueError(f"field {field} is {value!r:.40}")
@@ -167,35 +177,38 @@ def _integer(raw: Struct, field: int, high: int = _MAX_INTEGER, default: int | N
 
 def _schema(data: bytes, metadata: Struct) -> FileSchema:
     raw: list[Struct] = metadata[2]
-    elements = tuple(data[each.start : each.stop] for each in raw)
+    elements = tuple(data[element.start : element.stop] for element in raw)
     fields: list[tuple[int, int]] = []
     leaves: list[SchemaLeaf] = []
     field_leaves: list[range] = []
     names: list[str] = []
 
-    def walk(at: int, path: tuple[str, ...], field: int, repeated: bool, depth: int) -> int:
+    def walk(
+        number: int, path: tuple[str, ...], field: int, depth: int, *, is_repeated: bool
+    ) -> int:
+        """Add the leaves below an element. Return the number of the element after them."""
         if depth > _MAX_DEPTH:
             raise ValueError("the schema is nested too deep")
-        each = raw[at]
-        path = (*path, each[4].decode())
-        repeated = repeated or each.get(3) == 2
-        children = _integer(each, 5, len(raw), default=0)
-        if not children and 1 in each:
-            leaves.append(SchemaLeaf(path, field, _integer(each, 1, _MAX_TYPE), repeated))
-        at += 1
-        for _ in range(children):
-            at = walk(at, path, field, repeated, depth + 1)
-        return at
+        element = raw[number]
+        path = (*path, element[4].decode())
+        is_repeated = is_repeated or element.get(3) == 2
+        num_children = _integer(element, 5, len(raw), default=0)
+        if not num_children and 1 in element:
+            leaves.append(SchemaLeaf(path, field, _integer(element, 1, _MAX_TYPE), is_repeated))
+        stop = number + 1
+        for _ in range(num_children):
+            stop = walk(stop, path, field, depth + 1, is_repeated=is_repeated)
+        return stop
 
-    at = 1
+    start = 1
     for field in range(_integer(raw[0], 5, len(raw), default=0)):
-        names.append(raw[at][4].decode())
+        names.append(raw[start][4].decode())
         first_leaf = len(leaves)
-        stop = walk(at, (), field, False, 0)
-        fields.append((at, stop))
+        stop = walk(start, (), field, 0, is_repeated=False)
+        fields.append((start, stop))
         field_leaves.append(range(first_leaf, len(leaves)))
-        at = stop
-    if at != len(raw):
+        start = stop
+    if start != len(raw):
         raise ValueError("the schema has elements outside its tree")
     arrow_schema = None
     for entry in metadata.get(5, ()):
@@ -223,23 +236,23 @@ def _plain_chunk(raw: Struct, leaf: SchemaLeaf, file_bytes: int) -> ColumnChunk:
 
 
 def parse_chunk(raw: Struct, metadata: Struct, leaf: SchemaLeaf, file_bytes: int) -> ColumnChunk:
-    """A ColumnChunk with its ColumnMetaData."""
+    """Return the chunk that a ColumnChunk and its ColumnMetaData describe."""
     if raw.get(1):
         raise FragmentUnreadable("its columns lie in another file")
     if _integer(metadata, 1, _MAX_TYPE) != leaf.physical_type:
         raise ValueError(f"a chunk of {'.'.join(leaf.path)} is not of the schema's type")
     encodings = metadata[2]
-    if not all(type(each) is int and 0 <= each <= _MAX_ENCODING for each in encodings):
+    if not all(type(number) is int and 0 <= number <= _MAX_ENCODING for number in encodings):
         raise ValueError("there is no such encoding")
     num_values = _integer(metadata, 5)
     if num_values:
         data_start = _integer(metadata, 9)
-        # As pyarrow does: a dictionary that is said to follow the data is none.
+        # Ignore the offset of a dictionary that is not before the data, as pyarrow does.
         dictionary = _integer(metadata, 11, default=0)
         start = dictionary if 0 < dictionary < data_start else data_start
         stop = start + _integer(metadata, 7)
     else:
-        # Nothing is there to be read, and writers differ in where it would be.
+        # An empty chunk has no bytes, and writers differ in the offsets that they store for it.
         start = data_start = stop = len(PARQUET_MAGIC)
     if not len(PARQUET_MAGIC) <= start <= data_start <= stop <= max(file_bytes, len(PARQUET_MAGIC)):
         raise ValueError("a column chunk lies outside the file")
@@ -261,24 +274,27 @@ def parse_chunk(raw: Struct, metadata: Struct, leaf: SchemaLeaf, file_bytes: int
 
 
 def parse_offset_index(data: bytes, chunk: ColumnChunk, num_rows: int) -> PageLocations:
-    """Read an OffsetIndex, of which every byte after the list's header is one of a varint."""
+    """Return the page locations of an OffsetIndex.
+
+    All bytes after its first field header are varints, so they are decoded by array operations.
+    """
     try:
         body = np.frombuffer(data, dtype=np.uint8, offset=2)
         ends = np.flatnonzero(body < 0x80) + 1
         starts = np.append(0, ends[:-1])
         lengths = ends - starts
-        places = np.arange(ends[-1]) - np.repeat(starts, lengths)
-        numbers = np.add.reduceat(
-            (body[: places.size] & 0x7F).astype(np.int64) << 7 * places, starts
-        )
+        digit_numbers = np.arange(ends[-1]) - np.repeat(starts, lengths)
+        digits = (body[: digit_numbers.size] & 0x7F).astype(np.int64)
+        numbers = np.add.reduceat(digits << 7 * digit_numbers, starts)
         count = data[1] >> 4
         if count == _LONG_LIST:
             count, numbers, lengths = int(numbers[0]), numbers[1:], lengths[1:]
         size = count * len(_LOCATION)
         locations = numbers[:size].reshape(count, len(_LOCATION))
-        is_one = data[0] == _FIRST_LIST and data[1] & 0x0F == STRUCT and lengths[:size].max() <= 9
+        is_list = data[0] == _FIRST_LIST and data[1] & 0x0F == STRUCT
         if (
-            not is_one
+            not is_list
+            or lengths[:size].max() > 9
             or (locations[:, ::2] != _LOCATION[::2]).any()
             or (locations[:, 1::2] & 1).any()
         ):
@@ -292,20 +308,23 @@ def parse_offset_index(data: bytes, chunk: ColumnChunk, num_rows: int) -> PageLo
 def checked_locations(
     starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, chunk: ColumnChunk
 ) -> PageLocations:
-    """Refuse page locations that cannot be: out of order, overlapping, outside their chunk."""
-    holds = (
+    """Return page locations, or raise `FragmentUnreadable` if they are impossible.
+
+    Pages must be in order and inside their chunk, and must not overlap.
+    """
+    is_valid = (
         starts.size > 0
         and starts.size == sizes.size == first_rows.size - 1
         and starts[0] >= chunk.data_start
         and first_rows[0] == 0
-        # pyarrow writes pages without rows at times.
+        # pyarrow sometimes writes pages without rows.
         and bool((first_rows[1:] >= first_rows[:-1]).all())
         and bool((sizes > 0).all())
-        # Compared so that no sum can overflow.
+        # Compare differences, because a sum could overflow.
         and bool((sizes[:-1] <= starts[1:] - starts[:-1]).all())
         and starts[-1] <= chunk.stop
         and sizes[-1] <= chunk.stop - starts[-1]
     )
-    if not holds:
+    if not is_valid:
         raise FragmentUnreadable("an offset index does not hold for its column chunk")
     return PageLocations(starts, sizes, first_rows)

@@ -19,7 +19,7 @@ _LEVEL_ENCODING = 11
 _HEADER_FIELDS = 12
 
 # Rows of the table of pages, which has one column for each page. `row_kernels.place_pages` sets the
-# place of a page in the file and in the bytes that were read (AT), and its rows in the row group.
+# place of a page in the file and in the bytes that were read, and its rows in the row group.
 FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
 # `open_pages` sets the start and size of its body in the bytes that were read; the size of the
 # decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
@@ -27,9 +27,9 @@ FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
 BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEVEL_BYTES = range(
     5, 12
 )
-# `body_kernels.read_bodies` sets the address of the body, and changes SIZE to the decompressed
-# size. `row_kernels.read_levels` sets the number of stored values, and the position of the first
-# one.
+# `decompression_kernels.read_bodies` sets the address of the body, and changes BODY_SIZE to the
+# decompressed size. `row_kernels.read_levels` sets the number of stored values, and the position of
+# the first one.
 BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(12, 15)
 PAGE_FIELDS = 15
 # Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
@@ -82,20 +82,20 @@ def _position(outer, number):
 
 # This is not inlined, because it would then be compiled for each caller, which takes seconds.
 @kernel(int64(readonly(uint8), int64, int64, int64[::1], int64[::1], int64[::1]))
-def _page_header(data, at, stop, out, last, outer):
+def _page_header(data, offset, stop, out, last, outer):
     """Read the known fields of a page header into ``out``. Return its end, or -1."""
     address = np.uint64(data.ctypes.data)
     out[:] = -1
     last[0] = 0
     outer[0] = 0
     depth = 0
-    while at < stop:
-        byte = data[at]
-        at += 1
+    while offset < stop:
+        byte = data[offset]
+        offset += 1
         kind = byte & np.uint8(0x0F)
         if kind == 0:
             if depth == 0:
-                return at
+                return offset
             depth -= 1
             continue
         delta = np.int64(byte >> np.uint8(4))
@@ -108,20 +108,20 @@ def _page_header(data, at, stop, out, last, outer):
             if position == _IS_COMPRESSED:
                 out[position] = np.int64(kind == _TRUE)
         elif kind in (_I16, _I32, _I64):
-            value, at = varint_at(address, at, stop)
-            if at < 0:
+            value, offset = varint_at(address, offset, stop)
+            if offset < 0:
                 return -1
             if position >= 0:
                 out[position] = zigzag(value)
         elif kind == _BYTE:
-            at += 1
+            offset += 1
         elif kind == _DOUBLE:
-            at += 8
+            offset += 8
         elif kind == _BINARY:
-            size, at = varint_at(address, at, stop)
-            if at < 0 or size > np.uint64(stop - at):
+            size, offset = varint_at(address, offset, stop)
+            if offset < 0 or size > np.uint64(stop - offset):
                 return -1
-            at += np.int64(size)
+            offset += np.int64(size)
         elif kind == _STRUCT and depth + 1 < _DEPTH:
             depth += 1
             last[depth] = 0
@@ -132,36 +132,36 @@ def _page_header(data, at, stop, out, last, outer):
 
 
 @kernel(int64(readonly(uint8), int64, int64))
-def _lz4_size(data, at, stop):
+def _lz4_size(data, offset, stop):
     """Return the decompressed size of an LZ4 body, or -1 if it runs out.
 
     The body alternates literals and copies of earlier bytes. The last literals have no copy.
     """
     total = 0
-    while at < stop:
-        token = np.int64(data[at])
-        at += 1
+    while offset < stop:
+        token = np.int64(data[offset])
+        offset += 1
         for part in range(2):
             length = token >> 4 if part == 0 else token & 15
             if length == 15:
                 more = 255
                 while more == 255:
-                    if at >= stop:
+                    if offset >= stop:
                         return -1
-                    more = np.int64(data[at])
-                    at += 1
+                    more = np.int64(data[offset])
+                    offset += 1
                     length += more
             if part == 1:
                 total += length + 4
                 continue
-            if length > stop - at:
+            if length > stop - offset:
                 return -1
-            at += length
+            offset += length
             total += length
-            if at == stop:
+            if offset == stop:
                 return total
-            at += 2
-            if at > stop:
+            offset += 2
+            if offset > stop:
                 return -1
     return total
 

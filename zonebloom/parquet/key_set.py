@@ -34,7 +34,7 @@ class StoredKeys(ABC):
         If the leaf does not store the bytes of the Arrow values.
     """
 
-    # Whether each value that is found is a key, and not only a candidate.
+    # True if each value that is found is a key, and not only a candidate.
     is_exact: ClassVar[bool] = True
 
     def __init__(self, leaf: LeafType):
@@ -51,7 +51,7 @@ class StoredKeys(ABC):
         addresses: np.ndarray,
         sizes: np.ndarray,
         counts: np.ndarray,
-        bases: np.ndarray,
+        first_positions: np.ndarray,
         *,
         capacity: int,
     ) -> np.ndarray:
@@ -61,7 +61,7 @@ class StoredKeys(ABC):
         values.
         """
         positions = allocate_array(capacity, np.int64)
-        hits = self._find((addresses, sizes, counts, bases, self._width), positions)
+        hits = self._find((addresses, sizes, counts, first_positions, self._width), positions)
         if hits < 0:
             raise FragmentUnreadable("values of a page lie outside it")
         return positions[:hits]

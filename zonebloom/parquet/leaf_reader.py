@@ -1,4 +1,4 @@
-"""Rows of leaves of one row group, by kernels: where keys are, and values at some rows."""
+"""Read leaves of one row group with kernels: find the rows of keys, and take values at rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from zonebloom.parquet.leaf_type import LeafChunk, LeafType, Undecodable
 from zonebloom.parquet.opened_pages import OpenedPages
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
 
-# Row groups are read side by side, on a core each.
-_MOST_FOUND = 16
-# Pages are decompressed some at a time, whatever their chunk is.
+# The most results of `find_rows` that are cached for `take`. Threads read several row groups at
+# once.
+_MAX_CACHED_FINDS = 16
+# Pages are read and decompressed in batches of about this size, so that they fit a cache.
 _BATCH_BYTES = 1 << 21
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class PlacedPages(NamedTuple):
-    """Pages to open: what `row_kernels.place_pages` says of them, and the bytes and rows of all."""
+    """A table of pages as `row_kernels.place_pages` fills it, and their total bytes and rows."""
 
     pages: np.ndarray
     num_bytes: int
@@ -34,41 +35,43 @@ class PlacedPages(NamedTuple):
 
 
 class PageTable:
-    """The pages of some leaves of one row group, those of one leaf after another."""
+    """The pages of some leaves of one row group, leaf after leaf."""
 
     def __init__(self, columns: Sequence[LeafChunk]):
         self.columns = columns
         pages = [column.pages for column in columns]
-        self.starts = np.concatenate([each.starts for each in pages])
-        self.sizes = np.concatenate([each.sizes for each in pages])
-        first_rows = np.concatenate([each.first_rows[:-1] for each in pages])
-        self.rows = np.stack([first_rows, np.concatenate([each.first_rows[1:] for each in pages])])
-        self.bounds = np.cumsum([0, *(each.starts.size for each in pages)])
+        self.starts = np.concatenate([locations.starts for locations in pages])
+        self.sizes = np.concatenate([locations.sizes for locations in pages])
+        first_rows = np.concatenate([locations.first_rows[:-1] for locations in pages])
+        stop_rows = np.concatenate([locations.first_rows[1:] for locations in pages])
+        self.rows = np.stack([first_rows, stop_rows])
+        # The first page of each leaf, and the end of the last one.
+        self.bounds = np.cumsum([0, *(locations.starts.size for locations in pages)])
         self.levels_and_codecs = np.array(
             [[c.leaf.max_level, c.chunk.codec] for c in columns], np.int64
         )
-        self._parts: dict[tuple[int, ...], PageTable] = {}
+        self._subsets: dict[tuple[int, ...], PageTable] = {}
 
     def find_pages(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the pages that hold a row of some ranges, and where those of a leaf begin."""
+        """Return the numbers of the pages that hold a row of some ranges, and bounds by leaf."""
         numbers = np.empty(self.starts.size, dtype=np.int64)
         bounds = np.empty_like(self.bounds)
         count = row_kernels.find_pages(self.rows, self.bounds, starts, stops, numbers, bounds)
         return numbers[:count], bounds
 
     def place_pages(self, numbers: np.ndarray) -> PlacedPages:
-        """Where some of the pages lie, and what rows they have."""
+        """Return where the numbered pages lie, and which rows they have."""
         pages = np.empty((header_kernels.PAGE_FIELDS, numbers.size), dtype=np.int64)
-        place = self.starts, self.sizes, self.rows, numbers, pages
-        return PlacedPages(pages, *row_kernels.place_pages(*place))
+        totals = row_kernels.place_pages(self.starts, self.sizes, self.rows, numbers, pages)
+        return PlacedPages(pages, *totals)
 
     def subset(self, numbers: tuple[int, ...]) -> PageTable:
-        """Some of the leaves."""
+        """Return the table of the numbered leaves."""
         if len(numbers) == len(self.columns):
             return self
-        if numbers not in self._parts:
-            self._parts[numbers] = PageTable([self.columns[number] for number in numbers])
-        return self._parts[numbers]
+        if numbers not in self._subsets:
+            self._subsets[numbers] = PageTable([self.columns[number] for number in numbers])
+        return self._subsets[numbers]
 
 
 class LeafReader:
@@ -76,13 +79,25 @@ class LeafReader:
 
     def __init__(self, file: FragmentFile):
         self._file = file
-        # Rows that hold keys and their values, by chunk and what it is read as.
-        self._found: OrderedDict[tuple[int, LeafType], tuple[np.ndarray, pa.Array]] = OrderedDict()
+        # The rows that `find_rows` found and their values, for a `take` of the same rows.
+        self._cached_finds: OrderedDict[tuple[int, LeafType], tuple[np.ndarray, pa.Array]] = (
+            OrderedDict()
+        )
 
     def find_rows(
         self, table: PageTable, keys: StoredKeys, nulls: bool, rows: RowRanges
     ) -> np.ndarray:
-        """Those of some rows that hold one of the keys, or null, in a leaf; ascending.
+        """Return the rows that hold one of the keys in a leaf, ascending.
+
+        Parameters
+        ----------
+        table : PageTable
+            The pages of the leaf.
+        keys : StoredKeys
+        nulls : bool
+            Whether to return rows with a null too.
+        rows : RowRanges
+            The rows to search.
 
         Raises
         ------
@@ -90,59 +105,61 @@ class LeafReader:
         FragmentUnreadable
         """
         (column,) = table.columns
-        of_dictionary: list[np.ndarray] = []
+        # The dictionary is read only if a page needs it, and searched once for all batches.
+        dictionary_hits: list[np.ndarray] = []
 
-        def hits_of_dictionary() -> np.ndarray:
-            if not of_dictionary:
-                of_dictionary.append(self._dictionary(column).find_keys(keys))
-            return of_dictionary[0]
+        def find_in_dictionary() -> np.ndarray:
+            if not dictionary_hits:
+                dictionary_hits.append(self._dictionary(column).find_keys(keys))
+            return dictionary_hits[0]
 
-        hits, values = [], []
+        parts, values = [], []
         numbers, _ = table.find_pages(rows.starts, rows.stops)
         for placed in self._batches(table, numbers):
-            opened = self._opened(table, placed, np.array([0, placed.pages.shape[1]]))
-            part = opened.find_rows(keys, nulls, hits_of_dictionary)
+            opened = self._open_pages(table, placed, np.array([0, placed.pages.shape[1]]))
+            part = opened.find_rows(keys, nulls, find_in_dictionary)
             part = part[: row_kernels.rows_within(rows.starts, rows.stops, part)]
             if part.size:
-                hits.append(part)
+                parts.append(part)
                 values.extend(opened.take(part))
-        if not hits:
+        if not parts:
             return _NO_ROWS
-        found = hits[0] if len(hits) == 1 else np.concatenate(hits)
-        self._found[_name(column)] = found, _joined(values)
-        if len(self._found) > _MOST_FOUND:
-            self._found.popitem(last=False)
-        return found
+        matches = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self._cached_finds[_cache_key(column)] = matches, _concatenate(values)
+        if len(self._cached_finds) > _MAX_CACHED_FINDS:
+            self._cached_finds.popitem(last=False)
+        return matches
 
     def take(self, table: PageTable, ranges: RowRanges) -> list[pa.Array | None]:
-        """The values of each leaf at some rows; None where it is undecodable."""
+        """Return the values of each leaf at some rows, with None for undecodable leaves."""
         rows = ranges.rows()
         arrays: list[pa.Array | None] = [None] * len(table.columns)
-        others = []
+        to_read = []
         for number, column in enumerate(table.columns):
-            found, values = self._found.pop(_name(column), (_NO_ROWS, None))
-            if values is not None and np.array_equal(found, rows):
+            matches, values = self._cached_finds.pop(_cache_key(column), (_NO_ROWS, None))
+            if values is not None and np.array_equal(matches, rows):
                 arrays[number] = values
             else:
-                others.append(number)
-        if not others:
+                to_read.append(number)
+        if not to_read:
             return arrays
-        for number, values in zip(others, self._taken(table, others, ranges, rows), strict=True):
+        arrays_read = self._take_columns(table, to_read, ranges, rows)
+        for number, values in zip(to_read, arrays_read, strict=True):
             arrays[number] = values
         return arrays
 
-    def _taken(
+    def _take_columns(
         self, table: PageTable, columns: Sequence[int], ranges: RowRanges, rows: np.ndarray
     ) -> list[pa.Array | None]:
         """Return the values of some leaves at some rows, with None for undecodable leaves."""
-        part = table.subset(tuple(columns))
-        numbers, bounds = part.find_pages(ranges.starts, ranges.stops)
-        placed = part.place_pages(numbers)
+        subset = table.subset(tuple(columns))
+        numbers, bounds = subset.find_pages(ranges.starts, ranges.stops)
+        placed = subset.place_pages(numbers)
         try:
-            if self._is_small(placed):
-                return list(self._opened(part, placed, bounds).take(rows))
+            if self._is_one_batch(placed):
+                return list(self._open_pages(subset, placed, bounds).take(rows))
             if len(columns) == 1:
-                return [self._take_in_batches(part, numbers, rows)]
+                return [self._take_in_batches(subset, numbers, rows)]
         except Undecodable:
             if len(columns) == 1:
                 return [None]
@@ -150,47 +167,55 @@ class LeafReader:
         half = len(columns) // 2
         return [
             values
-            for part_of_columns in (columns[:half], columns[half:])
-            for values in self._taken(table, part_of_columns, ranges, rows)
+            for half_of_columns in (columns[:half], columns[half:])
+            for values in self._take_columns(table, half_of_columns, ranges, rows)
         ]
 
     def _take_in_batches(self, table: PageTable, numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
-        """The values of a leaf at some rows, out of pages that are opened some at a time."""
+        """Return the values of a leaf at some rows. Open its pages in batches."""
         parts = []
         for placed in self._batches(table, numbers):
             first, last = placed.pages[:, 0], placed.pages[:, -1]
             stop = last[header_kernels.FIRST_ROW] + last[header_kernels.NUM_ROWS]
-            within = np.searchsorted(rows, [first[header_kernels.FIRST_ROW], stop])
-            opened = self._opened(table, placed, np.array([0, placed.pages.shape[1]]))
-            parts.extend(opened.take(rows[slice(*within.tolist())]))
-        return _joined(parts)
+            begin, end = np.searchsorted(rows, [first[header_kernels.FIRST_ROW], stop]).tolist()
+            opened = self._open_pages(table, placed, np.array([0, placed.pages.shape[1]]))
+            parts.extend(opened.take(rows[begin:end]))
+        return _concatenate(parts)
 
-    def _is_small(self, placed: PlacedPages) -> bool:
-        """Whether pages are read at once; a request to a store is long."""
+    def _is_one_batch(self, placed: PlacedPages) -> bool:
+        """Return whether to read pages together, as always from an object store."""
         return not self._file.is_local or placed.num_bytes <= _BATCH_BYTES
 
     def _batches(self, table: PageTable, numbers: np.ndarray) -> Iterator[PlacedPages]:
-        """The pages of a leaf, some at a time."""
+        """Yield the pages of a leaf in batches."""
         placed = table.place_pages(numbers)
-        if self._is_small(placed):
+        if self._is_one_batch(placed):
             yield placed
             return
         batch = placed.pages[header_kernels.READ_START] // _BATCH_BYTES
         for part in np.split(numbers, np.flatnonzero(np.diff(batch)) + 1):
             yield table.place_pages(part)
 
-    def _opened(self, table: PageTable, placed: PlacedPages, bounds: np.ndarray) -> OpenedPages:
-        """Some pages of each leaf."""
+    def _open_pages(self, table: PageTable, placed: PlacedPages, bounds: np.ndarray) -> OpenedPages:
+        """Read and open the placed pages of all leaves of a table."""
         pages, num_bytes, num_rows = placed
         data = self._read(
             pages[header_kernels.FILE_START], pages[header_kernels.NUM_BYTES], num_bytes
         )
-        place = data, pages, num_rows, bounds
-        return OpenedPages(table.columns, table.levels_and_codecs, *place, self._dictionary)
+        return OpenedPages(
+            table.columns,
+            table.levels_and_codecs,
+            data,
+            pages,
+            num_rows,
+            bounds,
+            self._dictionary,
+        )
 
     def _dictionary(self, column: LeafChunk) -> Dictionary:
-        """The dictionary of a chunk: it can have one that not all of its pages use."""
-        # Not up to ``data_start``: some writers have it point to the dictionary.
+        """Return the dictionary of a chunk, from the cache if possible."""
+        # The dictionary ends at the first data page. Some writers let ``data_start`` point to the
+        # dictionary instead.
         start, stop = column.chunk.start, int(column.pages.starts[0])
 
         def read() -> Dictionary:
@@ -199,28 +224,28 @@ class LeafReader:
             return Dictionary(column.leaf, column.chunk.codec, data)
 
         identity = self._file.identity
-        # Of other files another may have the same size and time.
+        # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
         key = None
         if identity.inode or identity.tag:
             key = self._file.path, identity, start, stop, column.chunk.codec, column.leaf
         return DICTIONARY_CACHE.get(key, read)
 
     def _read(self, starts: np.ndarray, sizes: np.ndarray, num_bytes: int) -> np.ndarray:
-        """Pieces of the file one after another, uint8."""
+        """Return pieces of the file, one after another, uint8."""
         if self._file.is_local:
-            # Arrow's pool gives memory that was used before: fresh pages cost more than the read.
+            # Arrow's pool reuses memory. New memory would cost more time than the read.
             data = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
             if self._file.read_pieces(starts, sizes, data) != data.size:
-                raise FragmentUnreadable("it ends before pages that it is said to have")
+                raise FragmentUnreadable("it ends before the end of its pages")
             return data
         spans = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
         pieces = read_merged_ranges(self._file.read, spans, self._file.coalesce)
         return np.frombuffer(b"".join(pieces), dtype=np.uint8)
 
 
-def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+def _concatenate(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
-def _name(column: LeafChunk) -> tuple[int, LeafType]:
+def _cache_key(column: LeafChunk) -> tuple[int, LeafType]:
     return column.chunk.start, column.leaf

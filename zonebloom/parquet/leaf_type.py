@@ -1,4 +1,4 @@
-"""Leaves that kernels decode, and the Arrow arrays their values become.
+"""The leaves that kernels can decode, and the Arrow arrays that their values become.
 
 Source: Encodings.md (PLAIN) and LogicalTypes.md of the Parquet format.
 """
@@ -34,32 +34,32 @@ _WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _LARGE_TEXTS = (pa.large_string(), pa.large_binary())
-# Of parquet.thrift those that are decompressed here, as pyarrow names them.
-# Not brotli: it would have to be decompressed twice to know that it gives no less than is said.
+# The supported codecs of parquet.thrift, by pyarrow's names. Brotli is left to pyarrow: a page
+# would have to be decompressed twice to prove that it fills its buffer.
 SNAPPY, GZIP, LZ4 = 1, 2, 7
 CODECS = {0: "uncompressed", SNAPPY: "snappy", GZIP: "gzip", 6: "zstd", LZ4: "lz4_raw"}
 MAX_INT32 = (1 << 31) - 1
-# INT96 is nanoseconds of a day, and the day; 1970-01-01 has this number.
+# An INT96 is the nanoseconds of a day and the number of the day. 1970-01-01 has this number.
 _JULIAN_EPOCH, _NANOSECONDS_PER_DAY = np.uint64(2_440_588), np.uint64(86_400 * 10**9)
 
 
 class Undecodable(Exception):
-    """A page, or a column, in a form that is left to pyarrow."""
+    """Raised for a page or a column that the kernels cannot decode, so pyarrow decodes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeafType:
-    """A leaf that is not repeated: a top-level column, or one in structs.
+    """The form of a leaf that is not repeated: a top-level column, or one in structs.
 
     Attributes
     ----------
     arrow_type : pyarrow.DataType
-        What pyarrow reads it as.
+        The type as which pyarrow reads the leaf.
     physical_type : int
     width : int
-        Bytes of a value; 0 for texts.
+        The bytes of a value, 0 for strings.
     max_level : int
-        The definition level of a value that is there; 0 where all are.
+        The definition level of a value that is not null, 0 if the leaf cannot be null.
     """
 
     arrow_type: pa.DataType
@@ -69,7 +69,7 @@ class LeafType:
 
 
 class LeafChunk(NamedTuple):
-    """A column chunk of a flat leaf, and where its pages lie."""
+    """A column chunk of a leaf that is not repeated, and its page locations."""
 
     leaf: LeafType
     chunk: ColumnChunk
@@ -77,32 +77,35 @@ class LeafChunk(NamedTuple):
 
 
 def _leaf_type(
-    leaf: SchemaLeaf, described: pq.ColumnSchema, read_as: pa.Schema, stored_as: pa.Schema
+    leaf: SchemaLeaf, column: pq.ColumnSchema, arrow_schema: pa.Schema, stored_schema: pa.Schema
 ) -> LeafType | None:
-    """Return how kernels decode a leaf, or None if pyarrow has to decode it."""
-    wanted = _type_at(read_as, leaf.field, leaf.path)
-    if described.max_repetition_level or wanted is None:
+    """Return how kernels decode a leaf, or None if pyarrow has to decode it.
+
+    ``arrow_schema`` is the one that pyarrow reads. ``stored_schema`` ignores the Arrow schema that
+    a writer may have stored in the file.
+    """
+    arrow_type = _type_at(arrow_schema, leaf.field, leaf.path)
+    if column.max_repetition_level or arrow_type is None:
         return None
-    stored = _type_at(stored_as, leaf.field, leaf.path)
-    physical_type = _PHYSICAL_TYPES.index(described.physical_type)
+    stored = _type_at(stored_schema, leaf.field, leaf.path)
+    physical_type = _PHYSICAL_TYPES.index(column.physical_type)
     width = (
-        described.length if physical_type == FIXED_LEN_BYTE_ARRAY else _WIDTHS.get(physical_type, 0)
+        column.length if physical_type == FIXED_LEN_BYTE_ARRAY else _WIDTHS.get(physical_type, 0)
     )
-    if stored is None or not _is_decodable(
-        _type_without_views(wanted), stored, physical_type, width
-    ):
+    decoded = _decoded_type(arrow_type)
+    if stored is None or not _is_decodable(decoded, stored, physical_type, width):
         return None
-    return LeafType(wanted, physical_type, width, described.max_definition_level)
+    return LeafType(arrow_type, physical_type, width, column.max_definition_level)
 
 
 def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | None:
-    """The type at the end of a path through structs alone, None where there is no such."""
+    """Return the type at the end of a path through structs, or None if there is no such path."""
     kind = schema.field(field).type
     for name in path[1:]:
-        at = kind.get_all_field_indices(name) if pa.types.is_struct(kind) else []
-        if len(at) != 1:
+        indices = kind.get_all_field_indices(name) if pa.types.is_struct(kind) else []
+        if len(indices) != 1:
             return None
-        kind = kind.field(at[0]).type
+        kind = kind.field(indices[0]).type
     return kind
 
 
@@ -115,20 +118,20 @@ def leaf_types(schema: FileSchema) -> list[LeafType | None]:
     try:
         file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
         # pyarrow builds a new schema of all columns at each of these calls.
-        parquet_schema, read_as = file.schema, file.schema_arrow
-        stored_as = parquet_schema.to_arrow_schema()
+        parquet_schema, arrow_schema = file.schema, file.schema_arrow
+        stored_schema = parquet_schema.to_arrow_schema()
         return [
-            _leaf_type(leaf, parquet_schema.column(number), read_as, stored_as)
+            _leaf_type(leaf, parquet_schema.column(number), arrow_schema, stored_schema)
             for number, leaf in enumerate(schema.leaves)
         ]
     except (pa.ArrowException, OSError, ValueError):
-        # PyArrow says what is wrong with it when it reads.
+        # PyArrow raises an error with the reason when it reads the file.
         return [None] * len(schema.leaves)
 
 
 @lru_cache(maxsize=256)
 def fields_by_name(schema: FileSchema) -> dict[str, int]:
-    """The numbers of the top-level fields; the last of several of one name."""
+    """Return the numbers of the top-level fields. Of several with one name, the last counts."""
     return {name: field for field, name in enumerate(schema.names)}
 
 
@@ -138,7 +141,10 @@ def _leaves_by_path(schema: FileSchema) -> dict[ColumnPath, int]:
 
 
 def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
-    """A column that kernels decode as a dataset of a schema has it: its number, and the leaf."""
+    """Return the number and type of the leaf at a path, or None if kernels cannot decode it.
+
+    ``schema`` is the schema of the dataset, whose type the leaf must have.
+    """
     number, field = _leaves_by_path(file).get(path), schema.get_field_index(path[0])
     leaf = None if number is None else leaf_types(file)[number]
     if number is None or leaf is None or field < 0:
@@ -146,8 +152,8 @@ def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int,
     return (number, leaf) if leaf.arrow_type == _type_at(schema, field, path) else None
 
 
-def _type_without_views(kind: pa.DataType) -> pa.DataType:
-    """The type values are decoded as, to be brought to another."""
+def _decoded_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which kernels decode values, before a cast to ``kind``."""
     return _VIEWS.get(kind, kind)
 
 
@@ -163,7 +169,7 @@ def _is_decodable(
     if arrow_type != stored or pa.types.is_null(arrow_type):
         return False
     if physical_type == FIXED_LEN_BYTE_ARRAY and not width:
-        # A width of 0 is that of texts.
+        # A width of 0 would mean strings.
         return False
     if pa.types.is_decimal(arrow_type):
         return arrow_type.bit_width in (128, 256) and width <= arrow_type.bit_width // 8
@@ -176,12 +182,12 @@ def _is_decodable(
 
 
 def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-    """An array of values of one width, null where they are not valid."""
+    """Return an array of values of a fixed width, null where ``valid`` is zero."""
     values = data.reshape(-1, leaf.width)
-    kind = _type_without_views(leaf.arrow_type)
+    kind = _decoded_type(leaf.arrow_type)
     if pa.types.is_decimal(kind):
         if leaf.physical_type == FIXED_LEN_BYTE_ARRAY:
-            # The one type of Parquet whose bytes begin with the highest.
+            # Decimals of this type are the only big-endian values of Parquet.
             values = values[:, ::-1]
         data = np.empty((len(values), kind.bit_width // 8), dtype=np.uint8)
         data[:, : leaf.width] = values
@@ -192,7 +198,7 @@ def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None
         data = np.ascontiguousarray(values[:, : kind.bit_width // 8])
     elif leaf.physical_type == INT96:
         low, high, days = values.view("<u4").T.astype(np.uint64)
-        # Beyond 64 bits it wraps, as pyarrow's do.
+        # Values of more than 64 bits wrap around, as in pyarrow.
         data = low + (high << np.uint64(32)) + (days - _JULIAN_EPOCH) * _NANOSECONDS_PER_DAY
     return _array(leaf, kind, len(values), valid, [pa.py_buffer(data)])
 
@@ -200,8 +206,8 @@ def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None
 def text_array(
     leaf: LeafType, offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None
 ) -> pa.Array:
-    """An array of values of any length, null where they are not valid."""
-    kind = _type_without_views(leaf.arrow_type)
+    """Return an array of strings, null where ``valid`` is zero."""
+    kind = _decoded_type(leaf.arrow_type)
     if kind in _LARGE_TEXTS:
         offsets = offsets.astype(np.int64)
     buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]

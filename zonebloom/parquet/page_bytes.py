@@ -20,8 +20,8 @@ def zigzag(value):
 
 
 @inlined
-def byte_at(address, at):
-    return load_8(address + np.uint64(at))
+def byte_at(address, offset):
+    return load_8(address + np.uint64(offset))
 
 
 @inlined
@@ -41,73 +41,73 @@ def copy_bytes(target, source, length):
 
 
 @inlined
-def varint_at(address, at, stop):
+def varint_at(address, offset, stop):
     """Return an unsigned varint and its end. The end is -1 if the bytes run out."""
     value = np.uint64(0)
     shift = np.uint64(0)
-    while at < stop and shift < np.uint64(64):
-        byte = byte_at(address, at)
-        at += 1
+    while offset < stop and shift < np.uint64(64):
+        byte = byte_at(address, offset)
+        offset += 1
         value |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
-            return value, at
+            return value, offset
         shift += np.uint64(7)
     return value, -1
 
 
 @inlined
-def run_at(address, at, stop, width, max_values):
+def run_at(address, offset, stop, width, max_values):
     """Read the header of a run in the hybrid encoding of RLE and bit-packing.
 
     Values have ``width`` bits, at most 32, and a page has at most ``max_values`` more of them.
     Return the number of values, or -1 if there is no valid run; the repeated value, or -1 if the
     values are bit-packed; the start of the values; and their end.
     """
-    header, at = varint_at(address, at, stop)
+    header, offset = varint_at(address, offset, stop)
     length = np.int64(header >> np.uint64(1))
-    if at < 0 or length <= 0 or length > _MAX_RUN_LENGTH:
-        return np.int64(-1), np.int64(-1), at, at
+    if offset < 0 or length <= 0 or length > _MAX_RUN_LENGTH:
+        return np.int64(-1), np.int64(-1), offset, offset
     if header & np.uint64(1):
         # Writers pad the last run to eight values, or to many more.
-        if length * width > stop - at:
-            return np.int64(-1), np.int64(-1), at, at
-        return min(length * 8, max_values), np.int64(-1), at, at + length * width
+        if length * width > stop - offset:
+            return np.int64(-1), np.int64(-1), offset, offset
+        return min(length * 8, max_values), np.int64(-1), offset, offset + length * width
     num_bytes = (width + 7) >> 3
-    if length > max_values or num_bytes > stop - at:
-        return np.int64(-1), np.int64(-1), at, at
+    if length > max_values or num_bytes > stop - offset:
+        return np.int64(-1), np.int64(-1), offset, offset
     value = np.int64(0)
     for i in range(num_bytes):
-        value |= np.int64(byte_at(address, at + i)) << (8 * i)
+        value |= np.int64(byte_at(address, offset + i)) << (8 * i)
     if value >> width:
-        return np.int64(-1), np.int64(-1), at, at
-    return length, value, at, at + num_bytes
+        return np.int64(-1), np.int64(-1), offset, offset
+    return length, value, offset, offset + num_bytes
 
 
 @inlined
 def bits_at(address, bit, width, stop):
     """Return the value of up to 32 bits that begins at a bit. The bytes end at ``stop``."""
-    at = bit >> 3
+    offset = bit >> 3
     shift = np.uint64(bit & 7)
-    if stop - at >= 8:
-        value = load_64(address + np.uint64(at)) >> shift
+    if stop - offset >= 8:
+        value = load_64(address + np.uint64(offset)) >> shift
     else:
         value = np.uint64(0)
-        for i in range(stop - at):
-            value |= byte_at(address, at + i) << np.uint64(8 * i)
+        for i in range(stop - offset):
+            value |= byte_at(address, offset + i) << np.uint64(8 * i)
         value >>= shift
     return value & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
 
 
 @inlined
-def text_at(address, at, size, width):
+def text_at(address, offset, size, width):
     """Return the start and the length of a value. The length is -1 if the bytes run out.
 
     If ``width`` is 0, a length of 4 bytes precedes each value.
     """
     if width:
-        return at, width if width <= size - at else -1
-    if size - at < 4:
-        return at, -1
-    length = np.int64(load_32(address + np.uint64(at)))
-    at += 4
-    return at, length if length <= size - at else -1
+        return offset, width if width <= size - offset else -1
+    if size - offset < 4:
+        return offset, -1
+    length = np.int64(load_32(address + np.uint64(offset)))
+    offset += 4
+    return offset, length if length <= size - offset else -1

@@ -1,13 +1,13 @@
-"""Where the pages of a file lie, from a map kept beside the index.
+"""Read and write page maps, which store in the index where the pages of files lie.
 
-The map (``pages.arrow``) has a row for each row group, so that a lookup opens no footer:
+A page map (``pages.arrow``) has a row for each row group, so that a lookup reads no footer:
 
     fragment_id  uint64
     head         binary, as a dictionary: a FileMetaData without row groups
     first_row, num_rows  int64
-    chunks       list<int64>, eight a leaf: physical type, codec, encodings as bits, number
-                 of values, start, start of data pages, stop, number of pages (0: not known)
-    starts, sizes, first_rows  list<int64>, the page locations of all leaves in turn
+    chunks       list<int64>, eight for each leaf: physical type, codec, encodings as bits, number
+                 of values, start, start of data pages, stop, number of pages (0 if unknown)
+    starts, sizes, first_rows  list<int64>, the page locations of all leaves, leaf after leaf
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ _CHUNK_INTS = 8
 
 
 def page_map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
-    """The rows of the map for one file, one for each row group."""
+    """Return the rows of the page map for one file, one for each row group."""
     head = _file_head(pages.schema)
     rows: list[dict[str, object]] = []
     for number, group in enumerate(pages.row_groups):
         chunks: list[int] = []
-        found: list[PageLocations] = []
+        chunk_locations: list[PageLocations] = []
         for leaf, chunk in enumerate(group.chunks):
-            located = pages.locations(number, leaf)
-            if located is not None:
-                found.append(located)
+            locations = pages.locations(number, leaf)
+            if locations is not None:
+                chunk_locations.append(locations)
+            num_pages = 0 if locations is None else locations.starts.size
             bits = sum(1 << encoding for encoding in set(chunk.encodings))
             chunks += [chunk.physical_type, chunk.codec, bits, chunk.num_values, chunk.start]
-            chunks += [chunk.data_start, chunk.stop, 0 if located is None else located.starts.size]
+            chunks += [chunk.data_start, chunk.stop, num_pages]
         rows.append(
             {
                 "fragment_id": fragment_id,
@@ -68,29 +69,29 @@ def page_map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]
                 "first_row": group.first_row,
                 "num_rows": group.num_rows,
                 "chunks": chunks,
-                "starts": _joined(each.starts for each in found),
-                "sizes": _joined(each.sizes for each in found),
-                "first_rows": _joined(each.first_rows[:-1] for each in found),
+                "starts": _concatenate(chunk.starts for chunk in chunk_locations),
+                "sizes": _concatenate(chunk.sizes for chunk in chunk_locations),
+                "first_rows": _concatenate(chunk.first_rows[:-1] for chunk in chunk_locations),
             }
         )
     return rows
 
 
-def _joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+def _concatenate(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
 def encode_page_map(rows: Sequence[dict[str, object]]) -> pa.Buffer:
-    """The bytes of ``pages.arrow``."""
-    return _written(pa.Table.from_pylist(rows, schema=PAGE_MAP_SCHEMA))
+    """Return the bytes of ``pages.arrow``."""
+    return _encode_table(pa.Table.from_pylist(rows, schema=PAGE_MAP_SCHEMA))
 
 
 def merge_page_maps(tables: Sequence[pa.Table]) -> pa.Buffer:
-    """The bytes of one ``pages.arrow`` with the rows of several."""
-    return _written(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+    """Return the bytes of one ``pages.arrow`` with the rows of several."""
+    return _encode_table(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
 
 
-def _written(table: pa.Table) -> pa.Buffer:
+def _encode_table(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, with_format_version(PAGE_MAP_SCHEMA)) as writer:
         writer.write_table(table.cast(with_format_version(PAGE_MAP_SCHEMA)))
@@ -98,7 +99,7 @@ def _written(table: pa.Table) -> pa.Buffer:
 
 
 class PageMap:
-    """The map of a segment's fragments, over the bytes of its file; ``table`` is of `SCHEMA`."""
+    """The page map of a segment's fragments. ``table`` has the schema `PAGE_MAP_SCHEMA`."""
 
     def __init__(self, buffer: pa.Buffer, where: str):
         try:
@@ -120,11 +121,11 @@ class PageMap:
         self._files: dict[tuple[int, int], FilePages] = {}
 
     def file_pages(self, fragment_id: int, file_bytes: int, num_rows: int) -> FilePages | None:
-        """The pages of one fragment's file, None when the map does not have it."""
+        """Return the pages of a fragment, or None if the map does not have it."""
         key = (fragment_id, file_bytes)
         if fragment_id in self._rows and key not in self._files:
             try:
-                pages = _mapped_pages(self.table, self._rows[fragment_id], file_bytes)
+                pages = _decode_pages(self.table, self._rows[fragment_id], file_bytes)
                 if pages.num_rows != num_rows:
                     raise ValueError(f"it has {pages.num_rows:,} of {num_rows:,} rows")
                 self._files[key] = pages
@@ -133,7 +134,7 @@ class PageMap:
         return self._files.get(key)
 
 
-def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePages:
+def _decode_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePages:
     """Return the pages of a file as the rows of a map describe them."""
     schema = _parsed_head(table["head"][rows[0]].as_py())
     lists = {name: _lists(table, name) for name in ("chunks", "starts", "sizes", "first_rows")}
@@ -146,10 +147,10 @@ def _mapped_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePage
             raise ValueError("its row groups do not follow one another")
         if ints.size != _CHUNK_INTS * len(schema.leaves):
             raise ValueError("its chunks are not those of its schema")
-        described = ints.reshape(-1, _CHUNK_INTS)
-        groups.append(RowGroup(first_row, num_rows, _chunks(described, file_bytes)))
-        counts.append(described[:, 7])
-        ends.append(np.cumsum(described[:, 7]))
+        chunk_ints = ints.reshape(-1, _CHUNK_INTS)
+        groups.append(RowGroup(first_row, num_rows, _decode_chunks(chunk_ints, file_bytes)))
+        counts.append(chunk_ints[:, 7])
+        ends.append(np.cumsum(chunk_ints[:, 7]))
         first_row += num_rows
 
     def locate(row_group: int, leaf: int) -> PageLocations | None:
@@ -181,9 +182,9 @@ def _numbers(lists: tuple[np.ndarray, np.ndarray], row: int) -> np.ndarray:
     return values[offsets[row] : offsets[row + 1]]
 
 
-def _chunks(described: np.ndarray, file_bytes: int) -> tuple[ColumnChunk, ...]:
+def _decode_chunks(chunk_ints: np.ndarray, file_bytes: int) -> tuple[ColumnChunk, ...]:
     chunks = []
-    for kind, codec, bits, num_values, start, data_start, stop, _ in described.tolist():
+    for kind, codec, bits, num_values, start, data_start, stop, _ in chunk_ints.tolist():
         if not (0 <= start <= data_start <= stop <= file_bytes and num_values >= 0):
             raise ValueError("a column chunk lies outside the file")
         encodings = tuple(i for i in range(bits.bit_length()) if bits >> i & 1)
@@ -195,10 +196,10 @@ def _chunks(described: np.ndarray, file_bytes: int) -> tuple[ColumnChunk, ...]:
 
 @lru_cache(maxsize=64)
 def _parsed_head(head: bytes) -> FileSchema:
-    """The schema of a head; files of one writer share one, and what is cached by it."""
+    """Return the schema of a head. Files of one writer share it, and what is cached for it."""
     return parse_footer(head, 0).schema
 
 
 def _file_head(schema: FileSchema) -> bytes:
-    """A FileMetaData with this schema and no row groups."""
+    """Return an encoded FileMetaData with this schema and no row groups."""
     return file_metadata(*metadata_ends(schema, schema.elements, schema.arrow_schema), 0, [])

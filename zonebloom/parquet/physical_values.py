@@ -1,8 +1,8 @@
-"""Which bytes a Parquet writer hashed into a column's Bloom filters for a value.
+"""Compute the hashes under which Parquet writers insert values into embedded Bloom filters.
 
-Writers hash the value as Parquet stores it, in PLAIN encoding without a length: an int8 as the 4
-bytes of an INT32. Literals are probed as the Arrow type with the same bytes, a leaf's *stored*
-type; a leaf without a certain one is not asked.
+Writers hash a value as Parquet stores it, in PLAIN encoding without a length. An int8 has the 4
+bytes of an INT32, for example. Literals are converted to the *stored type* of a leaf, the Arrow
+type with the same bytes. The filters of a leaf are not used if its stored type is uncertain.
 """
 
 from __future__ import annotations
@@ -27,67 +27,74 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-# Bytes of a value; a FIXED_LEN_BYTE_ARRAY has its own, a BYTE_ARRAY any number. INT96 has no
-# order, so no bounds.
+# The bytes of a value: 0 for any number, -1 for INT96, which has no order and thus no bounds. Each
+# FIXED_LEN_BYTE_ARRAY column has its own width.
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": -1, "BYTE_ARRAY": 0}
-# Fields of Statistics, parquet.thrift.
+# Field numbers of Statistics in parquet.thrift.
 _MAX_VALUE, _MIN_VALUE, _IS_MAX_EXACT, _IS_MIN_EXACT = 5, 6, 7, 8
 _UTC = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
 class PhysicalLeaf:
-    number: int  # of its column chunks in each row group
+    """A leaf column of a file, and how its writer hashed the values."""
+
+    number: int  # the number of its column chunk in each row group
     path: tuple[str, ...]
-    # What the file's values are read as; None when it is not certain what was hashed.
+    # The type as which pyarrow reads the values, or None if the hashed bytes are uncertain.
     arrow_type: pa.DataType | None
-    # Whose bytes are those hashed (for decimals in a FIXED_LEN_BYTE_ARRAY: whose value is the one
-    # hashed, big-endian); None as above.
+    # The type whose bytes are hashed, or None if they are uncertain. Decimals in a
+    # FIXED_LEN_BYTE_ARRAY are hashed big-endian.
     stored_type: pa.DataType | None
     physical_type: str
     length: int  # bytes of a FIXED_LEN_BYTE_ARRAY
 
-    def hashes(self, wanted: pa.DataType, values: pa.Scalar | pa.Array) -> np.ndarray | None:
-        """Hashes under which values were inserted; None when every row may be equal to one."""
+    def hashes(self, dataset_type: pa.DataType, values: pa.Scalar | pa.Array) -> np.ndarray | None:
+        """Return the hashes under which values were inserted, or None if any row may match."""
         if self.arrow_type is None or self.stored_type is None:
             return None
-        # Values may change on their way from the file's type to the dataset's.
-        if not is_lossless_cast(self.arrow_type, wanted):
+        # Other casts from the file's type to the dataset's may change values.
+        if not is_lossless_cast(self.arrow_type, dataset_type):
             return None
         probes = probe if isinstance(values, pa.Scalar) else probe_many
-        # A literal must be exact both as what the dataset shows and as what the file stores.
-        shown = probes(wanted, values)  # pyright: ignore[reportArgumentType]
-        if shown.unusable_reason is not None or not shown.hashes.size:
-            return None if shown.unusable_reason is not None else shown.hashes
-        found = probes(self.stored_type, values)  # pyright: ignore[reportArgumentType]
-        if found.unusable_reason is not None:
+        # A literal must be exact in the type of the dataset and in the stored type.
+        dataset_probe = probes(dataset_type, values)  # pyright: ignore[reportArgumentType]
+        if dataset_probe.unusable_reason is not None:
+            return None
+        if not dataset_probe.hashes.size:
+            return dataset_probe.hashes
+        stored_probe = probes(self.stored_type, values)  # pyright: ignore[reportArgumentType]
+        if stored_probe.unusable_reason is not None:
             return None
         if pa.types.is_decimal(self.stored_type) and self.physical_type == "FIXED_LEN_BYTE_ARRAY":
             values = [values] if isinstance(values, pa.Scalar) else values
             return self._decimal_hashes(values, self.stored_type)
-        return found.hashes
+        return stored_probe.hashes
 
     def _decimal_hashes(self, values: Any, stored: pa.DataType) -> np.ndarray | None:
         hashes = set()
         for value in values:
             literal = Literal.from_scalar(value)
-            found = None if literal is None else to_stored(literal, stored)
-            if found is not None and found.is_exact:
+            converted = None if literal is None else to_stored(literal, stored)
+            if converted is not None and converted.is_exact:
                 try:
-                    hashes.add(hash_bytes(found.value.to_bytes(self.length, "big", signed=True)))
+                    encoded = converted.value.to_bytes(self.length, "big", signed=True)
+                    hashes.add(hash_bytes(encoded))
                 except OverflowError:
                     return None
         return np.array(sorted(hashes), dtype=np.uint64)
 
 
 def physical_leaves(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
-    """The leaf columns in the order of their chunks; under a list or map values have no row of
-    their own, so such a leaf has no stored type."""
+    """Return the leaf columns in the order of their chunks.
+
+    Leaves inside lists and maps have no stored type, because their values are not those of rows.
+    """
     schema = metadata.schema
     arrow_leaves = list(_walk(schema.to_arrow_schema()))
     if len(arrow_leaves) != len(schema):
         raise ValueError("the leaves of its Arrow schema are not those of its Parquet schema")
-    made = []
+    leaves = []
     for number, (path, arrow_type) in enumerate(arrow_leaves):
         column: Any = schema.column(number)
         stored = None
@@ -98,22 +105,22 @@ def physical_leaves(metadata: pq.FileMetaData) -> list[PhysicalLeaf]:
                 raise ValueError(f"column {column.path!r} is {'.'.join(path)!r} in Arrow")
             arrow_type = hashed_type(arrow_type)
             stored = _stored_type(column, arrow_type)
-        made.append(
+        leaves.append(
             PhysicalLeaf(number, path, arrow_type, stored, column.physical_type, column.length)
         )
-    return made
+    return leaves
 
 
 def _walk(
     fields: Any, parents: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], pa.DataType | None]]:
-    """Path and Arrow type of each leaf; no type for one inside a list or map."""
+    """Yield the path and Arrow type of each leaf, with type None inside lists and maps."""
     for field in fields:
         path, kind = (*parents, field.name), hashed_type(field.type)
         if pa.types.is_struct(kind):
             yield from _walk(_children(kind), path)
         elif pa.types.is_nested(kind):
-            yield from ((below, None) for below, _ in _walk(_children(kind), path))
+            yield from ((leaf_path, None) for leaf_path, _ in _walk(_children(kind), path))
         else:
             yield path, field.type
 
@@ -125,7 +132,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _stored_type(column: Any, arrow_type: pa.DataType) -> pa.DataType | None:
-    """The type whose bytes a writer hashes for a leaf, None if that is not certain."""
+    """Return the type whose bytes a writer hashes for a leaf, or None if that is uncertain."""
     stored = _annotated_type(column)
     if stored is None or is_lossless_cast(stored, arrow_type):
         return stored
@@ -133,12 +140,12 @@ def _stored_type(column: Any, arrow_type: pa.DataType) -> pa.DataType | None:
     if t.is_integer(stored) and t.is_integer(arrow_type):
         same_sign = t.is_signed_integer(stored) == t.is_signed_integer(arrow_type)
         return stored if same_sign else None
-    # Parquet has no durations: the integers are stored, the type is in the Arrow schema.
+    # Parquet has no durations. They are stored as integers, and only the Arrow schema has the type.
     return arrow_type if stored == pa.int64() and t.is_duration(arrow_type) else None
 
 
 def _annotated_type(column: Any) -> pa.DataType | None:
-    """The type that Parquet's own annotations give, its integers as wide as they are stored."""
+    """Return the type by Parquet's annotations, with integers as wide as they are stored."""
     logical = json.loads(column.logical_type.to_json())
     kind, physical = logical["Type"], column.physical_type
     match physical, kind:
@@ -177,22 +184,28 @@ def _annotated_type(column: Any) -> pa.DataType | None:
             return pa.string()
         case "BYTE_ARRAY", "None":
             return pa.binary()
-    # INT96, decimals of any length (padded or not: writers differ), BSON, JSON, geometry, ...
+    # The rest is INT96, BSON, JSON, geometry, ..., and decimals in BYTE_ARRAY, which only some
+    # writers pad.
     return None
 
 
 def bound_hashes(statistics: Struct | None, leaf: PhysicalLeaf) -> list[int]:
-    """Hashes of values a chunk surely holds by its statistics, which its filter must hold too: byte
-    strings may be cut, zeros may have lost their sign."""
+    """Return the hashes of the bounds in a chunk's statistics, which its filter must hold.
+
+    Leave out bounds that may not be values of the chunk: truncated strings, and zeros, whose sign
+    may be lost.
+    """
+    if statistics is None:
+        return []
     width = _WIDTHS.get(leaf.physical_type, leaf.length)
-    floating = leaf.physical_type in ("FLOAT", "DOUBLE") or leaf.stored_type == pa.float16()
+    is_float = leaf.physical_type in ("FLOAT", "DOUBLE") or leaf.stored_type == pa.float16()
     hashes = []
     for bound, exact in ((_MAX_VALUE, _IS_MAX_EXACT), (_MIN_VALUE, _IS_MIN_EXACT)):
-        value = None if statistics is None else statistics.get(bound)
-        certain = statistics is not None and statistics.get(exact, bool(width)) is True
-        if not certain or not isinstance(value, bytes) or width not in (0, len(value)):
+        value = statistics.get(bound)
+        is_exact = statistics.get(exact, bool(width)) is True
+        if not is_exact or not isinstance(value, bytes) or width not in (0, len(value)):
             continue
-        if not floating or not _is_zero_or_nan(value):
+        if not is_float or not _is_zero_or_nan(value):
             hashes.append(hash_bytes(value))
     return hashes
 

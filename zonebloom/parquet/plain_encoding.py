@@ -41,8 +41,8 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
         numbers = _deltas(body, 0, count, 8 * leaf.width)[0]
         return numbers.astype(f"i{leaf.width}").view(np.uint8)
     if encoding == _DELTA_LENGTH and kind == BYTE_ARRAY:
-        lengths, at = _deltas(body, 0, count)
-        return _texts(body, at, lengths)
+        lengths, offset = _deltas(body, 0, count)
+        return _texts(body, offset, lengths)
     if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
         return _texts(*_prefixed(body, count))
     if encoding == _DELTA_BYTE_ARRAY and kind == FIXED_LEN_BYTE_ARRAY:
@@ -72,9 +72,9 @@ def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
     return values
 
 
-def _deltas(body: np.ndarray, at: int, count: int, bits: int = 32) -> tuple[np.ndarray, int]:
+def _deltas(body: np.ndarray, offset: int, count: int, bits: int = 32) -> tuple[np.ndarray, int]:
     out = np.empty(count, dtype=np.int64)
-    stop = delta_kernels.decode_deltas(body, at, body.size, bits, out)
+    stop = delta_kernels.decode_deltas(body, offset, body.size, bits, out)
     if stop < 0:
         raise FragmentUnreadable("the deltas of a page cannot be decoded")
     return out, stop
@@ -82,13 +82,13 @@ def _deltas(body: np.ndarray, at: int, count: int, bits: int = 32) -> tuple[np.n
 
 def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray]:
     """Decode DELTA_BYTE_ARRAY. Return the bytes of the strings, their start, and their lengths."""
-    prefixes, at = _deltas(body, 0, count)
-    suffixes, at = _deltas(body, at, count)
+    prefixes, offset = _deltas(body, 0, count)
+    suffixes, offset = _deltas(body, offset, count)
     # Check the single lengths before their sum, which could overflow.
     if count and (
         min(prefixes.min(), suffixes.min()) < 0
         or max(prefixes.max(), suffixes.max()) > MAX_INT32
-        or suffixes.sum() > body.size - at
+        or suffixes.sum() > body.size - offset
     ):
         raise FragmentUnreadable("the texts of a page cannot be decoded")
     lengths = prefixes + suffixes
@@ -97,17 +97,17 @@ def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray
     if lengths.sum() > MAX_INT32:
         raise Undecodable
     out = np.empty(int(lengths.sum()), dtype=np.uint8)
-    if delta_kernels.join_prefixes(body, at, body.size, prefixes, suffixes, out) < 0:
+    if delta_kernels.join_prefixes(body, offset, body.size, prefixes, suffixes, out) < 0:
         raise FragmentUnreadable("the texts of a page cannot be decoded")
     return out, 0, lengths
 
 
-def _texts(data: np.ndarray, at: int, lengths: np.ndarray) -> np.ndarray:
+def _texts(data: np.ndarray, offset: int, lengths: np.ndarray) -> np.ndarray:
     # Check the single lengths before their sum, which could overflow.
-    room = data.size - at
+    room = data.size - offset
     if lengths.size and (lengths.min() < 0 or lengths.max() > room or lengths.sum() > room):
         raise FragmentUnreadable("texts of a page lie outside it")
     out = np.empty(int(lengths.sum()) + 4 * lengths.size, dtype=np.uint8)
-    if delta_kernels.write_plain_texts(data, at, lengths, out) < 0:
+    if delta_kernels.write_plain_texts(data, offset, lengths, out) < 0:
         raise FragmentUnreadable("texts of a page lie outside it")
     return out

@@ -1,6 +1,9 @@
-"""Reading rows of a row group by touching only the pages that hold them, held against their headers
-and decoded by pyarrow out of a synthetic file. A chunk without page locations, and a struct of
-misaligned leaves, is read as if it were one page."""
+"""Read rows of a row group with pyarrow, from only the pages that hold them.
+
+Pages are compared with their headers, and copied into a synthetic file that pyarrow decodes. A
+chunk without page locations is read whole, as are structs whose leaves have pages with different
+rows.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,16 @@ from zonebloom.parquet.page_headers import (
 from zonebloom.parquet.synthetic_file import CopiedChunk, synthetic_file
 from zonebloom.storage.random_access import LOCAL_COALESCE_GAP, read_merged_ranges
 
-# Up to here pieces are sliced; beyond it a gather is quicker.
-_SLICED_RANGES = 32
+# Up to this number of ranges, slices of a table are faster than a gather.
+_MAX_SLICES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class PageSelection:
-    """The pages of a chunk that hold the wanted rows; columns of the same ``bounds`` travel
-    together."""
+    """The pages of a chunk that hold the wanted rows.
+
+    Columns with the same ``bounds`` are decoded from one synthetic file.
+    """
 
     pages: np.ndarray
     first_rows: np.ndarray
@@ -40,10 +45,13 @@ class PageSelection:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkRead:
-    """What is read of one chunk; ``dictionary`` and ``spans`` are (start, stop) in the file."""
+    """The parts of one chunk to read.
+
+    ``dictionary`` and ``spans`` are (start, stop) in the file.
+    """
 
     leaf: int
-    whole: bool
+    is_whole: bool
     selection: PageSelection
     dictionary: tuple[int, int]
     spans: list[tuple[int, int]]
@@ -54,7 +62,10 @@ class _ChunkRead:
 
 
 class RowGroupReader:
-    """Reads rows of one row group; ``whole`` says which fields' chunks it read whole, and why."""
+    """Reads rows of one row group.
+
+    ``whole`` has the reasons why chunks of fields were read whole, by field.
+    """
 
     def __init__(
         self, pages: FilePages, row_group: int, read: ReadRanges, coalesce: int = LOCAL_COALESCE_GAP
@@ -67,22 +78,23 @@ class RowGroupReader:
         self.whole: dict[int, str] = {}
 
     def read(self, fields: Sequence[int], rows: RowRanges) -> dict[int, pa.ChunkedArray]:
-        """The values of some top-level fields at some rows, by field, in row order."""
+        """Return the values of top-level fields at rows, by field, in row order."""
         selections: dict[bytes, PageSelection] = {}
-        reads = {field: self._reads(field, rows, selections) for field in sorted(set(fields))}
-        copied = self._copied([read for of_field in reads.values() for read in of_field])
-        together: dict[bytes, list[int]] = {}
-        for field, of_field in reads.items():
-            together.setdefault(of_field[0].selection.bounds, []).append(field)
+        reads = {field: self._plan_reads(field, rows, selections) for field in sorted(set(fields))}
+        chunks = self._read_chunks([read for field_reads in reads.values() for read in field_reads])
+        fields_by_bounds: dict[bytes, list[int]] = {}
+        for field, field_reads in reads.items():
+            fields_by_bounds.setdefault(field_reads[0].selection.bounds, []).append(field)
         values: dict[int, pa.ChunkedArray] = {}
-        for members in together.values():
-            selection = reads[members[0]][0].selection
-            chunks = [copied[read.leaf] for field in members for read in reads[field]]
-            kept = _take(self._decode(members, chunks, selection.num_rows), selection, rows)
-            values.update(zip(members, kept.columns, strict=True))
+        for group in fields_by_bounds.values():
+            selection = reads[group[0]][0].selection
+            group_chunks = [chunks[read.leaf] for field in group for read in reads[field]]
+            decoded = self._decode(group, group_chunks, selection.num_rows)
+            wanted_rows = _take_rows(decoded, selection, rows)
+            values.update(zip(group, wanted_rows.columns, strict=True))
         return values
 
-    def _reads(
+    def _plan_reads(
         self, field: int, rows: RowRanges, selections: dict[bytes, PageSelection]
     ) -> list[_ChunkRead]:
         leaves = self._schema.field_leaves[field]
@@ -90,19 +102,19 @@ class RowGroupReader:
             raise FragmentUnreadable(f"column {self._schema.names[field]!r} has no leaf")
         pages = [self._pages(leaf) for leaf in leaves]
         reads = [
-            self._chunk_read(leaf, of_leaf, rows, selections)
-            for leaf, of_leaf in zip(leaves, pages, strict=True)
+            self._plan_chunk_read(leaf, locations, rows, selections)
+            for leaf, locations in zip(leaves, pages, strict=True)
         ]
         if any(read.selection.bounds != reads[0].selection.bounds for read in reads):
             self.whole[field] = "pages of its leaves are cut at different rows"
-            return [self._chunk_read(leaf, None, rows, selections) for leaf in leaves]
-        if any(read.whole for read in reads):
+            return [self._plan_chunk_read(leaf, None, rows, selections) for leaf in leaves]
+        if any(read.is_whole for read in reads):
             self.whole[field] = "page locations are not known"
-        elif any(of_leaf is not None and of_leaf.starts.size == 1 for of_leaf in pages):
+        elif any(locations is not None and locations.starts.size == 1 for locations in pages):
             self.whole[field] = "it is one page"
         return reads
 
-    def _chunk_read(
+    def _plan_chunk_read(
         self,
         leaf: int,
         pages: PageLocations | None,
@@ -116,26 +128,36 @@ class RowGroupReader:
             selections[key] = select_pages(first_rows, rows)
         selection = selections[key]
         if pages is None:
-            nothing, all_of_it = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
-            return _ChunkRead(leaf, True, selection, nothing, all_of_it)
+            # The dictionary page is part of the whole chunk.
+            dictionary, spans = (chunk.start, chunk.start), [(chunk.start, chunk.stop)]
+            return _ChunkRead(
+                leaf, is_whole=True, selection=selection, dictionary=dictionary, spans=spans
+            )
         starts = pages.starts[selection.pages]
         stops = starts + pages.sizes[selection.pages]
         spans = list(zip(starts.tolist(), stops.tolist(), strict=True))
-        # Not up to ``data_start``: some writers have it point to the dictionary.
-        return _ChunkRead(leaf, False, selection, (chunk.start, int(pages.starts[0])), spans)
+        # The dictionary ends at the first data page. Some writers let ``data_start`` point to the
+        # dictionary instead.
+        dictionary = chunk.start, int(pages.starts[0])
+        return _ChunkRead(
+            leaf, is_whole=False, selection=selection, dictionary=dictionary, spans=spans
+        )
 
-    def _copied(self, reads: Sequence[_ChunkRead]) -> dict[int, CopiedChunk]:
-        """What goes into synthetic files, by leaf; every page held against its header."""
+    def _read_chunks(self, reads: Sequence[_ChunkRead]) -> dict[int, CopiedChunk]:
+        """Return the chunks for the synthetic files, by leaf.
+
+        Compare all pages with their headers.
+        """
         small = {r.dictionary for r in reads if 0 < r.dictionary_bytes <= self._coalesce}
         spans = [*(span for read in reads for span in read.spans), *small]
         views = iter(read_merged_ranges(self._read, spans, self._coalesce))
-        checked = [self._checked([next(views) for _ in read.spans], read) for read in reads]
+        checked = [self._check_pages([next(views) for _ in read.spans], read) for read in reads]
         dictionaries = dict(zip(small, views, strict=True))
-        # A chunk can have a dictionary that these pages do not use: it is read when one does.
+        # A large dictionary is read only if one of these pages uses it.
         needed = {
             read.dictionary
-            for read, (*_, needs) in zip(reads, checked, strict=True)
-            if needs and read.dictionary_bytes
+            for read, (*_, needs_dictionary) in zip(reads, checked, strict=True)
+            if needs_dictionary and read.dictionary_bytes
         }
         large = list(needed - small)
         dictionaries |= zip(
@@ -143,25 +165,27 @@ class RowGroupReader:
         )
         for span in needed:
             check_dictionary_page(dictionaries[span])
-        copied: dict[int, CopiedChunk] = {}
-        for read, (pages, num_values, needs) in zip(reads, checked, strict=True):
+        copied_chunks: dict[int, CopiedChunk] = {}
+        for read, (pages, num_values, needs_dictionary) in zip(reads, checked, strict=True):
             chunk, path = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].path
-            dictionary = dictionaries[read.dictionary] if needs and read.dictionary_bytes else b""
-            copied[read.leaf] = CopiedChunk(chunk, path, dictionary, pages, num_values)
-        return copied
+            has_dictionary = needs_dictionary and read.dictionary_bytes
+            dictionary = dictionaries[read.dictionary] if has_dictionary else b""
+            copied_chunks[read.leaf] = CopiedChunk(chunk, path, dictionary, pages, num_values)
+        return copied_chunks
 
-    def _checked(
+    def _check_pages(
         self, pages: list[memoryview], read: _ChunkRead
     ) -> tuple[list[memoryview], int, bool]:
-        """Pages, number of values, and whether a dictionary is to come before them."""
-        chunk, repeated = self._group.chunks[read.leaf], self._schema.leaves[read.leaf].is_repeated
+        """Return the pages, their number of values, and whether they need a dictionary."""
+        chunk = self._group.chunks[read.leaf]
+        is_repeated = self._schema.leaves[read.leaf].is_repeated
         selection = read.selection
-        if read.whole:
-            pieces = split_whole_chunk(pages[0], chunk, selection.num_rows, repeated)
+        if read.is_whole:
+            pieces = split_whole_chunk(pages[0], chunk, selection.num_rows, is_repeated)
             return pieces, chunk.num_values, False
         num_rows = (selection.stop_rows - selection.first_rows).tolist()
         headers = [
-            checked_data_page(page, rows, repeated)
+            checked_data_page(page, rows, is_repeated)
             for page, rows in zip(pages, num_rows, strict=True)
         ]
         num_values = sum(header.num_values for header in headers)
@@ -172,8 +196,8 @@ class RowGroupReader:
     ) -> pa.Table:
         import pyarrow.parquet as pq
 
-        # One row more is claimed, which pyarrow does not mind: so pages that hold more rows
-        # than they should are noticed as well as those that hold fewer.
+        # Claim one row too many, which pyarrow accepts. This reveals pages with too many rows, like
+        # those with too few.
         file = synthetic_file(self._schema, tuple(fields), chunks, num_rows + 1)
         try:
             decoded = pq.ParquetFile(
@@ -184,45 +208,44 @@ class RowGroupReader:
             names = ", ".join(self._schema.names[field] for field in fields)
             raise FragmentUnreadable(f"pages of {names} cannot be decoded: {error}") from None
         if table.num_rows != num_rows or table.num_columns != len(fields):
-            raise FragmentUnreadable(
-                f"pages hold {table.num_rows} rows where {num_rows} were to be"
-            )
+            raise FragmentUnreadable(f"pages hold {table.num_rows} rows instead of {num_rows}")
         return table
 
 
 def select_pages(first_rows: np.ndarray, rows: RowRanges) -> PageSelection:
+    """Return the pages that hold some of the rows. ``first_rows`` is as in `PageLocations`."""
     firsts, stops = first_rows[:-1], first_rows[1:]
-    # A page is wanted when a range begins before its end and ends after its start.
-    begun = np.searchsorted(rows.starts, stops, side="left")
-    ended = np.searchsorted(rows.stops, firsts, side="right")
-    # pyarrow writes pages without rows at times, and reads one as the end of its chunk.
-    pages = np.flatnonzero((begun > ended) & (stops > firsts))
+    # A page overlaps a range that begins before the end of the page and ends after its start.
+    num_begun = np.searchsorted(rows.starts, stops, side="left")
+    num_ended = np.searchsorted(rows.stops, firsts, side="right")
+    # pyarrow sometimes writes pages without rows, but reads them as the end of a chunk.
+    pages = np.flatnonzero((num_begun > num_ended) & (stops > firsts))
     firsts, stops = firsts[pages], stops[pages]
     bounds = firsts.tobytes() + stops.tobytes()
     return PageSelection(pages, firsts, stops, bounds, int((stops - firsts).sum()))
 
 
-def _take(table: pa.Table, selection: PageSelection, rows: RowRanges) -> pa.Table:
-    """The wanted rows of a table that holds the rows of some pages one after another."""
+def _take_rows(table: pa.Table, selection: PageSelection, rows: RowRanges) -> pa.Table:
+    """Return the wanted rows of a table that holds the rows of the selected pages."""
     if len(rows) == table.num_rows:
         return table
     lengths = selection.stop_rows - selection.first_rows
-    bases = np.cumsum(lengths) - lengths
-    # A wanted range may span pages, which are neighbours then.
+    page_starts = np.cumsum(lengths) - lengths
+    # A range may span several pages. They are neighbours, so its rows are consecutive in the table.
     page = np.searchsorted(selection.first_rows, rows.starts, side="right") - 1
-    starts = rows.starts - selection.first_rows[page] + bases[page]
+    starts = rows.starts - selection.first_rows[page] + page_starts[page]
     counts = rows.stops - rows.starts
-    if starts.size > _SLICED_RANGES:
+    if starts.size > _MAX_SLICES:
         offsets = np.repeat(starts - (np.cumsum(counts) - counts), counts)
         try:
             return table.take(pa.array(offsets + np.arange(offsets.size)))
         except pa.ArrowNotImplementedError:
-            # pyarrow has no kernel that gathers views.
-            return _sliced(table, starts, counts).combine_chunks()
-    return _sliced(table, starts, counts)
+            # pyarrow cannot gather values of view types.
+            return _concatenate_slices(table, starts, counts).combine_chunks()
+    return _concatenate_slices(table, starts, counts)
 
 
-def _sliced(table: pa.Table, starts: np.ndarray, counts: np.ndarray) -> pa.Table:
+def _concatenate_slices(table: pa.Table, starts: np.ndarray, counts: np.ndarray) -> pa.Table:
     pieces = [
         table.slice(start, count)
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True)

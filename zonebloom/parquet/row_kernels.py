@@ -114,11 +114,13 @@ def _read_levels(address, stop, max_level, present):
         width += 1
     if width > 8:
         return -1
-    at = 0
+    offset = 0
     num_read = 0
     num_present = 0
     while num_read < present.shape[0]:
-        run, value, begin, at = run_at(address, at, stop, width, present.shape[0] - num_read)
+        run, value, begin, offset = run_at(
+            address, offset, stop, width, present.shape[0] - num_read
+        )
         if run < 0 or value > max_level:
             return -1
         if value < 0:

@@ -39,11 +39,11 @@ def _indices(address, size, count, positions, num_positions):
     if size < 1 or byte_at(address, 0) > np.uint64(32):
         return -1
     width = np.int64(byte_at(address, 0))
-    at = 1
+    offset = 1
     num_read = 0
     num_replaced = 0
     while num_read < count:
-        run, value, begin, at = run_at(address, at, size, width, count - num_read)
+        run, value, begin, offset = run_at(address, offset, size, width, count - num_read)
         if run < 0:
             return -1
         while num_replaced < num_positions and positions[num_replaced] < num_read + run:
@@ -81,12 +81,12 @@ def check_values(pages, width, are_indices):
             if count * width > size:
                 return -1
         else:
-            at = 0
+            offset = 0
             for _ in range(count):
-                at, length = text_at(address, at, size, 0)
+                offset, length = text_at(address, offset, size, 0)
                 if length < 0:
                     return -1
-                at += length
+                offset += length
     return 0
 
 
@@ -197,17 +197,17 @@ def take_values(pages, bounds, leaves, present, rows, valid, out, starts, length
                     to = target + np.uint64(slots[i] * width)
                     _copy_value(to, address + np.uint64(positions[i] * width), width)
             else:
-                at = i = 0
+                offset = i = 0
                 for position in range(count):
-                    at, length = text_at(address, at, size, 0)
+                    offset, length = text_at(address, offset, size, 0)
                     if length < 0:
                         return -1
                     if i < num_positions and positions[i] == position:
-                        starts[place, slots[i]] = address + np.uint64(at)
+                        starts[place, slots[i]] = address + np.uint64(offset)
                         lengths[place, slots[i]] = length
                         num_bytes += length
                         i += 1
-                    at += length
+                    offset += length
         if num_taken < rows.shape[0]:
             return -1
     return num_bytes
@@ -242,12 +242,12 @@ def text_starts(address, size, out):
 
     Return the bytes of the strings, or -1.
     """
-    at = 0
+    offset = 0
     for i in range(out.shape[0] - 1):
-        out[i] = np.uint32(at + _LENGTH_BYTES)
-        at, length = text_at(address, at, size, 0)
+        out[i] = np.uint32(offset + _LENGTH_BYTES)
+        offset, length = text_at(address, offset, size, 0)
         if length < 0:
             return -1
-        at += length
-    out[out.shape[0] - 1] = np.uint32(at + _LENGTH_BYTES)
-    return at
+        offset += length
+    out[out.shape[0] - 1] = np.uint32(offset + _LENGTH_BYTES)
+    return offset

@@ -1,6 +1,8 @@
-"""Thrift's compact protocol, as far as Parquet's footers, page headers and indices need it: zigzag
-varints, fields as a byte ``delta << 4 | type`` or the type and a number, lists as ``size << 4 |
-type`` or 0xF and a varint."""
+"""Read and write Thrift's compact protocol, as far as Parquet's metadata needs it.
+
+Integers are zigzag varints. A field begins with a byte ``delta << 4 | type``, or with the type and
+its number. A list begins with a byte ``size << 4 | type``, or with ``0xF0 | type`` and its size.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ _SHIFT_LIMIT = 63
 
 
 class MalformedThrift(FragmentUnreadable):
-    """Bytes that are not what the compact protocol allows."""
+    """Raised for bytes that violate the compact protocol."""
 
 
 class Struct(dict[int, Any]):
-    """Fields by number; ``start`` and ``stop`` are where the struct lies in its bytes."""
+    """The fields of a struct by number. ``start`` and ``stop`` are its place in the bytes."""
 
     __slots__ = ("start", "stop")
 
@@ -32,7 +34,7 @@ class Struct(dict[int, Any]):
 
 
 class ThriftReader:
-    """Reads structs from bytes that are not trusted."""
+    """Reads values from untrusted bytes. ``at`` is the offset of the next value."""
 
     __slots__ = ("at", "data", "stop")
 
@@ -42,7 +44,7 @@ class ThriftReader:
         self.stop = len(data)
 
     def read_varint(self) -> int:
-        """An unsigned integer of at most 64 bits."""
+        """Read an unsigned integer of at most 64 bits."""
         data, at, result, shift = self.data, self.at, 0, 0
         try:
             while True:
@@ -59,10 +61,12 @@ class ThriftReader:
             raise MalformedThrift("the bytes end inside a varint") from None
 
     def zigzag(self) -> int:
+        """Read a signed integer."""
         value = self.read_varint()
         return (value >> 1) ^ -(value & 1)
 
     def read_struct(self, depth: int = 0) -> Struct:
+        """Read a struct, which is nested in ``depth`` others."""
         if depth > _MAX_DEPTH:
             raise MalformedThrift("structs are nested too deep")
         result = Struct(self.at)
@@ -78,7 +82,7 @@ class ThriftReader:
             result[number] = kind == TRUE if kind <= FALSE else self._value(kind, depth)
 
     def find_field(self, wanted: int) -> int:
-        """Go to where the value of a field of a struct lies."""
+        """Move to the value of a field of the struct at this place, and return its offset."""
         number = 0
         while True:
             header = self._byte()
@@ -108,7 +112,7 @@ class ThriftReader:
         if kind in (LIST, SET):
             return self._list(depth)
         if kind in (BYTE, TRUE, FALSE):
-            # A boolean reaches this as an element of a map: there it takes a byte.
+            # Only an element of a map comes here as a boolean. It is stored as a byte.
             return self._byte()
         if kind == DOUBLE:
             return self._bytes(8)
@@ -119,9 +123,9 @@ class ThriftReader:
         raise MalformedThrift(f"there is no type {kind}")
 
     def _require(self, size: int) -> None:
-        left = self.stop - self.at
-        if size > left:
-            raise MalformedThrift(f"{size} bytes at least are claimed, {left} are left")
+        remaining = self.stop - self.at
+        if size > remaining:
+            raise MalformedThrift(f"{size} bytes at least are claimed, {remaining} are left")
 
     def _bytes(self, size: int) -> bytes:
         self._require(size)
@@ -133,7 +137,7 @@ class ThriftReader:
         kind, size = header & 0x0F, header >> 4
         if size == 0x0F:
             size = self.read_varint()
-        # Every element takes a byte at least; a struct worth listing takes two.
+        # Each element takes at least one byte, and a struct that is not empty two.
         self._require(size * (2 if kind == STRUCT else 1))
         if kind <= FALSE:
             return [self._byte() == TRUE for _ in range(size)]
@@ -158,17 +162,17 @@ class ThriftReader:
 
 
 def encode_integer(value: int) -> bytes:
-    """A signed 64-bit integer as a zigzag varint."""
+    """Return a signed 64-bit integer as a zigzag varint."""
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def encode_binary(value: bytes) -> bytes:
-    """Bytes with their length."""
+    """Return bytes after their length."""
     return varint(len(value)) + value
 
 
 def encode_list(kind: int, items: Iterable[bytes]) -> bytes:
-    """A list of encoded elements of one type."""
+    """Return a list of encoded elements of one type."""
     encoded = list(items)
     size = len(encoded)
     header = bytes([size << 4 | kind]) if size < 0x0F else bytes([0xF0 | kind]) + varint(size)
@@ -176,7 +180,10 @@ def encode_list(kind: int, items: Iterable[bytes]) -> bytes:
 
 
 def encode_struct(fields: Iterable[tuple[int, int, bytes]], after: int = 0) -> bytes:
-    """A struct, or its end, of encoded fields: number, type and value, by ascending number."""
+    """Return a struct of encoded fields (number, type, value) with ascending numbers.
+
+    If ``after`` is given, return only the end of a struct, after the field of that number.
+    """
     out = bytearray()
     last = after
     for number, kind, value in fields:
