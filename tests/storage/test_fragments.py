@@ -134,7 +134,7 @@ def test_what_is_not_a_dataset_is_refused(source: object):
 
 
 def test_dataset_in_memory_is_refused_with_a_way_out():
-    with pytest.raises(errors.SourceError, match="InMemoryDataset does not lie in files"):
+    with pytest.raises(errors.SourceError, match="InMemoryDataset does not consist of files"):
         zb.dataset(pads.dataset(pa.table({"a": [1]})))
 
 

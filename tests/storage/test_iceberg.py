@@ -224,7 +224,7 @@ def test_a_floating_partition_value_is_not_trusted(catalog):
     assert same_rows(table, pc.field("part") == 0.1, "part = 0.1") == 1
     path = zb.dataset(table).files[0]
     pq.write_table(pq.ParquetFile(path).read().drop_columns(["part"]), path)
-    with pytest.raises(SourceError, match="not kept exactly"):
+    with pytest.raises(SourceError, match="does not keep exactly"):
         zb.dataset(table)
 
 

@@ -1,4 +1,4 @@
-"""Columns of one fragment, read together as a stream of small batches for training."""
+"""Read columns of one fragment as a stream of small batches, to build an index from them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     import pyarrow.dataset as pads
     import pyarrow.parquet as pq
 
-# Rows a batch: large enough that calls cost nothing, small enough to stay in memory.
+# Rows of a batch: large enough that the cost of calls is negligible, small enough for memory.
 _BATCH_ROWS = 1 << 17
-# Bytes read at a time within a column chunk, so that a chunk of gigabytes is never held.
-_READ_BYTES = 1 << 20
-# A run of row groups handed to one thread has at least this many rows.
+# Bytes read at a time within a column chunk, so that a chunk of gigabytes is never in memory.
+_PARQUET_READ_BYTES = 1 << 20
+# A run of row groups that one thread reads has at least this many rows.
 _RUN_ROWS = 1 << 20
-_ADVICE = "repair or remove the file, then build again"
+_BUILD_ADVICE = "repair or remove the file, then build again"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows of one fragment that one thread reads; no row groups where it is read as a whole."""
+    """Rows of one fragment that one thread reads. Without row groups, it is the whole fragment."""
 
     first_row: int
     num_rows: int | None
@@ -51,6 +51,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A leaf column by its path through structs, with the dataset's type."""
+
     path: tuple[str, ...]
     type: pa.DataType
 
@@ -60,6 +62,8 @@ class Column:
 
 
 class ColumnsReader:
+    """Reads columns of one file, batch by batch."""
+
     def __init__(
         self,
         format: pads.FileFormat,
@@ -78,23 +82,23 @@ class ColumnsReader:
         self._names = names
         self._defaults = defaults or {}
         self._metadata: pq.FileMetaData | None = None
-        self._whole = not is_plain_parquet(format)
+        self._is_read_whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
-        metadata = self._metadata = None if self._whole else self._plain_metadata()
+        metadata = self._metadata = None if self._is_read_whole else self._unencrypted_metadata()
         if metadata is None:
             return [Run(0, None, None)]
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if not split:
             return [Run(0, sum(rows), tuple(range(len(rows))))]
         runs: list[Run] = []
-        first_row, count, held = 0, 0, []
-        for i, rows_here in enumerate(rows):
-            held.append(i)
-            count += rows_here
-            if count >= _RUN_ROWS or i == len(rows) - 1:
-                runs.append(Run(first_row, count, tuple(held)))
-                first_row, count, held = first_row + count, 0, []
+        first_row, count, row_groups = 0, 0, []
+        for number, group_rows in enumerate(rows):
+            row_groups.append(number)
+            count += group_rows
+            if count >= _RUN_ROWS or number == len(rows) - 1:
+                runs.append(Run(first_row, count, tuple(row_groups)))
+                first_row, count, row_groups = first_row + count, 0, []
         return runs
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
@@ -103,15 +107,20 @@ class ColumnsReader:
         Raises
         ------
         FragmentUnreadable
-            After the last batch, if rows are missing that the metadata of the file states.
+            After the last batch, if it gave fewer rows than the metadata of the file states.
         SchemaMismatch
+            If the file holds a column with a type that does not fit the dataset's.
         """
         num_rows = np.zeros(len(self._columns), dtype=np.int64)
-        with file_errors(self._path, _ADVICE):
+        with file_errors(self._path, _BUILD_ADVICE):
             fragment = None if run.row_groups is not None else self._open_fragment()
-            batches = self._row_groups(run) if fragment is None else self._fragment(fragment)
+            batches = (
+                self._row_group_batches(run)
+                if fragment is None
+                else self._fragment_batches(fragment)
+            )
             while (batch := next(batches, None)) is not None:
-                # PyArrow may cut the columns of a batch at different rows if a read was short.
+                # After a short read, PyArrow may return columns of different lengths in a batch.
                 num_rows += [len(values) for values in batch]
                 yield [
                     self._as_dataset_type(values, column)
@@ -121,13 +130,12 @@ class ColumnsReader:
             for count in num_rows.tolist():
                 require_all_rows(self._path, count, num_stated)
 
-    def _plain_metadata(self) -> pq.FileMetaData | None:
-        """The footer of a file; None of an encrypted one, to which the format may hold the keys."""
+    def _unencrypted_metadata(self) -> pq.FileMetaData | None:
+        """Return the footer, or None if the file is encrypted. The format may have the keys."""
         import pyarrow.parquet as pq
 
-        opened = self._filesystem.open_input_file
-        named = file_errors(self._path, _ADVICE, parquet_in=self._filesystem)
-        with named, opened(self._path) as file:
+        errors = file_errors(self._path, _BUILD_ADVICE, parquet_in=self._filesystem)
+        with errors, self._filesystem.open_input_file(self._path) as file:
             if self._names is not None:
                 return metadata_with_names(file, self._names)
             file.seek(max(0, file.size() - TAIL_BYTES))
@@ -135,54 +143,63 @@ class ColumnsReader:
             if tail.endswith(ENCRYPTED_MAGIC):
                 return None
             metadata = pq.ParquetFile(file).metadata
-        # Where columns alone are encrypted, a signature follows the footer.
+        # If only columns are encrypted, a signature follows the footer.
         is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
         return None if is_signed else metadata
 
     def _open_fragment(self) -> pads.Fragment:
         return self._format.make_fragment(self._path, self._filesystem)
 
-    def _fragment(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
-        asked = {str(at): pc.field(*column.path) for at, column in enumerate(self._columns)}
+    def _fragment_batches(self, fragment: pads.Fragment) -> Iterator[list[pa.Array]]:
+        projection = {
+            str(number): pc.field(*column.path) for number, column in enumerate(self._columns)
+        }
         for batch in fragment.to_batches(
-            schema=self._schema, columns=asked, batch_size=_BATCH_ROWS, use_threads=False
+            schema=self._schema, columns=projection, batch_size=_BATCH_ROWS, use_threads=False
         ):
             for values in batch.columns:
-                # The buffers of an IPC file are used as they lie: offsets are checked first.
+                # Arrays of an IPC file point into its bytes, so check the offsets first.
                 values.validate(full=True)
             yield batch.columns
 
-    def _row_groups(self, run: Run) -> Iterator[list[pa.Array]]:
+    def _row_group_batches(self, run: Run) -> Iterator[list[pa.Array]]:
         file = self._open_file()
-        yield from self._batches(file, file.schema_arrow, run, self._columns)
+        yield from self._read_row_groups(file, file.schema_arrow, run, self._columns)
 
     def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
         """Yield each column with an iterator over its batches alone.
 
-        The file is opened once, because to open a file takes time for all its columns. Finish
-        with a column's iterator before the next column is asked for.
+        The file is opened only once, because opening takes time for each of its columns. Exhaust a
+        column's iterator before you take the next column.
         """
         file = None
         for column in self._columns:
             if run.row_groups is None:
-                yield column, self._alone(column).read(run)
+                yield column, self._column_reader(column).read(run)
                 continue
             if file is None:
-                with file_errors(self._path, _ADVICE):
+                with file_errors(self._path, _BUILD_ADVICE):
                     file = self._open_file()
                     fields = file.schema_arrow
-            batches = self._batches(file, fields, run, [column])
-            yield column, self._read_alone(batches, column, run.num_rows)
+            batches = self._read_row_groups(file, fields, run, [column])
+            yield column, self._checked_batches(batches, column, run.num_rows)
 
-    def _alone(self, column: Column) -> ColumnsReader:
-        how = self._schema, self._names, self._defaults
-        return ColumnsReader(self._format, self._filesystem, self._path, [column], *how)
+    def _column_reader(self, column: Column) -> ColumnsReader:
+        return ColumnsReader(
+            self._format,
+            self._filesystem,
+            self._path,
+            [column],
+            self._schema,
+            self._names,
+            self._defaults,
+        )
 
-    def _read_alone(
+    def _checked_batches(
         self, batches: Iterator[list[pa.Array]], column: Column, num_stated: int | None
     ) -> Iterator[list[pa.Array]]:
         num_rows = 0
-        with file_errors(self._path, _ADVICE):
+        with file_errors(self._path, _BUILD_ADVICE):
             for (values,) in batches:
                 num_rows += len(values)
                 yield [self._as_dataset_type(values, column)]
@@ -194,27 +211,29 @@ class ColumnsReader:
         return pq.ParquetFile(
             self._filesystem.open_input_file(self._path),
             metadata=self._metadata,
-            buffer_size=_READ_BYTES,
+            buffer_size=_PARQUET_READ_BYTES,
             pre_buffer=False,
         )
 
-    def _batches(
+    def _read_row_groups(
         self, file: pq.ParquetFile, fields: pa.Schema, run: Run, columns: Sequence[Column]
     ) -> Iterator[list[pa.Array]]:
-        stored = [self._is_stored(fields, column) for column in columns]
+        is_stored = [self._is_stored(fields, column) for column in columns]
         batches = file.iter_batches(
             batch_size=_BATCH_ROWS,
             row_groups=list(run.row_groups or ()),
-            columns=[c.name for c, there in zip(columns, stored, strict=True) if there],
+            columns=[
+                column.name for column, stored in zip(columns, is_stored, strict=True) if stored
+            ],
             use_threads=False,
         )
         for batch in batches:
             yield [
-                # A scan sees a fragment without the column, or without the leaf, in the same way.
+                # A missing column or leaf gets the same values as in a scan.
                 leaf_of(batch.column(column.path[0]), column.path)
-                if there
+                if stored
                 else missing_column(column.type, batch.num_rows, self._defaults.get(column.name))
-                for column, there in zip(columns, stored, strict=True)
+                for column, stored in zip(columns, is_stored, strict=True)
             ]
 
     def _is_stored(self, schema: pa.Schema, column: Column) -> bool:
@@ -240,6 +259,8 @@ class ColumnsReader:
 
 
 class TableColumns:
+    """Reads columns of a table in memory, with the interface of `ColumnsReader`."""
+
     def __init__(self, table: pa.Table, columns: Sequence[Column]):
         self._table = table
         self._columns = tuple(columns)
@@ -248,7 +269,7 @@ class TableColumns:
         return [Run(0, self._table.num_rows, None)]
 
     def read(self, run: Run) -> Iterator[list[pa.Array]]:
-        """The values, in batches that no chunk's bounds lie inside of."""
+        """Yield the values of the columns, in batches that lie within one chunk."""
         names = list(dict.fromkeys(column.path[0] for column in self._columns))
         for batch in self._table.select(names).to_batches():
             yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
@@ -268,8 +289,15 @@ def columns_reader(
     if isinstance(source, TableSource):
         return TableColumns(source.table, columns)
     files = without_short_reads(source.filesystem) if filesystem is None else filesystem
-    how = fragment.names, fragment.defaults
-    return ColumnsReader(source.format, files, fragment.path, columns, source.schema, *how)
+    return ColumnsReader(
+        source.format,
+        files,
+        fragment.path,
+        columns,
+        source.schema,
+        fragment.names,
+        fragment.defaults,
+    )
 
 
 def type_mismatch(
@@ -278,7 +306,7 @@ def type_mismatch(
     """Return the error for a file that holds a column as another type than the dataset's."""
     union = union_type(stored, wanted)
     reason = "" if why is None else f": {why}"
-    # With the union of all types the dataset may have this type already.
+    # A dataset opened with schema="union" may already have the union type.
     advice = (
         "rewrite the file, or read other columns"
         if union is None or union == wanted

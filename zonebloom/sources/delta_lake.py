@@ -1,4 +1,4 @@
-"""Delta Lake tables: the files, the schema and the partition values that the log names."""
+"""Open Delta Lake tables: take the files, the schema and the partition values from the log."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _IMPLEMENTED_FEATURES = {
     "v2checkpoint",
     "vacuumprotocolcheck",
 }
-# Reader features that add a data type and change nothing else. Writers list them for tables that
-# have no column of the type, so the columns decide, and not the protocol.
+# Reader features that only add a data type. Writers list them even for tables without a column of
+# the type, so `_require_known` checks the columns' types instead.
 _TYPE_FEATURES = {
     "geospatial",
     "varianttype",
@@ -63,7 +63,7 @@ _ID = "delta.columnMapping.id"
 
 
 def is_delta(source: Any) -> bool:
-    # Whoever holds one has imported it.
+    # A caller who has a DeltaTable has imported deltalake, so do not import it here.
     library = sys.modules.get("deltalake")
     return library is not None and isinstance(source, library.DeltaTable)
 
@@ -75,36 +75,42 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         name = f"Delta table {table.table_uri} at version {table.version()}"
         _require_known(table, name)
         schema = pa.schema(table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
-        names = _names(table)
-        found = pa.table(table.get_add_actions(flatten=False))
-        partitioned_by = table.metadata().partition_columns
-        deleted = _deleted(table, name)
+        names = _field_names(table)
+        add_actions = pa.table(table.get_add_actions(flatten=False))
+        partition_columns = table.metadata().partition_columns
+        deleted_rows = _deleted_rows(table, name)
     except DeltaError as error:
         raise SourceError(f"cannot read the log of the Delta table: {error}") from None
-    where, root = _place(table, as_arrow_filesystem(filesystem))
-    paths = [_path(each, table.table_uri, root, name) for each in found["path"].to_pylist()]
+    filesystem, root = _table_folder(table, as_arrow_filesystem(filesystem))
+
+    def path_of(logged: str) -> str:
+        return _path_of_file(logged, table.table_uri, root, name)
+
+    paths = [path_of(logged) for logged in add_actions["path"].to_pylist()]
     if names is not None:
-        schema = pa.schema([_without_metadata(each) for each in schema])
-    read_as = (
-        None if names is None or (names.has_table_names and not names.has_field_ids) else names
-    )
-    gone = {_path(each, table.table_uri, root, name): rows for each, rows in deleted}
-    if not gone.keys() <= set(paths):
+        schema = pa.schema([_without_metadata(field) for field in schema])
+    # Files with the table's own names are read without a mapping.
+    has_mapping = names is not None and (names.has_field_ids or not names.has_table_names)
+    mapping = names if has_mapping else None
+    deletes = {path_of(logged): rows for logged, rows in deleted_rows}
+    if not deletes.keys() <= set(paths):
         raise SourceError(
-            f"the {name} has a deletion vector of {min(gone.keys() - set(paths))}, which is none "
-            "of its files"
+            f"the {name} has a deletion vector for {min(deletes.keys() - set(paths))}, which is "
+            "not one of its files"
         )
     views = [
-        FileView(read_as, {}, gone.get(path)) if read_as is not None or path in gone else None
+        FileView(mapping, {}, deletes.get(path)) if has_mapping or path in deletes else None
         for path in paths
     ]
-    values = {each: _partition_values(found, each, schema, name) for each in partitioned_by}
+    values = {
+        column: _partition_column(add_actions, column, schema, name) for column in partition_columns
+    }
     files = [
-        (path, {each: column[i] for each, column in values.items()}, views[i])
+        (path, {column: scalars[i] for column, scalars in values.items()}, views[i])
         for i, path in enumerate(paths)
     ]
     fields = {} if names is None else dict(stable_fields(names))
-    return snapshot_source(name, schema, where, root, files, fields=fields, state=name)
+    return snapshot_source(name, schema, filesystem, root, files, fields=fields, table_version=name)
 
 
 def _require_known(table: DeltaTable, name: str) -> None:
@@ -114,7 +120,7 @@ def _require_known(table: DeltaTable, name: str) -> None:
     unknown = features - _IMPLEMENTED_FEATURES - _TYPE_FEATURES
     if protocol.min_reader_version > 3 or unknown:
         needs = ", ".join(sorted(unknown)) or f"reader version {protocol.min_reader_version}"
-        raise SourceError(f"the {name} needs {needs}, which zonebloom does not know")
+        raise SourceError(f"the {name} needs {needs}, which zonebloom does not support")
     for column, type_name in _primitives("", json.loads(table.schema().to_json())):
         if not _READABLE_TYPE.fullmatch(type_name):
             raise SourceError(
@@ -139,55 +145,56 @@ def _primitives(path: str, kind: Any) -> Iterator[tuple[str, str]]:
             yield path, str(kind)
 
 
-def _names(table: DeltaTable) -> FieldNames | None:
-    """How files tell the table's columns; None where they have the table's names."""
+def _field_names(table: DeltaTable) -> FieldNames | None:
+    """Return how files identify the table's columns, or None if they have the table's names."""
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode == "none":
         return None
     if mode not in ("id", "name"):
-        raise SourceError(f"zonebloom does not know delta.columnMapping.mode {mode!r}")
-    return _named("", json.loads(table.schema().to_json()), mode == "id")
+        raise SourceError(f"zonebloom does not support delta.columnMapping.mode {mode!r}")
+    return _field_tree("", json.loads(table.schema().to_json()), mode == "id")
 
 
-def _named(
+def _field_tree(
     name: str, kind: Any, by_id: bool, metadata: Mapping[str, Any] | None = None
 ) -> FieldNames:
     metadata = metadata or {}
     field_id = int(metadata[_ID]) if by_id and _ID in metadata else None
     stored = () if by_id else (metadata.get(_PHYSICAL_NAME, name),)
-    told = name, field_id, stored
     match kind:
         case {"type": "struct", "fields": fields}:
-            inner = [_named(f["name"], f["type"], by_id, f["metadata"]) for f in fields]
-            return FieldNames(*told, "struct", tuple(inner))
+            children = [_field_tree(f["name"], f["type"], by_id, f["metadata"]) for f in fields]
+            return FieldNames(name, field_id, stored, "struct", tuple(children))
         case {"type": "array", "elementType": item}:
-            return FieldNames(*told, "list", (_named("element", item, by_id),))
-        case {"type": "map", "keyType": key, "valueType": value}:
             return FieldNames(
-                *told, "map", (_named("key", key, by_id), _named("value", value, by_id))
+                name, field_id, stored, "list", (_field_tree("element", item, by_id),)
             )
-    return FieldNames(*told)
+        case {"type": "map", "keyType": key, "valueType": value}:
+            children = [_field_tree("key", key, by_id), _field_tree("value", value, by_id)]
+            return FieldNames(name, field_id, stored, "map", tuple(children))
+    return FieldNames(name, field_id, stored)
 
 
-def _deleted(table: DeltaTable, name: str) -> list[tuple[str, RowRanges]]:
-    """Files with deletion vectors, and the rows those delete."""
-    if "deletionvectors" not in {each.lower() for each in table.protocol().reader_features or ()}:
+def _deleted_rows(table: DeltaTable, name: str) -> list[tuple[str, RowRanges]]:
+    """Return the files with deletion vectors, and the rows that are deleted in each."""
+    features = {feature.lower() for feature in table.protocol().reader_features or ()}
+    if "deletionvectors" not in features:
         return []
     if not hasattr(table, "deletion_vectors"):
-        raise SourceError(f"cannot tell which rows the {name} deleted; upgrade deltalake")
+        raise SourceError(f"cannot read the deletion vectors of the {name}; upgrade deltalake")
     deleted = []
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-        for file, kept in zip(batch.column(0), batch.column(1), strict=True):
-            rows = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+        for file, is_kept in zip(batch.column(0), batch.column(1), strict=True):
+            rows = np.flatnonzero(~is_kept.values.to_numpy(zero_copy_only=False))
             deleted.append((file.as_py(), RowRanges.from_rows(rows)))
     return deleted
 
 
 def _without_metadata(field: pa.Field) -> pa.Field:
-    """A field without what the table's metadata says of it."""
+    """Return a field without its metadata, and its children without theirs."""
     kind = field.type
     if isinstance(kind, pa.StructType):
-        kind = pa.struct([_without_metadata(each) for each in kind])
+        kind = pa.struct([_without_metadata(child) for child in kind])
     elif isinstance(kind, pa.ListType):
         kind = pa.list_(_without_metadata(kind.value_field))
     elif isinstance(kind, pa.MapType):
@@ -195,44 +202,47 @@ def _without_metadata(field: pa.Field) -> pa.Field:
     return pa.field(field.name, kind, field.nullable)
 
 
-def _partition_values(
-    found: pa.Table, column: str, schema: pa.Schema, name: str
+def _partition_column(
+    add_actions: pa.Table, column: str, schema: pa.Schema, name: str
 ) -> list[pa.Scalar]:
+    """Return the value of a partition column for each file."""
     wanted = schema.field(column).type
     if family(wanted) in ("", "bytes"):
-        # Writers do not agree on how bytes are written in the log.
+        # Writers encode bytes in the log in different ways.
         raise SourceError(
             f"the {name} is partitioned by column {column!r} of type {wanted}, which the log does "
             "not hold faithfully; partition it by another column"
         )
-    if "partition" not in found.column_names:
+    if "partition" not in add_actions.column_names:
         raise SourceError(f"the log of the {name} gives no partition values; upgrade deltalake")
-    values = pc.struct_field(found["partition"], [column])  # pyright: ignore[reportAttributeAccessIssue]
+    values = pc.struct_field(add_actions["partition"], [column])  # pyright: ignore[reportAttributeAccessIssue]
     if values.type != wanted:
         values = values.cast(wanted)
     return [values[i] for i in range(len(values))]
 
 
-def _path(logged: str, table_uri: str, root: str, name: str) -> str:
-    """Where a file lies that the log names relative to the table, or by a URI of its own."""
+def _path_of_file(logged: str, table_uri: str, root: str, name: str) -> str:
+    """Return the path of a file that the log names relative to the table, or by its own URI."""
     scheme, path = split_path(logged, encoded=True)
     if not scheme and not path.startswith("/"):
         return posixpath.join(root, path)
     if scheme != split_path(table_uri)[0]:
         raise SourceError(
-            f"{logged} of the {name} lies in another file system than the table; copy the table "
-            "as a whole first"
+            f"{logged} of the {name} lies in another file system than the table; copy the whole "
+            "table to one file system first"
         )
     return path
 
 
-def _place(table: DeltaTable, filesystem: pafs.FileSystem | None) -> tuple[pafs.FileSystem, str]:
-    """The file system a table is in, and its folder there."""
+def _table_folder(
+    table: DeltaTable, filesystem: pafs.FileSystem | None
+) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a table, and its folder there."""
     uri = table.table_uri
     if obstore_handler(filesystem) is not None:
         return filesystem, path_in(filesystem, uri).rstrip("/")
-    place = absolute_path(plain_path(uri, encoded=is_uri(uri))).rstrip("/")
+    path = absolute_path(plain_path(uri, encoded=is_uri(uri))).rstrip("/")
     if filesystem is not None:
-        return filesystem, split_path(place)[1]
-    # Without the storage options of deltalake: as pyarrow finds its way there by itself.
-    return filesystem_of(place)
+        return filesystem, split_path(path)[1]
+    # pyarrow cannot use the storage options of deltalake, so let it find the credentials.
+    return filesystem_of(path)

@@ -1,4 +1,4 @@
-"""How a source becomes fragments, by ``pyarrow.dataset``'s own discovery."""
+"""Find the fragments of a source with the discovery of ``pyarrow.dataset``."""
 
 from __future__ import annotations
 
@@ -59,16 +59,22 @@ def discover_source(
     is_union = isinstance(schema, str) and schema == "union"
     if not (schema is None or is_union or isinstance(schema, pa.Schema)):
         raise arguments.invalid_value(schema, "schema", 'give a pyarrow.Schema, "union" or None')
-    given = schema if isinstance(schema, pa.Schema) else None
-    how = format if keys is None else keys.format
-    files = _Files(how, as_arrow_filesystem(filesystem), _checked(partitioning), given)
+    user_schema = schema if isinstance(schema, pa.Schema) else None
+    discovery = _Discovery(
+        format if keys is None else keys.format,
+        as_arrow_filesystem(filesystem),
+        _check_partitioning(partitioning),
+        user_schema,
+    )
     if is_path:
         with _naming_undecodable_paths():
-            opened = files.at(arguments.require_path(source, "source"))
+            opened = discovery.from_path(arguments.require_path(source, "source"))
     elif isinstance(source, Sequence) and not isinstance(source, bytes):
         if not source:
             raise NoFragments("the list of files is empty; give at least one file")
-        opened = files.named([arguments.require_path(each, "an item of source") for each in source])
+        opened = discovery.from_paths(
+            [arguments.require_path(item, "an item of source") for item in source]
+        )
     else:
         raise SourceError(
             f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, "
@@ -76,26 +82,28 @@ def discover_source(
             "a pyiceberg table"
         )
     if schema is None:
-        return replace(opened, types="first")
-    return replace(opened, types="cast") if given is not None else _united(opened)
+        return replace(opened, type_agreement="first")
+    if user_schema is not None:
+        return replace(opened, type_agreement="cast")
+    return _with_union_schema(opened)
 
 
 @contextmanager
 def _naming_undecodable_paths() -> Iterator[None]:
-    """Name a file whose name is not UTF-8, in place of the codec's error."""
+    """Replace the codec's error by one that names the file whose name is not UTF-8."""
     try:
         yield
     except UnicodeError as error:
         if not isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
             raise
         raise FragmentUnreadable(
-            f"the name of the file {error.object!a} is not UTF-8, and pyarrow reads no such file; "
-            "rename it, or move it out of the folder"
+            f"the name of the file {error.object!a} is not UTF-8, which pyarrow cannot read; "
+            "rename the file, or move it out of the folder"
         ) from None
 
 
 def is_dataset(source: Any) -> bool:
-    # Imported late, as everywhere: it brings pandas in.
+    # Import pyarrow.dataset late here and elsewhere, because it imports pandas.
     import pyarrow.dataset as pads
 
     return isinstance(source, pads.Dataset)
@@ -109,7 +117,7 @@ def require_no_schema(source: Any, schema: Schema) -> None:
 
 
 def source_of_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source:
-    return _from_dataset(_Files("parquet", filesystem).dataset(list(paths), filesystem), None)
+    return _from_dataset(_Discovery("parquet", filesystem).dataset(list(paths), filesystem), None)
 
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
@@ -119,14 +127,14 @@ def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
         return pafs.PyFileSystem(StoreHandler(filesystem))
     if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
         raise InvalidArgument(
-            f"filesystem is a {type(filesystem).__name__}; give one of pyarrow.fs or fsspec, "
-            "or a store of obstore"
+            f"filesystem is a {type(filesystem).__name__}; give a file system of pyarrow.fs or "
+            "fsspec, or a store of obstore"
         )
     return pafs.PyFileSystem(FsspecHandler(filesystem))
 
 
-def _checked(partitioning: Any) -> Partitioning:
-    """What `pyarrow.dataset.dataset` takes for partitioning, refused here if it is not that."""
+def _check_partitioning(partitioning: Any) -> Partitioning:
+    """Return the argument if `pyarrow.dataset.dataset` takes it, or raise `InvalidArgument`."""
     if partitioning is None:
         return None
     if isinstance(partitioning, str):
@@ -142,62 +150,65 @@ def _checked(partitioning: Any) -> Partitioning:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _Discovery:
+    """The options with which files are found and opened as a source."""
+
     format: str | pads.FileFormat
     filesystem: pafs.FileSystem | None
     partitioning: Partitioning = None
     schema: pa.Schema | None = None
 
-    def named(self, paths: list[str], base: str | None = None) -> Source:
+    def from_paths(self, paths: list[str], base: str | None = None) -> Source:
         """Return the source of some files and folders.
 
-        What paths say of the rows counts below `base`, which is the folder that all are in where
-        some are folders.
+        Partition values are parsed from paths below `base`. If some paths are folders, `base` is
+        the folder that contains all paths.
         """
-        where = self.filesystem
-        if where is None:
-            where, paths = filesystem_of_paths([absolute_path(path) for path in paths])
-        paths = [path_in(where, path) for path in paths]
-        # A pattern names files only.
-        folders = _folders_among(where, paths) if base is None else set()
+        filesystem = self.filesystem
+        if filesystem is None:
+            filesystem, paths = filesystem_of_paths([absolute_path(path) for path in paths])
+        paths = [path_in(filesystem, path) for path in paths]
+        # With a base, paths come from a pattern, which matches files only.
+        folders = _folders_among(filesystem, paths) if base is None else set()
         files, root = paths, None
         if folders:
-            files = _files_of(where, paths, folders)
-            root = base = _common_folder(
+            files = _expand_folders(filesystem, paths, folders)
+            root = base = _shared_folder(
                 path.rstrip("/") if path in folders else posixpath.dirname(path) for path in paths
             )
-        source = _from_dataset(self.dataset(files, where, base), root)
-        refuse_tables(where, source.root)
-        return replace(_not_of_tables(source), is_listed=bool(folders))
+        source = _from_dataset(self.dataset(files, filesystem, base), root)
+        refuse_tables(filesystem, source.root)
+        return replace(_require_no_tables(source), has_listed_folders=bool(folders))
 
-    def at(self, path: str) -> Source:
-        where = self.filesystem
-        if where is None and is_uri(path):
-            where, path = filesystem_of_uri(path)
-        elif where is None:
-            where, path = pafs.LocalFileSystem(), absolute_path(path)
+    def from_path(self, path: str) -> Source:
+        """Return the source of a folder, a file, a pattern or a URI."""
+        filesystem = self.filesystem
+        if filesystem is None and is_uri(path):
+            filesystem, path = filesystem_of_uri(path)
+        elif filesystem is None:
+            filesystem, path = pafs.LocalFileSystem(), absolute_path(path)
             if is_pattern(path) and not os.path.lexists(path):
-                matching = matching_files(path)
-                if not matching:
+                files = matching_files(path)
+                if not files:
                     raise NoFragments(f"no file matches {path}; check the pattern")
-                return self.named(matching, fixed_folder(path))
-        assert where is not None
-        path = path_in(where, path)
-        forget_listings(where)
-        with file_errors(path, "make it readable, or try again when it is", "look at"):
-            kind = where.get_file_info(path).type
+                return self.from_paths(files, fixed_folder(path))
+        assert filesystem is not None
+        path = path_in(filesystem, path)
+        forget_listings(filesystem)
+        with file_errors(path, "make it readable, or try again later", "look at"):
+            kind = filesystem.get_file_info(path).type
         if kind == pafs.FileType.NotFound:
             raise NoFragments(f"{path} does not exist; check the path")
         is_folder = kind == pafs.FileType.Directory
-        # Before anything is read: a table without rows may have no file.
-        refuse_tables(where, path if is_folder else posixpath.dirname(path))
+        # Check for tables before any discovery, because an empty table may have no data file.
+        refuse_tables(filesystem, path if is_folder else posixpath.dirname(path))
         if self.format == "parquet" and self._is_auto and self.schema is None:
-            plain = plain_files(where, path, is_folder)
+            plain = plain_files(filesystem, path, is_folder)
             if plain is not None:
-                return _not_of_tables(plain)
-        files = replace(self, partitioning="hive") if is_folder and self._is_auto else self
+                return _require_no_tables(plain)
+        discovery = replace(self, partitioning="hive") if is_folder and self._is_auto else self
         root = path.rstrip("/") if is_folder else None
-        return _not_of_tables(_from_dataset(files.dataset(path, where), root))
+        return _require_no_tables(_from_dataset(discovery.dataset(path, filesystem), root))
 
     @property
     def _is_auto(self) -> bool:
@@ -209,43 +220,46 @@ class _Files:
         first = paths if isinstance(paths, str) else paths[0]
         name = self.format if isinstance(self.format, str) else self.format.default_extname
         advice = f"check that every file there is {name}, or name the files to use"
-        with file_errors(f"the schema of {first}", advice), self._naming_foreign(paths, filesystem):
-            # pyarrow lists the index folder too, of which a vacuum may delete a part meanwhile.
+        with (
+            file_errors(f"the schema of {first}", advice),
+            self._naming_other_formats(paths, filesystem),
+        ):
+            # pyarrow lists the index folder too, and a vacuum may delete files there meanwhile.
             for _ in range(2):
                 with suppress(FileNotFoundError):
-                    return self._discovered(paths, filesystem, base)
+                    return self._discover(paths, filesystem, base)
             try:
-                return self._discovered(paths, filesystem, base)
+                return self._discover(paths, filesystem, base)
             except FileNotFoundError as error:
                 raise NoFragments(f"{error}; check the path") from None
 
     @contextmanager
-    def _naming_foreign(
+    def _naming_other_formats(
         self, paths: str | list[str], filesystem: pafs.FileSystem
     ) -> Iterator[None]:
-        """Name a file that is not meant to be Parquet, if the files are and cannot be opened."""
+        """If Parquet discovery fails, raise an error that names a file of another format."""
         try:
             yield
         except (pa.ArrowException, OSError, ValueError):
             if self.format == "parquet":
                 files = [paths] if isinstance(paths, str) else paths
-                if isinstance(paths, str) and _is_folder(filesystem, paths):
+                if isinstance(paths, str) and _is_directory(filesystem, paths):
                     files = files_below(filesystem, paths)
                 require_parquet(filesystem, files)
             raise
 
-    def _discovered(
+    def _discover(
         self, paths: str | list[str], filesystem: pafs.FileSystem, base: str | None
     ) -> pads.Dataset:
         import pyarrow.dataset as pads
 
         partitioning = self.partitioning
         if self._is_auto:
-            # Without a "=" in a path there is nothing to read from it, and pyarrow is quicker.
+            # Paths without a "=" have no partition values, and pyarrow is faster without hive.
             is_hive = base is not None and any("=" in path[len(base) :] for path in paths)
             partitioning = "hive" if is_hive else None
         if base is not None and partitioning is not None and not isinstance(paths, str):
-            return self._partitioned(paths, filesystem, base, partitioning)
+            return self._discover_partitions(paths, filesystem, base, partitioning)
         try:
             return pads.dataset(
                 paths,
@@ -258,18 +272,18 @@ class _Files:
             if partitioning != "hive" or self.schema is not None or not isinstance(paths, str):
                 raise
             files = pafs.FileSelector(paths, recursive=True)
-            return self._partitioned(files, filesystem, paths, partitioning)
+            return self._discover_partitions(files, filesystem, paths, partitioning)
 
-    def _partitioned(
+    def _discover_partitions(
         self,
         paths: list[str] | pafs.FileSelector,
         filesystem: pafs.FileSystem,
         base: str,
         partitioning: Any,
     ) -> pads.Dataset:
-        """Return a dataset of files whose paths below a folder name values.
+        """Return a dataset of files whose paths below `base` contain partition values.
 
-        A column that files hold too has the files' type and the paths' values.
+        A column that files and paths both hold gets the files' type and the paths' values.
         """
         import pyarrow.dataset as pads
 
@@ -283,16 +297,16 @@ class _Files:
         factory = pads.FileSystemDatasetFactory(filesystem, paths, stored.format, options)
         if self.schema is not None:
             return factory.finish(self.schema)
-        *_, of_paths = factory.inspect_schemas()
-        added = [field for field in of_paths if field.name not in stored.schema.names]
-        return factory.finish(pa.schema([*stored.schema, *added], stored.schema.metadata))
+        *_, path_schema = factory.inspect_schemas()
+        path_fields = [field for field in path_schema if field.name not in stored.schema.names]
+        return factory.finish(pa.schema([*stored.schema, *path_fields], stored.schema.metadata))
 
 
 def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str]:
     """Return the paths that are folders."""
     candidates = list(paths)
     if not is_local(filesystem):
-        # To ask a store about each of many files takes long, and files have an extension.
+        # Asking a store about many paths takes long, and paths with an extension are files.
         candidates = [path for path in paths if "." not in posixpath.basename(path)]
     with file_errors(candidates[0] if candidates else "", "make it readable", "look at"):
         infos = filesystem.get_file_info([path.rstrip("/") or "/" for path in candidates])
@@ -303,10 +317,10 @@ def _folders_among(filesystem: pafs.FileSystem, paths: Sequence[str]) -> set[str
     }
 
 
-def _files_of(
+def _expand_folders(
     filesystem: pafs.FileSystem, paths: Sequence[str], folders: Collection[str]
 ) -> list[str]:
-    """Return the files among paths and those below the folders among them, each once."""
+    """Replace folders among paths by the files below them, and drop duplicates."""
     files: dict[str, None] = {}
     for path in paths:
         below = [path]
@@ -320,53 +334,57 @@ def _files_of(
     return list(files)
 
 
-def _common_folder(folders: Iterable[str]) -> str:
+def _shared_folder(folders: Iterable[str]) -> str:
     try:
         return posixpath.commonpath(list(folders)) or "/"
     except ValueError:
         raise SourceError(
-            "the files do not share a folder; give an index_dir, or one dataset for each place"
+            "the files do not share a folder; give an index_dir, or one dataset for each folder"
         ) from None
 
 
-def _is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
+def _is_directory(filesystem: pafs.FileSystem, path: str) -> bool:
     return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
 
-def _not_of_tables(source: Source) -> Source:
-    """A source, when none of its files lies in a table; its root has been looked at."""
-    refuse_tables(source.filesystem, source.root, [each.path for each in source.fragments])
+def _require_no_tables(source: Source) -> Source:
+    """Return the source if no file lies in a table below its root, or raise `SourceError`."""
+    files = [fragment.path for fragment in source.fragments]
+    refuse_tables(source.filesystem, source.root, files)
     return source
 
 
-def _united(source: Source) -> Source:
+def _with_union_schema(source: Source) -> Source:
+    """Return the source with the union of all files' schemas."""
     parquet_in = source.filesystem if source.has_statistics else None
 
-    def stored(fragment: Fragment) -> pa.Schema:
+    def read_schema(fragment: Fragment) -> pa.Schema:
         with file_errors(fragment.path, verb="read the schema of", parquet_in=parquet_in):
             return source.open(fragment, source.filesystem).physical_schema
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        schemas = list(pool.map(stored, source.fragments))
+        schemas = list(pool.map(read_schema, source.fragments))
     union = schemas[0]
     for number, schema in enumerate(schemas):
         try:
             union = pa.unify_schemas([union, schema], promote_options="permissive")
         except pa.ArrowException as error:
             paths = [fragment.path for fragment in source.fragments]
-            raise _no_union(paths, schemas[: number + 1], error) from None
-    of_paths = [each for each in source.schema if each.name not in union.names]
-    is_shared = all(each.type == union.field(each.name).type for one in schemas for each in one)
-    schema = pa.schema([*union, *of_paths], union.metadata)
-    return replace(source, schema=schema, types="shared" if is_shared else "cast")
+            raise _union_error(paths, schemas[: number + 1], error) from None
+    path_fields = [field for field in source.schema if field.name not in union.names]
+    is_shared = all(
+        field.type == union.field(field.name).type for schema in schemas for field in schema
+    )
+    schema = pa.schema([*union, *path_fields], union.metadata)
+    return replace(source, schema=schema, type_agreement="shared" if is_shared else "cast")
 
 
-def _no_union(
+def _union_error(
     paths: Sequence[str], schemas: Sequence[pa.Schema], error: pa.ArrowException
 ) -> SchemaMismatch:
-    """Return the error for a last schema that has no union with those before it.
+    """Return the error for a last schema that cannot be united with the schemas before it.
 
-    It names two files, for only the user knows which of them is the odd one.
+    The error names two files, because only the user knows which of them is wrong.
     """
     *earlier, last = schemas
     for path, schema in zip(paths, earlier, strict=False):
@@ -379,7 +397,7 @@ def _no_union(
                         "rewrite one of them, leave it out, or give schema="
                     )
     return SchemaMismatch(
-        f"{paths[len(earlier)]} holds columns of types that have none in common with other files: "
+        f"{paths[len(earlier)]} holds columns whose types have no common type with other files: "
         f"{error}; give schema=, or rewrite the file"
     )
 
@@ -389,11 +407,11 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
 
     if not isinstance(dataset, pads.FileSystemDataset):
         raise SourceError(
-            f"a {type(dataset).__name__} does not lie in files, so nothing can be skipped; "
+            f"a {type(dataset).__name__} does not consist of files, so nothing can be skipped; "
             "give the folder or the list of files it was made of"
         )
     try:
-        # The order of a scan is that of get_fragments; `files` may be sorted otherwise.
+        # A scan follows the order of get_fragments, which may differ from `dataset.files`.
         fragments = list(dataset.get_fragments())
     except ValueError:
         raise SourceError(
@@ -413,10 +431,10 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         raise SourceError(
             "the dataset is made of row groups of files rather than of files; give the files"
         )
-    root = root or _common_folder(posixpath.dirname(path) for path in paths)
+    root = root or _shared_folder(posixpath.dirname(path) for path in paths)
     files = tuple(
-        Fragment(path, posixpath.relpath(path, root), each.partition_expression)
-        for path, each in zip(paths, fragments, strict=True)
+        Fragment(path, posixpath.relpath(path, root), fragment.partition_expression)
+        for path, fragment in zip(paths, fragments, strict=True)
     )
     filesystem = with_os_errors(dataset.filesystem)
     return Source(dataset.schema, dataset.format, filesystem, root, files)

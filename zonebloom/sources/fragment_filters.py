@@ -1,7 +1,7 @@
-"""Filters inside the Parquet files themselves, for fragments no index covers.
+"""Use the Bloom filters embedded in Parquet files, for fragments that no index covers.
 
-The format has no checksum for them, and a lost bit shows only in a lookup: they are asked only
-where the dataset was opened with ``embedded_filters=True``.
+Parquet has no checksum for these filters, and a lookup cannot detect a lost bit. So they are used
+only if the dataset was opened with ``embedded_filters=True``.
 """
 
 from __future__ import annotations
@@ -19,45 +19,50 @@ from zonebloom.storage.random_access import FragmentFile
 
 
 class FragmentFilters:
-    """The embedded filters of a dataset's fragments, each file opened once."""
+    """The embedded filters of a dataset's fragments. The filters of each file are read once."""
 
     def __init__(self, source: Source):
         self._source = source
         self._filters: dict[tuple[str, FileIdentity], EmbeddedFilters | None] = {}
-        self._from_paths = source.partition_columns()
-        # A column that paths give may hold other values in the files.
-        self._schema = pa.schema([f for f in source.schema if f.name not in self._from_paths])
+        self._partition_columns = source.partition_columns()
+        # Leave partition columns out, because the files may hold other values than the paths give.
+        self._schema = pa.schema(
+            [field for field in source.schema if field.name not in self._partition_columns]
+        )
 
     def row_group_finder(
         self, predicate: Predicate, counter: ReadCounter
     ) -> Callable[[Fragment, FileIdentity], list[int] | None]:
-        """What tells which row groups a predicate may be true in, None if unknown; once a file does
-        not help, others are not opened, as writers treat a dataset's files alike."""
+        """Return a function for the row groups of a fragment that may match a predicate.
+
+        The function returns None if this is unknown. Once a file gives no answer, no other file
+        is opened, because the files of a dataset are usually written alike.
+        """
         if not self._source.is_parquet or all(
-            column[0] in self._from_paths for column in probed_columns(predicate)
+            column[0] in self._partition_columns for column in probed_columns(predicate)
         ):
             return lambda fragment, identity: None
         is_pointless = False
 
         def row_groups(fragment: Fragment, identity: FileIdentity) -> list[int] | None:
             nonlocal is_pointless
-            filters = None if is_pointless else self._of(fragment, identity, counter)
-            kept = filters.candidate_row_groups(predicate, self._schema) if filters else None
-            is_pointless = kept is None
-            return kept
+            filters = None if is_pointless else self._filters_of(fragment, identity, counter)
+            candidates = filters.candidate_row_groups(predicate, self._schema) if filters else None
+            is_pointless = candidates is None
+            return candidates
 
         return row_groups
 
     def columns(self, fragment: Fragment, identity: FileIdentity) -> list[EmbeddedColumn]:
         is_parquet = self._source.is_parquet
-        filters = self._of(fragment, identity, ReadCounter()) if is_parquet else None
+        filters = self._filters_of(fragment, identity, ReadCounter()) if is_parquet else None
         return filters.columns() if filters else []
 
-    def _of(
+    def _filters_of(
         self, fragment: Fragment, identity: FileIdentity, counter: ReadCounter
     ) -> EmbeddedFilters | None:
         def read(ranges):
-            # Opened anew: a file kept open for each fragment would be too many.
+            # Open the file for each read, because one open file per fragment could be too many.
             filesystem = self._source.filesystem
             with FragmentFile(filesystem, fragment.path, identity, counter) as file:
                 return file.read(ranges)
@@ -67,6 +72,6 @@ class FragmentFilters:
             try:
                 self._filters[key] = EmbeddedFilters(identity.size, read)
             except (pa.ArrowException, OSError, FragmentUnreadable):
-                # The scan meets the same and says so.
+                # The scan meets the same error and reports it.
                 self._filters[key] = None
         return self._filters[key]

@@ -1,4 +1,4 @@
-"""Some rows of one fragment, by the unit its format is read in: row group or record batch."""
+"""Open a fragment to read some of its rows, by row group or record batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from zonebloom.sources.source import Fragment, Source, assemble_columns, require
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
-# A reader of some rows of a fragment. ``row_groups`` yields the groups with a wanted row: number,
-# first row, and the wanted rows counted from it. ``read`` returns columns at some rows of a group.
-# ``require_unchanged`` raises `FragmentChanged` if the file was written since it was opened.
+# A reader for some rows of a fragment. ``row_groups`` yields the groups that contain requested
+# rows: number, first row, and the rows counted from it. ``read`` returns columns at some rows of a
+# group. ``require_unchanged`` raises `FragmentChanged` if the file was written since opening.
 FragmentRows: TypeAlias = ParquetRows | IpcRows | TableRows
 
 
@@ -31,15 +31,15 @@ def open_rows(
     pages: FilePages | None,
     counter: ReadCounter,
 ) -> FragmentRows | None:
-    """Open a fragment to read some of its rows; None for a format that is read as a whole."""
+    """Open a fragment to read some of its rows. Return None for formats without random access."""
     if isinstance(source, TableSource):
         return TableRows(source.table)
     constants = source.constants(fragment)
     if not (source.is_parquet or source.is_ipc):
         return None
-    place = source.filesystem, fragment.path, identity, counter
     keys = source.parquet_keys if pages is None else None
-    file = FragmentFile(*place) if keys is None else DecryptedFile(*place)
+    file_class = FragmentFile if keys is None else DecryptedFile
+    file = file_class(source.filesystem, fragment.path, identity, counter)
     try:
         if source.is_parquet:
             if isinstance(file, DecryptedFile) and keys is not None:
@@ -56,12 +56,12 @@ def open_rows(
 def read_view_batches(
     source: Source, fragment: Fragment, filesystem: pafs.FileSystem, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of all rows of a Parquet file as the table has them, deleted rows too.
+    """Yield columns of all rows of a Parquet file in the table's view, including deleted rows.
 
     Raises
     ------
     FragmentUnreadable
-        After the last batch, if rows are missing that the footer states.
+        After the last batch, if the file gave fewer rows than its footer states.
     """
     import pyarrow.parquet as pq
 
@@ -70,14 +70,16 @@ def read_view_batches(
         metadata = None
         if fragment.names is not None:
             metadata = metadata_with_names(file, fragment.names)
-        opened = pq.ParquetFile(file, metadata=metadata)
-        held = [name for name in names if name in opened.schema_arrow.names]
-        num_rows = dict.fromkeys(held, 0)
-        for batch in opened.iter_batches(columns=held, use_threads=False):
-            stored = {name: pa.chunked_array([batch.column(name)]) for name in held}
+        parquet = pq.ParquetFile(file, metadata=metadata)
+        stored_names = [name for name in names if name in parquet.schema_arrow.names]
+        num_rows = dict.fromkeys(stored_names, 0)
+        for batch in parquet.iter_batches(columns=stored_names, use_threads=False):
+            stored = {name: pa.chunked_array([batch.column(name)]) for name in stored_names}
             for name, values in stored.items():
                 num_rows[name] += len(values)
-            rows = len(batch), constants, stored, fragment.defaults
-            yield from assemble_columns(source.schema, names, *rows).combine_chunks().to_batches()
+            table = assemble_columns(
+                source.schema, names, len(batch), constants, stored, fragment.defaults
+            )
+            yield from table.combine_chunks().to_batches()
         for count in num_rows.values():
-            require_all_rows(fragment.path, count, opened.metadata.num_rows)
+            require_all_rows(fragment.path, count, parquet.metadata.num_rows)

@@ -1,4 +1,4 @@
-"""Iceberg tables: the files, the schema and the partition values of their current snapshot."""
+"""Open Iceberg tables: take files, schema and partition values from the current snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zonebloom.errors import NoFragments, SourceError
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.sources.iceberg_columns import IcebergColumns, scalar_of
-from zonebloom.sources.iceberg_files import AppliedDeletes, LiveFile, live_files
+from zonebloom.sources.iceberg_files import DeleteFileIndex, LiveFile, live_files
 from zonebloom.sources.table_snapshot import SnapshotSource, snapshot_source, stable_fields
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import file_errors
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_iceberg(source: Any) -> bool:
-    # Whoever holds one has imported it.
+    # A caller who has a Table has imported pyiceberg, so do not import it here.
     library = sys.modules.get("pyiceberg.table")
     return library is not None and isinstance(source, library.Table)
 
@@ -37,81 +37,82 @@ def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:
     if snapshot is None:
         raise NoFragments(f"the {name} has no snapshot; write some rows first")
     files, deletes = live_files(table, name)
-    where, root, paths = _places(
+    arrow_filesystem, root, paths = _locate_files(
         table,
-        [each.data.file_path for each in (*files, *deletes)],
+        [file.data.file_path for file in (*files, *deletes)],
         as_arrow_filesystem(filesystem),
         name,
     )
     columns = IcebergColumns(table, name)
     view = None
-    if columns.defaults or not columns.are_kept:
+    if columns.defaults or not columns.files_have_table_names:
         view = FileView(columns.names, columns.defaults)
-    inexact = _inexact(table, columns.schema)
+    inexact = _inexact_columns(table, columns.schema)
     if inexact:
-        _check_files(where, paths[: len(files)], columns.names, inexact, name)
-    placed = list(zip(deletes, paths[len(files) :], strict=True))
-    applied = AppliedDeletes(table, where, placed, columns.keys, name)
-    found = []
+        _require_columns(arrow_filesystem, paths[: len(files)], columns.names, inexact, name)
+    delete_files = list(zip(deletes, paths[len(files) :], strict=True))
+    delete_index = DeleteFileIndex(table, arrow_filesystem, delete_files, columns.keys, name)
+    snapshot_files = []
     for file, path in zip(files, paths, strict=False):
         values = _partition_values(table, file, columns.schema, name)
         constants = {str(columns.ids[column]): value for column, value in values.items()}
-        gone = applied.of(file, path, constants)
-        as_read = view
-        if gone is not None:
-            as_read = FileView(columns.names if view else None, columns.defaults, gone)
-        found.append((path, values, as_read))
+        deletes_of_file = delete_index.deletes_of(file, path, constants)
+        file_view = view
+        if deletes_of_file is not None:
+            names = columns.names if view else None
+            file_view = FileView(names, columns.defaults, deletes_of_file)
+        snapshot_files.append((path, values, file_view))
     return snapshot_source(
         f"{name} at snapshot {snapshot.snapshot_id}",
         columns.schema,
-        where,
+        arrow_filesystem,
         root,
-        found,
+        snapshot_files,
         fields=dict(stable_fields(columns.names)),
-        state=f"{table.metadata_location} {table.metadata.current_schema_id}",
+        table_version=f"{table.metadata_location} {table.metadata.current_schema_id}",
     )
 
 
-def _check_files(
+def _require_columns(
     filesystem: pafs.FileSystem,
     paths: Sequence[str],
     names: FieldNames,
     needed: Collection[str],
     name: str,
 ) -> None:
-    """Refuse files that lack columns which only they tell exactly."""
+    """Raise `SourceError` if a file lacks a column whose partition values are inexact."""
 
-    def held(path: str) -> list[str]:
+    def column_names(path: str) -> list[str]:
         with file_errors(f"{path} of the {name}"), filesystem.open_input_file(path) as file:
             return metadata_with_names(file, names).schema.to_arrow_schema().names
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        for path, columns in zip(paths, pool.map(held, paths), strict=True):
+        for path, columns in zip(paths, pool.map(column_names, paths), strict=True):
             for column in needed:
                 if column not in columns:
                     raise SourceError(
                         f"{path} of the {name} does not hold column {column!r}, whose partition "
-                        "values are floating point numbers and not kept exactly; rewrite the file "
-                        "first"
+                        "values are floating point numbers, which the metadata does not keep "
+                        "exactly; rewrite the file first"
                     )
 
 
-def _identities(table: Table, spec_id: int) -> Iterator[tuple[int, str]]:
-    """The partition values of a spec that are values of columns: their place, and the column."""
+def _identity_columns(table: Table, spec_id: int) -> Iterator[tuple[int, str]]:
+    """Yield the position and the column of each partition field that is a column's own value."""
     from pyiceberg.transforms import IdentityTransform
 
     names = {field.field_id: field.name for field in table.schema().fields}
-    for at, field in enumerate(table.specs()[spec_id].fields):
+    for position, field in enumerate(table.specs()[spec_id].fields):
         if isinstance(field.transform, IdentityTransform) and field.source_id in names:
-            yield at, names[field.source_id]
+            yield position, names[field.source_id]
 
 
-def _inexact(table: Table, schema: pa.Schema) -> set[str]:
-    """Columns whose partition values may be rounded: pyiceberg writes doubles as floats."""
+def _inexact_columns(table: Table, schema: pa.Schema) -> set[str]:
+    """Return the columns whose partition values may be rounded, as pyiceberg writes floats."""
     return {
         column
         for spec_id in table.specs()
-        for _, column in _identities(table, spec_id)
+        for _, column in _identity_columns(table, spec_id)
         if pa.types.is_floating(schema.field(column).type)
     }
 
@@ -119,36 +120,40 @@ def _inexact(table: Table, schema: pa.Schema) -> set[str]:
 def _partition_values(
     table: Table, file: LiveFile, schema: pa.Schema, name: str
 ) -> dict[str, pa.Scalar]:
-    """The partition values of a file that are columns' own; files from elsewhere may lack such
-    columns."""
+    """Return the partition values of a file that are values of columns.
+
+    They are needed because files that were not written by Iceberg may lack these columns.
+    """
     values = {}
-    for at, column in _identities(table, file.spec_id):
-        value, wanted = file.data.partition[at], schema.field(column).type
+    for position, column in _identity_columns(table, file.spec_id):
+        value, wanted = file.data.partition[position], schema.field(column).type
         if pa.types.is_floating(wanted):
             continue
         try:
             values[column] = scalar_of(value, wanted)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise SourceError(
-                f"partition value {value!r} of {file.data.file_path} in the {name} is no {wanted}: "
-                f"{error}"
+                f"partition value {value!r} of {file.data.file_path} in the {name} is not a valid "
+                f"{wanted}: {error}"
             ) from None
     return values
 
 
-def _places(
+def _locate_files(
     table: Table, locations: Sequence[str], filesystem: pafs.FileSystem | None, name: str
 ) -> tuple[pafs.FileSystem, str, list[str]]:
+    """Return the file system of a table, its folder, and the paths of locations."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     io = table.io
     if not isinstance(io, PyArrowFileIO):
         io = PyArrowFileIO(io.properties)
-    parsed = [io.parse_location(each, io.properties) for each in [table.location(), *locations]]
+    locations = [table.location(), *locations]
+    parsed = [io.parse_location(location, io.properties) for location in locations]
     if filesystem is None:
         hosts = dict.fromkeys((scheme, netloc) for scheme, netloc, _ in parsed)
         try:
-            first, *others = [io.fs_by_scheme(*each) for each in hosts]
+            first, *others = [io.fs_by_scheme(scheme, netloc) for scheme, netloc in hosts]
         except (pa.ArrowException, OSError, ValueError, ImportError) as error:
             raise SourceError(
                 f"cannot open the file system of the {name}: {error}; give zb.dataset a filesystem "
@@ -159,9 +164,9 @@ def _places(
                 f"the files of the {name} lie in several file systems; give zb.dataset a "
                 "filesystem of pyarrow.fs or fsspec that reads all of them"
             )
-        # pyiceberg's own local one is a subclass that need not pickle.
+        # pyiceberg's local file system is a subclass that may not pickle, so use pyarrow's.
         filesystem = pafs.LocalFileSystem() if isinstance(first, pafs.LocalFileSystem) else first
     root, *paths = (path for _, _, path in parsed)
     if obstore_handler(filesystem) is not None:
-        root, *paths = (path_in(filesystem, each) for each in [table.location(), *locations])
+        root, *paths = (path_in(filesystem, location) for location in locations)
     return filesystem, root, paths

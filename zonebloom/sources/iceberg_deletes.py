@@ -1,4 +1,4 @@
-"""Rows that an Iceberg table has deleted: position deletes, deletion vectors, equality deletes.
+"""Read the rows that an Iceberg table deleted, from its three kinds of delete files.
 
 Source: Iceberg's spec, "Scan Planning" (which deletes apply to which files), "Position Delete
 Files", "Equality Delete Files", "Deletion Vectors", and the Puffin spec, "deletion-vector-v1".
@@ -26,7 +26,7 @@ from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import file_errors
 
-# Of a deletion vector's blob: | length of the next two, 4 | magic, 4 | bitmap | CRC of those, 4 |
+# The blob of a deletion vector: | length of magic and bitmap, 4 | magic, 4 | bitmap | CRC, 4 |
 _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 _POSITIONS = pa.schema(
     [
@@ -34,31 +34,34 @@ _POSITIONS = pa.schema(
         pa.field("pos", pa.int64(), nullable=False),
     ]
 )
-_ADVICE = "restore the file, or rewrite the table"
+_RESTORE_ADVICE = "restore the file, or rewrite the table"
 
 
-class _Found:
-    """Keeps what was found when it was first asked for; that does not travel to other processes."""
+class _CachedRead:
+    """Mixin that caches what a file contains, and drops the cache when the object is pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "found"}
+        return {name: value for name, value in vars(self).items() if name != "content"}
 
 
 @dataclass(eq=False)
-class PositionDeletes(_Found):
-    """A file of paths of data files and positions in them."""
+class PositionDeletes(_CachedRead):
+    """A delete file that lists rows by the path of their data file and their position in it."""
 
     filesystem: pafs.FileSystem
     path: str
 
     @cached_property
-    def found(self) -> dict[str, RowRanges]:
+    def content(self) -> dict[str, RowRanges]:
         import pyarrow.parquet as pq
 
-        with file_errors(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
+        with (
+            file_errors(self.path, _RESTORE_ADVICE),
+            self.filesystem.open_input_file(self.path) as file,
+        ):
             table = pq.ParquetFile(file).read(columns=_POSITIONS.names)
             if table.schema.names != _POSITIONS.names:
-                raise ValueError("it has no paths and positions")
+                raise ValueError("it does not have the columns file_path and pos")
             table = table.cast(_POSITIONS).combine_chunks()
             positions = to_numpy(table["pos"])
             if (positions < 0).any():
@@ -70,12 +73,12 @@ class PositionDeletes(_Found):
             for number, path in enumerate(files.dictionary.to_pylist())
         }
 
-    def of(self, location: str) -> RowRanges:
-        return self.found.get(location, RowRanges())
+    def rows_of(self, location: str) -> RowRanges:
+        return self.content.get(location, RowRanges())
 
 
 @dataclass(eq=False)
-class DeletionVector(_Found):
+class DeletionVector(_CachedRead):
     """A blob of a Puffin file: a 64-bit Roaring bitmap of positions in one data file."""
 
     filesystem: pafs.FileSystem
@@ -84,49 +87,54 @@ class DeletionVector(_Found):
     num_bytes: int
 
     @cached_property
-    def found(self) -> RowRanges:
+    def content(self) -> RowRanges:
         from pyroaring import BitMap64
 
-        with file_errors(self.path, _ADVICE), self.filesystem.open_input_file(self.path) as file:
-            is_whole = 0 <= self.offset <= self.offset + self.num_bytes <= file.size()
-            # Memory is taken for as much as is asked for.
-            blob = file.read_at(self.num_bytes, self.offset) if is_whole else b""
+        with (
+            file_errors(self.path, _RESTORE_ADVICE),
+            self.filesystem.open_input_file(self.path) as file,
+        ):
+            is_valid = 0 <= self.offset <= self.offset + self.num_bytes <= file.size()
+            # Check the size first, because read_at allocates as many bytes as it is asked for.
+            blob = file.read_at(self.num_bytes, self.offset) if is_valid else b""
             body, crc = blob[4:-4], blob[-4:]
-            is_whole &= int.from_bytes(blob[:4], "big") == len(body)
-            is_whole &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
-            if not is_whole:
+            is_valid &= int.from_bytes(blob[:4], "big") == len(body)
+            is_valid &= body[:4] == _DV_MAGIC and zlib.crc32(body) == int.from_bytes(crc, "big")
+            if not is_valid:
                 raise FragmentUnreadable(
-                    f"{self.path} holds no deletion vector at {self.offset:,}, as the table says "
-                    f"it does; {_ADVICE}"
+                    f"{self.path} holds no deletion vector at byte {self.offset:,}, where the "
+                    f"table's metadata expects one; {_RESTORE_ADVICE}"
                 )
             rows = BitMap64.deserialize(body[4:])
             if rows and rows.max() >= MAX_ROWS_PER_FRAGMENT:
                 raise ValueError(f"it deletes row {rows.max():,}")
-        # A few bytes may say billions of rows, of which the ends alone are taken.
-        after = rows.shift(1)
-        ends = (np.array(each.to_array(), np.int64) for each in (rows - after, after - rows))
-        return RowRanges.from_arrays(*ends)
+        # A small bitmap can hold billions of rows, so compute only the ends of its ranges.
+        next_rows = rows.shift(1)
+        starts, stops = rows - next_rows, next_rows - rows
+        return RowRanges.from_arrays(
+            np.array(starts.to_array(), np.int64), np.array(stops.to_array(), np.int64)
+        )
 
-    def of(self, location: str) -> RowRanges:
-        return self.found
+    def rows_of(self, location: str) -> RowRanges:
+        return self.content
 
 
 @dataclass(eq=False)
-class EqualityDeletes(_Found):
-    """A file of values: rows that hold the same in all of some columns are deleted."""
+class EqualityDeletes(_CachedRead):
+    """A delete file of values. A row is deleted if it has the same values in all their columns."""
 
     filesystem: pafs.FileSystem
     path: str
     columns: EqualityColumns
 
     @cached_property
-    def found(self) -> _KeySet:
-        return _KeySet(self.columns.read(self.filesystem, self.path, {}))
+    def content(self) -> _TupleSet:
+        return _TupleSet(self.columns.read(self.filesystem, self.path, {}))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EqualityColumns:
-    """Columns that equality deletes compare, by field id."""
+    """The columns that an equality delete compares, named by field id."""
 
     schema: pa.Schema
     names: FieldNames
@@ -135,23 +143,24 @@ class EqualityColumns:
     def read(
         self, filesystem: pafs.FileSystem, path: str, constants: Mapping[str, pa.Scalar]
     ) -> pa.Table:
-        """The columns of all rows of a file; constants are the file's partition values."""
-        # What the metadata says of all rows is not looked for among them.
-        stored = tuple(each for each in self.names.children if each.name not in constants)
+        """Return the columns of all rows of a file. The constants are its partition values."""
+        # Partition values come from the metadata, so do not look for these columns in the file.
+        stored = tuple(child for child in self.names.children if child.name not in constants)
         names = FieldNames("", kind="struct", children=stored)
         fragment = Fragment(path, path, None, FileView(names, {**self.defaults, **constants}))
         source = Source(self.schema, None, filesystem, "", ())
-        with file_errors(path, _ADVICE):
+        with file_errors(path, _RESTORE_ADVICE):
             batches = read_view_batches(source, fragment, filesystem, self.schema.names)
             return pa.Table.from_batches(batches, self.schema)
 
 
-class _KeySet:
-    """Tuples of values, one a row of a table, nulls equal to one another."""
+class _TupleSet:
+    """The set of a table's rows as tuples of values. Nulls are equal to each other."""
 
     def __init__(self, table: pa.Table):
-        self._values = [_comparable(column).unique() for column in table.columns]
-        # Of each column after the first, the pairs of the tuple so far and its own value there are.
+        self._values = [_with_iceberg_equality(column).unique() for column in table.columns]
+        # A row is encoded column by column: the code of the columns so far and the code of the next
+        # value form a pair, and the pair's index in this sorted array is the next code.
         self._pairs: list[np.ndarray] = []
         codes = self._codes(table, 0)
         for column in range(1, table.num_columns):
@@ -160,29 +169,30 @@ class _KeySet:
             codes = np.searchsorted(self._pairs[-1], pairs)
 
     def _codes(self, table: pa.Table, column: int) -> np.ndarray:
-        """The numbers of the values of a column; -1 of those that are not among them."""
+        """Return the index of each value of a column among the set's values, or -1."""
         options = pc.SetLookupOptions(self._values[column])
-        found = pc.call_function("index_in", [_comparable(table.column(column))], options)
-        return to_numpy(found.fill_null(-1)).astype(np.int64)
+        values = _with_iceberg_equality(table.column(column))
+        indices = pc.call_function("index_in", [values], options)
+        return to_numpy(indices.fill_null(-1)).astype(np.int64)
 
     def rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows of a table that are in the set, ascending."""
+        """Return the ascending numbers of a table's rows that are in the set."""
         codes = self._codes(table, 0)
-        for column, pairs in enumerate(self._pairs, 1):
-            others = self._codes(table, column)
-            both = codes * len(self._values[column]) + others
-            at = np.minimum(np.searchsorted(pairs, both), max(pairs.size - 1, 0))
-            is_held = (codes >= 0) & (others >= 0)
-            is_held &= pairs[at] == both if pairs.size else False
-            codes = np.where(is_held, at, -1)
+        for column, set_pairs in enumerate(self._pairs, 1):
+            value_codes = self._codes(table, column)
+            pairs = codes * len(self._values[column]) + value_codes
+            indices = np.minimum(np.searchsorted(set_pairs, pairs), max(set_pairs.size - 1, 0))
+            is_member = (codes >= 0) & (value_codes >= 0)
+            is_member &= set_pairs[indices] == pairs if set_pairs.size else False
+            codes = np.where(is_member, indices, -1)
         return np.flatnonzero(codes >= 0)
 
 
-def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values whose equality is that of Iceberg's: NaN is one value, and the zeros are two."""
+def _with_iceberg_equality(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert values so that they are equal as in Iceberg: NaN equals NaN, and -0.0 is not 0.0."""
     kind, chunks = values.type, []
     if isinstance(kind, pa.BaseExtensionType):
-        return pa.chunked_array([each.storage for each in values.chunks], kind.storage_type)
+        return pa.chunked_array([chunk.storage for chunk in values.chunks], kind.storage_type)
     if not pa.types.is_floating(kind):
         return values
     for chunk in values.chunks:
@@ -196,17 +206,17 @@ def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 @dataclass(eq=False)
-class FileDeletes(_Found):
-    """What is deleted of one data file.
+class FileDeletes(_CachedRead):
+    """The deletes that apply to one data file.
 
     Attributes
     ----------
     location : str
-        Of the data file, as position deletes name it.
+        The data file's location as position deletes name it.
     positions : sequence of PositionDeletes or DeletionVector
     equalities : sequence of EqualityDeletes
     constants : mapping of str to pyarrow.Scalar
-        Values of the file's partition by field id.
+        The file's partition values by field id.
     """
 
     filesystem: pafs.FileSystem
@@ -217,16 +227,16 @@ class FileDeletes(_Found):
     constants: Mapping[str, pa.Scalar]
 
     @cached_property
-    def found(self) -> RowRanges:
-        parts = [each.of(self.location) for each in self.positions]
-        by_columns: dict[EqualityColumns, list[EqualityDeletes]] = {}
-        for each in self.equalities:
-            by_columns.setdefault(each.columns, []).append(each)
-        for columns, deletes in by_columns.items():
+    def content(self) -> RowRanges:
+        parts = [delete.rows_of(self.location) for delete in self.positions]
+        deletes_by_columns: dict[EqualityColumns, list[EqualityDeletes]] = {}
+        for delete in self.equalities:
+            deletes_by_columns.setdefault(delete.columns, []).append(delete)
+        for columns, deletes in deletes_by_columns.items():
             table = columns.read(self.filesystem, self.path, self.constants)
-            parts += [RowRanges.from_rows(each.found.rows(table)) for each in deletes]
+            parts += [RowRanges.from_rows(delete.content.rows(table)) for delete in deletes]
         return reduce(or_, parts, RowRanges())
 
     def rows(self) -> RowRanges:
-        """Offsets of the rows that are deleted."""
-        return self.found
+        """Return the offsets of the rows that are deleted."""
+        return self.content

@@ -1,4 +1,4 @@
-"""The live files of an Iceberg snapshot, and which deletes apply to which data files.
+"""List the live files of an Iceberg snapshot, and find the deletes that apply to a data file.
 
 Source: Iceberg's spec, "Manifests", "Sequence Number Inheritance" and "Scan Planning".
 """
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
 
-# Where a DataFile of format version 3 has them: referenced_data_file, content_offset and
+# Positions of fields in a DataFile of format version 3: referenced_data_file, content_offset and
 # content_size_in_bytes.
-_REFERENCED, _OFFSET, _SIZE = 17, 18, 19
+_REFERENCED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 17, 18, 19
 
 
 class LiveFile(NamedTuple):
-    """A file of a snapshot, with what its manifest says of it."""
+    """A data file or delete file of a snapshot, as its manifest describes it."""
 
     data: DataFile
     sequence_number: int
@@ -41,36 +41,39 @@ class LiveFile(NamedTuple):
 
     @property
     def partition(self) -> tuple[int, str]:
-        """What two files of one partition have in common; by text, NaN is itself."""
+        """A key of the file's partition. Its values are text, so that NaN equals NaN."""
         values = self.data.partition
-        return self.spec_id, repr([values[at] for at in range(len(values))])
+        return self.spec_id, repr([values[position] for position in range(len(values))])
 
 
 def live_files(table: Table, name: str) -> tuple[list[LiveFile], list[LiveFile]]:
-    """The data files and the delete files of the current snapshot."""
+    """Return the data files and the delete files of the current snapshot."""
     from pyiceberg.manifest import DataFileContent, FileFormat
 
     snapshot = table.current_snapshot()
     assert snapshot is not None
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         manifests = snapshot.manifests(table.io)
-        entries = list(chain(*pool.map(lambda each: _entries(table, each, name), manifests)))
+        entries = list(
+            chain(*pool.map(lambda manifest: _live_entries(table, manifest, name), manifests))
+        )
     formats = {
         DataFileContent.DATA: (FileFormat.PARQUET,),
         DataFileContent.POSITION_DELETES: (FileFormat.PARQUET, FileFormat.PUFFIN),
         DataFileContent.EQUALITY_DELETES: (FileFormat.PARQUET,),
     }
-    for each in entries:
-        if each.data.file_format not in formats[each.data.content]:
+    for file in entries:
+        if file.data.file_format not in formats[file.data.content]:
             raise SourceError(
-                f"{each.data.file_path} of the {name} is no Parquet file; rewrite the table as "
+                f"{file.data.file_path} of the {name} is no Parquet file; rewrite the table as "
                 "Parquet first"
             )
-    files = [each for each in entries if each.data.content == DataFileContent.DATA]
-    return files, [each for each in entries if each.data.content != DataFileContent.DATA]
+    data_files = [file for file in entries if file.data.content == DataFileContent.DATA]
+    delete_files = [file for file in entries if file.data.content != DataFileContent.DATA]
+    return data_files, delete_files
 
 
-def _entries(table: Table, manifest: ManifestFile, name: str) -> list[LiveFile]:
+def _live_entries(table: Table, manifest: ManifestFile, name: str) -> list[LiveFile]:
     from pyiceberg.avro.file import AvroFile
     from pyiceberg.manifest import (
         MANIFEST_ENTRY_SCHEMAS,
@@ -81,31 +84,32 @@ def _entries(table: Table, manifest: ManifestFile, name: str) -> list[LiveFile]:
         ManifestEntryStatus,
     )
 
-    # As `ManifestFile.fetch_manifest_entry` does, which leaves out the fields of deletion vectors.
+    # `ManifestFile.fetch_manifest_entry` omits the fields of deletion vectors, so read the Avro
+    # file here.
     with AvroFile[ManifestEntry](
         table.io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],
         read_types={-1: ManifestEntry, 2: DataFile},
         read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
     ) as reader:
-        entries = [each for each in reader if each.status != ManifestEntryStatus.DELETED]
-    live = []
-    for each in entries:
-        number = each.sequence_number
+        entries = [entry for entry in reader if entry.status != ManifestEntryStatus.DELETED]
+    files = []
+    for entry in entries:
+        number = entry.sequence_number
         if number is None:
-            # Only of files that this manifest added; those of version 1 have none.
+            # Added files inherit the manifest's number. Format version 1 has no numbers at all.
             number = manifest.sequence_number or 0
-            if number and each.status != ManifestEntryStatus.ADDED:
+            if number and entry.status != ManifestEntryStatus.ADDED:
                 raise SourceError(
-                    f"{each.data_file.file_path} of the {name} has no sequence number; rewrite "
+                    f"{entry.data_file.file_path} of the {name} has no sequence number; rewrite "
                     "the table's manifests first"
                 )
-        live.append(LiveFile(each.data_file, number, manifest.partition_spec_id))
-    return live
+        files.append(LiveFile(entry.data_file, number, manifest.partition_spec_id))
+    return files
 
 
-class AppliedDeletes:
-    """Which delete files of a snapshot apply to which data files."""
+class DeleteFileIndex:
+    """The delete files of a snapshot by what they apply to: partition, data file, or all files."""
 
     def __init__(
         self,
@@ -122,53 +126,63 @@ class AppliedDeletes:
         self._positions: dict[object, list[tuple[int, PositionDeletes]]] = {}
         self._equalities: dict[object, list[tuple[int, EqualityDeletes]]] = {}
         columns: dict[tuple[int, ...], EqualityColumns] = {}
-        for each, path in deletes:
-            data, number = each.data, each.sequence_number
-            referenced = data[_REFERENCED]
+        for file, path in deletes:
+            data, number = file.data, file.sequence_number
+            referenced = data[_REFERENCED_FILE]
             if data.content == DataFileContent.EQUALITY_DELETES:
                 ids = tuple(data.equality_ids or ())
                 if ids not in columns:
                     columns[ids] = key_columns(ids)
-                # Those of a spec without partitions apply to all.
-                key = each.partition if table.specs()[each.spec_id].fields else None
-                made = EqualityDeletes(filesystem, path, columns[ids])
-                self._equalities.setdefault(key, []).append((number, made))
+                # Equality deletes of an unpartitioned spec apply to all partitions.
+                key = file.partition if table.specs()[file.spec_id].fields else None
+                delete = EqualityDeletes(filesystem, path, columns[ids])
+                self._equalities.setdefault(key, []).append((number, delete))
             elif data.file_format == FileFormat.PUFFIN:
-                if referenced is None or data[_OFFSET] is None or data[_SIZE] is None:
+                if (
+                    referenced is None
+                    or data[_CONTENT_OFFSET] is None
+                    or data[_CONTENT_SIZE] is None
+                ):
                     raise SourceError(
-                        f"the {name} does not say which file the deletion vector in "
-                        f"{data.file_path} is of; rewrite the table first"
+                        f"the {name} does not say to which file the deletion vector in "
+                        f"{data.file_path} belongs; rewrite the table first"
                     )
                 if referenced in self._vectors:
                     raise SourceError(
-                        f"the {name} has several deletion vectors of {referenced}; rewrite it first"
+                        f"the {name} has several deletion vectors for {referenced}; rewrite the "
+                        "table first"
                     )
-                vector = DeletionVector(filesystem, path, data[_OFFSET], data[_SIZE])
+                vector = DeletionVector(
+                    filesystem, path, data[_CONTENT_OFFSET], data[_CONTENT_SIZE]
+                )
                 self._vectors[referenced] = number, vector
             else:
-                key = each.partition if referenced is None else referenced
-                made = PositionDeletes(filesystem, path)
-                self._positions.setdefault(key, []).append((number, made))
+                key = file.partition if referenced is None else referenced
+                delete = PositionDeletes(filesystem, path)
+                self._positions.setdefault(key, []).append((number, delete))
 
-    def of(
+    def deletes_of(
         self, file: LiveFile, path: str, constants: Mapping[str, pa.Scalar]
     ) -> FileDeletes | None:
-        """What is deleted of a data file, whose partition values by field id are given."""
+        """Return the deletes that apply to a data file, or None. Constants are by field id."""
         location, number = file.data.file_path, file.sequence_number
         positions: list[PositionDeletes | DeletionVector] = []
         vector = self._vectors.get(location)
         if vector is not None and number <= vector[0]:
-            # It holds what position deletes said before.
+            # The deletion vector includes all older position deletes.
             positions.append(vector[1])
         else:
             for key in (file.partition, location):
-                held = self._positions.get(key, ())
-                positions += [each for at, each in held if number <= at]
+                positions += [
+                    delete
+                    for delete_number, delete in self._positions.get(key, ())
+                    if number <= delete_number
+                ]
         equalities = [
-            each
+            delete
             for key in (None, file.partition)
-            for at, each in self._equalities.get(key, ())
-            if number < at
+            for delete_number, delete in self._equalities.get(key, ())
+            if number < delete_number
         ]
         if not positions and not equalities:
             return None

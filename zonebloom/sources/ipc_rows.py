@@ -1,5 +1,7 @@
-"""Rows of an Arrow IPC fragment, read at positions: a mapped file cut meanwhile is fatal, and of a
-Python file object a thread of pyarrow's lets go at its leisure, fatal where the process ends first.
+"""Read some rows of an Arrow IPC fragment with reads at positions.
+
+The file is not memory-mapped, because the process would crash if the file were truncated. It is not
+given to pyarrow as a Python file, because a thread of pyarrow may release that after Python's exit.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from zonebloom.sources.source import assemble_columns, groups_with_rows
 from zonebloom.storage.files import file_errors
 from zonebloom.storage.ipc_layout import (
     BatchHead,
+    addressable_columns,
     column_buffers,
-    flat_places,
-    flat_rows,
-    read_blocks,
-    read_head,
+    read_batch_head,
+    read_column_rows,
+    read_footer_blocks,
     schema_message,
 )
 from zonebloom.storage.random_access import FragmentFile, merge_ranges
@@ -30,7 +32,7 @@ _GAP_ROWS = 512
 
 
 class IpcRows:
-    """Reads some rows of an IPC file; a record batch is what a row group is to Parquet."""
+    """Reads some rows of an IPC file. Its row groups are the record batches."""
 
     def __init__(
         self,
@@ -43,33 +45,38 @@ class IpcRows:
         self._path = file.path
         self._file = file
         with file_errors(self._path):
-            self._blocks, self._dictionaries, is_little = read_blocks(
-                self._one, self._file.num_bytes
+            self._blocks, self._dictionaries, is_little = read_footer_blocks(
+                self._read_range, self._file.num_bytes
             )
             self._schema_message = schema_message(
-                self._one, [*self._dictionaries, *self._blocks], self._file.num_bytes
+                self._read_range, [*self._dictionaries, *self._blocks], self._file.num_bytes
             )
             self._stored = pa.ipc.read_schema(pa.py_buffer(self._schema_message))
-        self._flat = flat_places(self._stored) if is_little else {}
-        self._heads: dict[int, BatchHead] = {}
-        self._last: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
+        self._addressable = addressable_columns(self._stored) if is_little else {}
+        self._batch_heads: dict[int, BatchHead] = {}
+        self._last_batch: tuple[tuple[int, tuple[int, ...]], pa.RecordBatch] | None = None
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
-        counts = (self._head(number).num_rows for number in range(len(self._blocks)))
+        """Yield the record batches with requested rows: number, first row, and rows from there."""
+        counts = (self._batch_head(number).num_rows for number in range(len(self._blocks)))
         return groups_with_rows(rows, counts)
 
-    def _head(self, number: int) -> BatchHead:
-        if number not in self._heads:
+    def _batch_head(self, number: int) -> BatchHead:
+        if number not in self._batch_heads:
             with file_errors(self._path):
-                self._heads[number] = read_head(self._one, self._blocks[number])
-        return self._heads[number]
+                self._batch_heads[number] = read_batch_head(self._read_range, self._blocks[number])
+        return self._batch_heads[number]
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
+        """Return columns at some rows of a record batch, with the dataset's types."""
         stored = [name for name in names if self._is_stored(name)]
-        flat = [] if self._head(row_group).is_compressed else [n for n in stored if n in self._flat]
+        addressable = [name for name in stored if name in self._addressable]
+        if self._batch_head(row_group).is_compressed:
+            addressable = []
         with file_errors(self._path):
-            columns = self._some_rows(row_group, flat, rows)
-            columns |= self._whole(row_group, [n for n in stored if n not in columns], rows)
+            columns = self._read_addressable(row_group, addressable, rows)
+            other_names = [name for name in stored if name not in columns]
+            columns |= self._read_whole_columns(row_group, other_names, rows)
             return assemble_columns(self._schema, names, len(rows), self._constants, columns)
 
     def _is_stored(self, name: str) -> bool:
@@ -78,27 +85,29 @@ class IpcRows:
             raise FragmentUnreadable(f"{self._path} has {count} columns {name!r}; rename them")
         return count == 1 and name not in self._constants
 
-    def _some_rows(
+    def _read_addressable(
         self, number: int, names: Sequence[str], rows: RowRanges
     ) -> dict[str, pa.ChunkedArray]:
-        """Columns whose rows are found by arithmetic: two rounds of reads for all of them."""
+        """Return columns whose byte offsets can be computed, in two rounds of reads for all."""
         starts, stops = np.asarray(rows.starts), np.asarray(rows.stops)
-        is_apart = starts[1:] - stops[:-1] > _GAP_ROWS
-        firsts, lasts = starts[np.append(True, is_apart)], stops[np.append(is_apart, True)]
+        has_gap = starts[1:] - stops[:-1] > _GAP_ROWS
+        firsts, lasts = starts[np.append([True], has_gap)], stops[np.append(has_gap, [True])]
         spans = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-        head = self._head(number)
+        head = self._batch_head(number)
         columns = [
-            flat_rows(self._stored.field(name).type, head, self._flat[name], spans)
+            read_column_rows(self._stored.field(name).type, head, self._addressable[name], spans)
             for name in names
         ]
+        # Each generator first yields byte ranges, takes their bytes, does so once more, and then
+        # yields arrays. So the ranges of all columns are read together.
         results = [next(column) for column in columns]
         for _ in range(2):
-            pieces = iter(self._file.read([part for parts in results for part in parts]))
+            pieces = iter(self._file.read([span for ranges in results for span in ranges]))
             results = [
-                column.send([next(pieces) for _ in parts])
-                for column, parts in zip(columns, results, strict=True)
+                column.send([next(pieces) for _ in ranges])
+                for column, ranges in zip(columns, results, strict=True)
             ]
-        span_of = np.append(0, np.cumsum(is_apart)).tolist()
+        span_of = np.append(0, np.cumsum(has_gap)).tolist()
         return {
             name: pa.chunked_array(
                 arrays[span].slice(start - spans[span][0], stop - start)
@@ -107,46 +116,48 @@ class IpcRows:
             for name, arrays in zip(names, results, strict=True)
         }
 
-    def _whole(
+    def _read_whole_columns(
         self, number: int, names: Sequence[str], rows: RowRanges
     ) -> dict[str, pa.ChunkedArray]:
-        """Columns that pyarrow reads whole: compressed ones, lists, dictionaries and the like."""
+        """Return rows of columns that pyarrow reads whole: compressed ones, lists, dictionaries."""
         if not names:
             return {}
         wanted = tuple(sorted(self._stored.get_field_index(name) for name in names))
-        if self._last is None or self._last[0] != (number, wanted):
-            stream = pa.py_buffer(self._stream(number, names))
+        if self._last_batch is None or self._last_batch[0] != (number, wanted):
+            stream = pa.py_buffer(self._ipc_stream(number, names))
             options = pa.ipc.IpcReadOptions(included_fields=list(wanted))
             batch = pa.ipc.open_stream(stream, options=options).read_next_batch()
             batch.validate(full=True)
-            self._last = (number, wanted), batch
-        batch = self._last[1]
+            self._last_batch = (number, wanted), batch
+        batch = self._last_batch[1]
         pieces = [batch.slice(start, stop - start) for start, stop in rows]
-        return {name: pa.chunked_array([each.column(name) for each in pieces]) for name in names}
+        return {name: pa.chunked_array([piece.column(name) for piece in pieces]) for name in names}
 
-    def _stream(self, number: int, names: Sequence[str]) -> np.ndarray:
-        """An Arrow stream of one record batch, in which columns that are not named may be zeros."""
+    def _ipc_stream(self, number: int, names: Sequence[str]) -> np.ndarray:
+        """Return an Arrow stream of one record batch. Only the named columns' bytes are read."""
         block = self._blocks[number]
-        parts = column_buffers(self._stored, self._head(number), names)
-        if parts is None:
-            parts = [(block.body, block.stop)]
-        begun = self._before_batches + self._one(block.start, block.body)
-        # Of memory that nothing is written to, none is taken.
-        stream = np.zeros(len(begun) + block.stop - block.body, dtype=np.uint8)
-        stream[: len(begun)] = np.frombuffer(begun, dtype=np.uint8)
-        body = stream[len(begun) :]
-        spans = merge_ranges(parts, self._file.coalesce)
+        buffers = column_buffers(self._stored, self._batch_head(number), names)
+        if buffers is None:
+            buffers = [(block.body_start, block.stop)]
+        header = self._before_batches + self._read_range(block.start, block.body_start)
+        # Zeroed memory that is never written to takes no physical memory.
+        stream = np.zeros(len(header) + block.stop - block.body_start, dtype=np.uint8)
+        stream[: len(header)] = np.frombuffer(header, dtype=np.uint8)
+        body = stream[len(header) :]
+        spans = merge_ranges(buffers, self._file.coalesce)
         for (start, stop), data in zip(spans, self._file.read(spans), strict=True):
-            body[start - block.body : stop - block.body] = np.frombuffer(data, dtype=np.uint8)
+            body[start - block.body_start : stop - block.body_start] = np.frombuffer(
+                data, dtype=np.uint8
+            )
         return stream
 
     @cached_property
     def _before_batches(self) -> bytes:
-        """The schema and dictionaries, as a stream begins."""
-        whole = [(each.start, each.stop) for each in self._dictionaries]
-        return b"".join([self._schema_message, *self._file.read(whole)])
+        """The schema and the dictionaries, with which an Arrow stream begins."""
+        ranges = [(block.start, block.stop) for block in self._dictionaries]
+        return b"".join([self._schema_message, *self._file.read(ranges)])
 
-    def _one(self, start: int, stop: int) -> bytes:
+    def _read_range(self, start: int, stop: int) -> bytes:
         return self._file.read([(start, stop)])[0]
 
     def require_unchanged(self) -> None:

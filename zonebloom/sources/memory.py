@@ -1,4 +1,4 @@
-"""A table in memory as a dataset of one fragment: nothing is copied, nothing can go stale."""
+"""Use a table in memory as a dataset of one fragment, which is never copied and never stale."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.sources.source import Fragment, Source, groups_with_rows
 from zonebloom.storage.files import FileIdentity
 
-_KEY = "table"
+_FRAGMENT_KEY = "table"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource(Source):
+    """A source whose only fragment is a table in memory."""
+
     table: pa.Table
     identity: FileIdentity
 
@@ -38,11 +40,11 @@ class TableSource(Source):
         fragments: Sequence[Fragment] | None = None,
         before: Iterable[FileIdentity | None] = (),
     ) -> list[FileIdentity | None]:
-        """A table never changes."""
+        """Return the table's identity, which never changes."""
         return [self.identity for _ in (self.fragments if fragments is None else fragments)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # IPC leaves out the rows around a slice, which pyarrow's own pickle sends too.
+        # IPC writes only the rows of a slice, but pyarrow's own pickle writes the rows around too.
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table)
@@ -50,14 +52,14 @@ class TableSource(Source):
 
 
 def _open_ipc(stream: pa.Buffer, identity: FileIdentity) -> TableSource:
-    # The index knows the table by its first size in memory, which IPC changes.
+    # The index identifies the table by its original size in memory, which IPC changes.
     return replace(open_memory_table(pa.ipc.open_stream(stream).read_all()), identity=identity)
 
 
 def open_memory_table(table: pa.Table) -> TableSource:
     import pyarrow.dataset as pads
 
-    fragment = Fragment(_KEY, _KEY)
+    fragment = Fragment(_FRAGMENT_KEY, _FRAGMENT_KEY)
     return TableSource(
         table.schema,
         pads.IpcFileFormat(),
@@ -70,6 +72,8 @@ def open_memory_table(table: pa.Table) -> TableSource:
 
 
 class TableRows:
+    """Reads some rows of a table in memory. Its row groups are the record batches."""
+
     def __init__(self, table: pa.Table):
         self._batches = table.to_batches()
 
@@ -78,10 +82,11 @@ class TableRows:
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
         batch = self._batches[row_group].select(list(names))
-        return pa.Table.from_batches([batch.slice(a, b - a) for a, b in rows], batch.schema)
+        pieces = [batch.slice(start, stop - start) for start, stop in rows]
+        return pa.Table.from_batches(pieces, batch.schema)
 
     def require_unchanged(self) -> None:
         """Do nothing: a table never changes."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

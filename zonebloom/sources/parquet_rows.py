@@ -1,4 +1,4 @@
-"""Rows of one Parquet fragment, as the dataset's schema names them, page by page."""
+"""Read some rows of a Parquet fragment page by page, with the dataset's names and types."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ from zonebloom.storage.random_access import FragmentFile
 if TYPE_CHECKING:
     from zonebloom.parquet.leaf_reader import LeafReader, PageTable
 
-# Numba loads in about the time in which pyarrow reads some rows of a column a thousand times.
+# Loading Numba takes about as long as a thousand reads of some rows of a column by pyarrow. This
+# is the cost of one such read in the unit of `NUMPY`, the budget for work without Numba.
 _COLUMN_CHECKS = 1024
-# Page tables that are kept of a file.
-_MOST_TABLES = 1024
-# What is read of a row group before it is known to be needed: a wait is as long.
-_MOST_AHEAD = 1 << 20
+# The most page tables that are cached for a file.
+_MAX_PAGE_TABLES = 1024
+# The most bytes of a row group that are read before it is known whether they are needed. Reading
+# them takes as long as one more round trip.
+_MAX_READ_AHEAD = 1 << 20
 
-_NOT_LOADED = "kernels are not loaded for so few rows"
+_NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 
 
-class _Leaves(NamedTuple):
-    """Columns that kernels decode and their pages, and why others are left to pyarrow."""
+class _DecodableColumns(NamedTuple):
+    """The columns that kernels decode, their pages, and why pyarrow has to decode the others."""
 
     paths: tuple[ColumnPath, ...]
     table: PageTable | None
@@ -51,10 +53,11 @@ class _Leaves(NamedTuple):
 
 
 class ParquetRows:
-    """Reads some rows of a fragment.
+    """Reads some rows of a Parquet file.
 
-    Pages that are given have the table's names already. ``whole`` says which columns' chunks it
-    read whole, and why, ``by_pyarrow`` which columns it left to pyarrow.
+    If the caller gives page maps, they already have the table's names. `whole_chunks` maps each
+    column whose chunks were read whole to the reason, and `pyarrow_columns` maps each column that
+    pyarrow decoded to the reason.
     """
 
     def __init__(
@@ -79,39 +82,42 @@ class ParquetRows:
             raise FragmentUnreadable("it has several columns of one name")
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
-        """The row groups with a wanted row: number, first row, and the rows counted from it."""
+        """Yield the row groups with requested rows: number, first row, and rows from there."""
         return groups_with_rows(rows, (group.num_rows for group in self._pages.row_groups))
 
     def read_ahead(self, row_group: int, names: Sequence[str], rows: RowRanges) -> None:
-        """Of a file in a store, read at once what `narrowed` and `read` of these rows ask for one
-        after the other, where that is not much."""
+        """Read the bytes that `narrow_rows` and `read` need for these rows in one round trip.
+
+        Do nothing for local files, and for more bytes than `_MAX_READ_AHEAD`.
+        """
         if self._file.is_local:
             return
         spans = []
         for name in names:
-            of_file = name in self._fields and name not in self._constants
-            for leaf in self._pages.schema.field_leaves[self._fields[name]] if of_file else ():
+            is_stored = name in self._fields and name not in self._constants
+            for leaf in self._pages.schema.field_leaves[self._fields[name]] if is_stored else ():
                 pages = self._pages.locations(row_group, leaf)
                 if pages is None:
                     return
-                wanted = select_pages(pages.first_rows, rows).pages
-                starts = pages.starts[wanted]
-                spans += zip(starts.tolist(), (starts + pages.sizes[wanted]).tolist(), strict=True)
+                selected = select_pages(pages.first_rows, rows).pages
+                starts, sizes = pages.starts[selected], pages.sizes[selected]
+                spans += zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+                # The dictionary page lies between the chunk's start and its first data page.
                 dictionary = self._pages.row_groups[row_group].chunks[leaf].start, pages.starts[0]
                 spans += [dictionary] if dictionary[0] < dictionary[1] else []
-        if sum(stop - start for start, stop in spans) <= _MOST_AHEAD:
+        if sum(stop - start for start, stop in spans) <= _MAX_READ_AHEAD:
             self._file.read_ahead(spans)
 
     def narrow_rows(
         self, row_group: int, tests: KeyTests, rows: RowRanges
     ) -> tuple[RowRanges, bool]:
-        """Those rows of a row group that tests leave, and whether the predicate is true for all."""
+        """Return the rows of a row group that pass the tests, and whether all of them match."""
         reader = self._leaf_reader(1)
         if reader is None:
             return rows, False
 
         def find(node: Equals | IsIn | IsNull, among: RowRanges) -> tuple[np.ndarray, bool] | None:
-            table = self._leaves_of(row_group, (node.column,)).table
+            table = self._decodable_columns(row_group, (node.column,)).table
             if table is None:
                 return None
             leaf = table.columns[0].leaf
@@ -119,7 +125,7 @@ class ParquetRows:
             if keys is None:
                 return None
             nulls = isinstance(node, IsNull) or (isinstance(node, IsIn) and node.null_matches)
-            # Engines do not agree on whether both zeros are one.
+            # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
             is_exact = keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
             try:
                 return reader.find_rows(table, keys, nulls, among), is_exact
@@ -129,57 +135,62 @@ class ParquetRows:
         return tests.narrow(rows, find)
 
     def _leaf_reader(self, num_columns: int) -> LeafReader | None:
-        """What reads by kernels; None as long as Numba is not worth loading for it."""
+        """Return the reader with kernels, or None while loading Numba would not pay off."""
         if self._reader is None and not NUMPY.spend(_COLUMN_CHECKS * num_columns):
             from zonebloom.parquet.leaf_reader import LeafReader
 
             self._reader = LeafReader(self._file)
         return self._reader
 
-    def _leaves_of(self, row_group: int, paths: tuple[ColumnPath, ...]) -> _Leaves:
-        """Those of some columns that kernels decode as the dataset has them."""
+    def _decodable_columns(
+        self, row_group: int, paths: tuple[ColumnPath, ...]
+    ) -> _DecodableColumns:
+        """Return the columns that kernels decode to the dataset's types, from a cache."""
         from zonebloom.parquet.leaf_reader import PageTable
 
-        # Of one file, which one dataset reads.
-        kept = self._pages.page_tables
+        # The cache belongs to the page maps of one file in one dataset.
+        cache = self._pages.page_tables
         key = row_group, paths
-        # Threads share them: what is kept now may be cleared by another.
-        leaves = kept.get(key)
-        if leaves is None:
-            if len(kept) >= _MOST_TABLES:
-                kept.clear()
-            chunks = {path: self._leaf_chunk(row_group, path) for path in paths}
-            known = {path: chunk for path, chunk in chunks.items() if not isinstance(chunk, str)}
-            reasons = {path[0]: why for path, why in chunks.items() if isinstance(why, str)}
-            table = PageTable(list(known.values())) if known else None
-            kept[key] = leaves = _Leaves(tuple(known), table, reasons)
-        return leaves
+        # Another thread may clear the cache at any time, so look up only once.
+        columns = cache.get(key)
+        if columns is None:
+            if len(cache) >= _MAX_PAGE_TABLES:
+                cache.clear()
+            chunks: dict[ColumnPath, LeafChunk] = {}
+            reasons: dict[str, str] = {}
+            for path in paths:
+                chunk = self._leaf_chunk(row_group, path)
+                if isinstance(chunk, str):
+                    reasons[path[0]] = chunk
+                else:
+                    chunks[path] = chunk
+            table = PageTable(list(chunks.values())) if chunks else None
+            cache[key] = columns = _DecodableColumns(tuple(chunks), table, reasons)
+        return columns
 
     def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | str:
-        """The chunk of a column that kernels decode as what the dataset has it as, or why not."""
+        """Return a column's chunk if kernels can decode it to the dataset's type, or a reason."""
         pages = self._pages
-        found = None if path[0] in self._constants else leaf_at(path, pages.schema, self._schema)
-        if found is None:
+        position = None if path[0] in self._constants else leaf_at(path, pages.schema, self._schema)
+        if position is None:
             return "its type"
-        number, leaf = found
-        chunk, located = (
-            pages.row_groups[row_group].chunks[number],
-            pages.locations(row_group, number),
-        )
-        if located is None:
+        number, leaf = position
+        chunk = pages.row_groups[row_group].chunks[number]
+        chunk_pages = pages.locations(row_group, number)
+        if chunk_pages is None:
             return "page locations are not known"
-        return LeafChunk(leaf, chunk, located) if chunk.codec in CODECS else "its codec"
+        return LeafChunk(leaf, chunk, chunk_pages) if chunk.codec in CODECS else "its codec"
 
     def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
-        """Some columns at some rows of a row group, with the dataset's types."""
+        """Return columns at some rows of a row group, with the dataset's types."""
         pages = self._pages
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         reader, reasons = self._leaf_reader(len(names)), {}
         if reader is not None and rows:
-            leaves = self._leaves_of(row_group, tuple((name,) for name in names))
-            reasons = leaves.reasons
-            if leaves.table is not None:
-                arrays = zip(leaves.paths, reader.take(leaves.table, rows), strict=True)
+            decodable = self._decodable_columns(row_group, tuple((name,) for name in names))
+            reasons = decodable.reasons
+            if decodable.table is not None:
+                arrays = zip(decodable.paths, reader.take(decodable.table, rows), strict=True)
                 columns.update((path[0], array) for path, array in arrays if array is not None)
         stored = [
             self._fields[name]
@@ -187,13 +198,13 @@ class ParquetRows:
             if name not in columns and name in self._fields and name not in self._constants
         ]
         if stored:
-            other = _NOT_LOADED if reader is None else "an encoding of its pages"
+            other_reason = _NOT_LOADED_REASON if reader is None else "an encoding of its pages"
             for name in map(pages.schema.names.__getitem__, stored):
-                self.pyarrow_columns[name] = reasons.get(name, other)
-            by_pyarrow = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
-            values = by_pyarrow.read(stored, rows)
-            for field, why in by_pyarrow.whole.items():
-                self.whole_chunks[pages.schema.names[field]] = why
+                self.pyarrow_columns[name] = reasons.get(name, other_reason)
+            group_reader = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
+            values = group_reader.read(stored, rows)
+            for field, reason in group_reader.whole.items():
+                self.whole_chunks[pages.schema.names[field]] = reason
             columns.update({pages.schema.names[field]: column for field, column in values.items()})
         with file_errors(self._file.path):
             return assemble_columns(

@@ -1,5 +1,4 @@
-"""Refuse to pickle what must not leave the process: keys in clear, and objects that are bound to
-the process that made them."""
+"""Refuse to pickle keys in clear and objects that are bound to the process that made them."""
 
 from __future__ import annotations
 
@@ -19,25 +18,25 @@ from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sources.memory import TableSource
 from zonebloom.storage.encryption import Encryption
 
-# Names of options, as pyarrow, fsspec's file systems and obstore have them.
+# Names of options with secrets in pyarrow, fsspec's file systems and obstore.
 _SECRET_NAME = re.compile(
     r"secret|token|passw|passphrase|credential|authorization|signature|cookie|kms_conf"
     r"|connection_string|apikey|key$|(^|[_.-])(keys?|auth|sas|sig|pwd|pat)($|[_.-])",
     re.IGNORECASE,
 )
-# These options name a secret or say where it lies.
+# These options hold only the name or the location of a secret.
 _POINTER_NAME = re.compile(r"(id|file|filename|path|name|ur[il])$", re.IGNORECASE)
-# These values are flags, or name a way to find credentials.
+# These values are no secrets: they are flags, or name a way to find credentials.
 _FLAGS = {"true", "false"}
 _METHODS = {"anon", "anonymous", "browser", "cache", "cloud", "default", "google_default"}
-# The user of these URIs is the container.
+# The user part of these URIs is the container's name.
 _AZURE_URI = re.compile(r"(?:abfss?|wasbs?)://[^/@:]+@")
 
 
 class ProcessBound:
     """Mixin for objects that are bound to open files of this process, such as plans.
 
-    A copy is the object itself, since none of them changes.
+    A copy is the object itself, because these objects are immutable.
     """
 
     __slots__ = ()
@@ -56,26 +55,26 @@ class ProcessBound:
 
 
 def require_no_keys(state: object) -> None:
-    """Raise `NotPicklable` if a pickle of an object would hold a key in clear, or cannot be made.
+    """Raise `NotPicklable` if an object does not pickle, or its pickle would hold a key in clear.
 
-    Functions and classes pickle by their name, so what they refer to is looked at only where
-    cloudpickle would send them by value.
+    Functions and classes pickle by their name. So the objects that they refer to are searched
+    only where cloudpickle would pickle them by value.
     """
     _KeyFinder(set()).dump(state)
 
 
-class _Nowhere(io.RawIOBase):
-    """A stream that keeps nothing."""
+class _NullStream(io.RawIOBase):
+    """A stream that discards what is written."""
 
     def write(self, data: Any) -> int:
         return len(data)
 
 
 class _KeyFinder(pickle.Pickler):
-    """A pickler that looks at every object it meets and writes nothing."""
+    """A pickler that checks every object it meets and writes nothing."""
 
     def __init__(self, known_keys: set[bytes]):
-        super().__init__(_Nowhere(), protocol=5, buffer_callback=lambda buffer: None)
+        super().__init__(_NullStream(), protocol=5, buffer_callback=lambda buffer: None)
         self._known_keys = known_keys
 
     def dump(self, obj: object) -> None:
@@ -90,11 +89,11 @@ class _KeyFinder(pickle.Pickler):
             ) from None
 
     def persistent_id(self, obj: object) -> str | None:
-        """Return an identifier for objects that need not be looked into."""
+        """Return an identifier for objects whose contents need no check."""
         if isinstance(obj, str):
-            # Most objects are paths of files.
+            # Most objects are file paths, so test for a URI before parsing.
             if "://" in obj and _is_secret_uri(obj):
-                _refuse("a URI with credentials")
+                _raise_not_picklable("a URI with credentials")
         elif isinstance(obj, type | ModuleType | TableSource):
             return "no key"
         elif isinstance(obj, FunctionType):
@@ -102,17 +101,17 @@ class _KeyFinder(pickle.Pickler):
             return "no key"
         elif isinstance(obj, bytes):
             if obj in self._known_keys:
-                _refuse("a key of encryption")
+                _raise_not_picklable("a key of encryption")
         elif isinstance(obj, dict):
             _check_options(obj)
         elif isinstance(obj, Encryption):
             if obj.holds_keys:
-                _refuse("encryption")
-            # The function that finds keys must not hold them either.
+                _raise_not_picklable("encryption")
+            # Remember the key, because the function that finds keys must not contain it.
             self._known_keys.add(obj.key(obj.key_id))
         elif isinstance(obj, ParquetKeys):
             if obj.holds_keys:
-                _refuse("parquet_keys")
+                _raise_not_picklable("parquet_keys")
         elif isinstance(obj, pafs.FSSpecHandler):
             _check_options(_positional_options(obj.fs))
         return None
@@ -129,9 +128,9 @@ class _KeyFinder(pickle.Pickler):
 
 
 def _positional_options(filesystem: Any) -> Mapping[str, Any]:
-    """Return the arguments by position of an fsspec file system, by their names."""
+    """Return the positional arguments of an fsspec file system by their names."""
     try:
-        # The signature of the class is that of fsspec's cache of instances.
+        # Take the signature of __init__, because the class has that of fsspec's instance cache.
         parameters = inspect.signature(type(filesystem).__init__)
         bound = parameters.bind_partial(filesystem, *filesystem.storage_args)
     except (AttributeError, TypeError, ValueError):
@@ -145,18 +144,18 @@ def _check_options(options: Mapping[Any, Any]) -> None:
             isinstance(name, str)
             and _SECRET_NAME.search(name)
             and not _POINTER_NAME.search(name)
-            and _holds_text(value)
+            and _contains_text(value)
         ):
-            _refuse(f"the option {name!r}")
+            _raise_not_picklable(f"the option {name!r}")
 
 
-def _holds_text(value: object) -> bool:
+def _contains_text(value: object) -> bool:
     """Return whether a value is text or bytes, or a collection with some, that may be a secret."""
     if isinstance(value, str | bytes):
         return len(value) > 0 and value.lower() not in _METHODS | _FLAGS
     if isinstance(value, Mapping):
-        return any(map(_holds_text, value.values()))
-    return isinstance(value, list | tuple) and any(map(_holds_text, value))
+        return any(map(_contains_text, value.values()))
+    return isinstance(value, list | tuple) and any(map(_contains_text, value))
 
 
 def _is_secret_uri(text: str) -> bool:
@@ -168,7 +167,7 @@ def _is_secret_uri(text: str) -> bool:
     )
 
 
-def _refuse(what: str) -> Never:
+def _raise_not_picklable(what: str) -> Never:
     raise NotPicklable(
         f"the dataset does not pickle: {what} would travel as a key in clear. Open it with "
         "zb.dataset(...) in the process that uses it, or give functions that find keys: "

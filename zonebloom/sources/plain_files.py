@@ -1,5 +1,7 @@
-"""Local Parquet files as ``pyarrow.dataset`` finds them, without loading that: it brings pandas in,
-which takes longer than a lookup."""
+"""Find local Parquet files as ``pyarrow.dataset`` does, without importing it.
+
+``pyarrow.dataset`` imports pandas, which takes longer than a lookup.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,22 @@ import pyarrow.fs as pafs
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import is_local
 
-# How a part of a path begins that is hidden.
-_IGNORED = ("/.", "/_")
+# A path is hidden if one of its parts begins with a dot or an underscore.
+_HIDDEN_PREFIXES = ("/.", "/_")
 
 
 def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Source | None:
-    """The files of a folder, or one file; None where pyarrow has to look or to say what is wrong,
-    as it has of folders that name values."""
+    """Return the source of a folder's files or of one file, or None to leave it to pyarrow.
+
+    pyarrow handles remote files, folders with partition values, and everything that fails.
+    """
     root = path.rstrip("/") if is_folder else posixpath.dirname(path)
     if not is_local(filesystem) or not root:
         return None
     from pyarrow.parquet import ParquetFile
 
     try:
-        keys = _keys(filesystem, root) if is_folder else [posixpath.basename(path)]
+        keys = _list_keys(filesystem, root) if is_folder else [posixpath.basename(path)]
         base = posixpath.join(root, "")
         if not keys or "=" in "".join(keys):
             return None
@@ -40,15 +44,15 @@ def plain_files(filesystem: pafs.FileSystem, path: str, is_folder: bool) -> Sour
 
 
 def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
-    """Return the files below a folder, sorted, without those that pyarrow takes for hidden."""
-    return [posixpath.join(folder, key) for key in _keys(filesystem, folder.rstrip("/"))]
+    """Return the files below a folder, sorted, without those that pyarrow considers hidden."""
+    return [posixpath.join(folder, key) for key in _list_keys(filesystem, folder.rstrip("/"))]
 
 
-def _keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
-    """Return the paths below a folder. Leave out those of which a part is hidden."""
-    found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
+def _list_keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
+    """Return the relative paths of the files below a folder, except hidden ones."""
+    infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
     start = len(root)
-    # Only files have a size; to ask for their type takes as long as to list them.
-    keys = [each.path[start:] for each in found if each.size is not None]
-    hidden, below = _IGNORED
+    # Only files have a size. Testing `info.type` instead takes as long as the listing.
+    keys = [info.path[start:] for info in infos if info.size is not None]
+    hidden, below = _HIDDEN_PREFIXES
     return sorted(key[1:] for key in keys if hidden not in key and below not in key)

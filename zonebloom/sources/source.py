@@ -1,4 +1,4 @@
-"""A dataset as pyarrow found it: its files, and what is the same for all of them."""
+"""Describe the files of a dataset and what they share: schema, format, file system and folder."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ Stale: TypeAlias = Literal["read", "raise", "ignore-missing"]
 
 
 class Fragment(NamedTuple):
-    """One file of a dataset; the partition is what its path says of every row in it.
+    """One file of a dataset. The partition holds the values that its path gives to all rows.
 
-    With a view it is not what the table has: PyArrow's dataset cannot scan it.
+    A fragment with a view differs from the table in names, defaults or deleted rows, so PyArrow's
+    dataset cannot scan it.
     """
 
     path: str  # in the dataset's file system
     key: str  # the path below the dataset's root: its name in the catalog
-    partition: pads.Expression | None = None  # None: nothing
-    # None: the rows and columns are the table's.
+    partition: pads.Expression | None = None  # None if the path gives no values
+    # None if the file has the table's rows and columns.
     view: FileView | None = None
 
     @property
@@ -44,37 +45,39 @@ class Fragment(NamedTuple):
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
-        """Values of columns that the file does not have; null of others."""
+        """The values of columns that the file lacks. Other missing columns are null."""
         return {} if self.view is None else self.view.defaults
 
     @property
     def deleted_rows(self) -> RowRanges:
-        """Offsets of the rows that the table has deleted."""
+        """The offsets of the rows that the table has deleted."""
         return RowRanges() if self.view is None else self.view.deleted_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
+    """The files of a dataset, and how they are read."""
+
     schema: pa.Schema
-    file_format: pads.FileFormat | None  # None: Parquet by pyarrow's defaults
+    file_format: pads.FileFormat | None  # None means Parquet with pyarrow's default options
     filesystem: pafs.FileSystem
-    root: str  # the folder all fragments lie below
-    fragments: tuple[Fragment, ...]  # in the order `pyarrow.dataset` scans them
-    # What becomes of files that are others than when they were listed or indexed.
+    root: str  # the folder that contains all fragments
+    fragments: tuple[Fragment, ...]  # in the order in which `pyarrow.dataset` scans them
+    # How scans treat files that changed since they were listed or indexed.
     stale: Stale = field(default="read", kw_only=True)
-    # What is known of the files' own schemas: this one is the first file's, and others may hold
-    # more; columns have these types in all; or they may be cast to these.
+    # How `schema` relates to the files' own schemas. "first": it is the first file's, and other
+    # files may differ. "shared": all files have these types. "cast": other types are cast to these.
     type_agreement: Literal["first", "shared", "cast"] = field(default="shared", kw_only=True)
-    # What changes with a table even where its files, names and types stay the same.
+    # Changes with each version of a table, even if files, names and types stay the same.
     table_version: str = field(default="", kw_only=True)
-    # Of encrypted files: what the pages, and PyArrow's scan where there is no format, are read by.
+    # The keys of encrypted Parquet files. They also give the format if `file_format` is None.
     parquet_keys: ParquetKeys | None = field(default=None, kw_only=True, repr=False)
-    # True if folders of a list were listed, so that there may be other files later.
+    # True if folders of a list were listed, so a later listing may find other files.
     has_listed_folders: bool = field(default=False, kw_only=True)
-    # Whether fragments are Parquet read with pyarrow's default options. Options such as columns
-    # read as dictionaries change types; those are left to pyarrow.
+    # True if fragments are Parquet files read with pyarrow's default options. Other options may
+    # change types, for example read columns as dictionaries, so pyarrow reads those files.
     is_parquet: bool = field(init=False)
-    # Whether files hold encrypted columns, by path.
+    # By path, whether a file has encrypted columns. This is a cache of `lacks_column_keys`.
     _encryption: dict[str, bool] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -90,50 +93,56 @@ class Source:
     def format(self) -> pads.FileFormat:
         if self.file_format is None and self.parquet_keys is not None:
             return self.parquet_keys.format
-        # Imported late, as everywhere: it brings pandas in.
+        # Import pyarrow.dataset late here and elsewhere, because it imports pandas.
         import pyarrow.dataset as pads
 
         return pads.ParquetFileFormat() if self.file_format is None else self.file_format
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> pads.Fragment:
-        """A pyarrow fragment that reads through the given file system, with nothing cached."""
+        """Return a new pyarrow fragment that reads through a file system and has cached nothing."""
         return self.format.make_fragment(fragment.path, filesystem, fragment.partition)
 
     def with_paths_as_keys(self) -> Source:
-        """The same, its fragments known by their whole path rather than that below the root."""
-        named = tuple(Fragment(e.path, e.path, e.partition, e.view) for e in self.fragments)
-        return replace(self, fragments=named)
+        """Return the same source with the whole path of each fragment as its key."""
+        fragments = tuple(fragment._replace(key=fragment.path) for fragment in self.fragments)
+        return replace(self, fragments=fragments)
 
     def with_absolute_paths(self) -> Source:
         """Return the same local files by paths that do not depend on the working directory."""
         if os.path.isabs(self.root):
             return self
-        files = tuple(e._replace(path=os.path.abspath(e.path)) for e in self.fragments)
-        return replace(self, root=os.path.abspath(self.root), fragments=files)
+        fragments = tuple(
+            fragment._replace(path=os.path.abspath(fragment.path)) for fragment in self.fragments
+        )
+        return replace(self, root=os.path.abspath(self.root), fragments=fragments)
 
     def with_keys_below_root(self) -> Source:
-        """Return the same with fragments known by their path below the root, which can be moved."""
-        named = (f._replace(key=key_below(f.path, self.root)) for f in self.fragments)
-        return replace(self, fragments=tuple(named))
+        """Return the same source with paths below the root as keys, so that the root can move."""
+        fragments = tuple(
+            fragment._replace(key=key_below(fragment.path, self.root))
+            for fragment in self.fragments
+        )
+        return replace(self, fragments=fragments)
 
     def path_of(self, key: str) -> str:
-        """Where a file lies, of this dataset or another in one catalog, that has a key there."""
-        # Of all or of none the key is the whole path, which need not begin with a slash.
+        """Return the path of a file by its key in the catalog. It may belong to another dataset."""
+        # Either all keys are whole paths or none is, so look at the first fragment only. A whole
+        # path need not begin with a slash.
         if any(fragment.key == fragment.path for fragment in self.fragments[:1]):
             return key
         return posixpath.join(self.root, key)
 
     def partition_columns(self) -> set[str]:
-        """Columns whose value the path of a file gives, whatever the file holds."""
-        named = (each for each in self.fragments if each.partition is not None)
-        return {name for fragment in named for name in self.constants(fragment)}
+        """Return the columns whose value the path of a file gives, whatever the file holds."""
+        partitioned = (fragment for fragment in self.fragments if fragment.partition is not None)
+        return {name for fragment in partitioned for name in self.constants(fragment)}
 
     def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
-        """What stays of a column when it is renamed; its name where nothing does."""
+        """Return what identifies a column after renaming, or the column itself."""
         return column
 
     def column_of(self, field: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The column that `field_of` says this of."""
+        """Return the column with an identifier that `field_of` returned."""
         return field
 
     @property
@@ -141,17 +150,18 @@ class Source:
         return any(fragment.view is not None for fragment in self.fragments)
 
     def constants(self, fragment: Fragment) -> dict[str, Any]:
+        """Return the columns that have the same value in all rows of a fragment, by its path."""
         if fragment.partition is None:
             return {}
         import pyarrow.dataset as pads
 
-        given = pads.get_partition_keys(fragment.partition)
-        return {name: given[name] for name in given if name in self.schema.names}
+        values = pads.get_partition_keys(fragment.partition)
+        return {name: value for name, value in values.items() if name in self.schema.names}
 
     def lacks_column_keys(self, fragment: Fragment) -> bool:
-        """Return whether a Parquet file has encrypted columns under a footer in clear, and no keys.
+        """Return whether a Parquet file has a footer in clear and encrypted columns without keys.
 
-        pyarrow ends the process when it asks such a column for its statistics, as it does to
+        pyarrow crashes the process when it reads the statistics of such a column, for example to
         apply a filter to row groups.
         """
         if not self.has_statistics or self.parquet_keys is not None:
@@ -166,7 +176,7 @@ class Source:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether pyarrow passes over parts of a fragment by statistics that writers left."""
+        """Return whether pyarrow skips parts of a fragment by statistics in the file."""
         if self.is_parquet:
             return True
         import pyarrow.dataset as pads
@@ -186,31 +196,33 @@ class Source:
         fragments: Sequence[tuple[Fragment, tuple[int, ...] | None]],
         filesystem: pafs.FileSystem,
     ) -> Any:
+        """Return a pyarrow dataset of fragments, each with all or some of its row groups."""
         import pyarrow.dataset as pads
 
         if any(fragment.view is not None for fragment, _ in fragments):
             raise ValueError(
-                "rows that a table deleted would come back, or renamed columns be lost"
+                "pyarrow would return deleted rows of this table, or lose its renamed columns"
             )
-        opened = []
+        arrow_fragments = []
         for fragment, row_groups in fragments:
-            each = self.open(fragment, filesystem)
+            arrow_fragment = self.open(fragment, filesystem)
             if row_groups is not None:
-                each = each.subset(row_group_ids=list(row_groups))
-            opened.append(each)
-        return pads.FileSystemDataset(opened, self.schema, self.format, filesystem)
+                arrow_fragment = arrow_fragment.subset(row_group_ids=list(row_groups))
+            arrow_fragments.append(arrow_fragment)
+        return pads.FileSystemDataset(arrow_fragments, self.schema, self.format, filesystem)
 
     def identities(
         self,
         fragments: Sequence[Fragment] | None = None,
         before: Iterable[FileIdentity | None] = (),
     ) -> list[FileIdentity | None]:
-        asked = self.fragments if fragments is None else fragments
-        return identities(self.filesystem, (fragment.path for fragment in asked), before)
+        """Return the current identities of fragments, by default all; None for missing files."""
+        fragments = self.fragments if fragments is None else fragments
+        return identities(self.filesystem, (fragment.path for fragment in fragments), before)
 
 
 def _is_signed(filesystem: pafs.FileSystem, path: str) -> bool:
-    """Return whether a signature follows the footer, as it does where columns are encrypted."""
+    """Return whether a signature follows the footer, which means that columns are encrypted."""
     import pyarrow.parquet as pq
 
     try:
@@ -218,12 +230,12 @@ def _is_signed(filesystem: pafs.FileSystem, path: str) -> bool:
             (length,) = struct.unpack("<I", file.read_at(4, file.size() - 8))
             return pq.read_metadata(file).serialized_size != length
     except (pa.ArrowException, OSError, ValueError, struct.error):
-        # A file that is damaged, or whose footer is encrypted, is refused when it is read.
+        # Reading the file raises an error if it is damaged or its footer is encrypted.
         return False
 
 
 def is_plain_parquet(format: pads.FileFormat) -> bool:
-    """Whether a format is Parquet without options that only pyarrow's scanner knows."""
+    """Return whether a format is Parquet without options that only pyarrow's scanner supports."""
     import pyarrow.dataset as pads
 
     return (
@@ -233,14 +245,14 @@ def is_plain_parquet(format: pads.FileFormat) -> bool:
 
 
 def stated_row_count(fragment: pads.Fragment) -> int | None:
-    """Return how many rows the metadata of a file states, or None if its format states none.
+    """Return the number of rows that a file's metadata states, or None if it states none.
 
-    Nothing is read for a Parquet fragment that was scanned before.
+    For a Parquet fragment that was scanned before, the metadata is in memory.
     """
     import pyarrow.dataset as pads
 
     if isinstance(fragment, pads.ParquetFileFragment):
-        # Fragment.count_rows() counts the row groups that were left out, too.
+        # Fragment.count_rows() would also count row groups outside the fragment's subset.
         return sum(group.num_rows for group in fragment.row_groups)
     format = fragment.format if isinstance(fragment, pads.FileFragment) else None
     if isinstance(format, pads.IpcFileFormat) or getattr(format, "default_extname", "") == "orc":
@@ -249,14 +261,14 @@ def stated_row_count(fragment: pads.Fragment) -> int | None:
 
 
 def require_all_rows(name: str, num_rows: int, num_stated: int | None) -> None:
-    """Raise `FragmentUnreadable` if a read gave other rows than the metadata of its files states.
+    """Raise `FragmentUnreadable` if a read returned fewer or more rows than the metadata states.
 
     PyArrow takes a short read within a column chunk for the end of the chunk.
     """
     if num_stated is not None and num_rows != num_stated:
         raise FragmentUnreadable(
-            f"cannot read {name}: {num_rows:,} of {num_stated:,} rows came; try again, and if that "
-            "does not help, repair or remove the file"
+            f"cannot read {name}: {num_rows:,} of {num_stated:,} rows came; try again, and if this "
+            "fails again, repair or remove the file"
         )
 
 
@@ -268,7 +280,7 @@ def assemble_columns(
     stored: Mapping[str, pa.ChunkedArray],
     defaults: Mapping[str, pa.Scalar] | None = None,
 ) -> pa.Table:
-    """Columns with a dataset's types: the constants, what a file stores, defaults, or nulls."""
+    """Return columns with a dataset's types: constants, stored columns, defaults, or nulls."""
     columns = []
     for name in names:
         wanted = schema.field(name).type
@@ -283,24 +295,26 @@ def assemble_columns(
 
 
 def missing_column(kind: pa.DataType, num_rows: int, default: pa.Scalar | None) -> pa.Array:
-    """A column that a file does not have."""
+    """Return a column that a file lacks: its default, or nulls."""
     return pa.nulls(num_rows, kind) if default is None else pa.repeat(default, num_rows)
 
 
 def groups_with_rows(
     rows: RowRanges, counts: Iterable[int]
 ) -> Iterator[tuple[int, int, RowRanges]]:
-    """Groups with a wanted row: number, first row, and rows from it on; no count is asked for after
-    the last."""
+    """Yield the groups that contain rows: number, first row, and the rows counted from there.
+
+    Take no more counts after the group of the last row, because each may cost a read.
+    """
     if not rows:
         return
-    first, wanted = 0, int(rows.starts[0])
+    first, next_row = 0, int(rows.starts[0])
     for number, count in enumerate(counts):
-        if count and wanted < first + count:
+        if count and next_row < first + count:
             yield number, first, rows.window(first, first + count)
         first += count
-        if wanted < first:
-            later = int(rows.stops.searchsorted(first, side="right"))
-            if later == rows.stops.size:
+        if next_row < first:
+            next_range = int(rows.stops.searchsorted(first, side="right"))
+            if next_range == rows.stops.size:
                 return
-            wanted = int(rows.starts[later])
+            next_row = int(rows.starts[next_range])

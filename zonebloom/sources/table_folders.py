@@ -1,5 +1,7 @@
-"""Folders of tables whose metadata says which of their files count: not opened as plain files, but
-as the table when that is asked for."""
+"""Recognise folders of Delta, Iceberg and Hudi tables, whose metadata says which files count.
+
+Such a folder is not opened as plain files. `table_at` opens it as a table.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ from zonebloom.errors import FragmentUnreadable, MissingDependency, SourceError
 from zonebloom.storage.files import file_errors, is_local
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri
 
-# Folders below the data's own that are looked at where each is some round trips.
-_REMOTE_FOLDERS = 24
+# The most folders below the data's root that are checked in a remote file system, where each check
+# takes some round trips.
+_MAX_REMOTE_FOLDERS = 24
 
-# Of Iceberg's metadata, with its number: "00003-<uuid>" as catalogs name it, "v3" without one.
-_METADATA = re.compile(r"v?(\d+)(?:[-.].*)?\.metadata\.json")
+# Iceberg's metadata files and their number. Catalogs name them "00003-<uuid>", and tables without a
+# catalog name them "v3".
+_METADATA_NAME = re.compile(r"v?(\d+)(?:[-.].*)?\.metadata\.json")
 
-# What a table has in its folder; what it is, what says which files count, what to give instead.
-_TABLES = {
+# By the marker in a table's folder: the kind of table, its metadata, and what to give instead.
+_TABLE_MARKERS = {
     "_delta_log": ("a Delta table", "log", "deltalake.DeltaTable({!r})"),
     "metadata": ("an Iceberg table", "metadata", "the table as pyiceberg's catalog loads it"),
     ".hoodie": (
@@ -36,43 +40,46 @@ _TABLES = {
 
 
 def table_at(path: str) -> Any:
-    """The Delta or Iceberg table in a folder as it is now, or None.
+    """Return the current Delta or Iceberg table in a folder, or None if there is none.
 
-    Of an Iceberg table the folder does not say which metadata is current, its catalog does: the one
-    of the highest number is taken. A path may also name a file of metadata.
+    Only the catalog of an Iceberg table knows which metadata file is current. Without it, the file
+    with the highest number is used. The path may also name a metadata file.
 
     Raises
     ------
-    MissingDependency, SourceError
+    MissingDependency
+        When deltalake or pyiceberg is not installed.
+    SourceError
+        When the table cannot be opened, or several metadata files have the highest number.
     """
     path = absolute_path(path)
     filesystem, folder = filesystem_of_uri(path.rstrip("/"))
-    if _METADATA.fullmatch(posixpath.basename(folder)):
-        return _iceberg(path)
-    delta, iceberg, _ = _infos(filesystem, [folder], is_lenient=True)
+    if _METADATA_NAME.fullmatch(posixpath.basename(folder)):
+        return _load_iceberg(path)
+    delta, iceberg, _ = _marker_infos(filesystem, [folder], is_lenient=True)
     if delta.type == pafs.FileType.Directory:
-        return _delta(path)
+        return _load_delta(path)
     if iceberg.type != pafs.FileType.Directory:
         return None
     infos = filesystem.get_file_info(pafs.FileSelector(iceberg.path))
-    found = [(int(name[1]), name[0]) for name in map(_metadata_name, infos) if name]
-    if not found:
+    numbered = [(int(match[1]), match[0]) for match in map(_metadata_name, infos) if match]
+    if not numbered:
         return None
-    newest = [name for number, name in found if number == max(found)[0]]
+    newest = [name for number, name in numbered if number == max(numbered)[0]]
     if len(newest) > 1:
         raise SourceError(
             f"{folder} has {len(newest)} files of Iceberg metadata of the highest number, "
-            f"{' and '.join(sorted(newest))}, and its catalog says which counts; give the path of "
-            "that one"
+            f"{' and '.join(sorted(newest))}, and only its catalog knows which is current; give "
+            "the path of that file"
         )
-    return _iceberg(posixpath.join(path, "metadata", newest[0]))
+    return _load_iceberg(posixpath.join(path, "metadata", newest[0]))
 
 
 def _metadata_name(info: pafs.FileInfo) -> re.Match[str] | None:
-    return _METADATA.fullmatch(info.base_name)
+    return _METADATA_NAME.fullmatch(info.base_name)
 
 
-def _delta(path: str) -> Any:
+def _load_delta(path: str) -> Any:
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -86,67 +93,77 @@ def _delta(path: str) -> Any:
         raise SourceError(f"cannot open the Delta table {path}: {error}") from None
 
 
-def _iceberg(path: str) -> Any:
+def _load_iceberg(path: str) -> Any:
     try:
         from pyiceberg.table import StaticTable
     except ImportError as error:
         raise MissingDependency(
-            f"{path} is of an Iceberg table; to read it: pip install 'zonebloom[iceberg]'"
+            f"{path} is an Iceberg table; to read it: pip install 'zonebloom[iceberg]'"
         ) from error
-    with file_errors(path, "give a file of an Iceberg table's metadata", "open"):
+    with file_errors(path, "give a metadata file of an Iceberg table", "open"):
         return StaticTable.from_metadata(path)
 
 
 def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str] = ()) -> None:
-    """Refuse a folder in a Delta, Iceberg or Hudi table, or one with such a table below it."""
+    """Raise `SourceError` if a folder lies in a Delta, Iceberg or Hudi table, or contains one.
+
+    Without files, check the folder and the folders above it. With files, check the folders between
+    the folder and the files.
+    """
     folder = folder.rstrip("/") or "/"
     if not files:
-        # Of folders above the data its reader may not be allowed to see anything.
-        infos = _infos(filesystem, _above([posixpath.dirname(folder)]), is_lenient=True)
-        _refuse(filesystem, [*_infos(filesystem, {folder}), *infos])
+        # A reader of the data may not have access to the folders above, so ignore errors there.
+        infos = _marker_infos(
+            filesystem, _with_ancestors([posixpath.dirname(folder)]), is_lenient=True
+        )
+        _refuse_table(filesystem, [*_marker_infos(filesystem, {folder}), *infos])
         return
-    below = _above(file.rpartition("/")[0] for file in files) - _above([folder])
+    below = _with_ancestors(file.rpartition("/")[0] for file in files) - _with_ancestors([folder])
     if not is_local(filesystem):
-        # The values of partitions are no tables of their own.
-        plain = (each for each in below if "=" not in posixpath.basename(each))
-        below = set(sorted(plain, key=lambda each: each.count("/"))[:_REMOTE_FOLDERS])
-    _refuse(filesystem, _infos(filesystem, below))
+        # Partition folders such as day=1 are not tables, so skip them. Check the top folders first.
+        folders = (path for path in below if "=" not in posixpath.basename(path))
+        below = set(sorted(folders, key=lambda path: path.count("/"))[:_MAX_REMOTE_FOLDERS])
+    _refuse_table(filesystem, _marker_infos(filesystem, below))
 
 
-def _refuse(filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo]) -> None:
+def _refuse_table(filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo]) -> None:
     for info in infos:
-        if info.type == pafs.FileType.Directory and _is_of_table(filesystem, info):
+        if info.type == pafs.FileType.Directory and _is_table_marker(filesystem, info):
             folder = posixpath.dirname(info.path)
-            kind, teller, instead = _TABLES[info.base_name]
+            kind, metadata, replacement = _TABLE_MARKERS[info.base_name]
             raise SourceError(
-                f"{folder} is {kind}, and its {teller} says which files count; give "
-                f"{instead.format(folder)} instead of a path in it"
+                f"{folder} is {kind}, and its {metadata} says which files count; give "
+                f"{replacement.format(folder)} instead of a path in it"
             )
 
 
-def _is_of_table(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
-    # Other folders are called metadata too.
+def _is_table_marker(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
+    # A folder called "metadata" belongs to Iceberg only if it contains a metadata file.
     return info.base_name != "metadata" or any(
-        each.base_name.endswith(".metadata.json")
-        for each in filesystem.get_file_info(pafs.FileSelector(info.path))
+        file.base_name.endswith(".metadata.json")
+        for file in filesystem.get_file_info(pafs.FileSelector(info.path))
     )
 
 
-def _above(folders: Iterable[str]) -> set[str]:
-    above: set[str] = set()
-    # Of many files few folders.
+def _with_ancestors(folders: Iterable[str]) -> set[str]:
+    """Return folders and all folders above them."""
+    ancestors: set[str] = set()
+    # Many files share few folders, so drop duplicates first.
     for folder in dict.fromkeys(folders):
-        while folder.strip("/") and folder not in above:
-            above.add(folder)
+        while folder.strip("/") and folder not in ancestors:
+            ancestors.add(folder)
             folder = posixpath.dirname(folder)
-    return above
+    return ancestors
 
 
-def _infos(
+def _marker_infos(
     filesystem: pafs.FileSystem, folders: Iterable[str], is_lenient: bool = False
 ) -> list[pafs.FileInfo]:
-    """What there is in folders of what tells of a table."""
-    paths = [posixpath.join(each, name) for each in folders for name in _TABLES]
+    """Return the file infos of all possible table markers in folders.
+
+    If lenient, a marker that cannot be looked at has an unknown type instead of an error.
+    """
+    paths = [posixpath.join(folder, name) for folder in folders for name in _TABLE_MARKERS]
 
     def info(path: str) -> pafs.FileInfo:
         try:
@@ -155,8 +172,8 @@ def _infos(
             if is_lenient:
                 return pafs.FileInfo(path, pafs.FileType.Unknown)
             raise FragmentUnreadable(
-                f"cannot look at {path}, which tells whether the files are of a table: {error}; "
-                "make the folder readable"
+                f"cannot look at {path} to find out if the files belong to a table: {error}; make "
+                "the folder readable"
             ) from None
 
     if is_local(filesystem) or len(paths) < 2:

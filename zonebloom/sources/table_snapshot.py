@@ -1,4 +1,4 @@
-"""A source whose files Delta Lake or Iceberg names: unlike a folder it may not lose a file."""
+"""Build the source of a Delta Lake or Iceberg snapshot, which names its files."""
 
 from __future__ import annotations
 
@@ -18,45 +18,49 @@ from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import key_below
 
-# What the metadata says of every row of a file: partition columns and their value.
+# The values of partition columns, which the metadata gives to all rows of a file.
 PartitionValues: TypeAlias = Mapping[str, pa.Scalar]
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource(Source):
+    """The source of a table's snapshot. Unlike in a folder, a missing file is an error."""
+
     name: str  # of the table and its snapshot, for messages
-    values: Mapping[str, PartitionValues]  # by path, as the table's metadata says
-    # What stays of a column when it is renamed; without those of which the name does.
+    values: Mapping[str, PartitionValues]  # by path, from the table's metadata
+    # Identifiers of columns that survive renaming. Columns identified by their name are left out.
     fields: Mapping[tuple[str, ...], tuple[str, ...]]
 
     def partition_columns(self) -> set[str]:
-        """Columns whose value the metadata gives for some file at least."""
+        """Return the columns whose value the metadata gives for at least one file."""
         return {name for values in self.values.values() for name in values}
 
     def field_of(self, column: tuple[str, ...]) -> tuple[str, ...]:
         return self.fields.get(column, column)
 
     def column_of(self, field: tuple[str, ...]) -> tuple[str, ...] | None:
-        return next((column for column, of in self.fields.items() if of == field), None)
+        matches = (column for column, identifier in self.fields.items() if identifier == field)
+        return next(matches, None)
 
     def constants(self, fragment: Fragment) -> dict[str, Any]:
-        """Columns whose value the metadata gives for a fragment, with that value."""
-        return {name: _python(value) for name, value in self.values[fragment.path].items()}
+        """Return the columns whose value the metadata gives for a fragment, with their values."""
+        return {name: _python_value(value) for name, value in self.values[fragment.path].items()}
 
     def identities(
         self,
         fragments: Sequence[Fragment] | None = None,
         before: Iterable[FileIdentity | None] = (),
     ) -> list[FileIdentity | None]:
-        asked = self.fragments if fragments is None else fragments
-        found = Source.identities(self, asked, before)
-        for fragment, identity in zip(asked, found, strict=True):
+        """Return the current identities. Raise `FragmentUnreadable` if a file is missing."""
+        fragments = self.fragments if fragments is None else fragments
+        current = Source.identities(self, fragments, before)
+        for fragment, identity in zip(fragments, current, strict=True):
             if identity is None:
                 raise FragmentUnreadable(
                     f"{fragment.path} is gone, and the {self.name} needs it; load the table's "
                     "newest version and open that"
                 )
-        return found
+        return current
 
 
 def snapshot_source(
@@ -67,7 +71,7 @@ def snapshot_source(
     files: Sequence[tuple[str, PartitionValues, FileView | None]],
     *,
     fields: Mapping[tuple[str, ...], tuple[str, ...]],
-    state: str,
+    table_version: str,
 ) -> SnapshotSource:
     import pyarrow.dataset as pads
 
@@ -83,37 +87,47 @@ def snapshot_source(
         raise SourceError(f"the {name} has several columns of one name; rename them first")
     root = root.rstrip("/")
     fragments = tuple(
-        Fragment(path, key_below(path, root), _guarantee(known), view)
+        Fragment(path, key_below(path, root), _partition_expression(known), view)
         for path, known, view in files
     )
-    how = name, values, fields
     return SnapshotSource(
-        schema, pads.ParquetFileFormat(), filesystem, root, fragments, *how, table_version=state
+        schema,
+        pads.ParquetFileFormat(),
+        filesystem,
+        root,
+        fragments,
+        name,
+        values,
+        fields,
+        table_version=table_version,
     )
 
 
 def stable_fields(
     names: FieldNames, path: tuple[str, ...] = (), field: tuple[str, ...] = ()
 ) -> Any:
-    """Of each column, those inside structs too, what stays of it when it is renamed."""
-    for each in names.children if names.kind == "struct" else ():
-        told = each.stored_names[0] if each.field_id is None else f"#{each.field_id}"
-        below = (*path, each.name), (*field, told)
-        yield below
-        yield from stable_fields(each, *below)
+    """Yield each column, also inside structs, with an identifier that survives renaming."""
+    for child in names.children if names.kind == "struct" else ():
+        identifier = child.stored_names[0] if child.field_id is None else f"#{child.field_id}"
+        child_path, child_field = (*path, child.name), (*field, identifier)
+        yield child_path, child_field
+        yield from stable_fields(child, child_path, child_field)
 
 
-def _guarantee(values: PartitionValues) -> pc.Expression | None:
-    """What holds for every row, for pyarrow to fill columns in by and to pass over files by."""
-    known = [
+def _partition_expression(values: PartitionValues) -> pc.Expression | None:
+    """Return an expression that holds for every row of a file, or None without values.
+
+    pyarrow fills columns from it, and skips files by it.
+    """
+    conditions = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()
         for name, value in values.items()
     ]
-    return reduce(and_, known) if known else None
+    return reduce(and_, conditions) if conditions else None
 
 
-def _python(value: pa.Scalar) -> Any:
+def _python_value(value: pa.Scalar) -> Any:
     if isinstance(value, pa.TimestampScalar) and value.type.unit == "ns":
-        # Python's own datetime would lose digits.
+        # Python's datetime would lose the nanoseconds.
         return value.value
     return value.as_py()

@@ -1,12 +1,13 @@
-"""Files in AES-GCM: encrypted piece by piece, so that a lookup decrypts only what it reads.
+"""Encrypt index files with AES-GCM in modules of 4 KiB: a lookup decrypts only what it reads.
 
     head      magic, key id in UTF-8 padded with zeros                  64 bytes
     module    nonce, 4 KiB of the file, tag                             12 + 4096 + 16 bytes
-    ...       the last one is shorter; an empty file has one of nothing
+    ...       the last module is shorter; an empty file has one empty module
 
-As in Parquet's modular encryption (Encryption.md, sections 4 and 5) each module is bound to its
-place by what it authenticates beside its bytes: the key id, the name of the file in its folder,
-its number, and whether it is the last. So none can be changed, exchanged, dropped or added.
+As in Parquet's modular encryption (Encryption.md, sections 4 and 5), each module authenticates
+additional data (AAD) that binds it to its place: the key id, the path of the file below its
+folder, the module's number, and whether it is the last one. So no module can be changed,
+exchanged, dropped or added without notice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from zonebloom.storage.files import OutputStream, ReadCounter
 
-_MAGIC = b"ZBSEALED"
+_ENCRYPTED_MAGIC = b"ZBSEALED"
 _HEAD_BYTES = 64
 _MODULE_BYTES = 4 << 10
 NONCE_BYTES = 12
@@ -43,32 +44,33 @@ KEY_SIZES = (16, 24, 32)
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """Keys of an index, whose filters, ranges, page maps and lists of files are encrypted by them.
+    """The keys that encrypt an index: its filters, key ranges, page maps and lists of files.
 
     Parameters
     ----------
     key_id : str
-        Of the key that new files are encrypted by; at most 56 bytes of UTF-8. It is stored in
+        The id of the key that encrypts new files, at most 56 bytes of UTF-8. It is stored in
         clear.
     keys : Mapping of str to bytes, or callable
-        Keys by their ids, 16, 24 or 32 bytes each, for AES-128, -192 or -256. A callable, which
-        may ask a key store, is given an id and raises KeyError for one it does not know; it is
-        pickled where Spark builds. A dataset pickles only with a callable, which travels instead
-        of the keys.
+        The keys by their ids, 16, 24 or 32 bytes each, for AES-128, -192 or -256. A callable
+        takes an id and returns the key, for example from a key store. It raises KeyError for an
+        unknown id. A dataset pickles only with a callable, which is pickled instead of the keys.
+        Builds on Spark pickle the dataset.
 
     Raises
     ------
     InvalidArgument
-        When the key id is too long, or has no key of such a size.
+        When the key id is too long, or has no key of one of these sizes.
     MissingDependency
-        Without the package ``cryptography``.
+        When the package ``cryptography`` is not installed.
 
     Notes
     -----
-    In clear stay names, sizes and times of the index's own files and ids of keys. New files are
-    written by the key named, older ones read by theirs: keep those in ``keys`` until a rebuild.
-    Each module of 4 KiB is bound to its file and place, so none can be changed or exchanged; an
-    older state of the whole folder can be put back unnoticed.
+    The names, sizes and times of the index's own files and the ids of keys stay in clear. The
+    key ``key_id`` encrypts new files, and older files stay encrypted by their own keys. Keep
+    those keys in ``keys`` until the index is rebuilt. Each module of 4 KiB is bound to its file
+    and position, so none can be changed or exchanged unnoticed. An older copy of the whole
+    folder can be put back unnoticed.
 
     Examples
     --------
@@ -84,7 +86,8 @@ class Encryption:
 
     def __post_init__(self) -> None:
         key_id = self.key_id
-        if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= _HEAD_BYTES - len(_MAGIC):
+        max_bytes = _HEAD_BYTES - len(_ENCRYPTED_MAGIC)
+        if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= max_bytes:
             raise invalid_value(key_id, "key_id", "give a text of 1 to 56 bytes")
         try:
             self.key(key_id)
@@ -98,17 +101,19 @@ class Encryption:
         return not callable(self.keys)
 
     def key(self, key_id: str) -> bytes:
-        """The key of an id, or EncryptedIndex."""
+        """Return the key of an id. Raise `EncryptedIndex` if it is missing or of a wrong size."""
         try:
             key = self.keys(key_id) if callable(self.keys) else self.keys[key_id]
         except KeyError:
-            raise EncryptedIndex(f"keys has none for {key_id!r}; add the one it names") from None
+            raise EncryptedIndex(f"keys has none for {key_id!r}; add the key of this id") from None
         if not isinstance(key, bytes) or len(key) not in KEY_SIZES:
-            raise EncryptedIndex(f"the key {key_id!r} is not 16, 24 or 32 bytes; give such a one")
+            raise EncryptedIndex(
+                f"the key {key_id!r} is not 16, 24 or 32 bytes; give a key of one of these sizes"
+            )
         return key
 
     def key_check(self, key_id: str) -> str:
-        """What tells a key from another, and nothing of the key itself."""
+        """Return a short digest that identifies a key without revealing it."""
         return hmac.digest(self.key(key_id), b"zonebloom key check", "sha256")[:8].hex()
 
 
@@ -124,178 +129,199 @@ def aes_gcm(key: bytes) -> AESGCM:
 
 
 class FileCipher:
-    """Seals and opens the files below a folder."""
+    """Encrypts and decrypts the files below a folder."""
 
     def __init__(self, folder: str, encryption: Encryption):
         self.encryption = encryption
         self._folder = folder
 
     def name(self, path: str) -> str:
-        """What a file is called in the folder, wherever that lies."""
+        """Return the path of a file below the folder. It survives moves of the folder."""
         return posixpath.relpath(path, self._folder)
 
     def encrypt(self, path: str, data: Any) -> bytes:
-        """All bytes of the file that is to hold some data."""
-        view, sealing = memoryview(data).cast("B"), Sealing(self, path)
-        return b"".join((sealing.head, sealing.modules(view), sealing.last()))
+        """Return the whole encrypted file for some data."""
+        view, encryptor = memoryview(data).cast("B"), _FileEncryptor(self, path)
+        return b"".join((encryptor.head, encryptor.encrypt(view), encryptor.finish()))
 
     def decrypt(self, path: str, data: Any) -> bytes:
-        """The data of a file of which all bytes are given; ValueError if they were changed."""
+        """Return the data of a whole encrypted file. Raise ValueError if it was changed."""
         view = memoryview(data).cast("B")
         modules = EncryptedModules(self, path, len(view), bytes(view[:_HEAD_BYTES]))
-        opened, damage = modules.open(range(modules.count), view[_HEAD_BYTES:])
+        pieces, damage = modules.decrypt(range(modules.count), view[_HEAD_BYTES:])
         if damage is not None:
             raise ValueError(damage)
-        return b"".join(opened)
+        return b"".join(pieces)
 
 
-def _place(key_id: str, name: str) -> bytes:
-    """What the modules of a file are bound to, but for their number and whether one is the last."""
-    return b"%b\0%b\0%%d\0%%d" % (_literal(key_id), _literal(name))
+def _aad_template(key_id: str, name: str) -> bytes:
+    """Return the AAD of a file's modules, to be formatted with a module's number and is_last."""
+    return b"%b\0%b\0%%d\0%%d" % (_escape_percent(key_id), _escape_percent(name))
 
 
-def _literal(text: str) -> bytes:
+def _escape_percent(text: str) -> bytes:
     return text.encode().replace(b"%", b"%%")
 
 
-class Sealing:
-    """The bytes of one sealed file in the making."""
+class _FileEncryptor:
+    """Encrypts one file piece by piece: first ``head``, then `encrypt`, at the end `finish`."""
 
-    def __init__(self, seal: FileCipher, path: str):
-        key_id = seal.encryption.key_id
-        self._cipher = aes_gcm(seal.encryption.key(key_id))
-        self._place = _place(key_id, seal.name(path))
-        self._number = 0
-        self._rest = b""
-        self.head = (_MAGIC + key_id.encode()).ljust(_HEAD_BYTES, b"\0")
+    def __init__(self, cipher: FileCipher, path: str):
+        key_id = cipher.encryption.key_id
+        self._aes_gcm = aes_gcm(cipher.encryption.key(key_id))
+        self._aad_template = _aad_template(key_id, cipher.name(path))
+        self._module_number = 0
+        self._pending = b""
+        self.head = (_ENCRYPTED_MAGIC + key_id.encode()).ljust(_HEAD_BYTES, b"\0")
 
-    def modules(self, data: Any) -> bytes:
-        """Modules of data that follows; the last bytes wait, for they may be the file's last."""
-        data = self._rest + bytes(data)
+    def encrypt(self, data: Any) -> bytes:
+        """Return the modules of the next data. Keep the last bytes, which may end the file."""
+        data = self._pending + bytes(data)
         end = max(0, len(data) - 1) // _MODULE_BYTES * _MODULE_BYTES
-        self._rest = data[end:]
+        self._pending = data[end:]
         starts = range(0, end, _MODULE_BYTES)
-        return b"".join(self._module(data[at : at + _MODULE_BYTES], False) for at in starts)
+        return b"".join(
+            self._encrypt_module(data[start : start + _MODULE_BYTES], is_last=False)
+            for start in starts
+        )
 
-    def last(self) -> bytes:
-        return self._module(self._rest, True)
+    def finish(self) -> bytes:
+        """Return the last module."""
+        return self._encrypt_module(self._pending, is_last=True)
 
-    def _module(self, data: bytes, is_last: bool) -> bytes:
+    def _encrypt_module(self, data: bytes, *, is_last: bool) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
-        place = self._place % (self._number, is_last)
-        self._number += 1
-        return nonce + self._cipher.encrypt(nonce, data, place)
+        aad = self._aad_template % (self._module_number, is_last)
+        self._module_number += 1
+        return nonce + self._aes_gcm.encrypt(nonce, data, aad)
 
 
 class EncryptedModules:
-    """Where the modules of a sealed file lie, and what is in them."""
+    """The modules of an encrypted file: their positions and their decryption."""
 
-    def __init__(self, seal: FileCipher, path: str, stored_bytes: int, head: bytes):
-        if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
+    def __init__(self, cipher: FileCipher, path: str, stored_bytes: int, head: bytes):
+        if len(head) < _HEAD_BYTES or not head.startswith(_ENCRYPTED_MAGIC):
             raise ValueError("it is not encrypted")
-        self._key_id = head[len(_MAGIC) :].rstrip(b"\0").decode()
+        self._key_id = head[len(_ENCRYPTED_MAGIC) :].rstrip(b"\0").decode()
         try:
-            self._cipher = aes_gcm(seal.encryption.key(self._key_id))
+            self._aes_gcm = aes_gcm(cipher.encryption.key(self._key_id))
         except EncryptedIndex as error:
             raise ValueError(str(error)) from None
-        self._place = _place(self._key_id, seal.name(path))
+        self._aad_template = _aad_template(self._key_id, cipher.name(path))
         self._stored_bytes = stored_bytes
-        self.num_bytes = opened_bytes(stored_bytes)
+        self.num_bytes = decrypted_size(stored_bytes)
         self.count = max(1, -(-self.num_bytes // _MODULE_BYTES))
 
-    def spans(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Where modules begin in the file as it is stored, and their sizes."""
+    def stored_ranges(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the offsets of modules in the stored file, and their sizes."""
         starts = np.array(numbers, dtype=np.int64) * _STORED_BYTES + _HEAD_BYTES
         return starts, np.minimum(self._stored_bytes - starts, _STORED_BYTES)
 
-    def open(
+    def decrypt(
         self, numbers: Iterable[int], stored: memoryview | bytes
     ) -> tuple[list[bytes], str | None]:
-        """The bytes of modules that are given one after another, as they are stored; zeros for
-        one that is not what was sealed, and which that is."""
+        """Decrypt modules that are stored one after another.
+
+        Return the data of each module, and a message about a damaged one or None. The data of a
+        damaged module are zeros.
+        """
         from cryptography.exceptions import InvalidTag
 
-        decrypt, place, last = self._cipher.decrypt, self._place, self.count - 1
-        opened, damage, start = [], None, 0
+        decrypt, last = self._aes_gcm.decrypt, self.count - 1
+        pieces, damage, start = [], None, 0
         for number in numbers:
-            inner, stop = start + NONCE_BYTES, start + _STORED_BYTES
-            bound = place % (number, number == last)
+            data_start, stop = start + NONCE_BYTES, start + _STORED_BYTES
+            aad = self._aad_template % (number, number == last)
             try:
-                opened.append(decrypt(stored[start:inner], stored[inner:stop], bound))
+                pieces.append(decrypt(stored[start:data_start], stored[data_start:stop], aad))
             except (InvalidTag, ValueError):
-                opened.append(bytes(_MODULE_BYTES))
+                pieces.append(bytes(_MODULE_BYTES))
                 damage = f"module {number} is not what was encrypted by key {self._key_id!r}"
             start = stop
-        return opened, damage
+        return pieces, damage
 
 
-def opened_bytes(stored_bytes: int) -> int:
-    """Bytes of the data in a sealed file of so many bytes; ValueError where none is so long."""
-    whole, rest = divmod(stored_bytes - _HEAD_BYTES, _STORED_BYTES)
-    least = NONCE_BYTES + TAG_BYTES
-    # A module of nothing is there alone.
-    is_whole = rest > least or (rest == 0 and whole > 0) or (rest == least and whole == 0)
-    if stored_bytes < _HEAD_BYTES or not is_whole:
-        raise ValueError(f"{stored_bytes} bytes are no encrypted file")
-    return whole * _MODULE_BYTES + max(0, rest - least)
+def decrypted_size(stored_bytes: int) -> int:
+    """Return the size of the data in an encrypted file of a size.
+
+    Raise ValueError if no encrypted file has this size.
+    """
+    num_full, rest = divmod(stored_bytes - _HEAD_BYTES, _STORED_BYTES)
+    overhead = NONCE_BYTES + TAG_BYTES
+    # Only an empty file has an empty module, and that is its only one.
+    is_valid = (
+        rest > overhead or (rest == 0 and num_full > 0) or (rest == overhead and num_full == 0)
+    )
+    if stored_bytes < _HEAD_BYTES or not is_valid:
+        raise ValueError(f"no encrypted file has a size of {stored_bytes} bytes")
+    return num_full * _MODULE_BYTES + max(0, rest - overhead)
 
 
 class EncryptedFile(RandomAccessFile):
-    """A sealed file open for reads at positions, which are those of its data."""
+    """An encrypted file, open for random access. Offsets count bytes of the decrypted data."""
 
-    # A module is decrypted for each.
+    # Each short read decrypts a whole module.
     read_cost = 128 << 10
 
-    def __init__(self, raw: RandomAccessFile, seal: FileCipher, path: str):
+    def __init__(self, raw: RandomAccessFile, cipher: FileCipher, path: str):
         self._raw = raw
         self.counter, self.is_local = raw.counter, raw.is_local
         (head,) = raw.read([(0, _HEAD_BYTES)])
-        self._modules = EncryptedModules(seal, path, raw.num_bytes, head)
+        self._modules = EncryptedModules(cipher, path, raw.num_bytes, head)
         self.num_bytes = self._modules.num_bytes
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As a file's own; OSError where a module was changed."""
+        """Return the bytes of ranges. Raise OSError if a module was changed."""
         bounds = np.array(ranges, dtype=np.int64).reshape(-1, 2)
-        data, starts, damage = self._opened(bounds[:, 0], bounds[:, 1])
+        data, starts, damage = self._decrypt_ranges(bounds[:, 0], bounds[:, 1])
         if damage is not None:
             raise OSError(damage)
         sizes = np.minimum(bounds[:, 1], self.num_bytes) - bounds[:, 0]
-        return [data[at : at + size] for at, size in zip(starts, sizes.tolist(), strict=True)]
+        return [
+            data[start : start + size] for start, size in zip(starts, sizes.tolist(), strict=True)
+        ]
 
     def read_into(self, start: int, out: np.ndarray) -> None:
         self.read_pieces(np.array([start]), np.array([out.nbytes]), out)
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
-        """As a file's own; what is of a module that was changed becomes zeros, too."""
-        data, starts, _ = self._opened(offsets, offsets + sizes)
+        """Read pieces into an array, zeros where the file ends earlier or a module was changed."""
+        data, starts, _ = self._decrypt_ranges(offsets, offsets + sizes)
         from_view, to_view = memoryview(data), out.reshape(-1).data.cast("B")
-        at = 0
+        position = 0
         for start, size in zip(starts, sizes.tolist(), strict=True):
             piece = from_view[start : start + size]
-            to_view[at : at + len(piece)] = piece
-            at += size
+            to_view[position : position + len(piece)] = piece
+            position += size
             if len(piece) < size:
-                to_view[at - size + len(piece) : at] = bytes(size - len(piece))
-        return at
+                to_view[position - size + len(piece) : position] = bytes(size - len(piece))
+        return position
 
-    def _opened(self, starts: np.ndarray, stops: np.ndarray) -> tuple[bytes, list[int], str | None]:
-        """Modules that hold some ranges, one after another, and where each range begins in them;
-        zeros for one that was changed, and what was."""
+    def _decrypt_ranges(
+        self, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[bytes, list[int], str | None]:
+        """Decrypt the modules that cover ranges.
+
+        Return their data one after another, the position of each range in it, and a message
+        about a changed module or None. The data of a changed module are zeros.
+        """
         firsts = (starts // _MODULE_BYTES).tolist()
         ends = (np.maximum(starts, stops - 1) // _MODULE_BYTES + 1).tolist()
-        held = {number for span in map(range, firsts, ends) for number in span}
-        # Of a range that begins at the end of the file there is nothing.
-        numbers = sorted(number for number in held if number < self._modules.count)
-        parts, damage = self._modules.open(numbers, self._stored(numbers))
-        at = {number: place * _MODULE_BYTES for place, number in enumerate(numbers)}
+        covering = {number for span in map(range, firsts, ends) for number in span}
+        # A range that begins at the end of the file lies in no module.
+        numbers = sorted(number for number in covering if number < self._modules.count)
+        pieces, damage = self._modules.decrypt(numbers, self._read_modules(numbers))
+        positions = {number: index * _MODULE_BYTES for index, number in enumerate(numbers)}
         end = len(numbers) * _MODULE_BYTES
-        within = (starts % _MODULE_BYTES).tolist()
-        places = [at.get(a, end) + rest for a, rest in zip(firsts, within, strict=True)]
-        return b"".join(parts), places, damage
+        range_starts = [
+            positions.get(number, end) + offset
+            for number, offset in zip(firsts, (starts % _MODULE_BYTES).tolist(), strict=True)
+        ]
+        return b"".join(pieces), range_starts, damage
 
-    def _stored(self, numbers: Sequence[int]) -> memoryview | bytes:
-        """Modules as they are stored, one after another, read at once."""
-        starts, sizes = self._modules.spans(numbers)
+    def _read_modules(self, numbers: Sequence[int]) -> memoryview | bytes:
+        """Read encrypted modules in one call, and return them one after another."""
+        starts, sizes = self._modules.stored_ranges(numbers)
         if not self.is_local:
             stops = (starts + sizes).tolist()
             return b"".join(self._raw.read(list(zip(starts.tolist(), stops, strict=True))))
@@ -308,33 +334,33 @@ class EncryptedFile(RandomAccessFile):
 
 
 class EncryptingStream:
-    """A stream whose bytes are sealed on the way to another."""
+    """An output stream that encrypts what is written and passes it to another stream."""
 
     closed = False
 
-    def __init__(self, stream: OutputStream, seal: FileCipher, path: str):
-        self._stream, self._sealing = stream, Sealing(seal, path)
-        stream.write(self._sealing.head)
+    def __init__(self, stream: OutputStream, cipher: FileCipher, path: str):
+        self._stream, self._encryptor = stream, _FileEncryptor(cipher, path)
+        stream.write(self._encryptor.head)
 
     def write(self, data: Any) -> int:
-        self._stream.write(self._sealing.modules(data))
+        self._stream.write(self._encryptor.encrypt(data))
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is flushed: the last bytes wait, for they may be the file's last."""
+        """Do nothing: the last bytes can be encrypted only when the file is complete."""
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._stream.write(self._sealing.last())
+            self._stream.write(self._encryptor.finish())
             self._stream.close()
 
 
-class _Handler(pafs.FileSystemHandler):
-    """A file system whose files are sealed; nothing else is done to them."""
+class _EncryptingHandler(pafs.FileSystemHandler):
+    """A file system that encrypts files on writing and decrypts them on reading."""
 
-    def __init__(self, filesystem: pafs.FileSystem, seal: FileCipher):
-        self.filesystem, self.seal = filesystem, seal
+    def __init__(self, filesystem: pafs.FileSystem, cipher: FileCipher):
+        self.filesystem, self.cipher = filesystem, cipher
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -343,22 +369,22 @@ class _Handler(pafs.FileSystemHandler):
         return id(self)
 
     def get_type_name(self) -> str:
-        return f"sealed {self.filesystem.type_name}"
+        return f"encrypted {self.filesystem.type_name}"
 
     def normalize_path(self, path: str) -> str:
         return self.filesystem.normalize_path(path)
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return [_opened_info(info) for info in self.filesystem.get_file_info(list(paths))]
+        return [_decrypted_info(info) for info in self.filesystem.get_file_info(list(paths))]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return [_opened_info(info) for info in self.filesystem.get_file_info(selector)]
+        return [_decrypted_info(info) for info in self.filesystem.get_file_info(selector)]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         with self.filesystem.open_input_file(path) as file:
             stored = file.read_buffer()
         try:
-            return pa.BufferReader(self.seal.decrypt(path, stored))
+            return pa.BufferReader(self.cipher.decrypt(path, stored))
         except ValueError as error:
             raise OSError(str(error)) from None
 
@@ -366,35 +392,38 @@ class _Handler(pafs.FileSystemHandler):
 
     def open_output_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
         stream = self.filesystem.open_output_stream(path)
-        return pa.PythonFile(EncryptingStream(stream, self.seal, path), mode="w")
+        return pa.PythonFile(EncryptingStream(stream, self.cipher, path), mode="w")
 
-    def _refused(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("sealed files are read and written, no more")
+    def _not_supported(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("an encrypting file system only reads and writes whole files")
 
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refused
-    delete_file = move = copy_file = open_append_stream = _refused
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _not_supported
+    delete_file = move = copy_file = open_append_stream = _not_supported
 
 
-def _opened_info(info: pafs.FileInfo) -> pafs.FileInfo:
+def _decrypted_info(info: pafs.FileInfo) -> pafs.FileInfo:
     if info.type != pafs.FileType.File:
         return info
     try:
-        size = opened_bytes(info.size)
+        size = decrypted_size(info.size)
     except ValueError:
         size = -1
     return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns, size=size)
 
 
-def encrypting_filesystem(filesystem: pafs.FileSystem, seal: FileCipher) -> pafs.FileSystem:
-    """A file system whose files are sealed on the way to another."""
-    return pafs.PyFileSystem(_Handler(filesystem, seal))
+def encrypting_filesystem(filesystem: pafs.FileSystem, cipher: FileCipher) -> pafs.FileSystem:
+    """Return a file system that stores encrypted files in another file system."""
+    return pafs.PyFileSystem(_EncryptingHandler(filesystem, cipher))
 
 
 def open_random_access(
     filesystem: pafs.FileSystem, path: str, counter: ReadCounter, num_bytes: int | None
 ) -> RandomAccessFile:
-    """Open a file for reads at positions, through its seal if it has one; OSError, ValueError."""
+    """Open a file for random access, and decrypt it if its file system encrypts.
+
+    Raise OSError or ValueError if it cannot be read or is not what was encrypted.
+    """
     handler = getattr(filesystem, "handler", None)
-    if not isinstance(handler, _Handler):
+    if not isinstance(handler, _EncryptingHandler):
         return RandomAccessFile(filesystem, path, counter, num_bytes)
-    return EncryptedFile(RandomAccessFile(handler.filesystem, path, counter), handler.seal, path)
+    return EncryptedFile(RandomAccessFile(handler.filesystem, path, counter), handler.cipher, path)

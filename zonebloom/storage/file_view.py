@@ -1,7 +1,7 @@
-"""How a table sees one of its files: names, defaults and deleted rows that the file does not say.
+"""Describe how a table sees one of its files: its column names, defaults and deleted rows.
 
-Delta Lake and Iceberg tie columns to files by physical names or field ids, and name deleted rows
-beside the files.
+Delta Lake and Iceberg map columns to files by physical names or field ids, and store deleted rows
+outside the data files.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ FieldKind: TypeAlias = Literal["leaf", "struct", "list", "map"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldNames:
-    """A field as a table has it, and how files tell it; at the root, all columns.
+    """A field of a table, and how data files identify it. The root holds all columns as children.
 
     Attributes
     ----------
     name : str
-        In the table.
+        The field's name in the table.
     field_id : int or None
-        In files that have field ids.
-    stored : tuple of str
-        In files without: each of these names means it.
+        The field's id in files that have field ids.
+    stored_names : tuple of str
+        The names that mean this field in files without field ids.
     kind : {"leaf", "struct", "list", "map"}
-    inner : tuple of Names
+    children : tuple of FieldNames
         The fields of a struct, the item of a list, key and value of a map.
     """
 
@@ -42,15 +42,15 @@ class FieldNames:
 
     @property
     def has_field_ids(self) -> bool:
-        """Whether files may tell fields by id."""
-        return any(each.field_id is not None for each in self.children)
+        """Return whether files may identify fields by id."""
+        return any(child.field_id is not None for child in self.children)
 
     @property
     def has_table_names(self) -> bool:
-        """Whether files that tell fields by name have them under the table's names."""
+        """Return whether files that identify fields by name use the table's names."""
         return all(
-            each.has_table_names and (self.kind != "struct" or each.stored_names == (each.name,))
-            for each in self.children
+            child.has_table_names and (self.kind != "struct" or child.stored_names == (child.name,))
+            for child in self.children
         )
 
 
@@ -58,20 +58,20 @@ class Deletes(Protocol):
     """Rows of one file that a table has deleted."""
 
     def rows(self) -> RowRanges:
-        """Their offsets; looked up when first asked for."""
+        """Return the offsets of the rows. The first call reads them."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileView:
-    """What a table says of one of its files.
+    """The differences between one data file and the table's view of it.
 
     Attributes
     ----------
-    names : Names or None
-        None where the file has the table's names.
+    names : FieldNames or None
+        None if the file has the table's names.
     defaults : mapping of str to pyarrow.Scalar
-        Values of columns in files that were written before the column came.
+        Values of columns that were added to the table after the file was written.
     deletes : RowRanges, Deletes or None
     """
 
@@ -81,7 +81,7 @@ class FileView:
 
     @property
     def deleted_rows(self) -> RowRanges:
-        """Offsets of the rows that are deleted."""
+        """Return the offsets of the rows that are deleted."""
         if self.deletes is None:
             return RowRanges()
         return self.deletes if isinstance(self.deletes, RowRanges) else self.deletes.rows()

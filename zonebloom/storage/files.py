@@ -1,4 +1,4 @@
-"""Files: what identifies one, reads that are counted, and errors that name it."""
+"""Identify files without reading them, count reads, and name the file in errors."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, SourceError
 from zonebloom.storage.object_store import StoreHandler, object_reader
 
-# Of a file whose file system does not say when it was written: nothing known of it can be
+# The file system does not say when the file was written, so nothing known about the file can be
 # trusted later.
 UNKNOWN_MTIME = -1
 
 # The digest of a file up to this size covers all of its bytes.
 WHOLE_BYTES = 1 << 20
-_SAMPLES = 64
+_NUM_SAMPLES = 64
 _SAMPLE_BYTES = 4 << 10
-# Read of the end of a file that is no Parquet: where other formats have their directory too.
-_TAIL_BYTES = 64 << 10
-_READ_BYTES = 1 << 20
-_PARQUET_ENDS = (b"PAR1", b"PARE")
-_PARQUET_NAMES = (".parquet", ".parq", ".pq")
+# Bytes at the end that a digest covers in files other than Parquet, whose directory is often there.
+_DIGEST_TAIL_BYTES = 64 << 10
+_DIGEST_READ_BYTES = 1 << 20
+_PARQUET_MAGICS = (b"PAR1", b"PARE")
+_PARQUET_EXTENSIONS = (".parquet", ".parq", ".pq")
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-# What stores call a name of an object's content, or of one version of it.
-_TAGS = ("etag", "e_tag", "generation", "versionid", "version_id")
+# The fields in which stores return a tag of an object's content or version.
+_TAG_FIELDS = ("etag", "e_tag", "generation", "versionid", "version_id")
 
 
 class FileIdentity(NamedTuple):
-    """What a file is known by without reading it.
+    """The size, times, inode and tag that identify a state of a file without reading it.
 
-    Change time and inode, which nobody can set, are 0 where not known; the tag is an object store's
-    own name of the content, such as its ETag, or empty.
+    Users cannot set the change time and the inode; both are 0 if unknown. The tag is an object
+    store's name for the content, such as its ETag, or empty.
     """
 
     size: int
@@ -55,11 +55,11 @@ class FileIdentity(NamedTuple):
     inode: int = 0
 
     def is_still(self, now: FileIdentity | None) -> bool:
-        """Whether a file is what it was, by all that is known of it both times."""
+        """Return whether the file is unchanged. Compare only what is known in both identities."""
         if now is None or self.size != now.size:
             return False
         if self.tag and now.tag:
-            # Some libraries leave the quotes of an ETag out.
+            # Some libraries drop the quotes of an ETag.
             return self.tag.strip('"') == now.tag.strip('"')
         return (
             self.mtime_ns == now.mtime_ns
@@ -80,10 +80,10 @@ def file_errors(
     *,
     parquet_in: pafs.FileSystem | None = None,
 ) -> Iterator[None]:
-    """Name the file in what pyarrow or the system raises while it is read.
+    """Turn errors of pyarrow and the system into `FragmentUnreadable` errors that name the file.
 
-    With the file system of a file that should be Parquet, a file of another kind, such as a README
-    in the folder of the data, is called what it is.
+    Give the file system of a file that should be Parquet as `parquet_in`. The error then says if
+    the file is of another kind, such as a README among the data.
     """
     try:
         yield
@@ -98,7 +98,7 @@ def file_errors(
 def require_parquet(filesystem: pafs.FileSystem, paths: Iterable[str]) -> None:
     """Raise FragmentUnreadable for the first file that is not meant to be Parquet."""
     for path in paths:
-        if not _is_foreign(filesystem, path):
+        if not _is_other_format(filesystem, path):
             continue
         pattern = f"{posixpath.dirname(path)}/**/*.parquet"
         advice = f'open the others by a pattern: "{pattern}"'
@@ -108,21 +108,23 @@ def require_parquet(filesystem: pafs.FileSystem, paths: Iterable[str]) -> None:
         )
 
 
-def _is_foreign(filesystem: pafs.FileSystem, path: str) -> bool:
-    """Return whether a file has neither a name nor a beginning of Parquet.
+def _is_other_format(filesystem: pafs.FileSystem, path: str) -> bool:
+    """Return whether a file has neither an extension nor a magic number of Parquet.
 
-    A damaged file of Parquet has one of them.
+    A damaged Parquet file has at least one of them.
     """
-    if path.lower().endswith(_PARQUET_NAMES):
+    if path.lower().endswith(_PARQUET_EXTENSIONS):
         return False
     try:
         with filesystem.open_input_file(path) as file:
-            return file.read(4) not in _PARQUET_ENDS
+            return file.read(4) not in _PARQUET_MAGICS
     except (pa.ArrowException, OSError, ValueError):
         return False
 
 
 class ReadCounter:
+    """The number of reads and bytes read, summed over threads."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.num_bytes: int = 0
@@ -138,7 +140,7 @@ class ReadCounter:
 
 
 class OutputStream(Protocol):
-    """A file that is being written, of pyarrow or of Python."""
+    """A pyarrow or Python file that is open for writing."""
 
     def write(self, data: Any, /) -> object: ...
 
@@ -146,26 +148,26 @@ class OutputStream(Protocol):
 
 
 class FileCreator(Protocol):
-    """Anything that opens new files for writing: a file system, or a catalog for its own files."""
+    """An object that opens new files for writing: a file system, or a catalog for its own files."""
 
     def open_output_stream(self, path: str) -> OutputStream: ...
 
 
 class _CountedFile:
-    """A file that counts its reads, and raises OSError if a read ends before the file does."""
+    """A file that counts its reads, and raises OSError if a read stops before the file ends."""
 
     def __init__(self, native: pa.NativeFile, counter: ReadCounter):
         self._native = native
         self._counter = counter
-        self._at = 0
+        self._position = 0
         self._mark = usage_mark()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        self._at = self._native.seek(position, whence)
-        return self._at
+        self._position = self._native.seek(position, whence)
+        return self._position
 
     def read(self, num_bytes: int = -1) -> bytes:
         data = self._native.read(num_bytes if num_bytes >= 0 else None)
@@ -178,12 +180,12 @@ class _CountedFile:
         return GuardedBytes(data)
 
     def _add(self, num_bytes: int, num_wanted: int) -> None:
-        start, self._at = self._at, self._at + num_bytes
+        start, self._position = self._position, self._position + num_bytes
         self._counter.add(num_bytes)
-        # PyArrow takes a short read for the end of what it reads, and would lose rows silently.
+        # PyArrow takes a short read for the end of the data, and would lose rows silently.
         if num_bytes < num_wanted or num_wanted < 0:
             size = self._native.size()
-            if self._at < (size if num_wanted < 0 else min(size, start + num_wanted)):
+            if self._position < (size if num_wanted < 0 else min(size, start + num_wanted)):
                 raise OSError(
                     f"a read at byte {start:,} returned {num_bytes:,} bytes, and the file has "
                     f"{size:,}"
@@ -191,12 +193,12 @@ class _CountedFile:
 
 
 class _CountingHandler(pafs.FileSystemHandler):
-    """A file system for reading only, whose files are `_CountedFile`."""
+    """A read-only file system whose open files are `_CountedFile` objects."""
 
     def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
         self._filesystem = filesystem
         self._counter = counter
-        # Of a scan not read to its end, files are opened still.
+        # A scan that is not read to its end still opens files in the background.
         self._mark = usage_mark()
 
     def __eq__(self, other: object) -> bool:
@@ -224,25 +226,25 @@ class _CountingHandler(pafs.FileSystemHandler):
     def open_input_stream(self, path: str) -> pa.NativeFile:
         return self.open_input_file(path)
 
-    def _read_only(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("a counted file system is only read from")
+    def _not_supported(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("a counting file system is read-only")
 
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _read_only
-    delete_file = move = copy_file = open_output_stream = open_append_stream = _read_only
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _not_supported
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _not_supported
 
 
 def counting_filesystem(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
-    """Return a file system that counts reads and refuses short ones.
+    """Return a file system that counts reads and raises OSError for short ones.
 
-    The end of the process waits for its files.
+    The process does not exit before its files are released.
     """
     return pafs.PyFileSystem(_CountingHandler(filesystem, counter))
 
 
 def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """Return a file system of Python that refuses short reads, or another as it is.
+    """Wrap a Python file system so that short reads raise. Return other file systems as they are.
 
-    PyArrow reads from its own file systems without Python. Rows are counted there instead.
+    PyArrow reads from its own file systems without calling Python, so callers count rows instead.
     """
     return (
         counting_filesystem(filesystem, ReadCounter())
@@ -252,8 +254,8 @@ def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
 
 
 def is_python_filesystem(filesystem: pafs.FileSystem) -> bool:
-    """Whether pyarrow's threads call Python to read."""
-    return isinstance(_base(filesystem), pafs.PyFileSystem)
+    """Return whether pyarrow's threads call Python to read."""
+    return isinstance(_base_filesystem(filesystem), pafs.PyFileSystem)
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
@@ -265,85 +267,91 @@ def identities(
     paths: Iterable[str],
     before: Iterable[FileIdentity | None] = (),
 ) -> list[FileIdentity | None]:
-    """What each file is now, None for one that is gone, past any listing a file system keeps.
+    """Return the current identity of each file, or None if it is gone. Bypass cached listings.
 
-    Of local files that are what they were before, the same object: of many, new ones take as long
-    to make as the files to look at.
+    An unchanged local file gets the object from `before`, because creating many new objects takes
+    as long as looking at the files.
     """
     paths = list(paths)
     handler = object_reader(filesystem, *paths)
     if handler is not None:
-        return _of_store(handler, paths)
+        return _object_identities(handler, paths)
     if is_local(filesystem):
-        return [_local_identity(*each) for each in zip_longest(paths, before)]
-    is_slow = getattr(_fsspec(filesystem), "async_impl", False) or _is_object_store(filesystem)
+        return [_local_identity(path, known) for path, known in zip_longest(paths, before)]
+    is_slow = getattr(_fsspec_filesystem(filesystem), "async_impl", False) or _is_object_store(
+        filesystem
+    )
     if len(paths) < 2 or not is_slow:
         return [_identity(filesystem, path) for path in paths]
     with ThreadPoolExecutor(min(REMOTE_THREADS, len(paths))) as pool:
         return list(pool.map(lambda path: _identity(filesystem, path), paths))
 
 
-def _of_store(handler: StoreHandler, paths: Sequence[str]) -> list[FileIdentity | None]:
-    """A listing tells of a thousand objects in one request; of few each is asked for."""
-    listed: dict[str, FileIdentity] = {}
+def _object_identities(handler: StoreHandler, paths: Sequence[str]) -> list[FileIdentity | None]:
+    """Return the identities of objects.
+
+    A listing covers a thousand objects in one request, so it is tried first for many objects.
+    """
+    listed_identities: dict[str, FileIdentity] = {}
     if len(paths) > REMOTE_THREADS:
-        # Servers of plain files have no listing.
+        # Plain HTTP servers cannot list.
         with contextlib.suppress(OSError):
-            listed = {
-                path: _store_identity(meta) for path, meta in handler.list_heads(paths).items()
+            heads = handler.list_heads(paths)
+            listed_identities = {
+                path: _identity_from_metadata(meta) for path, meta in heads.items()
             }
 
     def identity(path: str) -> FileIdentity | None:
         try:
-            return listed.get(path) or _store_identity(handler.head(path))
+            return listed_identities.get(path) or _identity_from_metadata(handler.head(path))
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unseen(path, error) from None
+            raise _lookup_error(path, error) from None
 
-    if len(listed) == len(paths):
-        return [listed[path] for path in paths]
+    if len(listed_identities) == len(paths):
+        return [listed_identities[path] for path in paths]
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         return list(pool.map(identity, paths))
 
 
-def _store_identity(meta: Any) -> FileIdentity:
-    # Whole seconds: stores answer for one object with less than they list.
+def _identity_from_metadata(meta: Any) -> FileIdentity:
+    # Round to seconds: for a single object, stores return times less precisely than in listings.
     mtime_ns = int(meta["last_modified"].timestamp()) * 10**9
-    return FileIdentity(meta["size"], mtime_ns, 0, _tag(meta))
+    return FileIdentity(meta["size"], mtime_ns, 0, _tag_of(meta))
 
 
 def identity_of_open_file(
     filesystem: pafs.FileSystem, path: str, file: pa.NativeFile
 ) -> FileIdentity | None:
-    """What a file that is open is, without another request where its store said so on opening."""
+    """Return the identity of an open file, from the response to its opening where possible."""
     tagged = _tagged_identity(file) if _is_object_store(filesystem) else None
     return tagged or identities(filesystem, [path])[0]
 
 
 def forget_listings(filesystem: pafs.FileSystem) -> None:
-    fsspec = _fsspec(filesystem)
+    fsspec = _fsspec_filesystem(filesystem)
     if fsspec is not None:
         fsspec.invalidate_cache()
 
 
-def _fsspec(filesystem: pafs.FileSystem) -> Any:
+def _fsspec_filesystem(filesystem: pafs.FileSystem) -> Any:
     handler = getattr(filesystem, "handler", None)
     return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
 def _is_object_store(filesystem: pafs.FileSystem) -> bool:
-    return _base(filesystem).type_name in _OBJECT_STORES
+    return _base_filesystem(filesystem).type_name in _OBJECT_STORES
 
 
-def _base(filesystem: pafs.FileSystem) -> pafs.FileSystem:
+def _base_filesystem(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         filesystem = filesystem.base_fs
     return filesystem
 
 
 def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
-    fsspec = _fsspec(filesystem)
+    fsspec = _fsspec_filesystem(filesystem)
     try:
         if fsspec is not None:
             return _fsspec_identity(fsspec, path)
@@ -363,36 +371,36 @@ def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     except FragmentUnreadable:
         raise
     except Exception as error:  # noqa: BLE001 - fsspec's implementations raise errors of their own
-        raise _unseen(path, error) from None
+        raise _lookup_error(path, error) from None
 
 
 def _local_identity(path: str, before: FileIdentity | None) -> FileIdentity | None:
     try:
         now = os.stat(path)
-        found = now.st_size, now.st_mtime_ns, now.st_ctime_ns, "", now.st_ino
-        return before if found == before else FileIdentity(*found)
+        fields = now.st_size, now.st_mtime_ns, now.st_ctime_ns, "", now.st_ino
+        return before if fields == before else FileIdentity(*fields)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise _unseen(path, error) from None
+        raise _lookup_error(path, error) from None
 
 
-def _unseen(path: str, error: Exception) -> FragmentUnreadable:
+def _lookup_error(path: str, error: Exception) -> FragmentUnreadable:
     reason = (error.strerror if isinstance(error, OSError) else None) or error
     return FragmentUnreadable(
-        f"cannot look at {path}: {reason}; make the file and its folders readable, or try "
-        "again when they are"
+        f"cannot look at {path}: {reason}; make the file and its folders readable, or try again "
+        "later"
     )
 
 
-def _tag(metadata: Mapping[str, Any]) -> str:
-    return next((str(metadata[key]) for key in _TAGS if metadata.get(key)), "")
+def _tag_of(metadata: Mapping[str, Any]) -> str:
+    return next((str(metadata[key]) for key in _TAG_FIELDS if metadata.get(key)), "")
 
 
 def _tagged_identity(file: pa.NativeFile) -> FileIdentity | None:
-    """What an object store said of an object when it was opened; None without a tag."""
+    """Return the identity that an object store sent with an open object, or None without a tag."""
     metadata = {key.lower(): value.decode() for key, value in (file.metadata() or {}).items()}
-    tag, mtime_ns = _tag(metadata), UNKNOWN_MTIME
+    tag, mtime_ns = _tag_of(metadata), UNKNOWN_MTIME
     if not tag:
         return None
     with contextlib.suppress(KeyError, ValueError):
@@ -402,24 +410,24 @@ def _tagged_identity(file: pa.NativeFile) -> FileIdentity | None:
 
 
 def _fsspec_identity(filesystem: Any, path: str) -> FileIdentity:
-    # Its information may come from a folder listed once.
+    # The information may come from a cached listing of the folder.
     filesystem.invalidate_cache(path)
     info = filesystem.info(path)
     _require_file(path, info["type"] == "file")
-    tag = _tag({key.lower(): value for key, value in info.items() if isinstance(key, str)})
+    tag = _tag_of({key.lower(): value for key, value in info.items() if isinstance(key, str)})
     mtime_ns = None if tag else pafs.FileInfo(path, mtime=info.get("mtime")).mtime_ns
     if mtime_ns is not None:
         return FileIdentity(info["size"] or 0, mtime_ns)
-    # Without either, all that it says is another once the file is written again.
-    whole = str(sorted(info.items(), key=str)).encode()
-    tag = tag or xxhash.xxh3_64_hexdigest(whole)
+    # Without a time or tag, use a digest of all fields: some field changes when the file does.
+    all_fields = str(sorted(info.items(), key=str)).encode()
+    tag = tag or xxhash.xxh3_64_hexdigest(all_fields)
     return FileIdentity(info["size"] or 0, UNKNOWN_MTIME, 0, tag)
 
 
 def _require_file(path: str, is_file: bool) -> None:
     if not is_file:
         raise FragmentUnreadable(
-            f"{path} is no file any more; put it back, or open the dataset again"
+            f"{path} is no longer a file; put the file back, or open the dataset again"
         )
 
 
@@ -430,8 +438,8 @@ def identity_from_status(status: os.stat_result) -> FileIdentity:
 def content_digest(path: str) -> str:
     """Return the XXH3-128 of a local file's size and bytes.
 
-    Of a file over `WHOLE_BYTES` it covers the footer and samples. Two digests that differ prove a
-    change there, and two that agree prove nothing.
+    For a file larger than `WHOLE_BYTES`, the digest covers the footer and samples. So different
+    digests prove a change, but equal digests of large files do not prove that nothing changed.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         return ""
@@ -440,12 +448,15 @@ def content_digest(path: str) -> str:
         if size > WHOLE_BYTES:
             file.seek(size - 8)
             end = file.read(8)
-            footer = int.from_bytes(end[:4], "little") + 8 if end[4:] in _PARQUET_ENDS else 0
-            tail = min(size, max(footer, _TAIL_BYTES))
+            footer = int.from_bytes(end[:4], "little") + 8 if end[4:] in _PARQUET_MAGICS else 0
+            tail = min(size, max(footer, _DIGEST_TAIL_BYTES))
         before = size - tail
-        ranges = [(at, min(at + _READ_BYTES, size)) for at in range(before, size, _READ_BYTES)]
+        ranges = [
+            (start, min(start + _DIGEST_READ_BYTES, size))
+            for start in range(before, size, _DIGEST_READ_BYTES)
+        ]
         if before:
-            starts = (number * before // _SAMPLES for number in range(_SAMPLES))
+            starts = (number * before // _NUM_SAMPLES for number in range(_NUM_SAMPLES))
             ranges += [(start, start + _SAMPLE_BYTES) for start in starts]
         digest = xxhash.xxh3_128(size.to_bytes(8, "little"))
         for start, stop in ranges:

@@ -1,7 +1,7 @@
-"""Files of fsspec, whose implementations raise errors of their own, as files that raise OSError.
+"""Wrap fsspec file systems so that every failure is an `OSError`.
 
-s3fs raises botocore's errors, for example. Whoever reads a file here handles `OSError`: it names
-the file, or reads the data in place of an index.
+fsspec's implementations raise errors of their own; s3fs raises botocore's, for example. Code that
+reads files handles `OSError`: it names the file, or reads the data without the index.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _with_os_errors(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 class _OpenFile:
-    """An open file of fsspec, as `pyarrow.PythonFile` takes it."""
+    """An open fsspec file that raises OSError, for `pyarrow.PythonFile`."""
 
     def __init__(self, file: Any):
         self._file = file
@@ -41,7 +41,7 @@ class _OpenFile:
 
 
 class FsspecHandler(pafs.FSSpecHandler):
-    """pyarrow's handler of an fsspec file system, with every failure an `OSError`."""
+    """pyarrow's handler for an fsspec file system, except that every failure is an `OSError`."""
 
     get_file_info = _with_os_errors(pafs.FSSpecHandler.get_file_info)
     get_file_info_selector = _with_os_errors(pafs.FSSpecHandler.get_file_info_selector)
@@ -71,7 +71,7 @@ class FsspecHandler(pafs.FSSpecHandler):
 
 
 def with_os_errors(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """Return a file system that raises OSError where pyarrow's of fsspec raises any error."""
+    """Make a file system over fsspec raise OSError only. Return others as they are."""
     handler = getattr(filesystem, "handler", None)
     if type(handler) is pafs.FSSpecHandler:
         return pafs.PyFileSystem(FsspecHandler(handler.fs))

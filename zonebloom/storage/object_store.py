@@ -1,5 +1,8 @@
-"""Stores of obstore: as a file system of pyarrow, and for what those have no call for: ranges of
-an object as it was, all objects of a folder with their tags, and a put that replaces nothing."""
+"""Use obstore's stores as pyarrow file systems, and for requests that pyarrow cannot make.
+
+These are reads of a range of one version of an object, listings with tags, and a put that never
+replaces an object.
+"""
 
 from __future__ import annotations
 
@@ -25,40 +28,43 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
-_KINDS = ("S3Store", "GCSStore", "AzureStore", "HTTPStore", "LocalStore", "MemoryStore")
-_LISTED = 1000
-_ROOTS = ("bucket", "container_name")
-# Options of pyarrow's S3 that are not carried over.
-_NOT_CARRIED = ("role_arn", "external_id", "tls_ca_file_path")
+_STORE_CLASSES = ("S3Store", "GCSStore", "AzureStore", "HTTPStore", "LocalStore", "MemoryStore")
+_OBJECTS_PER_PAGE = 1000
+_ROOT_OPTIONS = ("bucket", "container_name")
+# Options of pyarrow's S3 file system that obstore has no counterpart for.
+_UNSUPPORTED_OPTIONS = ("role_arn", "external_id", "tls_ca_file_path")
 
 
 def is_store(value: Any) -> bool:
     stores = sys.modules.get("obstore.store")
-    return stores is not None and isinstance(value, tuple(getattr(stores, k) for k in _KINDS))
+    return stores is not None and isinstance(
+        value, tuple(getattr(stores, k) for k in _STORE_CLASSES)
+    )
 
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """What obstore raises, as what pyarrow's file systems raise, without its dump of the cause."""
+    """Turn obstore's errors into OSError, as pyarrow raises, without their dump of the cause."""
     from obstore import exceptions
 
     try:
         yield
     except exceptions.BaseError as error:
-        said = without_secrets(str(error).partition("\n")[0])
-        denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
-        raise (PermissionError if isinstance(error, denied) else OSError)(said) from None
+        message = without_secrets(str(error).partition("\n")[0])
+        denials = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+        raise (PermissionError if isinstance(error, denials) else OSError)(message) from None
 
 
 class StoreHandler(pafs.FileSystemHandler):
-    """A store as a file system; a folder is there while an object is in it.
+    """A pyarrow file system over an obstore store. A folder exists while it contains an object.
 
-    Paths may begin with a root that keys do not have, as pyarrow's S3 has buckets there.
+    Paths may begin with a root that is not part of the keys, such as the bucket in pyarrow's S3
+    paths.
     """
 
     def __init__(self, store: ObjectStore, root: str = ""):
         self.store, self.root = store, root
-        self._keeps_objects: bool | None = None
+        self._has_put_if_absent: bool | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoreHandler):
@@ -78,56 +84,62 @@ class StoreHandler(pafs.FileSystemHandler):
         return path
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        # Each is a file, a folder or neither, which is asked at once.
+        # Ask for each path both as a file and as a folder, all at once.
         with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-            files, folders = pool.map(self._file, paths), pool.map(self._folder, paths)
+            files, folders = (
+                pool.map(self._file_or_none, paths),
+                pool.map(self._folder_or_missing, paths),
+            )
             return [file or folder for file, folder in zip(files, folders, strict=True)]
 
-    def _file(self, path: str) -> pafs.FileInfo | None:
+    def _file_or_none(self, path: str) -> pafs.FileInfo | None:
         try:
             return _file_info(path, self.head(path)) if self.key(path) else None
         except FileNotFoundError:
             return None
 
-    def _folder(self, path: str) -> pafs.FileInfo:
-        key, is_one = self.key(path), None
-        # Servers of plain files have no listing.
-        passed_over = [OSError] if type(self.store).__name__ == "HTTPStore" else []
-        with suppress(*passed_over), _as_os_errors():
-            is_one = not key or next(iter(self.store.list(key, chunk_size=1)), None)
-        return pafs.FileInfo(path, pafs.FileType.Directory if is_one else pafs.FileType.NotFound)
+    def _folder_or_missing(self, path: str) -> pafs.FileInfo:
+        key, exists = self.key(path), None
+        # Plain HTTP servers cannot list.
+        ignored = [OSError] if type(self.store).__name__ == "HTTPStore" else []
+        with suppress(*ignored), _as_os_errors():
+            exists = not key or next(iter(self.store.list(key, chunk_size=1)), None)
+        return pafs.FileInfo(path, pafs.FileType.Directory if exists else pafs.FileType.NotFound)
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         base = selector.base_dir.rstrip("/")
         key = self.key(selector.base_dir)
         with _as_os_errors():
             if selector.recursive:
-                found, below = list(self._objects(key)), set()
+                objects, folder_keys = list(self._list_objects(key)), set()
             else:
-                listed = self.store.list_with_delimiter(key or None)
-                found, below = listed["objects"], set(listed["common_prefixes"])
-        if not (found or below or selector.allow_not_found or not key):
+                listing = self.store.list_with_delimiter(key or None)
+                objects, folder_keys = listing["objects"], set(listing["common_prefixes"])
+        if not (objects or folder_keys or selector.allow_not_found or not key):
             raise FileNotFoundError(selector.base_dir)
 
-        def named(key_below: str) -> str:
+        def path_of(key_below: str) -> str:
             return posixpath.join(base, key_below[len(key) :].strip("/"))
 
-        for each in found if selector.recursive else ():
-            folder = posixpath.dirname(each["path"])
-            while len(folder) > len(key) and folder not in below:
-                below.add(folder)
+        for meta in objects if selector.recursive else ():
+            folder = posixpath.dirname(meta["path"])
+            while len(folder) > len(key) and folder not in folder_keys:
+                folder_keys.add(folder)
                 folder = posixpath.dirname(folder)
-        folders = [pafs.FileInfo(named(each), pafs.FileType.Directory) for each in sorted(below)]
-        # Consoles make folders as empty objects.
-        files = [_file_info(named(each["path"]), each) for each in found if each["path"] != key]
+        folders = [
+            pafs.FileInfo(path_of(folder_key), pafs.FileType.Directory)
+            for folder_key in sorted(folder_keys)
+        ]
+        # Web consoles create a folder as an empty object with the folder's own key; leave it out.
+        files = [_file_info(path_of(meta["path"]), meta) for meta in objects if meta["path"] != key]
         return folders + files
 
-    def _objects(self, key: str, after: str | None = None) -> Iterator[ObjectMeta]:
-        for chunk in self.store.list(key or None, offset=after, chunk_size=_LISTED):
+    def _list_objects(self, key: str, after: str | None = None) -> Iterator[ObjectMeta]:
+        for chunk in self.store.list(key or None, offset=after, chunk_size=_OBJECTS_PER_PAGE):
             yield from chunk
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        return pa.PythonFile(_Reader(self, path), mode="r")
+        return pa.PythonFile(_ObjectReader(self, path), mode="r")
 
     open_input_stream = open_input_file
 
@@ -135,13 +147,15 @@ class StoreHandler(pafs.FileSystemHandler):
         import obstore
 
         with _as_os_errors():
-            return pa.PythonFile(_Writer(obstore.open_writer(self.store, self.key(path))), "w")
+            return pa.PythonFile(
+                _ObjectWriter(obstore.open_writer(self.store, self.key(path))), "w"
+            )
 
     def open_append_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
-        raise NotImplementedError("objects of a store are not appended to")
+        raise NotImplementedError("object stores cannot append to an object")
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        """Nothing: folders of a store are parts of names."""
+        """Do nothing: folders of a store are only prefixes of keys."""
 
     def delete_file(self, path: str) -> None:
         with _as_os_errors():
@@ -149,12 +163,12 @@ class StoreHandler(pafs.FileSystemHandler):
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         with _as_os_errors():
-            self.store.delete([each["path"] for each in self._objects(self.key(path))])
+            self.store.delete([meta["path"] for meta in self._list_objects(self.key(path))])
 
     delete_dir = delete_dir_contents
 
     def delete_root_dir_contents(self) -> None:
-        raise NotImplementedError("a store is not emptied")
+        raise NotImplementedError("zonebloom does not delete all objects of a store")
 
     def move(self, src: str, dest: str) -> None:
         with _as_os_errors():
@@ -164,40 +178,46 @@ class StoreHandler(pafs.FileSystemHandler):
         with _as_os_errors():
             self.store.copy(self.key(src), self.key(dest))
 
-    # What file systems of pyarrow have no call for
+    # The methods below are no part of pyarrow's file system interface.
 
     def head(self, path: str) -> ObjectMeta:
-        """Size, time and tags of an object, or FileNotFoundError."""
+        """Return size, time and tags of an object. Raise FileNotFoundError if it does not exist."""
         with _as_os_errors():
             return self.store.head(self.key(path))
 
     def read(self, path: str) -> pa.Buffer:
-        """All of an object."""
+        """Return the content of an object."""
         with _as_os_errors():
             return pa.py_buffer(self.store.get(self.key(path)).bytes())
 
     def list_heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
-        """What a listing says of some objects; of those that it does not reach, nothing."""
+        """Return size, time and tags of objects from a listing.
+
+        The listing stops after a limit, and objects that it does not reach are left out.
+        """
         keys = {self.key(path): path for path in paths}
         first, last = min(keys), max(keys)
-        most = _LISTED + 4 * len(keys)
-        found: dict[str, ObjectMeta] = {}
+        max_listed = _OBJECTS_PER_PAGE + 4 * len(keys)
+        heads: dict[str, ObjectMeta] = {}
         with _as_os_errors():
-            # Listings begin after what they are given.
-            for number, each in enumerate(self._objects(_common_folder(first, last), first[:-1])):
-                if each["path"] in keys:
-                    found[keys[each["path"]]] = each
-                if len(found) == len(keys) or number >= most:
+            # A listing begins after the key that it is given, so shorten the first key.
+            objects = self._list_objects(_shared_prefix(first, last), first[:-1])
+            for number, meta in enumerate(objects):
+                if meta["path"] in keys:
+                    heads[keys[meta["path"]]] = meta
+                if len(heads) == len(keys) or number >= max_listed:
                     break
-        return found
+        return heads
 
     def read_range(self, path: str, start: int, stop: int, tag: str = "") -> bytes:
-        """Bytes of an object, as far as it has them; `FragmentChanged` where it is not the one of a
-        tag any more."""
+        """Return a range of an object's bytes, cut at the object's end.
+
+        Raise `FragmentChanged` if the object no longer has the given tag.
+        """
         from obstore import exceptions
 
         options: GetOptions = {"range": (start, stop)}
-        # Weak tags match nothing; what the answer says is held against them.
+        # Weak tags never satisfy If-Match, so they are compared with the tag of the answer below.
         if tag and not tag.startswith("W/"):
             options["if_match"] = tag
         changed = f"{path} changed while it was read; read it again"
@@ -211,8 +231,10 @@ class StoreHandler(pafs.FileSystemHandler):
             return answer.bytes().to_bytes()
 
     def put_if_absent(self, path: str, data: bytes) -> bool | None:
-        """Put an object that is not there yet; whether it was not, or None where nothing was put
-        since the store has no word for it."""
+        """Put an object unless one exists, and return whether it was put.
+
+        Return None and put nothing if the store has no such request.
+        """
         from obstore import exceptions
 
         key = self.key(path)
@@ -220,72 +242,74 @@ class StoreHandler(pafs.FileSystemHandler):
             try:
                 self.store.put(key, data, mode="create", use_multipart=False)
             except exceptions.AlreadyExistsError:
-                # It may be our own: a request that the store did not answer is sent again.
+                # The object may be our own, because a request without an answer is sent again.
                 return self.store.get(key).bytes().to_bytes() == data
             except (NotImplementedError, exceptions.NotSupportedError):
                 return None
         return True
 
     def supports_put_if_absent(self, folder: str) -> bool:
-        """Whether `put_new` leaves what is there as it is: some stores pass over the word."""
-        if self._keeps_objects is None:
+        """Return whether `put_if_absent` keeps existing objects. Some stores ignore the header."""
+        if self._has_put_if_absent is None:
             probe = posixpath.join(folder, f".{uuid.uuid4().hex}")
             self.put_if_absent(probe, b"first")
-            self._keeps_objects = self.put_if_absent(probe, b"second") is False
+            self._has_put_if_absent = self.put_if_absent(probe, b"second") is False
             with suppress(OSError):
                 self.delete_file(probe)
-        return self._keeps_objects
+        return self._has_put_if_absent
 
 
-class _Reader:
-    """An object as pyarrow reads a file of Python: every read is a request."""
+class _ObjectReader:
+    """A Python file object that reads an object for pyarrow. Every read is a request."""
 
     closed = False
 
     def __init__(self, handler: StoreHandler, path: str):
         meta = handler.head(path)
-        self._size, self._at = meta["size"], 0
+        self._size, self._position = meta["size"], 0
         self._read = partial(handler.read_range, path, tag=meta["e_tag"] or "")
 
     def read(self, num_bytes: int | None = -1) -> bytes:
-        left = self._size - self._at
-        stop = self._at + (left if num_bytes is None or num_bytes < 0 else min(num_bytes, left))
-        data = self._read(self._at, stop) if stop > self._at else b""
-        self._at += len(data)
+        remaining = self._size - self._position
+        if num_bytes is None or num_bytes < 0:
+            num_bytes = remaining
+        stop = self._position + min(num_bytes, remaining)
+        data = self._read(self._position, stop) if stop > self._position else b""
+        self._position += len(data)
         return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def close(self) -> None:
         self.closed = True
 
 
-class _Writer:
-    """An object as pyarrow writes a file of Python; it is there when it is closed."""
+class _ObjectWriter:
+    """A Python file object that writes an object for pyarrow. Closing it creates the object."""
 
     closed = False
 
     def __init__(self, writer: Any):
-        self._writer, self._at = writer, 0
+        self._writer, self._position = writer, 0
 
     def write(self, data: Any) -> int:
-        # The view of an Arrow buffer is one of signed bytes.
+        # The view of an Arrow buffer has signed bytes, so cast it.
         view = memoryview(data).cast("B")
         with _as_os_errors():
             self._writer.write(view)
-        self._at += len(view)
+        self._position += len(view)
         return len(view)
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def flush(self) -> None:
-        """Nothing: an object is written as a whole."""
+        """Do nothing: an object is written as a whole when it is closed."""
 
     def close(self) -> None:
         if not self.closed:
@@ -295,21 +319,21 @@ class _Writer:
 
 
 def obstore_handler(filesystem: pafs.FileSystem | None) -> StoreHandler | None:
-    """What a file system of pyarrow was made of, if it is a store of obstore."""
+    """Return the handler of a pyarrow file system over an obstore store, or None for others."""
     handler = getattr(filesystem, "handler", None)
     return handler if isinstance(handler, StoreHandler) else None
 
 
 def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
-    """A path as a file system has it: of a URI what is below the root of a store.
+    """Return a path or URI as a path in the file system.
 
     Raises
     ------
     InvalidArgument
-        When a URI is of another place.
+        When a URI names another store or file system.
     """
     handler = obstore_handler(filesystem)
-    # Those of fsspec take URIs of their own as they are.
+    # File systems of fsspec take URIs as they are.
     if not is_uri(path) or (handler is None and isinstance(filesystem, pafs.PyFileSystem)):
         return path
     if handler is None:
@@ -321,11 +345,11 @@ def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
             )
         return below
     config = getattr(handler.store, "config", {})
-    place, _, key = path.partition("://")[2].partition("/")
+    host, _, key = path.partition("://")[2].partition("/")
     prefix = str(getattr(handler.store, "prefix", None) or "").strip("/")
-    # abfs://container@account/key
-    is_there = {config.get(name) for name in _ROOTS} & {place, place.partition("@")[0]}
-    if not is_there or not f"{key}/".startswith(f"{prefix}/" if prefix else ""):
+    # The host is a bucket, or container@account as in abfs://container@account/key.
+    is_same_root = {config.get(name) for name in _ROOT_OPTIONS} & {host, host.partition("@")[0]}
+    if not is_same_root or not f"{key}/".startswith(f"{prefix}/" if prefix else ""):
         raise InvalidArgument(
             f"{path} is not in the store given as filesystem; give the path below its root"
         )
@@ -333,29 +357,35 @@ def path_in(filesystem: pafs.FileSystem | None, path: str) -> str:
 
 
 def object_reader(filesystem: pafs.FileSystem, *paths: str) -> StoreHandler | None:
-    """What objects are read by: the store a file system was made of, or their bucket of pyarrow's
-    S3 where obstore is installed, which asks less often and side by side."""
+    """Return the obstore handler that reads some paths of a file system, or None.
+
+    A pyarrow S3 file system is read by obstore where it is installed, because obstore sends fewer
+    requests, and sends them in parallel.
+    """
     if not isinstance(filesystem, pafs.S3FileSystem):
         return obstore_handler(filesystem)
     buckets = {path.strip("/").partition("/")[0] for path in paths}
-    # obstore takes no name with a control character.
+    # obstore accepts no name with a control character.
     if len(buckets) != 1 or not all(map(str.isprintable, paths)):
         return None
-    return _bucket(pickle.dumps(filesystem), buckets.pop())
+    return _bucket_handler(pickle.dumps(filesystem), buckets.pop())
 
 
 @lru_cache(64)
-def _bucket(filesystem: bytes, name: str) -> StoreHandler | None:
-    """A bucket as a pickled S3 file system has it open; None where obstore cannot have it so."""
+def _bucket_handler(filesystem: bytes, name: str) -> StoreHandler | None:
+    """Open a bucket with the options of a pickled pyarrow S3 file system.
+
+    Return None if obstore is not installed or does not support the options.
+    """
     try:
         from obstore.store import S3Store
     except ImportError:
         return None
-    # What it is pickled as: there is no other way to ask it.
+    # pyarrow exposes the options of a file system only through its pickle.
     _, (options, *_) = pickle.loads(filesystem).__reduce__()
     proxy = options.get("proxy_options") or {}
     has_keys = options["access_key"] or options["anonymous"] or "AWS_ACCESS_KEY_ID" in os.environ
-    if not has_keys or proxy.get("host") or any(options.get(name) for name in _NOT_CARRIED):
+    if not has_keys or proxy.get("host") or any(options.get(name) for name in _UNSUPPORTED_OPTIONS):
         return None
     config: dict[str, Any] = {
         "access_key_id": options["access_key"],
@@ -365,33 +395,34 @@ def _bucket(filesystem: bytes, name: str) -> StoreHandler | None:
         "skip_signature": options["anonymous"],
         "virtual_hosted_style_request": options["force_virtual_addressing"],
     }
-    at = options["endpoint_override"] or os.environ.get("AWS_ENDPOINT_URL", "")
-    if at and "://" not in at:
-        at = f"{options['scheme']}://{at}"
-    config["endpoint"] = at
-    given = {name: value for name, value in config.items() if value}
-    store = S3Store(name, client_options={"allow_http": at.startswith("http://")}, **given)
+    endpoint = options["endpoint_override"] or os.environ.get("AWS_ENDPOINT_URL", "")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{options['scheme']}://{endpoint}"
+    config["endpoint"] = endpoint
+    config = {option: value for option, value in config.items() if value}
+    is_http = endpoint.startswith("http://")
+    store = S3Store(name, client_options={"allow_http": is_http}, **config)
     return StoreHandler(store, f"{name}/")
 
 
 def create_object(filesystem: pafs.FileSystem, path: str, data: bytes) -> bool | None:
-    """Put an object that is not there yet; whether it was not, or None where nothing was put since
-    the store cannot tell.
+    """Put an object unless one exists, and return whether it was put.
 
-    Stores take ``If-None-Match: *`` for it, or a word of their own; pyarrow has none.
+    Return None and put nothing if the store does not support this request. Stores take
+    ``If-None-Match: *`` or a header of their own for it; pyarrow cannot send either.
     """
     handler = object_reader(filesystem, path)
     if handler is None:
         return None
     try:
-        keeps_objects = handler.supports_put_if_absent(posixpath.dirname(path))
-        return handler.put_if_absent(path, data) if keeps_objects else None
+        is_supported = handler.supports_put_if_absent(posixpath.dirname(path))
+        return handler.put_if_absent(path, data) if is_supported else None
     except PermissionError:
-        # The keys that pyarrow has may be others; if not, it says so too.
+        # pyarrow may have other keys. If it has the same, the caller's put by pyarrow fails too.
         return None
 
 
-def _common_folder(first: str, last: str) -> str:
+def _shared_prefix(first: str, last: str) -> str:
     return posixpath.commonpath([posixpath.dirname(first), posixpath.dirname(last)])
 
 

@@ -1,4 +1,4 @@
-"""Files that a pattern names, with nothing passed over that could not be looked into."""
+"""List the files that match a pattern, and raise if a folder cannot be listed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 
 from zonebloom.errors import FragmentUnreadable
 
-# The folder that holds indices. Listings of data pass over it.
+# The folder that holds indices. Listings of data files skip it.
 INDEX_FOLDER = "_zonebloom"
 
 _GLOB_CHARACTERS = frozenset("*?[")
-# A link that leads round in a circle leads to nothing.
-_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+# A link that points to itself is treated like a missing file.
+_MISSING_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def data_folder_of(index_folder: str) -> str | None:
@@ -24,7 +24,7 @@ def data_folder_of(index_folder: str) -> str | None:
     >>> data_folder_of("lake/_zonebloom/orders"), data_folder_of("lake/orders/_zonebloom")
     ('lake/orders', 'lake/orders')
     """
-    top, name, below = _parted(index_folder)
+    top, name, below = _split_at_index_folder(index_folder)
     return "/".join([*top, *below]) if name else None
 
 
@@ -34,12 +34,12 @@ def shared_folder_of(index_folder: str) -> str | None:
     >>> shared_folder_of("lake/_zonebloom/orders"), shared_folder_of("lake/orders/_zonebloom")
     ('lake/_zonebloom', None)
     """
-    top, name, below = _parted(index_folder)
+    top, name, below = _split_at_index_folder(index_folder)
     return "/".join([*top, name]) if name and below else None
 
 
-def _parted(index_folder: str) -> tuple[list[str], str, list[str]]:
-    """Return the parts before the last `_zonebloom`, that name or nothing, and the parts after."""
+def _split_at_index_folder(index_folder: str) -> tuple[list[str], str, list[str]]:
+    """Return the parts before the last `_zonebloom`, that name or "", and the parts after it."""
     parts = index_folder.rstrip("/").split("/")
     if INDEX_FOLDER not in parts:
         return parts, "", []
@@ -52,7 +52,7 @@ def is_pattern(path: str) -> bool:
 
 
 def fixed_folder(pattern: str) -> str:
-    """Return the folder that all matching files are in, up to the first wildcard.
+    """Return the folder above the first wildcard, which contains all matching files.
 
     >>> fixed_folder("/logs/2024-*/day=1/*.parquet"), fixed_folder("/logs/*.parquet")
     ('/logs', '/logs')
@@ -65,20 +65,21 @@ def fixed_folder(pattern: str) -> str:
 def matching_files(pattern: str) -> list[str]:
     """Return the files that match an absolute pattern, sorted.
 
-    Unlike ``glob.glob``, raise for folders that are closed and for names that are not UTF-8. No
-    wildcard matches an index."""
+    Unlike ``glob.glob``, raise for folders that cannot be listed and for names that are not
+    UTF-8. No wildcard matches an index folder.
+    """
     drive, rest = os.path.splitdrive(pattern)
     parts = [part for part in rest.split(os.sep) if part]
     try:
-        found = {path for path in _matching(drive + os.sep, parts) if stat.S_ISREG(_mode(path))}
-        for path in found:
-            # pyarrow opens no other names, and its own error does not say which name it is.
+        paths = {path for path in _matching(drive + os.sep, parts) if stat.S_ISREG(_mode(path))}
+        for path in paths:
+            # pyarrow opens UTF-8 names only, and its error does not say which name is invalid.
             path.encode()
-        return sorted(found)
+        return sorted(paths)
     except OSError as error:
         raise FragmentUnreadable(
-            f"cannot look into {error.filename} for files that match {pattern}: {error.strerror}; "
-            "make it readable, or name the files"
+            f"cannot list {error.filename} for files that match {pattern}: {error.strerror}; "
+            "make the folder readable, or name the files"
         ) from None
 
 
@@ -87,12 +88,12 @@ def _matching(folder: str, parts: Sequence[str]) -> Iterator[str]:
         yield folder
     elif parts[0] == "**":
         yield from _matching(folder, parts[1:] or ["*"])
-        for name in _names(folder):
+        for name in _list_names(folder):
             below = os.path.join(folder, name)
             if not _is_hidden(name, "**") and stat.S_ISDIR(_mode(below)):
                 yield from _matching(below, parts)
     elif is_pattern(parts[0]):
-        for name in _names(folder):
+        for name in _list_names(folder):
             if not _is_hidden(name, parts[0]) and fnmatchcase(name, parts[0]):
                 yield from _matching(os.path.join(folder, name), parts[1:])
     else:
@@ -103,20 +104,20 @@ def _is_hidden(name: str, pattern: str) -> bool:
     return name == INDEX_FOLDER or (name.startswith(".") and not pattern.startswith("."))
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError as error:
-        if error.errno in _NOTHING:
+        if error.errno in _MISSING_ERRORS:
             return []
         raise
 
 
 def _mode(path: str) -> int:
-    """What kind of thing is there, 0 for nothing."""
+    """Return the file mode of a path, or 0 if it does not exist."""
     try:
         return os.stat(path).st_mode
     except OSError as error:
-        if error.errno in _NOTHING:
+        if error.errno in _MISSING_ERRORS:
             return 0
         raise

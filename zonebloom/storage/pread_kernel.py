@@ -1,4 +1,4 @@
-"""Many short reads in one call: ``pread`` of the C library, without Python in between."""
+"""Do many short reads in one call of a kernel, with ``pread`` of the C library."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ _pread = types.ExternalFunction("pread", int64(types.int32, uint64, uint64, int6
 
 @kernel(int64(int64, readonly(int64), readonly(int64), uint8[::1]))
 def read_pieces(handle, offsets, sizes, out):
-    """Read pieces of a file in turn, zeros for what cannot be read; the number of bytes read."""
-    at = total = 0
+    """Read pieces of a file one after another into `out`, and return the number of bytes read.
+
+    Bytes that cannot be read become zeros.
+    """
+    position = total = 0
     for i in range(offsets.shape[0]):
-        stop = at + sizes[i]
+        stop = position + sizes[i]
         offset = offsets[i]
         if stop > out.shape[0]:
             break
-        while at < stop:
-            target = np.uint64(out.ctypes.data) + np.uint64(at)
-            count = _pread(np.int32(handle), target, np.uint64(stop - at), offset)
+        while position < stop:
+            target = np.uint64(out.ctypes.data) + np.uint64(position)
+            count = _pread(np.int32(handle), target, np.uint64(stop - position), offset)
             if count <= 0:
                 break
-            at += count
+            position += count
             offset += count
             total += count
-        out[at:stop] = 0
-        at = stop
+        out[position:stop] = 0
+        position = stop
     return total

@@ -1,4 +1,4 @@
-"""A file open for reads at positions: short, many, and never more than what is asked for."""
+"""Read many short byte ranges of a file, from any number of threads, with no extra bytes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from zonebloom.storage.files import (
 )
 from zonebloom.storage.object_store import object_reader
 
-# Bytes between two reads below which they are one: a request to an object store costs as
-# much as reading this many more.
+# Two reads with at most so many bytes between them are merged into one. A request to an object
+# store costs as much as reading this many more bytes.
 LOCAL_COALESCE_GAP = 4 << 10
 REMOTE_COALESCE_GAP = 64 << 10
 
@@ -36,11 +36,14 @@ _DISK_SECONDS = 10e-6
 
 
 class RandomAccessFile:
-    """A file of an index, read by any number of threads; locally without read-ahead, and wanted
-    pieces may be told beforehand, which a disk answers side by side."""
+    """A file that any number of threads read at positions.
 
-    # A short read costs a disk about as much as this many bytes more of a long one: many hashes
-    # are found sooner in blocks read whole.
+    Read-ahead of local files is disabled, and the system is told the ranges of several reads
+    beforehand, so that the disk reads them in parallel.
+    """
+
+    # A short read from disk costs about as much as reading this many more bytes at once. So a
+    # search for many hashes reads whole blocks.
     read_cost = 32 << 10
 
     def __init__(
@@ -55,14 +58,14 @@ class RandomAccessFile:
         self.is_local = is_local(filesystem)
         self._store = object_reader(filesystem, path)
         self._from_disk = False
-        self._name, self._tag = path, tag
+        self._path, self._tag = path, tag
         if self.is_local:
             self._handle = os.open(path, os.O_RDONLY)
             self._close = weakref.finalize(self, os.close, self._handle)
             self.num_bytes = os.fstat(self._handle).st_size
             self._advise(0, 0, "POSIX_FADV_RANDOM")
         elif self._store is not None:
-            # Nothing is open: each read says of which object it is.
+            # There is nothing to close, because each read is a request of its own.
             self._close = lambda: None
             self.num_bytes = self._store.head(path)["size"] if num_bytes is None else num_bytes
         else:
@@ -73,17 +76,17 @@ class RandomAccessFile:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if self.is_local or len(ranges) < 2:
             if self.is_local and len(ranges) > 1:
-                self._announce(ranges)
-            pieces = [self._at(start, stop) for start, stop in ranges]
+                self._prefetch(ranges)
+            pieces = [self._read_range(start, stop) for start, stop in ranges]
         else:
             with ThreadPoolExecutor(min(REMOTE_THREADS, len(ranges))) as pool:
-                pieces = list(pool.map(lambda span: self._at(*span), ranges))
+                pieces = list(pool.map(lambda span: self._read_range(*span), ranges))
         for data in pieces:
             self.counter.add(len(data))
         return pieces
 
-    def _announce(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Have the disk begin on some (start, stop) ranges, side by side; a hint only."""
+    def _prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Hint to the system to load (start, stop) ranges from disk in parallel."""
         for start, stop in ranges:
             self._advise(start, stop - start, "POSIX_FADV_WILLNEED")
 
@@ -92,46 +95,46 @@ class RandomAccessFile:
             os.posix_fadvise(self._handle, start, num_bytes, getattr(os, advice))
 
     def read_into(self, start: int, out: np.ndarray) -> None:
-        """Fill an array with the bytes at a position; what the file lacks becomes zeros."""
+        """Fill an array with the bytes from an offset on, and with zeros past the file's end."""
         view = out.data.cast("B")
-        done = 0
-        while done < len(view):
+        num_read = 0
+        while num_read < len(view):
             if self.is_local:
-                count = os.preadv(self._handle, [view[done:]], start + done)
+                count = os.preadv(self._handle, [view[num_read:]], start + num_read)
             else:
-                data = self._at(start + done, start + len(view))
+                data = self._read_range(start + num_read, start + len(view))
                 count = len(data)
-                view[done : done + count] = data
+                view[num_read : num_read + count] = data
             if not count:
-                view[done:] = bytes(len(view) - done)
+                view[num_read:] = bytes(len(view) - num_read)
                 break
-            done += count
-        self.counter.add(done)
+            num_read += count
+        self.counter.add(num_read)
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
-        """Read pieces of a local file into an array; what the file lacks becomes zeros.
+        """Read pieces of a local file into an array, with zeros past the file's end.
 
-        How many bytes it had.
+        Return the number of bytes read.
         """
         from zonebloom.storage.pread_kernel import read_pieces
 
         if self._from_disk:
-            self._announce(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
-        began = time.perf_counter()
+            self._prefetch(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
+        start_time = time.perf_counter()
         num_bytes = read_pieces(self._handle, offsets, sizes, out.view(np.uint8))
-        seconds = time.perf_counter() - began
-        # What one lookup found on the disk the next one is likely to find there too.
+        seconds = time.perf_counter() - start_time
+        # If this lookup had to read from the disk, the next one is likely to have to as well.
         self._from_disk = seconds > _DISK_SECONDS * offsets.size
         self.counter.add(num_bytes)
         return num_bytes
 
-    def _at(self, start: int, stop: int) -> bytes:
+    def _read_range(self, start: int, stop: int) -> bytes:
         if self._store is not None:
-            return self._store.read_range(self._name, start, stop, self._tag)
+            return self._store.read_range(self._path, start, stop, self._tag)
         if not self.is_local:
             return self._file.read_at(stop - start, start)
         data = os.pread(self._handle, stop - start, start)
-        # The system reads 2 GiB at a time at most.
+        # One call of pread reads 2 GiB at most.
         while data and len(data) < stop - start:
             more = os.pread(self._handle, stop - start - len(data), start + len(data))
             if not more:
@@ -140,13 +143,13 @@ class RandomAccessFile:
         return data
 
     def close(self) -> None:
-        """Close the file; it also is when nothing refers to it any more."""
+        """Close the file. Garbage collection closes it too."""
         with contextlib.suppress(OSError):
             self._close()
 
 
 class FragmentFile(RandomAccessFile):
-    """A data file that is refused once it is another; errors name it."""
+    """A data file that raises `FragmentChanged` if its identity changed. Errors name the file."""
 
     def __init__(
         self,
@@ -158,13 +161,13 @@ class FragmentFile(RandomAccessFile):
         self.path = path
         self.identity = identity
         self._filesystem = filesystem
-        # Where it lies in the file, and what was read.
-        self._ahead: list[tuple[tuple[int, int], bytes]] = []
+        # The (start, stop) ranges that `read_ahead` read, and their bytes.
+        self._prefetched: list[tuple[tuple[int, int], bytes]] = []
         with file_errors(path, "check that it is there", "open"):
             super().__init__(filesystem, path, counter, identity.size, identity.tag)
-            # Asked once the file is open: one put in its place before is noticed.
+            # Take the identity after opening, so that a file replaced before that is noticed.
             if self._store is not None:
-                # Every read asks for the object of that tag.
+                # Every read requires the object to have this tag.
                 now = identity if identity.tag else identities(filesystem, [path])[0]
             elif self.is_local:
                 now = identity_from_status(os.fstat(self._handle))
@@ -177,16 +180,16 @@ class FragmentFile(RandomAccessFile):
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened.
 
-        A local file that another one replaced meanwhile stays what it was for who has it open.
+        A local file that was replaced by another one stays readable while it is open.
         """
         if self._store is not None and self.identity.tag:
-            # Each read asked for the object of that tag.
+            # Each read required the object to have this tag.
             return
         if self.is_local:
             status = os.fstat(self._handle)
             now = identity_from_status(status)
             if not status.st_nlink:
-                # The loss of its name changed the change time, too.
+                # Unlinking the file changed its change time, so ignore that time.
                 now = now._replace(ctime_ns=0)
         else:
             (now,) = identities(self._filesystem, [self.path])
@@ -195,23 +198,28 @@ class FragmentFile(RandomAccessFile):
 
     @property
     def coalesce(self) -> int:
-        """Bytes between two reads below which one read is better."""
+        """The most bytes between two ranges that are read as one."""
         return LOCAL_COALESCE_GAP if self.is_local else REMOTE_COALESCE_GAP
 
     def read_ahead(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Read at once what will be asked for soon, in place of what was so read before."""
-        self._ahead = []
+        """Read ranges that will be needed soon in few requests, and keep them for `read`.
+
+        They replace the ranges of the call before.
+        """
+        self._prefetched = []
         merged = merge_ranges(ranges, self.coalesce)
-        self._ahead = list(zip(merged, self.read(merged), strict=True))
+        self._prefetched = list(zip(merged, self.read(merged), strict=True))
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        held = [self._held(*span) for span in ranges] if self._ahead else [None] * len(ranges)
-        missing = [span for span, data in zip(ranges, held, strict=True) if data is None]
+        prefetched: list[bytes | None] = [None] * len(ranges)
+        if self._prefetched:
+            prefetched = [self._from_read_ahead(*span) for span in ranges]
+        missing = [span for span, data in zip(ranges, prefetched, strict=True) if data is None]
         read = iter(self._read(missing) if missing else ())
-        return [next(read) if data is None else data for data in held]
+        return [next(read) if data is None else data for data in prefetched]
 
-    def _held(self, start: int, stop: int) -> bytes | None:
-        for (first, last), data in self._ahead:
+    def _from_read_ahead(self, start: int, stop: int) -> bytes | None:
+        for (first, last), data in self._prefetched:
             if first <= start and stop <= last:
                 return data[start - first : stop - first]
         return None
@@ -222,8 +230,8 @@ class FragmentFile(RandomAccessFile):
         for (start, stop), data in zip(ranges, pieces, strict=True):
             if len(data) < stop - start:
                 raise FragmentUnreadable(
-                    f"cannot read {self.path}: it ends at {start + len(data):,} bytes, and was "
-                    f"read up to {stop:,}; repair or remove the file"
+                    f"cannot read {self.path}: it ends at {start + len(data):,} bytes, and bytes "
+                    f"up to {stop:,} are needed; repair or remove the file"
                 )
         return pieces
 
@@ -235,7 +243,7 @@ class FragmentFile(RandomAccessFile):
 
 
 def merge_ranges(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Some (start, stop) ranges, ascending, those with few bytes between them as one."""
+    """Return (start, stop) ranges in ascending order, merged where at most `gap` lies between."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if merged and start - merged[-1][1] <= gap:
@@ -250,13 +258,13 @@ def read_merged_ranges(
     ranges: Sequence[tuple[int, int]],
     gap: int = LOCAL_COALESCE_GAP,
 ) -> list[memoryview]:
-    """The bytes of each of some ranges; those with few bytes between them are read as one."""
+    """Return the bytes of each range. Ranges with at most `gap` bytes between are read as one."""
     merged = merge_ranges(ranges, gap)
-    # Cast: the view of an Arrow buffer is one of signed bytes.
+    # The view of an Arrow buffer has signed bytes, so cast it.
     views = [memoryview(data).cast("B") for data in read(merged)] if merged else []
     starts = [start for start, _ in merged]
     pieces = []
     for start, stop in ranges:
-        at = bisect_right(starts, start) - 1
-        pieces.append(views[at][start - starts[at] : stop - starts[at]])
+        index = bisect_right(starts, start) - 1
+        pieces.append(views[index][start - starts[index] : stop - starts[index]])
     return pieces

@@ -1,4 +1,4 @@
-"""Buckets of S3 as Hadoop's settings of S3A have them.
+"""Open S3 buckets by Hadoop's S3A settings.
 
 https://hadoop.apache.org/docs/stable/hadoop-aws/tools/hadoop-aws/index.html
 """
@@ -16,43 +16,48 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
 
-# What is asked of them, below ``fs.s3a.`` and ``fs.s3a.bucket.NAME.``, which goes before.
-_KEYS = (
+# The settings that are used, below ``fs.s3a.`` or ``fs.s3a.bucket.NAME.``. The latter win.
+_USED_KEYS = (
     *("access.key", "secret.key", "session.token", "aws.credentials.provider"),
     *("endpoint", "endpoint.region", "path.style.access", "connection.ssl.enabled"),
 )
-# What says something of its own; others have defaults, or go with these.
-_TELLING = ("access.key", "endpoint", "endpoint.region")
+# Settings that matter without any other. The rest have defaults, or only modify these.
+_DECISIVE_KEYS = ("access.key", "endpoint", "endpoint.region")
 _PROVIDERS = "TemporaryAWSCredentialsProvider,SimpleAWSCredentialsProvider"
-# Endpoints of AWS itself, which pyarrow knows by their region.
-_OF_AWS = re.compile(r"(?:https?://)?s3(?:[.-]([a-z]{2}(?:-[a-z]+)+-\d))?\.amazonaws\.com/?")
+# Endpoints of AWS, which pyarrow derives from the region.
+_AWS_ENDPOINT = re.compile(r"(?:https?://)?s3(?:[.-]([a-z]{2}(?:-[a-z]+)+-\d))?\.amazonaws\.com/?")
 
 
 def used_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Of all settings those that are asked, none when they leave all to the environment."""
-    asked = {key: text.strip() for key, text in settings.items() if key.endswith(_KEYS)}
-    is_told = any(
-        (text and key.endswith(_TELLING)) or ".Anonymous" in text for key, text in asked.items()
+    """Return the settings that are used, or none if they leave everything to the environment."""
+    used = {key: value.strip() for key, value in settings.items() if key.endswith(_USED_KEYS)}
+    is_decisive = any(
+        (value and key.endswith(_DECISIVE_KEYS)) or ".Anonymous" in value
+        for key, value in used.items()
     )
-    return asked if is_told else {}
+    return used if is_decisive else {}
 
 
 def s3_filesystem(settings: Mapping[str, str], bucket: str) -> pafs.S3FileSystem | None:
-    """A bucket by settings as `told` gives them; None where they leave it to the environment.
+    """Open a bucket by the settings that `used_settings` returns.
+
+    Return None if the settings say nothing about this bucket.
 
     Raises
     ------
     SourceError
-        When they cannot be used.
+        When the bucket cannot be opened with the settings.
     """
-    own = {key: settings.get(f"bucket.{bucket}.{key}", settings.get(key, "")) for key in _KEYS}
-    options = {**_credentials(own), **_place(own)}
+    bucket_settings = {
+        key: settings.get(f"bucket.{bucket}.{key}", settings.get(key, "")) for key in _USED_KEYS
+    }
+    options = {**_credentials(bucket_settings), **_endpoint(bucket_settings)}
     if not options:
         return None
     try:
         if not options.keys() & {"region", "endpoint_override"}:
             options["region"] = pafs.resolve_s3_region(bucket)
-        return _opened(tuple(sorted(options.items())))
+        return _open_filesystem(tuple(sorted(options.items())))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
             f"s3a://{bucket} cannot be opened as the session's fs.s3a settings say: {error}; "
@@ -61,42 +66,49 @@ def s3_filesystem(settings: Mapping[str, str], bucket: str) -> pafs.S3FileSystem
 
 
 @lru_cache(maxsize=64)
-def _opened(options: tuple[tuple[str, Any], ...]) -> pafs.S3FileSystem:
-    """One for all queries: each has connections of its own."""
+def _open_filesystem(options: tuple[tuple[str, Any], ...]) -> pafs.S3FileSystem:
+    # All queries share one file system, because each has connections of its own.
     return pafs.S3FileSystem(**dict(options))
 
 
-def _credentials(own: Mapping[str, str]) -> dict[str, Any]:
-    """What the first provider that has something gives; other kinds are left to pyarrow."""
-    pair = {"access_key": own["access.key"], "secret_key": own["secret.key"]}
-    for provider in (own["aws.credentials.provider"] or _PROVIDERS).split(","):
+def _credentials(bucket_settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of the first provider with credentials, or none for unknown providers."""
+    pair = {
+        "access_key": bucket_settings["access.key"],
+        "secret_key": bucket_settings["secret.key"],
+    }
+    for provider in (bucket_settings["aws.credentials.provider"] or _PROVIDERS).split(","):
         kind = provider.strip().rpartition(".")[2]
         if kind.startswith("Anonymous"):
             return {"anonymous": True}
         if kind == "TemporaryAWSCredentialsProvider" and all(
-            [*pair.values(), own["session.token"]]
+            [*pair.values(), bucket_settings["session.token"]]
         ):
-            return {**pair, "session_token": own["session.token"]}
+            return {**pair, "session_token": bucket_settings["session.token"]}
         if kind == "SimpleAWSCredentialsProvider" and all(pair.values()):
             return pair
     return {}
 
 
-def _place(own: Mapping[str, str]) -> dict[str, Any]:
-    """Region and endpoint, and how they are asked."""
+def _endpoint(bucket_settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options for region, endpoint, scheme and addressing."""
     options: dict[str, Any] = {}
-    endpoint, of_aws = own["endpoint"], _OF_AWS.fullmatch(own["endpoint"])
-    region = own["endpoint.region"] or (of_aws[1] if of_aws else None)
+    endpoint, aws_match = (
+        bucket_settings["endpoint"],
+        _AWS_ENDPOINT.fullmatch(bucket_settings["endpoint"]),
+    )
+    region = bucket_settings["endpoint.region"] or (aws_match[1] if aws_match else None)
     if region:
         options["region"] = region
-    if endpoint and not of_aws:
+    if endpoint and not aws_match:
         scheme, mark, host = endpoint.rpartition("://")
-        is_plain = own["connection.ssl.enabled"].lower() == "false"
-        options["scheme"] = scheme if mark else "http" if is_plain else "https"
+        is_unencrypted = bucket_settings["connection.ssl.enabled"].lower() == "false"
+        options["scheme"] = scheme if mark else "http" if is_unencrypted else "https"
         options["endpoint_override"] = host.rstrip("/")
         options.setdefault("region", "us-east-1")
-        # As Hadoop's client does: the bucket is part of the host, but of an address or as told.
-        by_path = own["path.style.access"].lower() == "true" or _is_address(host)
+        # Like Hadoop's client, put the bucket into the host name, except for IP addresses and
+        # where the settings ask for the path style.
+        by_path = bucket_settings["path.style.access"].lower() == "true" or _is_address(host)
         options["force_virtual_addressing"] = not by_path
     return options
 
