@@ -32,8 +32,8 @@ from zonebloom.storage.random_access import FragmentFile
 if TYPE_CHECKING:
     from zonebloom.parquet.leaf_reader import LeafReader, PageTable
 
-# Loading Numba takes about as long as a thousand reads of some rows of a column by pyarrow. This
-# is the cost of one such read in the unit of `NUMPY`, the budget for work without Numba.
+# Reading some rows of a column by pyarrow costs as much as this many block checks, the unit of the
+# budget `NUMPY`. So Numba is loaded after about a thousand such reads.
 _COLUMN_CHECKS = 1024
 # The most page tables that are cached for a file.
 _MAX_PAGE_TABLES = 1024

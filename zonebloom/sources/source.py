@@ -51,7 +51,7 @@ class Fragment(NamedTuple):
     @property
     def deleted_rows(self) -> RowRanges:
         """The offsets of the rows that the table has deleted."""
-        return RowRanges() if self.view is None else self.view.deleted_rows
+        return RowRanges() if self.view is None else self.view.deleted
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class FileView:
     deletes: RowRanges | Deletes | None = None
 
     @property
-    def deleted_rows(self) -> RowRanges:
+    def deleted(self) -> RowRanges:
         """Return the offsets of the rows that are deleted."""
         if self.deletes is None:
             return RowRanges()
