@@ -812,7 +812,7 @@ def covered_by(ds: zb.Dataset) -> dict[str, int]:
 def test_no_index_replaces_that_of_another_dataset_in_a_shared_folder(sharing):
     sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
     other = sharing("b")
-    with pytest.raises(errors.IndexExists, match=r"'id_idx' in .*shared is of another dataset"):
+    with pytest.raises(errors.IndexExists, match=r"'id_idx' in .*shared belongs to another dataset"):
         other.create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2}
     # Nor does a dataset of some of its files alone.

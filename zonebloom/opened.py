@@ -1,4 +1,4 @@
-"""What an opened dataset is: the record that everything over it reads."""
+"""Locate the index of a dataset, and hold an opened dataset: its files, catalog and planner."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from zonebloom.values.types import require_indexable
 def locate_catalog(
     source: Source, index_dir: str | None, encryption: Encryption | None = None
 ) -> tuple[Source, Catalog]:
-    """Return the files of a dataset, and the catalog of their index, be it there already or new.
+    """Return the files of a dataset, and the catalog of their existing or future index.
 
-    Every dataset finds its index here. The files get the keys by which the catalog knows them.
+    Every dataset finds its index here. The returned files have the keys that the catalog uses.
     """
     if is_local(source.filesystem):
         source = source.with_absolute_paths()
     if index_dir is None and source.root in ("", "/"):
         raise SourceError(
-            "the files share no folder but the root, so the index has no place beside them; "
+            "the files share no folder except the root, which cannot hold their index; "
             "give index_dir"
         )
     places = default_folders_of(source)
@@ -59,7 +59,7 @@ def locate_catalog(
         existing = find_index_folder(source.filesystem, source.root, is_table(source))
         for place in places[1:] if existing is None else ():
             if was_index_read(source.filesystem, place):
-                # This warns that the index is gone. A new one gets the default place.
+                # Reading warns that the index was deleted. A new one gets the default folder.
                 Catalog(source.filesystem, place).latest()
         return source, Catalog(source.filesystem, existing or places[0], encryption)
     folder = path_in(source.filesystem, index_dir)
@@ -68,33 +68,35 @@ def locate_catalog(
     folder = folder.rstrip("/")
     default = _as_default(source, folder, places)
     if default is None:
-        # Several datasets may share the folder, so whole paths tell files of one name apart.
+        # Several datasets may share the folder, so use whole paths as keys: file names may repeat.
         source = source.with_paths_as_keys()
     return source, Catalog(source.filesystem, default or folder, encryption)
 
 
 def is_table(source: Source) -> bool:
-    """Return whether the files are of a Delta or Iceberg table."""
+    """Return whether the files belong to a Delta or Iceberg table."""
     return isinstance(source, SnapshotSource)
 
 
 def default_folders_of(source: Source) -> tuple[str, ...]:
-    """Return the folders that may hold the index of a dataset by default, the best one first."""
+    """Return the default folders for the index of a dataset, the preferred one first."""
     return default_index_folders(source.filesystem, source.root, is_table(source))
 
 
-def _as_default(source: Source, given: str, places: Sequence[str]) -> str | None:
-    """Return the default place that a folder is, however it is spelled, or None."""
+def _as_default(source: Source, index_dir: str, defaults: Sequence[str]) -> str | None:
+    """Return the default folder that `index_dir` is another spelling of, or None."""
     if not is_local(source.filesystem):
-        return given if given in places else None
-    real = os.path.realpath(given)
-    return next((place for place in places if os.path.realpath(place) == real), None)
+        return index_dir if index_dir in defaults else None
+    real = os.path.realpath(index_dir)
+    return next((folder for folder in defaults if os.path.realpath(folder) == real), None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenedDataset:
-    """A dataset as it is open: its files as listed, the folder of its indices and the version in
-    use, what answers over them, and what filters and projections are held against."""
+    """An opened dataset: its listed files, the catalog of its indices and the version in use.
+
+    The planner answers requests over them. The binding checks filters and projections.
+    """
 
     source: Source
     catalog: Catalog
@@ -110,7 +112,7 @@ class OpenedDataset:
         version: Version | None = None,
         embedded_filters: bool = False,
     ) -> OpenedDataset:
-        version = _renamed(catalog.latest() if version is None else version, source)
+        version = _with_current_names(catalog.latest() if version is None else version, source)
         if version.locked_reason and source.stale == "raise":
             raise EncryptedIndex(version.locked_reason)
         planner = Planner(source, catalog, version, embedded_filters)
@@ -125,7 +127,7 @@ class OpenedDataset:
         )
 
     def with_newest_index(self) -> OpenedDataset:
-        """Return the same files with their newest index, which may have been moved."""
+        """Return the same files with their newest index. It may have been moved meanwhile."""
         source, before = self.source, self.catalog
         folder = current_index_folder(
             source.filesystem, source.root, before.folder, in_table=is_table(source)
@@ -138,12 +140,12 @@ class OpenedDataset:
         )
 
     def in_writable_folder(self) -> OpenedDataset:
-        """Return the dataset as a first index is built for it: in a folder that can be written.
+        """Return the dataset with a writable index folder, for the build of its first index.
 
         Warns
         -----
         ZoneBloomWarning
-            When the index will lie inside the data folder, where it disturbs other readers.
+            If the index will lie inside the data folder, where it disturbs other readers.
         """
         source, catalog, places = self.source, self.catalog, default_folders_of(self.source)
         is_first = not self.version.number and not catalog.newest_number()
@@ -162,21 +164,22 @@ class OpenedDataset:
         )
 
     def with_current_files(self, source: Source, catalog: Catalog) -> OpenedDataset:
-        """The files there are now with their newest index; the same record if nothing changed."""
+        """Return other files with their newest index, or this object if nothing changed."""
         if catalog.folder != self.catalog.folder:
             if source.root == self.source.root:
-                # The index was moved.
+                # The folder of the data is the same, so the index was moved.
                 return OpenedDataset.create(
                     source, catalog, embedded_filters=self.planner.uses_embedded_filters
                 )
             raise SourceError(
-                f"the files lie below {source.root} by now, so their index would be in "
-                f"{catalog.folder}, and it is in {self.catalog.folder}; open the dataset again"
+                f"the files now lie below {source.root}, so their index would be in "
+                f"{catalog.folder}, but it is in {self.catalog.folder}; open the dataset again"
             )
         catalog.share_cache_of(self.catalog)
-        version = _renamed(catalog.latest(), source)
-        paths = [[each.path for each in files.fragments] for files in (source, self.source)]
-        is_same = paths[0] == paths[1] and source.table_version == self.source.table_version
+        version = _with_current_names(catalog.latest(), source)
+        paths = [fragment.path for fragment in source.fragments]
+        paths_before = [fragment.path for fragment in self.source.fragments]
+        is_same = paths == paths_before and source.table_version == self.source.table_version
         is_same &= source.schema.equals(self.source.schema, True)
         if is_same and version == self.version:
             return self
@@ -197,13 +200,13 @@ class OpenedDataset:
         require_indexable(leaf, name)
         if path[0] in self.source.partition_columns():
             raise InvalidArgument(
-                f"column {name!r} is read from the paths of the files, not from their rows, and a "
-                "scan passes over files by it already; index another column"
+                f"column {name!r} is read from the paths of the files, not from their rows, and "
+                "scans skip files by it already; index another column"
             )
         return Column(path, leaf)
 
     def key_column(self, name: str) -> Column:
-        """Return a column that keys are looked up in, which the paths of the files may give."""
+        """Return a column in which keys are looked up. It may be a partition column."""
         if name in self.source.partition_columns():
             return Column((name,), self.source.schema.field(name).type)
         return self.column(name)
@@ -215,19 +218,19 @@ class OpenedDataset:
     def index_entry(self, name: str) -> IndexEntry:
         self.require_unlocked()
         if arguments.require_text(name, "name") not in self.version.indices:
-            known = arguments.suggest_names(name, self.version.indices, "there is:")
-            raise IndexNotFound(f"there is no index {arguments.short_repr(name)}; {known}")
+            suggestion = arguments.suggest_names(name, self.version.indices, "there is:")
+            raise IndexNotFound(f"there is no index {arguments.short_repr(name)}; {suggestion}")
         return self.version.indices[name]
 
     def indexed_column(self, entry: IndexEntry) -> Column:
-        """Return the column of an index. Raise SchemaMismatch if it is not what was indexed."""
+        """Return the column of an index. Raise `SchemaMismatch` if its type has changed."""
         return indexed_column(entry, self.source)
 
     def translate(
         self, filter: Any, *, is_applied: bool = True
     ) -> tuple[RowFilter | None, Predicate]:
         expression, predicate = translate_filter(filter, self.source.schema)
-        # What an index can answer of a SQL text, PyArrow can apply.
+        # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
         if not isinstance(filter, str) or unknowns(predicate):
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
@@ -237,16 +240,16 @@ class OpenedDataset:
 def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:
     warn(
         ZoneBloomWarning(
-            f"the index of {root} lies inside it, in {index_folder}, for {reason}. Readers that "
-            "take every file in the folder for data fail from now on: give Polars and DuckDB "
+            f"the index of {root} lies inside it, in {index_folder}, because {reason}. Readers "
+            "that take every file in the folder for data fail from now on: give Polars and DuckDB "
             f"{root}/**/*.parquet. A Spark job that overwrites the folder deletes the index. To "
             "avoid both, give an index_dir"
         )
     )
 
 
-def _renamed(version: Version, source: Source) -> Version:
-    """A version whose indices are on columns as the table names them now."""
+def _with_current_names(version: Version, source: Source) -> Version:
+    """Return a version whose indices have the current column names of the table."""
     indices = {
         name: replace(entry, column=source.column_of(entry.field) or entry.column)
         if entry.field

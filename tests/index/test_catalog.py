@@ -268,7 +268,7 @@ def test_a_writer_that_is_always_overtaken_gives_up_clearly(local, monkeypatch):
         local._create(replace(adding("other")(latest), number=latest.number + 1), latest)
         return adding("mine")(latest)
 
-    with pytest.raises(CommitConflict, match="3 times in between; try again"):
+    with pytest.raises(CommitConflict, match="3 times meanwhile; try again"):
         local.commit(change)
     assert list(local.latest().indices) == ["other"]
 
@@ -766,7 +766,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
         # When all files were found to be there.
         monkeypatch.setattr(os, "link", link)
         if deleted == "later":
-            monkeypatch.setattr(vacuum_module, "_is_deleted", lambda *place: False)
+            monkeypatch.setattr(vacuum_module, "_delete_orphan", lambda *place: False)
         vacuum_catalog(local, timedelta(0))
         link(*paths)
 
@@ -774,7 +774,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         local.commit(change)
     latest = local.latest()
-    assert latest.doomed == (f"{BBB}-0000",)
+    assert latest.segments_to_delete == (f"{BBB}-0000",)
     assert latest.indices == first.indices
     assert latest.fragments == first.fragments
     # Others commit on top, and it is refused still.
@@ -786,7 +786,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
         local.commit(writing(local, "d", prefix))
         vacuum_catalog(local, timedelta(0))
     # What is there no more is named no more.
-    assert local.latest().doomed == (f"{DDD}-0000",)
+    assert local.latest().segments_to_delete == (f"{DDD}-0000",)
     assert segments_of(local) == sorted(local.latest().folders)
 
 
@@ -803,7 +803,7 @@ def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
     monkeypatch.setattr(Catalog, "commit", after_another)
     assert vacuum_catalog(Catalog(LOCAL, local.folder), timedelta(0)).num_segments == 0
     assert sorted(local.latest().indices) == ["a", "b"]
-    assert local.latest().doomed == ()
+    assert local.latest().segments_to_delete == ()
     assert segments_of(local) == sorted(local.latest().folders)
 
 

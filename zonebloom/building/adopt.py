@@ -1,8 +1,8 @@
 """Recognise files that were copied, moved or uploaded with their index.
 
-A file is the one that was indexed if size and footer agree, and all of its content that the index
-speaks of. Of a small local file the digest of all bytes shows that. Of others the indexed columns
-are read, and every value is looked up in the index.
+A file is a copy of an indexed file if size, footer and indexed content agree. For a small local
+file, the digest of all bytes proves that. For other files, the indexed columns are read, and every
+value is looked up in the index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zonebloom.sources.source import Source
 from zonebloom.storage.files import REMOTE_THREADS, ReadCounter, content_digest, is_local
 from zonebloom.storage.random_access import FragmentFile
 
-# Indexed files that are gone or changed, by size and digest of their footer.
+# Indexed files that are missing or changed, by their size and the digest of their footer.
 Orphans: TypeAlias = dict[tuple[int, str], list[KnownFragment]]
 
 
@@ -42,9 +42,10 @@ class Adopted:
     Attributes
     ----------
     num_files : int
-        Files that the index covers again.
+        Number of files that the index covers again.
     left : tuple of str
-        Paths of the files that it does not cover. They are read whole until they are indexed.
+        Paths of the files that it still does not cover. Scans read them whole until they are
+        indexed.
     """
 
     num_files: int
@@ -52,7 +53,7 @@ class Adopted:
 
 
 class _Candidate(NamedTuple):
-    """A file, the indexed file it may be a copy of, and the entry that would replace that one's."""
+    """A file that may be a copy of an indexed file, and the catalog entry it would get."""
 
     present: PresentFragment
     original: KnownFragment
@@ -60,28 +61,28 @@ class _Candidate(NamedTuple):
 
     @property
     def adopted(self) -> PresentFragment:
-        """The file as the index would cover it."""
-        known = self.entry
+        """The file with the id and the rows of the indexed file."""
+        entry = self.entry
         return PresentFragment(
-            self.present.fragment, known.identity, known.fragment_id, known.num_rows
+            self.present.fragment, entry.identity, entry.fragment_id, entry.num_rows
         )
 
 
 def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
-    """Commit which files are those that were indexed, at other places or with other times."""
+    """Find files that are copies of indexed files, and commit their new paths and times."""
     opened.require_unlocked()
     source, base = opened.source, opened.version
     present = compute_coverage(source.fragments, source.identities(), base).fragments
-    strangers = [file for file in present if not file.is_known]
-    others = OtherDatasets(source, opened.catalog)
-    known_ids = {known.fragment_id for known in base.fragments.values()}
+    unknown = [file for file in present if not file.is_known]
+    other_datasets = OtherDatasets(source, opened.catalog)
+    known_ids = {fragment.fragment_id for fragment in base.fragments.values()}
     in_place = {file.fragment_id for file in present if file.is_known}
-    orphans = _orphans(base, in_place | others.unchanged_ids(base, known_ids))
+    orphans = _orphans(base, in_place | other_datasets.unchanged_ids(base, known_ids))
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        entries = list(pool.map(lambda file: _seen_now(source, file, orphans), strangers))
+        entries = list(pool.map(lambda file: _seen_now(source, file, orphans), unknown))
     by_digest: list[_Candidate] = []
     by_rows: list[_Candidate] = []
-    for file, entry in zip(strangers, entries, strict=True):
+    for file, entry in zip(unknown, entries, strict=True):
         original = None if entry is None else _take_original(entry, orphans)
         if entry is None or original is None:
             continue
@@ -91,30 +92,30 @@ def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
     by_rows = _proven_by_rows(opened, by_rows)
     adopted = {file.original.key: file.entry for file in (*by_digest, *by_rows)}
     keys = {entry.key for entry in adopted.values()}
-    left = tuple(file.fragment.path for file in strangers if file.fragment.key not in keys)
+    left = tuple(file.fragment.path for file in unknown if file.fragment.key not in keys)
     if not adopted:
         return base, Adopted(0, left)
     prefix = opened.catalog.new_segment_prefix()
     try:
         with wrapping_write_errors(opened.catalog.folder):
-            # Pages may lie elsewhere although the rows are the same.
+            # Files with the same rows may have different pages, so write new page maps.
             page_map = write_page_map(
                 opened.catalog, f"{prefix}-pages", source, [file.adopted for file in by_rows]
             ).page_map
-            version = _commit(opened, adopted, page_map)
+            version = _commit_adopted(opened, adopted, page_map)
     finally:
         opened.catalog.delete_orphan_segments([prefix])
     return version, Adopted(len(adopted), left)
 
 
-def _commit(
+def _commit_adopted(
     opened: OpenedDataset, adopted: dict[str, KnownFragment], page_map: PageMapEntry | None
 ) -> Version:
     base = opened.version
 
     def change(latest: Version) -> Version:
         if any(latest.fragments.get(key) != base.fragments[key] for key in adopted):
-            raise CommitConflict("another writer indexed some of the files meanwhile; try again")
+            raise CommitConflict("another writer has indexed some of the files; try again")
         fragments = {key: file for key, file in latest.fragments.items() if key not in adopted}
         fragments |= {file.key: file for file in adopted.values()}
         changed = replace(latest, fragments=fragments)
@@ -124,7 +125,7 @@ def _commit(
 
 
 def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[_Candidate]:
-    """Return the files whose rows hold nothing that an index of them denies."""
+    """Return the candidates whose values are all found in every index that covers them."""
     if not files:
         return []
     indices: list[tuple[LoadedIndex, Column]] = []
@@ -139,7 +140,8 @@ def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[
             index.tables()
             index.key_ranges(column.type)
         except (CorruptIndex, SourceError):
-            # A lookup may be able to read it later, and would trust it.
+            # Lookups may be able to read this index later and would trust it, so do not adopt its
+            # files unchecked.
             unusable |= entry.fragment_ids
             continue
         indices.append((index, column))
@@ -150,7 +152,7 @@ def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[
     with ThreadPoolExecutor(workers) as pool:
         proven = [
             file
-            for group in pool.map(lambda group: _held(opened.source, indices, group), groups)
+            for group in pool.map(lambda group: _validated(opened.source, indices, group), groups)
             for file in group
         ]
     identities = opened.source.identities([file.present.fragment for file in proven])
@@ -161,10 +163,10 @@ def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[
     ]
 
 
-def _held(
+def _validated(
     source: Source, indices: Sequence[tuple[LoadedIndex, Column]], files: Sequence[_Candidate]
 ) -> list[_Candidate]:
-    """Return the files of which the indices deny no value, by halving the files that fail."""
+    """Return the files whose values all indices hold. If some fail, check each half separately."""
     if not files:
         return []
     try:
@@ -176,20 +178,20 @@ def _held(
     except (CorruptIndex, SourceError):
         half = len(files) // 2
         parts = (files[:half], files[half:]) if half else ()
-        return [file for part in parts for file in _held(source, indices, part)]
+        return [file for part in parts for file in _validated(source, indices, part)]
     return list(files)
 
 
 def _orphans(base: Version, in_place: Set[int]) -> Orphans:
     orphans: Orphans = {}
-    for known in base.fragments.values():
-        if known.fragment_id not in in_place and known.footer:
-            orphans.setdefault((known.identity.size, known.footer), []).append(known)
+    for fragment in base.fragments.values():
+        if fragment.fragment_id not in in_place and fragment.footer:
+            orphans.setdefault((fragment.identity.size, fragment.footer), []).append(fragment)
     return orphans
 
 
 def _seen_now(source: Source, file: PresentFragment, orphans: Orphans) -> KnownFragment | None:
-    """Return the entry of a file without its id and rows, or None if no orphan has its size."""
+    """Return a catalog entry for a file, without id and rows, or None if no orphan has its size."""
     path, identity = file.fragment.path, file.identity
     if not source.is_parquet or all(size != identity.size for size, _ in orphans):
         return None
@@ -199,23 +201,30 @@ def _seen_now(source: Source, file: PresentFragment, orphans: Orphans) -> KnownF
             footer = footer_digest(opened.num_bytes, opened.read)
         digest = content_digest(path) if is_local(source.filesystem) else ""
     except (FragmentUnreadable, OSError):
-        # A scan reports why it cannot be read.
+        # The next scan reports why the file cannot be read.
         return None
     return KnownFragment(-1, file.fragment.key, identity, 0, digest, seen_at, footer)
 
 
 def _take_original(now: KnownFragment, orphans: Orphans) -> KnownFragment | None:
-    """Return the indexed file that a file may be a copy of, and take it out of the orphans."""
+    """Remove and return the orphan that a file may be a copy of, or return None."""
     alike = orphans.get((now.identity.size, now.footer), [])
-    # Digests of samples that differ prove that the files differ.
-    originals = [k for k in alike if not (k.digest and now.digest) or k.digest == now.digest]
+    # Digests may cover samples only, but different digests prove that files differ.
+    originals = [
+        fragment
+        for fragment in alike
+        if not (fragment.digest and now.digest) or fragment.digest == now.digest
+    ]
     if not originals:
         return None
-    # Prefer the same place, then the same name, where several are copies of one another.
-    original = min(originals, key=lambda k: (k.key != now.key, _name(k) != _name(now)))
+    # Among several copies of one file, prefer the same path, then the same file name.
+    original = min(
+        originals,
+        key=lambda fragment: (fragment.key != now.key, _file_name(fragment) != _file_name(now)),
+    )
     alike.remove(original)
     return original
 
 
-def _name(known: KnownFragment) -> str:
-    return posixpath.basename(known.key)
+def _file_name(fragment: KnownFragment) -> str:
+    return posixpath.basename(fragment.key)

@@ -1,4 +1,4 @@
-"""Building indices, and bringing them up to date: train -> segments -> a layout -> one commit."""
+"""Build and refresh indices: train segments, choose their layout, and commit them at once."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ from zonebloom.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.memory import TableSource
 
-# Of data. Below, threads of one process are done before tasks elsewhere are sent out and begun:
-# on two cores a warm Spark session took 3 to 6 times as long for 0.1 to 0.8 GB.
+# Bytes of data below which this process trains alone, because sending tasks elsewhere takes longer.
+# With two cores, a warm Spark session took 3 to 6 times as long for 0.1 to 0.8 GB.
 WORTH_AN_ENGINE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What trains tasks elsewhere than on threads of this process."""
+    """An engine that trains tasks outside this process, such as Spark."""
 
     name: str
-    # (tasks, *, progress), in the order of the tasks.
+    # train(tasks, *, progress) returns the results in the order of the tasks.
     train: Callable[..., list[TrainedTask]]
-    # With less data than this, this process trains.
+    # With less data than this, this process trains instead.
     min_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What `Dataset.optimize_indices` did to an index.
+    """The result of `Dataset.optimize_indices` for one index.
 
     Attributes
     ----------
     name : str
     fragments_added : int
-        Indexed now: new files, files that changed, and all of a table that held more zones of
-        files that are gone than of others.
+        Number of files that were indexed: new files, changed files, and the files of tables that
+        were rebuilt because most of their zones belonged to missing files.
     fragments_dropped : int
-        Forgotten: files that are gone or changed.
+        Number of files that were removed from the index because they are missing or changed.
     layout : {"table", "sliced"}
     num_segments : int
     changed : bool
         Whether a new version was committed.
     damage : str, optional
-        What was damaged of an index that is built anew for it.
+        What was damaged, if the index was rebuilt for that reason.
     problem : str, optional
-        Why the index could not be refreshed, and what to do. It is as it was before.
+        Why the index could not be refreshed, and what to do. In this case it was not changed.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Refreshed:
 
 
 def failed_refresh(entry: IndexEntry, problem: str) -> Refreshed:
-    """Return the record of an index that could not be refreshed."""
+    """Return the result for an index that could not be refreshed."""
     num_segments = len(entry.segments)
     return Refreshed(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
 
@@ -88,21 +88,29 @@ REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layou
 
 
 def refreshed_cells(refreshed: Refreshed) -> list[object]:
-    """What was done to an index as a line of a table below `REFRESHED_HEADERS`."""
-    done = (refreshed.fragments_added, refreshed.fragments_dropped, refreshed.num_segments)
-    return [refreshed.name, *done, refreshed.layout]
+    """Return the cells of a result for a table with `REFRESHED_HEADERS`."""
+    return [
+        refreshed.name,
+        refreshed.fragments_added,
+        refreshed.fragments_dropped,
+        refreshed.num_segments,
+        refreshed.layout,
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What an index needs: `missing` is read, `segments` stay; `alive` are the fragments still as
-    indexed, `before` is None of an index made anew."""
+    """The work that a build or refresh has to do for one index."""
 
     spec: IndexSpec
+    # The fragments to read and index.
     missing: tuple[PresentFragment, ...]
+    # The index before a refresh; None for a new or rebuilt index.
     before: IndexEntry | None = None
+    # The segments that are kept.
     segments: tuple[Segment, ...] = ()
-    alive: frozenset[int] = frozenset()
+    # Ids of the fragments that have not changed since they were indexed.
+    unchanged_ids: frozenset[int] = frozenset()
     damage: str | None = None
 
     def refreshed(self, now: IndexEntry) -> Refreshed:
@@ -110,7 +118,7 @@ class _Work:
         return Refreshed(
             now.name,
             len(self.missing),
-            len(before - self.alive),
+            len(before - self.unchanged_ids),
             now.layout,
             len(now.segments),
             now != self.before,
@@ -135,16 +143,18 @@ class Builder:
         progress: ProgressOption,
         prefix: str = "",
     ) -> Version:
-        """Index every fragment in one pass, and commit all indices at once."""
+        """Index all fragments in one pass, and commit all indices at once."""
         base, coverage = self._now()
         names = [spec.name for spec in specs]
 
         def check(latest: Version) -> None:
             self._others.refuse_names(names, latest)
-            taken = [name for name in names if name in latest.indices.keys() - base.indices.keys()]
-            if taken and not replace_existing:
+            taken_names = [
+                name for name in names if name in latest.indices.keys() - base.indices.keys()
+            ]
+            if taken_names and not replace_existing:
                 raise CommitConflict(
-                    f"another writer made an index {taken[0]!r} meanwhile; give another name"
+                    f"another writer has built an index {taken_names[0]!r}; give another name"
                 )
 
         self._others.refuse_names(names, base)
@@ -152,11 +162,11 @@ class Builder:
         return self._run(base, work, layout, engine, progress, check, prefix=prefix)
 
     def own_index_names(self) -> list[str]:
-        """Names of the indices but those of other datasets' files alone."""
+        """Return the names of all indices except those that cover only files of other datasets."""
         version = self._planner.version
-        others = {known.fragment_id for known in self._others.fragments(version)}
+        other_ids = {fragment.fragment_id for fragment in self._others.fragments(version)}
         covered = {name: entry.fragment_ids for name, entry in version.indices.items()}
-        return [name for name, ids in covered.items() if not ids or ids - others]
+        return [name for name, ids in covered.items() if not ids or ids - other_ids]
 
     def refresh(
         self,
@@ -168,26 +178,26 @@ class Builder:
         *,
         skip_misfits: bool = False,
     ) -> tuple[Version, list[Refreshed]]:
-        """Bring indices up to date. Indices in `damaged` are rebuilt from the files alone.
+        """Update indices. Those in `damaged` are rebuilt completely.
 
-        With `skips_misfits` an index whose column does not fit a file is left as it is, and its
-        `Refreshed.problem` says why. Otherwise the misfit raises SchemaMismatch.
+        With `skip_misfits`, an index whose column does not fit a file is not changed, and its
+        `Refreshed.problem` says why. Otherwise the misfit raises `SchemaMismatch`.
         """
         base, coverage = self._now()
         work = [self._outdated(entry, column, base, coverage, damaged) for entry, column in indices]
 
         def check(latest: Version) -> None:
             for entry, _ in indices:
-                found = latest.indices.get(entry.name)
-                # Its column may have been renamed since, which no writer noted.
-                if found is None or replace(found, column=entry.column) != entry:
+                latest_entry = latest.indices.get(entry.name)
+                # The column names may differ: `entry` has the current name from the table.
+                if latest_entry is None or replace(latest_entry, column=entry.column) != entry:
                     raise CommitConflict(
-                        f"another writer changed index {entry.name!r} meanwhile; try again"
+                        f"another writer has changed index {entry.name!r}; try again"
                     )
 
-        seen_again = _seen_again(base, coverage)
+        touched = _touched_fragments(base, coverage)
         problems: dict[str, str] | None = {} if skip_misfits else None
-        version = self._run(base, work, layout, engine, progress, check, seen_again, problems)
+        version = self._run(base, work, layout, engine, progress, check, touched, problems)
         refreshed = [
             failed_refresh(entry, problems[entry.name])
             if problems and entry.name in problems
@@ -216,13 +226,18 @@ class Builder:
         if entry.name in damaged:
             return _Work(spec, coverage.fragments, damage=damaged[entry.name])
         present = coverage.known_ids
-        alive = present | self._others.unchanged_ids(base, entry.fragment_ids)
+        unchanged_ids = present | self._others.unchanged_ids(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
-        zones = {k.fragment_id: -(-k.num_rows // items) for k in base.fragments.values()}
-        segments = tuple(_still_used(entry.segments, alive, present, zones))
-        left = {i for segment in segments for i in segment.fragment_ids}
-        missing = tuple(each for each in coverage.fragments if each.fragment_id not in left)
-        return _Work(spec, missing, entry, segments, alive)
+        num_zones = {
+            fragment.fragment_id: -(-fragment.num_rows // items)
+            for fragment in base.fragments.values()
+        }
+        segments = tuple(_kept_segments(entry.segments, unchanged_ids, present, num_zones))
+        kept_ids = {i for segment in segments for i in segment.fragment_ids}
+        missing = tuple(
+            fragment for fragment in coverage.fragments if fragment.fragment_id not in kept_ids
+        )
+        return _Work(spec, missing, entry, segments, unchanged_ids)
 
     def _run(
         self,
@@ -232,11 +247,15 @@ class Builder:
         engine: Engine | None,
         progress: ProgressOption,
         check: Callable[[Version], None],
-        seen_again: Sequence[KnownFragment] = (),
+        touched: Sequence[KnownFragment] = (),
         problems: dict[str, str] | None = None,
         prefix: str = "",
     ) -> Version:
-        """Train and commit some work. Misfits are added to `problems`, or raised if it is None."""
+        """Train and commit some work.
+
+        `touched` are entries of fragments whose files only have other times. Misfits are added to
+        `problems`, or raised if it is None.
+        """
         prefix = prefix or self._catalog.new_segment_prefix()
         with self._new_segments(prefix, base):
             trained = self._train_missing(prefix, work, engine, progress, problems)
@@ -244,57 +263,66 @@ class Builder:
                 fits = [part.spec.name not in problems for part in work]
                 work, trained = list(compress(work, fits)), list(compress(trained, fits))
             entries: dict[str, IndexEntry] = {}
-            for number, (each, tasks) in enumerate(zip(work, trained, strict=True)):
+            for number, (part, tasks) in enumerate(zip(work, trained, strict=True)):
                 added = [task.segments[place] for task, place in tasks]
                 name = f"{prefix}-{number}"
                 segments = arrange_segments(
-                    self._catalog, f"{name}-all", each.segments, added, layout
+                    self._catalog, f"{name}-all", part.segments, added, layout
                 )
-                stored = self._global_filter(f"{name}-keys", each, tasks)
-                before = each.before
+                stored = self._global_filter(f"{name}-keys", part, tasks)
+                before = part.before
                 if before is None or (segments, stored) != (before.segments, before.global_filter):
-                    entries[each.spec.name] = each.spec.make_entry(segments, stored)
-            if not entries and not seen_again:
+                    entries[part.spec.name] = part.spec.make_entry(segments, stored)
+            if not entries and not touched:
                 return base
-            identities = {e.fragment_id: e.identity for each in work for e in each.missing}
-            done = {task.segments[0].name: task for tasks in trained for task, _ in tasks}.values()
-            # Workers elsewhere do not see the inodes that are seen here.
-            read = {
-                known.key: known._replace(identity=identities[known.fragment_id])
-                for task in done
-                for known in task.fragments
+            identities = {
+                fragment.fragment_id: fragment.identity
+                for part in work
+                for fragment in part.missing
+            }
+            # Several indices may share a task.
+            results = {
+                task.segments[0].name: task for tasks in trained for task, _ in tasks
+            }.values()
+            # Keep the identities seen by this process: remote workers see other inodes.
+            indexed = {
+                fragment.key: fragment._replace(identity=identities[fragment.fragment_id])
+                for task in results
+                for fragment in task.fragments
             }
             page_maps = base.with_indices(
                 {**base.indices, **entries},
-                [task.page_map for task in done if task.page_map is not None],
+                [task.page_map for task in results if task.page_map is not None],
             ).page_maps
             page_maps = merge_small_page_maps(self._catalog, f"{prefix}-pages", page_maps)
-            new_maps = [each for each in page_maps if each not in base.page_maps]
-            anew = {each.spec.name for each in work if each.before is None}
+            new_maps = [page_map for page_map in page_maps if page_map not in base.page_maps]
+            new_names = {part.spec.name for part in work if part.before is None}
 
             def change(latest: Version) -> Version:
-                _require_same_ids(latest, base, read, self._catalog.folder)
+                _require_same_ids(latest, base, indexed, self._catalog.folder)
                 check(latest)
-                again = {
-                    known.key: known
-                    for known in seen_again
-                    if latest.fragments.get(known.key) == base.fragments[known.key]
+                updated = {
+                    fragment.key: fragment
+                    for fragment in touched
+                    if latest.fragments.get(fragment.key) == base.fragments[fragment.key]
                 }
                 ids = [latest.next_fragment_id, *(i + 1 for i in identities)]
-                # Last, also when it replaces one: of several on a column the last made is used.
-                # One brought up to date keeps its place.
-                others = {k: v for k, v in latest.indices.items() if k not in anew}
+                # Move new and replaced indices to the end, because lookups use the last index of a
+                # column. Refreshed indices keep their position.
+                other_entries = {
+                    name: entry for name, entry in latest.indices.items() if name not in new_names
+                }
                 return replace(
                     latest,
                     next_fragment_id=max(ids),
-                    fragments={**latest.fragments, **again, **read},
-                ).with_indices({**others, **entries}, new_maps)
+                    fragments={**latest.fragments, **updated, **indexed},
+                ).with_indices({**other_entries, **entries}, new_maps)
 
             return self._catalog.commit(change)
 
     @contextlib.contextmanager
     def _new_segments(self, prefix: str, base: Version) -> Iterator[None]:
-        """Within, segments with a prefix are written; those no version names are deleted after."""
+        """Context in which segments with a prefix are written. Orphans are deleted at the end."""
         try:
             with wrapping_write_errors(self._catalog.folder):
                 yield
@@ -302,11 +330,11 @@ class Builder:
             if self._catalog.is_damaged(base):
                 raise
             raise CommitConflict(
-                f"{error}, for another writer replaced it, or a vacuum() deleted it; try again"
+                f"{error}; another writer replaced it, or a vacuum() deleted it; try again"
             ) from None
         finally:
-            # What cannot be deleted is left to `vacuum`: what was committed stands, and of a
-            # build that failed the user is to see why.
+            # Ignore the error of a failed deletion: a later vacuum deletes the rest. A commit
+            # remains valid, and the error of a failed build must reach the user.
             self._catalog.delete_orphan_segments([prefix])
 
     def _train_missing(
@@ -319,11 +347,12 @@ class Builder:
     ) -> list[list[tuple[TrainedTask, int]]]:
         """Return the tasks of each index, with the number of its segment in each of them.
 
-        Indices that miss the same fragments share tasks, so that a file is read once for all.
+        Indices that miss the same fragments share tasks, so that every file is read once.
         """
         groups: dict[tuple[int, ...], list[int]] = {}
-        for number, each in enumerate(work):
-            groups.setdefault(tuple(e.fragment_id for e in each.missing), []).append(number)
+        for number, part in enumerate(work):
+            missing_ids = tuple(fragment.fragment_id for fragment in part.missing)
+            groups.setdefault(missing_ids, []).append(number)
         trained: list[list[tuple[TrainedTask, int]]] = [[] for _ in work]
         numbers_of_groups = deque(numbers for ids, numbers in groups.items() if ids)
         count = 0
@@ -338,7 +367,7 @@ class Builder:
                     raise
                 if len(numbers) == 1:
                     problems[specs[0].name] = f"index {specs[0].name!r} is not refreshed: {error}"
-                # The error is of one column. Train each index alone to refresh the others.
+                # Only one column may be at fault, so train each index alone.
                 numbers_of_groups.extend([number] for number in numbers if len(numbers) > 1)
                 tasks = []
             count += 1
@@ -355,10 +384,12 @@ class Builder:
         progress: ProgressOption,
     ) -> list[TrainedTask]:
         tasks = split_into_tasks(prefix, self._catalog, self._source, specs, fragments)
-        total = sum(self._planner.count_rows(each) for each in fragments) if progress else 0
-        num_bytes = sum(each.identity.size for each in fragments)
+        total = 0
+        if progress:
+            total = sum(self._planner.count_rows(fragment) for fragment in fragments)
+        num_bytes = sum(fragment.identity.size for fragment in fragments)
         is_little = engine is not None and num_bytes < engine.min_bytes
-        # Rows in memory are here, not where another engine's workers are.
+        # The workers of an engine have no access to the rows in memory.
         if is_little or isinstance(self._source, TableSource):
             engine = None
         where = f"on {engine.name}" if engine else "in this process"
@@ -369,83 +400,91 @@ class Builder:
             else:
                 trained = engine.train(tasks, progress=report)
         if self._source.type_agreement == "first":
-            _warn_of_hidden(
-                {name: at for task in trained for name, at in task.hidden_columns.items()}
+            _warn_of_hidden_columns(
+                {name: path for task in trained for name, path in task.hidden_columns.items()}
             )
         return trained
 
     def _global_filter(
         self, segment: str, work: _Work, tasks: Sequence[tuple[TrainedTask, int]]
     ) -> GlobalFilterEntry | None:
-        """The global filter of an index with the keys of new files, as it was without any."""
+        """Return the global filter of an index with the keys of the new files."""
         if work.spec.global_size is None:
             return None
         before = None if work.before is None else work.before.global_filter
-        ids = [i for i in before.fragment_ids if i in work.alive] if before is not None else []
+        ids: list[int] = []
+        if before is not None:
+            ids = [i for i in before.fragment_ids if i in work.unchanged_ids]
         if before is not None and not tasks:
             return replace(before, fragment_ids=tuple(ids))
         parts = [
             part for task, place in tasks if (part := task.global_filter_parts[place]) is not None
         ]
-        ids = list(dict.fromkeys([*ids, *(each.fragment_id for each in work.missing)]))
+        ids = list(dict.fromkeys([*ids, *(fragment.fragment_id for fragment in work.missing)]))
         return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)
 
 
-def _warn_of_hidden(columns: Mapping[str, str]) -> None:
+def _warn_of_hidden_columns(columns: Mapping[str, str]) -> None:
     if columns:
-        shown = ", ".join(f"{name!r} of {path}" for name, path in sorted(columns.items())[:3])
+        examples = ", ".join(f"{name!r} of {path}" for name, path in sorted(columns.items())[:3])
         more = f", and {len(columns) - 3:,} more" if len(columns) > 3 else ""
         warnings.warn(
-            f"the dataset has the schema of its first file, which lacks {shown}{more}; open it "
-            'with schema="union" to have every column, or give schema= to have this one silently',
+            f"the dataset has the schema of its first file, which lacks {examples}{more}; open it "
+            'with schema="union" for all columns, or give schema= to keep this one without warning',
             HiddenColumnsWarning,
             stacklevel=2,
         )
 
 
-def _still_used(
+def _kept_segments(
     segments: Sequence[Segment],
-    alive: frozenset[int],
-    present: frozenset[int],
-    zones: Mapping[int, int],
+    unchanged_ids: frozenset[int],
+    present_ids: frozenset[int],
+    num_zones: Mapping[int, int],
 ) -> Iterator[Segment]:
-    """Segments without the fragments that are gone; one of mostly such is left out whole, to be
-    made anew, if what is left can be read."""
+    """Yield the segments to keep, without missing and changed fragments.
+
+    A segment with mostly unused zones is dropped, so that its other fragments are indexed again,
+    unless some of them belong to another dataset.
+    """
     for segment in segments:
-        ids = tuple(i for i in segment.fragment_ids if i in alive)
-        used = sum(zones.get(i, 0) for i in ids)
-        made_anew = segment.num_zones > 2 * used and present.issuperset(ids)
-        if ids and not made_anew:
+        ids = tuple(i for i in segment.fragment_ids if i in unchanged_ids)
+        used_zones = sum(num_zones.get(i, 0) for i in ids)
+        is_rebuilt = segment.num_zones > 2 * used_zones and present_ids.issuperset(ids)
+        if ids and not is_rebuilt:
             yield replace(segment, fragment_ids=ids)
 
 
-def _seen_again(base: Version, coverage: Coverage) -> list[KnownFragment]:
-    """Fragments whose files have other times than the catalog says, and are the same still."""
-    again = []
-    for each in coverage.fragments:
-        before = base.fragments.get(each.fragment.key)
-        if before is None or before.identity == each.identity:
+def _touched_fragments(base: Version, coverage: Coverage) -> list[KnownFragment]:
+    """Return new entries for files that have other times but the content that was indexed."""
+    touched = []
+    for fragment in coverage.fragments:
+        before = base.fragments.get(fragment.fragment.key)
+        if before is None or before.identity == fragment.identity:
             continue
-        if each.is_known and before.digest:
-            again.append(before._replace(identity=each.identity, seen_at=each.seen_at))
-    return again
+        if fragment.is_known and before.digest:
+            entry = before._replace(identity=fragment.identity, seen_at=fragment.seen_at)
+            touched.append(entry)
+    return touched
 
 
 def _require_same_ids(
-    latest: Version, base: Version, read: Mapping[str, KnownFragment], folder: str
+    latest: Version, base: Version, indexed: Mapping[str, KnownFragment], folder: str
 ) -> None:
-    """Refuse when an id in the new segments means another file by now."""
-    for key, known in read.items():
-        theirs = latest.fragments.get(key)
-        if theirs is not None and theirs.fragment_id == known.fragment_id:
-            # A copy has other times and another inode than the catalog says: that it is the same
-            # was settled against `base`, and holds where nobody indexed it since.
-            agreed = theirs == base.fragments.get(key) or theirs.identity.is_still(known.identity)
+    """Raise `CommitConflict` if an id in the new segments now belongs to another file."""
+    for key, fragment in indexed.items():
+        entry = latest.fragments.get(key)
+        if entry is not None and entry.fragment_id == fragment.fragment_id:
+            # A file with other times was compared with its entry in `base`. The result is still
+            # valid if the latest version has the same entry.
+            is_same_file = entry == base.fragments.get(key) or entry.identity.is_still(
+                fragment.identity
+            )
         else:
-            # The id is ours to give if it was free when we took it and nobody gave any since.
-            agreed = (
-                known.fragment_id >= base.next_fragment_id
+            # A new id is valid if it was free in `base` and no ids were assigned since.
+            is_same_file = (
+                fragment.fragment_id >= base.next_fragment_id
                 and latest.next_fragment_id == base.next_fragment_id
             )
-        if not agreed:
-            raise CommitConflict(f"{folder}: another writer indexed {key} meanwhile; build again")
+        if not is_same_file:
+            raise CommitConflict(f"{folder}: another writer has indexed {key}; build again")

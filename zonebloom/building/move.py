@@ -1,15 +1,15 @@
-"""Moving the index of a dataset to another folder.
+"""Move the index of a dataset to another folder.
 
-A reader must find one whole index at any moment, and no commit may be lost on the way:
+Readers must find a complete index at any moment, and no commit may be lost meanwhile:
 
-    1. Copy every file of the newest version, and read the copies back.
-    2. Commit to the old folder that the index moves. This fails if another writer committed since,
-       and no writer can commit there from then on.
-    3. Commit the version to the new folder. From then on datasets find it there.
+    1. Copy every file of the newest version, and verify the copies.
+    2. Commit to the old folder that the index is being moved. This fails if another writer has
+       committed since. Afterwards no writer can commit there.
+    3. Commit the version to the new folder. Afterwards datasets find the index there.
     4. Delete the old files.
 
-A move that died before step 2 left copies that nobody uses. After step 2 the old index is still
-whole for its readers, and the same move goes on where it stopped.
+A move that is interrupted before step 2 leaves copies that nobody uses. After step 2, the old index
+is still complete for its readers, and the same move can be repeated to finish it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class MovedIndex:
     Attributes
     ----------
     index_dir : str
-        The folder of the index now.
+        The new folder of the index.
     num_files : int
-        Files that were copied there; 0 if the index was there already.
+        Number of copied files; 0 if the index was already in this folder.
     foreign_files : tuple of str
-        Paths in the old folder that are not the index's own, and stay.
+        Paths of files in the old folder that do not belong to the index. They were not deleted.
     """
 
     index_dir: str
@@ -80,12 +80,12 @@ def move_opened_index(
     with wrapping_write_errors(new.folder):
         if new.newest_number() == 0:
             num_files = _copy(old, new, base)
-            version = _commit(old, new, base, _rekeyed(base, opened.source, source))
+            version = _commit_move(old, new, base, _rekeyed(base, opened.source, source))
         elif base.moved_to == new.folder:
             version = new.latest(for_writing=True)
         else:
             raise IndexExists(
-                f"{new.folder} holds an index already; delete that, or give another folder"
+                f"{new.folder} already holds an index; delete it, or give another folder"
             )
     with wrapping_write_errors(old.folder):
         foreign_files = _delete(old)
@@ -96,20 +96,20 @@ def move_opened_index(
 
 
 def _movable(opened: OpenedDataset) -> Version:
-    """Return the newest version, if it can be read and is of this dataset alone."""
+    """Return the newest version. Raise an error if it is unreadable or of other datasets too."""
     catalog = opened.catalog
     base = catalog.latest(for_writing=True)
     if base.number < catalog.newest_number():
         raise CorruptIndex(
-            f"the newest version of the index in {catalog.folder} cannot be read; mend it: "
+            f"the newest version of the index in {catalog.folder} cannot be read; repair it: "
             f"zonebloom refresh {opened.source.root}"
         )
     if base.number == 0:
         raise IndexNotFound(f"there is no index of {opened.source.root} to move; build one first")
     if others := OtherDatasets(opened.source, catalog).fragments(base):
         raise InvalidArgument(
-            f"the index in {catalog.folder} is also of other files, such as {others[0].key}, which "
-            "would lose it; build an index of this dataset in the new place instead"
+            f"the index in {catalog.folder} also covers other files, such as {others[0].key}, "
+            "which would lose it; build an index of this dataset in the new folder instead"
         )
     return base
 
@@ -117,7 +117,7 @@ def _movable(opened: OpenedDataset) -> Version:
 def _copy(old: Catalog, new: Catalog, base: Version) -> int:
     if base.moved_to not in ("", new.folder):
         raise CommitConflict(
-            f"the index in {old.folder} is on its way to {base.moved_to}; finish that move first: "
+            f"the index in {old.folder} is being moved to {base.moved_to}; finish that move first: "
             f"zonebloom move-index --to {base.moved_to}"
         )
     for segment, file in base.file_sizes:
@@ -126,8 +126,8 @@ def _copy(old: Catalog, new: Catalog, base: Version) -> int:
     return len(base.file_sizes)
 
 
-def _commit(old: Catalog, new: Catalog, base: Version, moved: Version) -> Version:
-    """Close the old folder for writers and open the new one; leave both as they were on failure."""
+def _commit_move(old: Catalog, new: Catalog, base: Version, moved: Version) -> Version:
+    """Close the old folder for writers, and commit to the new one. Undo both on failure."""
 
     def close(latest: Version) -> Version:
         if replace(latest, number=base.number, listings=base.listings) != base:
@@ -156,7 +156,7 @@ def _commit(old: Catalog, new: Catalog, base: Version, moved: Version) -> Versio
 
 
 def _rekeyed(version: Version, before: Source, after: Source) -> Version:
-    """Return a version whose fragments have the keys that they have in the new folder."""
+    """Return a version whose fragments have the keys that datasets use with the new folder."""
     has_paths = any(fragment.key == fragment.path for fragment in after.fragments[:1])
     fragments = {}
     for fragment in version.fragments.values():
@@ -167,7 +167,7 @@ def _rekeyed(version: Version, before: Source, after: Source) -> Version:
 
 
 def _delete_remains(catalog: Catalog, places: tuple[str, ...]) -> tuple[str, ...]:
-    """Delete what a move to a folder left in the other default places when it died."""
+    """Delete what an interrupted move to this folder left in the other default folders."""
     foreign_files: list[str] = []
     for place in places:
         other = Catalog(catalog.filesystem, place, catalog.encryption)
@@ -187,19 +187,19 @@ def _exists(catalog: Catalog) -> bool:
 
 
 def _delete(catalog: Catalog) -> tuple[str, ...]:
-    """Delete the index in a folder, and return the paths of files that are not its own."""
+    """Delete the index in a folder. Return the paths of files that do not belong to it."""
     filesystem = catalog.filesystem
     segments = posixpath.join(catalog.folder, SEGMENTS)
     versions = posixpath.join(catalog.folder, VERSIONS)
     for segment in list_folder(filesystem, segments, catalog.folder):
-        # A segment that holds anything foreign stays.
+        # A segment folder with foreign files is kept.
         with suppress(OSError):
             delete_segment(filesystem, segment.path, catalog.folder)
     infos = list_folder(filesystem, versions, catalog.folder)
     own = [info for info in infos if info.type == pafs.FileType.File]
     own = [info.path for info in own if is_version_file_name(info.base_name)]
-    # The newest document says that the index has moved, so it goes last of the documents. It
-    # could not be read without its listings, so those follow it.
+    # Delete the newest document last among the documents, because it says that the index was moved.
+    # Delete the listings after it, because it cannot be read without them.
     for path in sorted(own, key=lambda path: (not path.endswith(".json"), path)):
         delete_file(filesystem, path, catalog.folder)
     for folder in (versions, segments, catalog.folder):
@@ -208,7 +208,7 @@ def _delete(catalog: Catalog) -> tuple[str, ...]:
                 filesystem.delete_dir(folder)
     catalog.remove_empty_folders()
     catalog.forget()
-    # The folder may also hold the indices of folders below the data, which are not looked at.
+    # The folder may also hold the indices of folders below the data, so do not list it recursively.
     remaining = list_folder(filesystem, catalog.folder, catalog.folder)
     for name in (SEGMENTS, VERSIONS):
         path = posixpath.join(catalog.folder, name)

@@ -1,4 +1,7 @@
-"""Files of other datasets in one catalog: a dataset of some files may share it with one of all."""
+"""Find the files of other datasets in a catalog, and protect the indices of those datasets.
+
+Several datasets may share one catalog, such as one of all files and one of some of them.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +16,48 @@ from zonebloom.sources.source import Source
 
 
 class OtherDatasets:
-    """What the catalog of a dataset knows beside the files of that dataset."""
+    """The catalog entries that do not belong to the files of a dataset."""
 
     def __init__(self, source: Source, catalog: Catalog):
         self._source = source
         self._catalog = catalog
-        self._listed = {fragment.key for fragment in source.fragments}
+        self._own_keys = {fragment.key for fragment in source.fragments}
 
     def fragments(self, version: Version) -> list[KnownFragment]:
+        """Return the entries of files outside the root of this dataset."""
         root = posixpath.join(self._source.root, "")
         return [
-            known
-            for known in self._unlisted(version)
-            if not self._source.path_of(known.key).startswith(root)
+            fragment
+            for fragment in self._unlisted(version)
+            if not self._source.path_of(fragment.key).startswith(root)
         ]
 
     def unchanged_ids(self, version: Version, covered: set[int]) -> set[int]:
-        """Ids of covered fragments that are none of this dataset's, and are as they were."""
+        """Return the ids of covered, unchanged fragments that do not belong to this dataset."""
         return self._unchanged(self._unlisted(version), covered)
 
     def refuse_names(self, names: Iterable[str], version: Version) -> None:
-        taken = [version.indices[name] for name in names if name in version.indices]
-        others = self.fragments(version) if taken else []
-        for entry in taken:
-            if self._unchanged(others, entry.fragment_ids):
+        existing_entries = [version.indices[name] for name in names if name in version.indices]
+        other_fragments = self.fragments(version) if existing_entries else []
+        for entry in existing_entries:
+            if self._unchanged(other_fragments, entry.fragment_ids):
                 raise IndexExists(
-                    f"the index {entry.name!r} in {self._catalog.folder} is of another dataset, "
-                    "which shares the folder; give this one another name, or another index_dir"
+                    f"the index {entry.name!r} in {self._catalog.folder} belongs to another "
+                    "dataset that shares the folder; give this one another name, or another "
+                    "index_dir"
                 )
 
     def _unlisted(self, version: Version) -> list[KnownFragment]:
-        return [known for known in version.fragments.values() if known.key not in self._listed]
+        return [
+            fragment
+            for fragment in version.fragments.values()
+            if fragment.key not in self._own_keys
+        ]
 
     def _unchanged(self, fragments: Iterable[KnownFragment], covered: set[int]) -> set[int]:
         files = [
-            (self._source.path_of(known.key), known)
-            for known in fragments
-            if known.fragment_id in covered
+            (self._source.path_of(fragment.key), fragment)
+            for fragment in fragments
+            if fragment.fragment_id in covered
         ]
         return unchanged_ids(self._source.filesystem, files)

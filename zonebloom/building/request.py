@@ -1,4 +1,4 @@
-"""What ``create_scalar_index`` is asked for, from the call to the indices that are built."""
+"""Check the arguments of ``create_scalar_index``, and turn them into specifications of indices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class IndexConfig:
     index_type : str
         "bloomfilter", in any case.
     parameters : dict
-        Of `ZoneParameters`: number_of_items, probability, sizing.
+        Parameters of the zones: number_of_items, probability, sizing and fold.
 
     Examples
     --------
@@ -52,12 +52,14 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
+    """The specification of one index to build."""
+
     name: str
     column: Column
     parameters: ZoneParameters
-    # Of its global filter, if it is to have one.
+    # The size of the global filter; None for an index without one.
     global_size: GlobalFilterSize | None = None
-    # As the table tells the column, whatever its name.
+    # Stable identifier of the column in the table, which a renaming does not change.
     field: tuple[str, ...] = ()
 
     @property
@@ -81,7 +83,7 @@ class IndexSpec:
 
 @dataclass(slots=True, kw_only=True)
 class IndexRequest:
-    """What `Dataset.create_scalar_index` is asked to build, refused before any file is listed."""
+    """The arguments of `Dataset.create_scalar_index`, checked before any file is listed."""
 
     column: str | Sequence[str]
     index_type: str | IndexConfig
@@ -109,13 +111,13 @@ class IndexRequest:
         if self.name is not None:
             arguments.require_text(self.name, "name")
             if len(self.column) > 1:
-                raise InvalidArgument("several columns take their default names; leave name out")
+                raise InvalidArgument("several columns need their default names; do not give name")
         require_layout(self.layout)
         self.replace = arguments.require_bool(self.replace, "replace")
         self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
         self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
-        zones = {each.name: getattr(self, each.name) for each in fields(ZoneParameters)}
-        self.parameters = _parameters(self.index_type, zones)
+        parameters = {name: getattr(self, name) for name in _parameter_names()}
+        self.parameters = _zone_parameters(self.index_type, parameters)
 
     def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:
         if not self.plaintext:
@@ -134,7 +136,7 @@ class IndexRequest:
         ]
 
     def _for_false_zones(self, opened: OpenedDataset) -> ZoneParameters:
-        """Parameters whose probability is that of so many zones read in vain, if that is given."""
+        """Return the zone parameters, with the probability that `max_false_zones` asks for."""
         most, parameters = self.max_false_zones, self.parameters
         if most is None:
             return parameters
@@ -143,7 +145,7 @@ class IndexRequest:
         if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
             raise arguments.invalid_value(most, "max_false_zones", "give a number above 0")
         zones = sum(-(-rows // parameters.number_of_items) for rows in _row_counts(opened)) or 1
-        # A filter that lets half through is hardly one.
+        # Limit the probability to 0.5, because a filter that passes more is almost useless.
         return replace(parameters, probability=min(min(most, zones) / zones, 0.5))
 
     def _global_size(self, opened: OpenedDataset) -> GlobalFilterSize | None:
@@ -151,8 +153,8 @@ class IndexRequest:
         if not self.global_filter:
             if num_items is not None or probability is not None:
                 raise InvalidArgument(
-                    "expected_num_items and global_probability are of a global filter; give "
-                    "global_filter=True with them"
+                    "expected_num_items and global_probability describe a global filter; also "
+                    "give global_filter=True"
                 )
             return None
         return size_global_filter(opened, num_items, probability)
@@ -173,20 +175,20 @@ class IndexRequest:
 def size_global_filter(
     opened: OpenedDataset, num_items: int | None = None, probability: float | None = None
 ) -> GlobalFilterSize:
-    """What a global filter is sized for: the rows there are, if no more is said of its keys."""
+    """Return the size of a global filter. By default, it holds as many keys as there are rows."""
     if num_items is None:
         num_items = max(sum(_row_counts(opened)), 1)
     if probability is None:
         size = GlobalFilterSize.default(num_items)
     else:
         size = GlobalFilterSize(num_items, probability)
-    # Refused now when it is out of range.
+    # Computing the bytes raises an error now if an argument is out of range.
     _ = size.num_bytes
     return size
 
 
 def require_encrypted_index(opened: OpenedDataset) -> None:
-    """Refuse to index encrypted files in clear."""
+    """Raise `InvalidArgument` if an unencrypted index of encrypted files would be built."""
     if opened.catalog.encryption is None and _holds_secrets(opened):
         raise InvalidArgument(
             f"the files in {opened.source.root} are encrypted, and an index of them would tell in "
@@ -196,7 +198,7 @@ def require_encrypted_index(opened: OpenedDataset) -> None:
 
 
 def _holds_secrets(opened: OpenedDataset) -> bool:
-    """Whether the first file is encrypted, as far as that can be told."""
+    """Return whether the first file is encrypted, or False if its footer cannot be read."""
     if not opened.source.is_parquet:
         return False
     first, filesystem = opened.planner.coverage().fragments[0], opened.source.filesystem
@@ -209,23 +211,28 @@ def _holds_secrets(opened: OpenedDataset) -> bool:
 
 
 def _row_counts(opened: OpenedDataset) -> list[int]:
-    return [opened.planner.count_rows(each) for each in opened.planner.coverage().fragments]
+    fragments = opened.planner.coverage().fragments
+    return [opened.planner.count_rows(fragment) for fragment in fragments]
 
 
-def _parameters(index_type: str | IndexConfig, given: dict[str, Any]) -> ZoneParameters:
+def _parameter_names() -> list[str]:
+    return [parameter.name for parameter in fields(ZoneParameters)]
+
+
+def _zone_parameters(index_type: str | IndexConfig, parameters: dict[str, Any]) -> ZoneParameters:
     if isinstance(index_type, IndexConfig):
         more = arguments.require_instance(
             index_type.parameters, Mapping, "parameters of an IndexConfig"
         )
-        given = {**given, **more}
+        parameters = {**parameters, **more}
         index_type = index_type.index_type
     if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
         raise arguments.invalid_value(index_type, "index_type", f"zonebloom builds {INDEX_TYPE!r}")
-    known = [each.name for each in fields(ZoneParameters)]
-    unknown = [name for name in given if name not in known]
+    known_names = _parameter_names()
+    unknown = [name for name in parameters if name not in known_names]
     if unknown:
         raise InvalidArgument(
             f"unknown parameter {', '.join(map(arguments.short_repr, unknown))}; there is "
-            f"{', '.join(known)}"
+            f"{', '.join(known_names)}"
         )
-    return ZoneParameters(**given)
+    return ZoneParameters(**parameters)

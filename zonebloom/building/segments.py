@@ -1,4 +1,4 @@
-"""The segments of indices: the layout their bits take, many put together, or gone for good."""
+"""Choose the layout of segments, merge them, and drop indices together with their segments."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from zonebloom.index.loaded import open_index_table, write_index_table
 
 LAYOUTS = ("auto", "table", "sliced")
 
-# From here on eight short reads are quicker than a look at every zone, and padding is nothing.
+# From this number of zones on, the eight short reads of the sliced layout are faster than testing
+# every zone, and its padding is negligible.
 SLICED_ZONES = 4096
-# Segments a search opens before small tables of rows are worth putting together.
+# Merge small row tables if an index has more segments than this, because a search opens them all.
 _MANY_SEGMENTS = 16
 
 
@@ -31,11 +32,11 @@ def require_layout(layout: str) -> None:
 
 
 def choose_layout(layout: str, segments: Sequence[Segment]) -> str:
-    """The layout some segments are to have: "auto" slices from 4096 zones on."""
-    num_zones = _zones(segments)
+    """Return the layout for some segments. "auto" means sliced from 4096 zones on."""
+    num_zones = _count_zones(segments)
     if layout == "auto":
         return "sliced" if num_zones >= SLICED_ZONES else "table"
-    # Without a zone there is nothing to slice.
+    # A table without zones cannot be sliced.
     return layout if num_zones else "table"
 
 
@@ -46,14 +47,14 @@ def arrange_segments(
     added: Sequence[Segment],
     layout: str,
 ) -> tuple[Segment, ...]:
-    """The segments of an index after a build: those there were and those it added, some merged.
+    """Merge kept and added segments where that pays, and return the segments of the index.
 
-    Segments merge with such as are at most as large as they are together, so a zone is written
-    anew only into a segment of twice the size: as often as the index doubles.
+    A segment is merged only with smaller segments that together have at least as many zones. So a
+    merge at least doubles the segment that a zone is in, and each zone is rewritten rarely.
     """
-    # What is written in another layout anyway is put together with what came.
-    other = [each for each in kept if layout not in ("auto", each.layout)]
-    units = [[each] for each in kept if each not in other]
+    # Segments with another layout have to be rewritten anyway, so merge them with the new ones.
+    other = [segment for segment in kept if layout not in ("auto", segment.layout)]
+    units = [[segment] for segment in kept if segment not in other]
     if other or added:
         units.append([*other, *added])
     arranged: list[Segment] = []
@@ -64,26 +65,28 @@ def arrange_segments(
         if is_alike and (len(group) == 1 or is_cheap):
             arranged += group
         else:
-            arranged.append(_merged(catalog, f"{name}-{number}", group, wanted))
+            arranged.append(_merge_segments(catalog, f"{name}-{number}", group, wanted))
     return tuple(arranged)
 
 
 def _tiers(units: Sequence[list[Segment]]) -> list[list[Segment]]:
-    """Segments in groups, each of more zones than all before it; those of one unit are in one."""
+    """Group units by size, so that every group has more zones than the one before it."""
     groups: list[list[Segment]] = []
-    for unit in sorted(units, key=_zones):
-        if groups and _zones(unit) <= _zones(groups[-1]):
+    for unit in sorted(units, key=_count_zones):
+        if groups and _count_zones(unit) <= _count_zones(groups[-1]):
             groups[-1] += unit
         else:
             groups.append(unit)
     return groups
 
 
-def _zones(segments: Sequence[Segment]) -> int:
+def _count_zones(segments: Sequence[Segment]) -> int:
     return sum(segment.num_zones for segment in segments)
 
 
-def _merged(catalog: Catalog, name: str, segments: Sequence[Segment], layout: str) -> Segment:
+def _merge_segments(
+    catalog: Catalog, name: str, segments: Sequence[Segment], layout: str
+) -> Segment:
     with ExitStack() as stack:
         tables = []
         for segment in segments:
@@ -117,7 +120,7 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
 
 
 def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
-    """Merge segments of indices, in one commit; whether anything was merged."""
+    """Merge segments of indices in one commit. Return whether any were merged."""
     base = catalog.latest(for_writing=True)
     prefix = catalog.new_segment_prefix()
     entries: dict[str, IndexEntry] = {}
@@ -125,63 +128,68 @@ def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool)
         for number, entry in enumerate(
             base.indices[name] for name in names if name in base.indices
         ):
-            merged = _compacted(catalog, f"{prefix}-{number}", entry.segments, everything)
+            merged = _compact_segments(catalog, f"{prefix}-{number}", entry.segments, everything)
             if merged != entry.segments:
                 entries[entry.name] = replace(entry, segments=merged)
         page_maps = merge_small_page_maps(catalog, f"{prefix}-pages", base.page_maps)
-        new_maps = [each for each in page_maps if each not in base.page_maps]
+        new_maps = [page_map for page_map in page_maps if page_map not in base.page_maps]
 
         def change(latest: Version) -> Version:
             changed = [name for name in entries if latest.indices.get(name) != base.indices[name]]
             if changed:
-                raise CommitConflict(f"another writer changed index {changed[0]!r} meanwhile")
+                raise CommitConflict(f"another writer has changed index {changed[0]!r}; try again")
             return latest.with_indices({**latest.indices, **entries}, new_maps)
 
         if entries:
             catalog.commit(change)
     finally:
-        # Whatever happened, what the newest version names stays.
+        # This keeps the segments that the newest version names, also after an error.
         catalog.delete_orphan_segments([prefix])
     return bool(entries)
 
 
-def _compacted(
+def _compact_segments(
     catalog: Catalog, name: str, segments: Sequence[Segment], everything: bool
 ) -> tuple[Segment, ...]:
-    large = [] if everything else [each for each in segments if each.num_zones >= SLICED_ZONES]
-    rest = [each for each in segments if each not in large]
+    large: list[Segment] = []
+    if not everything:
+        large = [segment for segment in segments if segment.num_zones >= SLICED_ZONES]
+    rest = [segment for segment in segments if segment not in large]
     wanted = choose_layout("auto", rest)
-    if len(rest) < 2 and all(each.layout == wanted or not everything for each in rest):
+    if len(rest) < 2 and all(segment.layout == wanted or not everything for segment in rest):
         return tuple(segments)
-    return (*large, _merged(catalog, name, rest, wanted))
+    return (*large, _merge_segments(catalog, name, rest, wanted))
 
 
 def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
-    """Drop indices, or those with segments of a build, in one commit, and delete their segments."""
-    doomed = set(names)
+    """Drop indices in one commit, and delete their segments.
+
+    With `build`, drop only those of the indices that have segments with this prefix.
+    """
+    dropped = set(names)
     folders: set[str] = set() if build is None else {build}
 
-    def left(indices: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
+    def remaining(indices: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
         return {
             name: entry
             for name, entry in indices.items()
-            if name not in doomed
+            if name not in dropped
             or (build is not None and not any(f.startswith(build) for f in entry.segment_names))
         }
 
     def change(latest: Version) -> Version:
-        changed = latest.with_indices(left(latest.indices))
+        changed = latest.with_indices(remaining(latest.indices))
         folders.update(latest.segment_names - changed.segment_names)
         return changed
 
     latest = catalog.latest(for_writing=True)
-    if left(latest.indices) != latest.indices:
+    if remaining(latest.indices) != latest.indices:
         catalog.commit(change)
     error = catalog.delete_orphan_segments(folders)
     if error is not None:
         warnings.warn(
-            f"segments of {', '.join(sorted(doomed))} are left in {catalog.folder} ({error}); "
-            "vacuum() of the dataset deletes them when that is mended",
+            f"segments of {', '.join(sorted(dropped))} are left in {catalog.folder} ({error}); "
+            "fix that, then vacuum() of the dataset deletes them",
             ZoneBloomWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""The tasks that the work of a build is cut into, and what comes back of them."""
+"""Split a build into tasks for workers, and describe the results of the tasks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from zonebloom.index.global_filter import GlobalFilterPart
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
 
-# Data bytes a task: enough to be worth a segment, little enough to share out.
+# Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
 _TASK_BYTES = 64 << 20
 _MAX_TASKS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TrainTask:
-    """All a worker needs to train indices on some fragments; it pickles."""
+    """The picklable description of a task: train some indices on some fragments."""
 
-    # Begins the names of its segments.
+    # Prefix of the names of its segments.
     segment: str
     catalog: Catalog
-    # Without its fragments.
+    # A copy without fragments, to keep the pickled task small.
     source: Source
     specs: tuple[IndexSpec, ...]
     fragments: tuple[PresentFragment, ...]
@@ -40,12 +40,15 @@ class TrainTask:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTask:
+    """The result of a task: its segments, and the catalog entries of its fragments."""
+
+    # One segment for each index of the task.
     segments: tuple[Segment, ...]
     global_filter_parts: tuple[GlobalFilterPart | None, ...]
-    # As they were while they were read.
+    # The entries of the files as they were read.
     fragments: tuple[KnownFragment, ...]
     page_map: PageMapEntry | None
-    # Columns of its files that the dataset's schema does not have, with a file that does.
+    # Columns that the schema of the dataset lacks, each with the path of a file that has it.
     hidden_columns: dict[str, str]
 
 
@@ -56,7 +59,7 @@ def split_into_tasks(
     specs: Sequence[IndexSpec],
     fragments: Sequence[PresentFragment],
 ) -> list[TrainTask]:
-    """Share fragments out over tasks of about equal bytes, the same for every engine."""
+    """Split fragments into tasks of about equal bytes. The result does not depend on the engine."""
     total = sum(fragment.identity.size for fragment in fragments)
     limit = max(_TASK_BYTES, total // _MAX_TASKS)
     groups: list[list[PresentFragment]] = [[]]
@@ -68,8 +71,8 @@ def split_into_tasks(
         groups[-1].append(fragment)
         size += fragment.identity.size
     if not isinstance(source, TableSource):
-        given = source.schema, source.file_format, source.filesystem, source.root, ()
-        source = Source(*given, parquet_keys=source.parquet_keys)
+        description = source.schema, source.file_format, source.filesystem, source.root, ()
+        source = Source(*description, parquet_keys=source.parquet_keys)
     return [
         TrainTask(f"{prefix}-{number:04d}", catalog, source, tuple(specs), tuple(group))
         for number, group in enumerate(groups)

@@ -1,4 +1,4 @@
-"""What a task of a build runs, in this process or on a Spark worker: one pass over each file."""
+"""Train the tasks of a build, here or on a Spark worker, with one pass over each file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ReportRows = Callable[[int], None]
 def train_locally(
     tasks: Sequence[TrainTask], *, workers: int | None = None, progress: ReportRows | None = None
 ) -> list[TrainedTask]:
-    """Run tasks on threads of this process; results come in the order of the tasks."""
+    """Run tasks on threads of this process. Return the results in the order of the tasks."""
     workers = workers or num_cores()
     threads = max(1, workers // len(tasks))
     is_stopped = threading.Event()
@@ -64,7 +64,7 @@ def train_locally(
                 )
             )
         except BaseException:
-            # Tasks under way end at their next batch: whoever interrupts does not wait for a file.
+            # Running tasks stop at their next batch, so that an interrupt does not wait for a file.
             is_stopped.set()
             raise
 
@@ -96,20 +96,20 @@ def train_task(
         stack.pop_all()
     segments = tuple(output.close() for output in outputs)
     parts = tuple(output.part() for output in outputs)
-    located = write_page_map(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
+    pages = write_page_map(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
     fragments = tuple(
         KnownFragment(
-            each.fragment_id,
-            each.fragment.key,
-            each.identity,
+            fragment.fragment_id,
+            fragment.fragment.key,
+            fragment.identity,
             rows,
             digest,
             seen_at,
-            located.footers.get(each.fragment_id, ""),
+            pages.footers.get(fragment.fragment_id, ""),
         )
-        for each, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
+        for fragment, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
     )
-    return TrainedTask(segments, parts, fragments, located.page_map, located.hidden_columns)
+    return TrainedTask(segments, parts, fragments, pages.page_map, pages.hidden_columns)
 
 
 def _train_fragment(
@@ -118,11 +118,13 @@ def _train_fragment(
     threads: int,
     progress: ReportRows | None,
 ) -> None:
-    """Read a fragment once, and train its zones for all outputs in row order; several runs of its
-    rows are read and hashed side by side."""
+    """Read a fragment once, and train its zones for all outputs in row order.
+
+    With several threads, runs of its rows are read and hashed in parallel.
+    """
     runs = reader.runs(split=threads > 1)
 
-    def pieces(run: Run, ranges: Sequence[KeyRangeBuilder]) -> Iterator[tuple[int, Hashes]]:
+    def hash_run(run: Run, ranges: Sequence[KeyRangeBuilder]) -> Iterator[tuple[int, Hashes]]:
         for arrays in reader.read(run):
             for number, array in enumerate(arrays):
                 ranges[number].add(array)
@@ -131,24 +133,26 @@ def _train_fragment(
             if progress is not None:
                 progress(len(arrays[0]))
 
-    def read_apart(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRangeBuilder]]:
+    def hash_separately(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRangeBuilder]]:
         ranges = [KeyRangeBuilder(output.spec.column.type) for output in outputs]
-        return list(pieces(run, ranges)), ranges
+        return list(hash_run(run, ranges)), ranges
 
     if threads > 1 and len(runs) > 1:
         with ThreadPoolExecutor(threads) as pool:
-            for all_hashes, ranges in map_in_order(pool, read_apart, runs, threads + 1):
+            for all_hashes, ranges in map_in_order(pool, hash_separately, runs, threads + 1):
                 for number, hashes in all_hashes:
                     outputs[number].add(hashes)
                 for output, key_range in zip(outputs, ranges, strict=True):
                     output.range.merge(key_range)
         return
     for run in runs:
-        for number, hashes in pieces(run, [output.range for output in outputs]):
+        for number, hashes in hash_run(run, [output.range for output in outputs]):
             outputs[number].add(hashes)
 
 
 class _Output:
+    """The segment that a task writes for one index."""
+
     def __init__(self, task: TrainTask, number: int):
         self._catalog = task.catalog
         self._segment = task.segment_name(number)
@@ -172,7 +176,7 @@ class _Output:
         self._trainer = ZoneTrainer(self.spec.parameters)
 
     def add(self, hashes: Hashes) -> None:
-        """Take the next rows of the fragment."""
+        """Add the next rows of the fragment."""
         self.range.num_rows += hashes.values.size
         self.range.null_count += hashes.null_count
         if self.spec.global_bytes:
@@ -180,7 +184,7 @@ class _Output:
         self._write(self._trainer.add(hashes))
 
     def end_fragment(self) -> int:
-        """Write what is left of a fragment; the number of its rows."""
+        """Write the last zones of a fragment. Return its number of rows."""
         self._write(self._trainer.finish())
         self._ranges.append(self.range.to_row(self._fragment_id))
         return self.range.num_rows
@@ -211,11 +215,13 @@ class _Output:
 
 
 class WrittenPageMap(NamedTuple):
-    """The page map of some files, the digests of their footers by fragment id, and columns in them
-    that the dataset's schema does not have."""
+    """A page map that was written, and what else the footers of its files said."""
 
+    # None if no file has pages.
     page_map: PageMapEntry | None
+    # Digests of the footers by fragment id.
     footers: dict[int, str]
+    # Columns that the schema of the dataset lacks, each with the path of a file that has it.
     hidden_columns: dict[str, str]
 
 
@@ -238,7 +244,7 @@ def write_page_map(
                 for name in set(pages.schema.names).difference(source.schema.names):
                     hidden.setdefault(name, path)
         except FragmentUnreadable:
-            # Lookups read row groups of such a file: its columns are encrypted, for example.
+            # Lookups read whole row groups of such a file. Its columns may be encrypted.
             continue
         ids.append(present.fragment_id)
     if not ids:
@@ -252,10 +258,10 @@ def _is_local(task: TrainTask) -> bool:
 
 
 def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
-    """Return the digests of local files, and empty texts for others.
+    """Return the digests of local files, and empty strings for others.
 
-    With the time when reading begins, only files get one that may be written later without a
-    change of their times.
+    With `read_at`, the time when reading begins, files at rest get no digest: every later write
+    changes their times.
     """
     if not _is_local(task):
         return [""] * len(task.fragments)

@@ -1,5 +1,7 @@
-"""From the hashes of a column to zones of 8192 rows: one filter and one null flag for each. A zone
-never crosses a fragment, and the last one is short."""
+"""Turn the hashes of a column into zones of 8192 rows, each with one filter and one null flag.
+
+A zone never crosses a fragment boundary. The last zone of a fragment may be short.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,24 @@ from zonebloom.catalog.model import ZoneParameters
 from zonebloom.index.table import Zones
 from zonebloom.sbbf.hashing import Hashes, hash_array
 
-# Filters in the making take about this much memory a worker, bytes.
+# Bytes of unfinished filters that each worker keeps in memory, about.
 _BUFFER_BYTES = 4 << 20
-# Hashes of this many rows stay in the processor's cache between hashing and inserting.
+# Hashes of this many rows stay in the CPU cache between hashing and insertion.
 _HASH_ROWS = 1 << 16
 
 
 def hash_in_batches(array: pa.Array) -> Iterator[Hashes]:
-    """The hashes of an array, a piece at a time."""
-    # The values of a dictionary are hashed anew for each piece: then there is one.
+    """Yield the hashes of an array in slices that fit the CPU cache."""
+    # Hash a dictionary array in one slice, because every slice hashes the whole dictionary again.
     step = len(array) or 1 if pa.types.is_dictionary(array.type) else _HASH_ROWS
-    for at in range(0, len(array), step):
-        yield hash_array(array.slice(at, step))
+    for start in range(0, len(array), step):
+        yield hash_array(array.slice(start, step))
 
 
 class ZoneTrainer:
     """Builder of the zones of one fragment from the hashes of its rows.
 
-    Give the number of rows where it is known: a short fragment then needs a small buffer only.
+    If the number of rows is known, pass it, so that a short fragment gets a small buffer.
     """
 
     def __init__(self, parameters: ZoneParameters, num_rows: int | None = None):
@@ -46,25 +48,25 @@ class ZoneTrainer:
         self._has_null = np.zeros(self._capacity, dtype=bool)
 
     def add(self, hashes: Hashes) -> Iterator[Zones]:
-        """Take the next rows; gives the zones that are done, a few megabytes at a time."""
+        """Add the next rows. Yield finished zones, a few megabytes at a time."""
         from zonebloom.sbbf import blocks
 
-        at = 0
-        while at < hashes.values.size:
+        start = 0
+        while start < hashes.values.size:
             if not self._rows:
                 self._begin_buffer()
             room = self._capacity * self._items - self._rows
-            values = hashes.values[at : at + room]
+            values = hashes.values[start : start + room]
             blocks.insert_zones(
                 self._filters,
                 values,
                 hashes.validity,
-                hashes.validity_offset + at,
+                hashes.validity_offset + start,
                 self._rows,
                 self._items,
                 self._has_null,
             )
-            at += values.size
+            start += values.size
             self._rows += values.size
             if values.size == room:
                 yield from self.finish()

@@ -1,1 +1,1 @@
-"""Which fragments and indices there are, in numbered versions; whether a file is as it was."""
+"""Store fragments and indices in numbered catalog versions, and check files against them."""

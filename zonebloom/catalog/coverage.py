@@ -1,4 +1,12 @@
-"""Which fragments of a dataset a catalog version knows, as they are on disk now."""
+"""Match the files of a dataset with one catalog version.
+
+Four modules answer whether an index still fits the files:
+
+    freshness.py        is one file still the file that was indexed?
+    coverage.py         which fragments does one catalog version know, and under which ids?
+    present_files.py    keeps the coverage of an open dataset up to date, and warns of gaps
+    drift.py            how far have the files moved away from what some indices cover?
+"""
 
 from __future__ import annotations
 
@@ -19,16 +27,21 @@ from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
 
 
 class PresentFragment(NamedTuple):
+    """A file of the dataset that exists now, matched with the catalog.
+
+    The catalog knows a file if it has an entry for the path and the file did not change since.
+    """
+
     fragment: Fragment
     identity: FileIdentity
-    # The catalog's when it knows the file as it is, else one nobody has.
+    # The id in the catalog if the catalog knows the file, otherwise an unused id.
     fragment_id: int
-    # None for a file the catalog does not know as it is, and why it does not.
+    # None if the catalog does not know the file. `reason` says why it does not.
     num_rows: int | None = None
     reason: str = ""
-    # When the file was last known to be as it was indexed, ns; 0 where that is not known.
+    # When the file was last known to be unchanged, in ns since 1970; 0 if that is not known.
     seen_at: int = 0
-    # Whether the catalog knows no file of its name.
+    # True if the catalog has no entry for the path.
     is_new: bool = False
 
     @property
@@ -38,48 +51,51 @@ class PresentFragment(NamedTuple):
 
 @dataclass(frozen=True)
 class Coverage:
-    """The fragments present now, in scan order, against one catalog version."""
+    """The files of a dataset that exist now, in scan order, compared with one catalog version."""
 
     fragments: tuple[PresentFragment, ...]
-    # Keys of fragments whose file is gone since the dataset was opened.
+    # Keys of the fragments whose files were deleted since the dataset was opened.
     missing_keys: tuple[str, ...]
-    # Whether it holds while no file has other times: none was written a moment ago.
+    # True if this coverage stays valid until the identity of a file changes. False if a file was
+    # written so recently that another write may leave its times as they are.
     is_reusable: bool = True
 
     @cached_property
     def unknown_fragments(self) -> tuple[PresentFragment, ...]:
-        """Those that the version does not know as they are."""
-        return tuple(each for each in self.fragments if each.num_rows is None)
+        """The fragments that are not in the catalog version, or changed since."""
+        return tuple(fragment for fragment in self.fragments if not fragment.is_known)
 
     @cached_property
     def known_ids(self) -> frozenset[int]:
-        """Ids of those that it knows."""
-        return frozenset(self.fragment_ids.tolist()).difference(
-            each.fragment_id for each in self.unknown_fragments
-        )
+        """The ids of the fragments that the catalog version knows."""
+        unknown_ids = (fragment.fragment_id for fragment in self.unknown_fragments)
+        return frozenset(self.fragment_ids.tolist()).difference(unknown_ids)
 
     @cached_property
     def fragment_ids(self) -> np.ndarray:
-        """Of all of them, int64."""
-        return np.array([each.fragment_id for each in self.fragments])
+        """The ids of all fragments, int64, in scan order."""
+        return np.array([fragment.fragment_id for fragment in self.fragments])
 
     def all_rows(self, count_rows: Callable[[PresentFragment], int]) -> RowRanges:
-        """Addresses of every row; rows of unknown fragments are counted by the caller."""
-        rows = [count_rows(e) if e.num_rows is None else e.num_rows for e in self.fragments]
-        if (most := max(rows)) > MAX_ROWS_PER_FRAGMENT:
-            path = self.fragments[rows.index(most)].fragment.path
+        """Return the addresses of all rows. `count_rows` counts those of an unknown fragment."""
+        row_counts = [
+            count_rows(fragment) if fragment.num_rows is None else fragment.num_rows
+            for fragment in self.fragments
+        ]
+        if (most := max(row_counts)) > MAX_ROWS_PER_FRAGMENT:
+            path = self.fragments[row_counts.index(most)].fragment.path
             raise SourceError(f"{path} has {most:,} rows; a fragment can have 2**32 - 1 at most")
         starts = self.fragment_ids << OFFSET_BITS
-        return RowRanges.from_arrays(starts, starts + rows)
+        return RowRanges.from_arrays(starts, starts + row_counts)
 
 
 def indexed_identities(
     fragments: Iterable[Fragment], version: Version
 ) -> Iterator[FileIdentity | None]:
-    """What files were when they were indexed."""
+    """Yield the identity that each file had when it was indexed, None if it was not indexed."""
     for fragment in fragments:
-        known = version.fragments.get(fragment.key)
-        yield None if known is None else known.identity
+        entry = version.fragments.get(fragment.key)
+        yield None if entry is None else entry.identity
 
 
 def compute_coverage(
@@ -88,27 +104,32 @@ def compute_coverage(
     version: Version,
     new_id: Callable[[str, FileIdentity], int] | None = None,
 ) -> Coverage:
-    """Match files with a catalog version; one that is not what was indexed gets a new id."""
+    """Return the coverage of files by a catalog version.
+
+    Files that are not in the version, or changed since, get new ids. `new_id` chooses the id for a
+    key and an identity; the default are the next free ids of the version.
+    """
     present: list[PresentFragment] = []
-    vanished: list[str] = []
-    in_order = itertools.count(version.next_fragment_id)
-    is_settled = True
+    missing_keys: list[str] = []
+    free_ids = itertools.count(version.next_fragment_id)
+    is_reusable = True
     for fragment, identity in zip(fragments, identities, strict=True):
         if identity is None:
-            vanished.append(fragment.key)
+            missing_keys.append(fragment.key)
             continue
-        known = version.fragments.get(fragment.key)
-        seen_at = None if known is None else last_known_unchanged(fragment.path, known, identity)
-        if known is not None and seen_at is not None:
-            rows, number = known.num_rows, known.fragment_id
+        entry = version.fragments.get(fragment.key)
+        seen_at = None if entry is None else last_known_unchanged(fragment.path, entry, identity)
+        if entry is not None and seen_at is not None:
+            rows, number = entry.num_rows, entry.fragment_id
             present.append(PresentFragment(fragment, identity, number, rows, "", seen_at))
-            is_settled &= seen_at == known.seen_at or is_at_rest(identity, seen_at)
+            is_reusable &= seen_at == entry.seen_at or is_at_rest(identity, seen_at)
             continue
-        why = "not indexed" if known is None else "changed since it was indexed"
+        reason = "not indexed" if entry is None else "changed since it was indexed"
         if identity.mtime_ns == UNKNOWN_MTIME and not identity.tag:
-            why = "its file system does not say when it was written"
-        given = next(in_order) if new_id is None else new_id(fragment.key, identity)
-        present.append(PresentFragment(fragment, identity, given, None, why, is_new=known is None))
+            reason = "its file system does not say when it was written"
+        number = next(free_ids) if new_id is None else new_id(fragment.key, identity)
+        is_new = entry is None
+        present.append(PresentFragment(fragment, identity, number, None, reason, is_new=is_new))
     if not present:
         raise NoFragments("every file of the dataset is gone; open it again")
-    return Coverage(tuple(present), tuple(vanished), is_settled)
+    return Coverage(tuple(present), tuple(missing_keys), is_reusable)

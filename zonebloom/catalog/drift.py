@@ -1,4 +1,8 @@
-"""How the files of a dataset changed since an index of them was built."""
+"""Measure how the files of a dataset changed since some indices of them were built.
+
+Coverage compares files with a whole catalog version. Drift compares them with chosen indices, and
+counts the bytes that were appended and deleted. See `zonebloom.catalog.coverage`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,17 @@ from zonebloom.catalog.model import Version
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Files as they are now, against those an index was built of: the bytes of all, and of each.
+    """The bytes of the files that exist now, and of those that were indexed, appended or deleted.
 
-    A file written anew is one that was appended and one that was deleted. What was appended goes by
-    "+" and the XXH3-64 of its path, size and time, what was deleted by "-" and its id in the
-    catalog.
+    A rewritten file counts as one deleted and one appended file. The names of appended files are
+    "+" and the XXH3-64 of path, size and time. The names of deleted files are "-" and their id in
+    the catalog.
     """
 
     num_bytes: int
+    # Bytes of every indexed file by its id.
     indexed: Mapping[int, int]
+    # Bytes by name.
     appended: Mapping[str, int]
     deleted: Mapping[str, int]
 
@@ -29,27 +35,31 @@ class Drift:
 def measure_drift(
     version: Version, index_names: Iterable[str], fragments: Sequence[PresentFragment]
 ) -> Drift:
-    """Compare the files there are with those that all of some indices of a version hold."""
+    """Compare the files that exist now with the files that all named indices cover."""
     entries = [version.indices.get(name) for name in index_names]
-    ids = [entry.fragment_ids if entry else set[int]() for entry in entries]
-    covered = set.intersection(*ids) if ids else set[int]()
-    # What the catalog does not know as it is has an id of its own.
-    same = {file.fragment_id for file in fragments} & covered
-    sizes = {f.fragment_id: f.identity.size for f in version.fragments.values()}
-    known = [sizes[i] for i in covered if i in sizes]
-    # The catalog may have forgotten how large some were that went: they count as the others.
-    typical = sum(known) // len(known) if known else 1
-    indexed = {i: sizes.get(i, typical) for i in sorted(covered)}
+    ids_of_indices = [entry.fragment_ids if entry else set[int]() for entry in entries]
+    covered_ids = set.intersection(*ids_of_indices) if ids_of_indices else set[int]()
+    # A changed file has a new id, so equal ids mean an unchanged file.
+    unchanged = {fragment.fragment_id for fragment in fragments} & covered_ids
+    sizes = {entry.fragment_id: entry.identity.size for entry in version.fragments.values()}
+    known_sizes = [sizes[i] for i in covered_ids if i in sizes]
+    # The catalog may no longer know the size of a deleted file: assume the average of the others.
+    average = sum(known_sizes) // len(known_sizes) if known_sizes else 1
+    indexed = {i: sizes.get(i, average) for i in sorted(covered_ids)}
     return Drift(
-        sum(file.identity.size for file in fragments),
-        indexed,
-        {_mark(file): file.identity.size for file in fragments if file.fragment_id not in same},
-        {f"-{i}": size for i, size in indexed.items() if i not in same},
+        num_bytes=sum(fragment.identity.size for fragment in fragments),
+        indexed=indexed,
+        appended={
+            _appended_name(fragment): fragment.identity.size
+            for fragment in fragments
+            if fragment.fragment_id not in unchanged
+        },
+        deleted={f"-{i}": size for i, size in indexed.items() if i not in unchanged},
     )
 
 
-def _mark(file: PresentFragment) -> str:
-    """What tells a file that was appended from all others, itself at another time included."""
-    identity = file.identity
-    text = f"{file.fragment.key}\0{identity.size}\0{identity.mtime_ns}{identity.tag}"
+def _appended_name(fragment: PresentFragment) -> str:
+    """Return a name that no other file has, and that changes when the file is written again."""
+    identity = fragment.identity
+    text = f"{fragment.fragment.key}\0{identity.size}\0{identity.mtime_ns}{identity.tag}"
     return f"+{xxhash.xxh3_64_hexdigest(text.encode())}"

@@ -1,12 +1,13 @@
 """Read, create and delete files of an index folder.
 
-Files are on disk before a version names them. Local ones take the permissions of the data's folder,
-for a folder that nobody else may enter would fail the listing of the data itself.
+Files are synced to disk before a version names them. Local files and folders get the permissions of
+the data folder. Otherwise, an index folder that nobody else may enter would break listings of the
+data.
 
-Others may be able to write to a local index folder while root builds an index in it. So its files
-are created exclusively, and no symbolic link inside the folder is followed: every folder below
-`base` is opened from the descriptor of the folder above it. Owners and permissions are changed by
-descriptor too, those of a file after its last byte.
+Root may build an index in a folder that other users can write to. So files are created exclusively,
+and symbolic links inside the index folder are not followed: every folder below `base` is opened
+from the descriptor of its parent. Owners and permissions are also changed by descriptor. A file
+gets its permissions after its last byte was written.
 """
 
 from __future__ import annotations
@@ -29,22 +30,21 @@ import xxhash
 from zonebloom.catalog.names import is_own_name, is_segment_file_name, is_segment_name
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import OutputStream, is_local
-from zonebloom.storage.object_store import object_reader
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
-# Errors of file systems that cannot sync.
-_NOT_SYNCED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+# Error numbers of file systems that do not support fsync.
+_SYNC_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 _CHUNK_BYTES = 16 << 20
-# Syncs that wait together are served by one write of the file system's journal.
-_THREADS = 16
+# One write of the file system's journal serves all syncs that wait at the same time.
+_SYNC_THREADS = 16
 
 
 class MissingIndexFile(CorruptIndex):
-    """A file of the index is not there."""
+    """An error for a file of the index that does not exist."""
 
 
 def find_missing_file(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> str | None:
-    """The path of a file that is not there, or has another size; None when all are."""
+    """Return the path of a file that is missing or has another size, or None if there is none."""
     infos = filesystem.get_file_info(list(sizes))
     for info, (path, size) in zip(infos, sizes.items(), strict=True):
         if info.type != pafs.FileType.File or info.size != size:
@@ -53,11 +53,11 @@ def find_missing_file(filesystem: pafs.FileSystem, sizes: Mapping[str, int]) -> 
 
 
 def read_whole_file(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
-    """All of a file; of a store in one request."""
+    """Return the bytes of a file. A file in an object store takes one request."""
     store = object_reader(filesystem, path)
     if store is not None:
         return store.read(path)
-    # A local file system may have been told to map what it opens.
+    # Do not use a local file system of the user's: it may be set to memory-map files.
     with pa.OSFile(path) if is_local(filesystem) else filesystem.open_input_file(path) as file:
         return file.read_buffer()
 
@@ -65,7 +65,10 @@ def read_whole_file(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
 def read_file(
     filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
 ) -> pa.Buffer:
-    """The bytes of a file of the index, in memory: what was verified is what is used."""
+    """Read a file of the index into memory and verify its size and checksum.
+
+    The file is not mapped, so the verified bytes cannot change afterwards.
+    """
     try:
         buffer = read_whole_file(filesystem, path)
     except OSError as error:
@@ -81,11 +84,11 @@ def read_file(
 
 
 class NewFile(io.RawIOBase):
-    """A local file in the making. It is its creator's alone until all bytes are written."""
+    """A local file that is being written. Only its owner may open it until it is complete."""
 
-    def __init__(self, handle: int, like: os.stat_result):
+    def __init__(self, handle: int, model: os.stat_result):
         self._file = open(handle, "wb")  # noqa: SIM115 - closed by `close`
-        self._like = like
+        self._model = model
 
     def writable(self) -> bool:
         return True
@@ -94,7 +97,7 @@ class NewFile(io.RawIOBase):
         return self._file.write(data)
 
     def sync(self) -> None:
-        """Bring all bytes to disk, with the permissions that the file is to have."""
+        """Set the final permissions, and sync all bytes to disk."""
         self._share()
         os.fsync(self._file.fileno())
 
@@ -109,11 +112,11 @@ class NewFile(io.RawIOBase):
 
     def _share(self) -> None:
         self._file.flush()
-        _share(self._file.fileno(), self._like, 0o644)
+        _share(self._file.fileno(), self._model, 0o644)
 
 
 def create_file(path: str, base: str, model_folder: str) -> NewFile:
-    """Create a local file that is not there yet, with the permissions of `model_folder`."""
+    """Create a local file that does not exist yet, with the permissions of `model_folder`."""
     with open_folder(path=posixpath.dirname(path), base=base, model_folder=model_folder) as folder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         handle = os.open(posixpath.basename(path), flags, 0o600, dir_fd=folder)
@@ -123,8 +126,10 @@ def create_file(path: str, base: str, model_folder: str) -> NewFile:
 def write_atomically(
     path: str, data: bytes, create: Callable[[str], NewFile], publish: Callable[[str, str], None]
 ) -> bool:
-    """Write a local file that is on disk before `place` names it. Return whether the name was
-    free."""
+    """Write a local draft, sync it, and let `publish(draft, path)` give it its name.
+
+    Return False if `publish` raises FileExistsError because the name is taken.
+    """
     draft = os.path.join(os.path.dirname(path), f".{uuid.uuid4().hex}")
     try:
         with create(draft) as file:
@@ -134,32 +139,32 @@ def write_atomically(
     except FileExistsError:
         return False
     finally:
-        # Once it is linked the file is there, whatever fails.
+        # A draft that cannot be deleted does no harm: the published file is complete.
         with contextlib.suppress(OSError):
             os.unlink(draft)
     return True
 
 
 def sync_files(paths: Iterable[str]) -> None:
-    """Bring local files, and the folders that name them, to disk."""
+    """Sync local files to disk, then the folders that contain them."""
     files = sorted(paths)
     if not files:
         return
     folders = {posixpath.dirname(path) for path in files}
     folders |= {posixpath.dirname(folder) for folder in folders}
-    with ThreadPoolExecutor(min(_THREADS, len(files))) as pool:
-        # The files first: a name is of use only when what it names is there.
+    with ThreadPoolExecutor(min(_SYNC_THREADS, len(files))) as pool:
+        # Sync the files first: after a crash, a name without its content would be useless.
         list(pool.map(sync_path, files))
         list(pool.map(sync_path, sorted(folders)))
 
 
 def sync_path(path: str) -> None:
-    # A pipe in the place of a file must not block.
+    # Without O_NONBLOCK, opening a named pipe would block.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in _NOT_SYNCED:
+        if error.errno not in _SYNC_UNSUPPORTED:
             raise
     finally:
         os.close(handle)
@@ -169,8 +174,8 @@ def sync_path(path: str) -> None:
 def open_folder(path: str, base: str, model_folder: str | None = None) -> Iterator[int]:
     """Open a local folder, and yield its descriptor.
 
-    Symbolic links are followed on the way to `base`, and not below it. With `like`, folders that
-    are missing are made with the permissions of that folder.
+    Symbolic links are followed on the way to `base`, but not below it. If `model_folder` is given,
+    missing folders are created with the permissions of that folder.
 
     Raises
     ------
@@ -196,10 +201,10 @@ def _names_below(path: str, top: str) -> list[str]:
     return [] if below == os.curdir else below.split(os.sep)
 
 
-def _open_child(folder: int, name: str, path: str, like: str | None) -> int:
+def _open_child(folder: int, name: str, path: str, model_folder: str | None) -> int:
     is_new = False
-    if like is not None:
-        # Another writer may have made it.
+    if model_folder is not None:
+        # Another writer may have created it.
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=folder)
             is_new = True
@@ -208,13 +213,14 @@ def _open_child(folder: int, name: str, path: str, like: str | None) -> int:
     except OSError as error:
         if not isinstance(error, FileNotFoundError) and _is_link(name, folder):
             raise CatalogError(
-                f"{name} in {path} is a symbolic link, and an index follows none inside its "
+                f"{name} in {path} is a symbolic link, which an index does not follow inside its "
                 "folder; replace it by a folder, or give another index_dir"
             ) from None
         raise
-    # Whoever owns the folder above could have put another folder in the place of the new one.
-    if is_new and like is not None and all(map(is_own_name, os.listdir(child))):
-        _share(child, os.stat(like), 0o2777)
+    # The owner of the parent folder could have swapped in another folder after mkdir. Change
+    # permissions only if everything in it belongs to an index.
+    if is_new and model_folder is not None and all(map(is_own_name, os.listdir(child))):
+        _share(child, os.stat(model_folder), 0o2777)
     return child
 
 
@@ -222,17 +228,17 @@ def _is_link(name: str, folder: int) -> bool:
     return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
 
 
-def _share(handle: int, like: os.stat_result, allowed: int) -> None:
-    """Give an open file or folder the owner, group and permissions of another, as far as may be."""
-    mode = stat.S_IMODE(like.st_mode)
+def _share(handle: int, model: os.stat_result, allowed: int) -> None:
+    """Give an open file or folder the owner, group and permissions of a model, where possible."""
+    mode = stat.S_IMODE(model.st_mode)
     own = os.fstat(handle)
-    if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-        # Root builds for the owner of the data; others can give their file to a group of theirs.
-        owner = like.st_uid if os.geteuid() == 0 else -1
+    if (own.st_uid, own.st_gid) != (model.st_uid, model.st_gid):
+        # Only root may change the owner. Other users may choose among their own groups.
+        owner = model.st_uid if os.geteuid() == 0 else -1
         try:
-            os.fchown(handle, owner, like.st_gid)
+            os.fchown(handle, owner, model.st_gid)
         except OSError:
-            # The permissions of the data's group are not for another group.
+            # The group could not be set, so give the group the permissions of all other users.
             mode = mode & ~0o070 | (mode & 0o007) << 3
     least = 0o700 if stat.S_ISDIR(own.st_mode) else 0o600
     with contextlib.suppress(OSError):
@@ -240,13 +246,16 @@ def _share(handle: int, like: os.stat_result, allowed: int) -> None:
 
 
 def list_folder(filesystem: pafs.FileSystem, path: str, base: str) -> list[pafs.FileInfo]:
-    """List a folder, if it is there. Symbolic links in a local one are of unknown type."""
+    """List a folder; return an empty list if it does not exist.
+
+    Symbolic links in a local folder have the type Unknown.
+    """
     if not is_local(filesystem):
         return filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     infos = []
     with contextlib.suppress(FileNotFoundError), open_folder(path, base) as folder:
         for name in os.listdir(folder):
-            # Other writers may have deleted it since.
+            # Another process may have deleted the file since.
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 infos.append(_info(posixpath.join(path, name), status))
@@ -264,7 +273,7 @@ def _info(path: str, status: os.stat_result) -> pafs.FileInfo:
 
 
 def delete_file(filesystem: pafs.FileSystem, path: str, base: str) -> None:
-    """Delete a file of an index, if it is there."""
+    """Delete a file of an index, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         if not is_local(filesystem):
             filesystem.delete_file(path)
@@ -279,12 +288,12 @@ def delete_segment(filesystem: pafs.FileSystem, path: str, base: str) -> None:
     Raises
     ------
     OSError
-        With ``errno.ENOTEMPTY`` if anything else is in the folder. Nothing is deleted then, unless
-        it came while the files were deleted.
+        With ``errno.ENOTEMPTY`` if the folder contains anything else. In this case nothing is
+        deleted, unless the other file appeared during the deletion.
     """
     infos = list_folder(filesystem, path, base)
     if not is_segment_name(posixpath.basename(path)) or not all(map(is_own_file, infos)):
-        raise OSError(errno.ENOTEMPTY, "there are files that are not the index's own", path)
+        raise OSError(errno.ENOTEMPTY, "there are files that do not belong to the index", path)
     if not is_local(filesystem):
         filesystem.delete_dir(path)
         return
@@ -295,17 +304,17 @@ def delete_segment(filesystem: pafs.FileSystem, path: str, base: str) -> None:
 
 
 def is_own_file(info: pafs.FileInfo) -> bool:
-    """Return whether something in the folder of a segment is a file that a build writes there."""
+    """Return whether an entry of a segment folder is a file that a build writes there."""
     return info.type == pafs.FileType.File and is_segment_file_name(info.base_name)
 
 
 def copy_file(
     filesystem: pafs.FileSystem, source: str, target: str, create: Callable[[str], OutputStream]
 ) -> None:
-    """Copy a file as it is stored, and read the copy back. Raise `CatalogError` if it differs."""
+    """Copy the stored bytes of a file, and verify the copy. Raise `CatalogError` if it differs."""
     digest = _stored_digest(filesystem, source)
     if filesystem.get_file_info(target).type == pafs.FileType.File:
-        # A copy that died left it.
+        # An interrupted copy left the file.
         if _stored_digest(filesystem, target) == digest:
             return
         filesystem.delete_file(target)
@@ -340,7 +349,7 @@ def wrapping_write_errors(folder: str) -> Iterator[None]:
             step = "make room there, or give another index_dir"
         elif error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
             raise CommitConflict(
-                f"cannot write to {folder} ({error}); something else is at work there, such as "
+                f"cannot write to {folder} ({error}); another process is changing it, such as "
                 "vacuum(); try again when that is done"
             ) from None
         else:

@@ -1,4 +1,8 @@
-"""What a version of the catalog names: fragments, indices, and the segments those lie in."""
+"""Records of the catalog: versions, fragments, indices and their segments.
+
+The field names of `KnownFragment`, `Segment`, `IndexEntry` and of the other entries are the names
+in the stored files. Renaming one changes the format.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from zonebloom.base import arguments
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.storage.files import FileIdentity
 
-# Files of a segment.
+# Names of the files in a segment folder.
 TABLE_FILES = {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
 KEY_RANGES_FILE = "ranges.arrow"
 GLOBAL_FILTER_FILE = "global.sbbf"
@@ -22,12 +26,14 @@ DEFAULT_ZONE_PROBABILITY = 0.00057
 
 @dataclass(frozen=True, slots=True)
 class ZoneParameters:
-    # Rows a zone, and the distinct values its filter is sized for.
+    """The parameters of the zones of an index and of their filters."""
+
+    # Rows in a zone. Its filter is sized for as many distinct values.
     number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
     probability: float = DEFAULT_ZONE_PROBABILITY
     sizing: str = SIZINGS[0]
-    # Whether filters of few values, repeated or of a short zone, are halved as often as the
-    # probability allows; Lance's have one size.
+    # If True, the filter of a zone with few distinct values is halved while `probability` allows.
+    # The filters of Lance all have one size.
     fold: bool = True
 
     def __post_init__(self) -> None:
@@ -43,47 +49,56 @@ class ZoneParameters:
 
 
 class KnownFragment(NamedTuple):
+    """The catalog entry of a file, as it was when it was indexed."""
+
     fragment_id: int
     key: str
     identity: FileIdentity
     num_rows: int
-    # Of its content; empty of a file that is not local.
+    # Digest of the content. Empty unless the file is local.
     digest: str = ""
-    # When it was that, ns since 1970.
+    # When the file was last known to have this content, in ns since 1970.
     seen_at: int = 0
-    # Of its size and footer, wherever it is; empty of a file that is no Parquet.
+    # Digest of the size and the footer. Empty unless the file is a Parquet file.
     footer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One table over a set of fragments; checksums are XXH3-64, of a sliced one its directory's."""
+    """The table of an index over a set of fragments, written by one build.
+
+    Checksums are XXH3-64. The checksum of a sliced table covers its directory only.
+    """
 
     name: str
     num_bytes: int
     checksum: str
     num_zones: int
     fragment_ids: tuple[int, ...]
-    # How the bits of the filters lie: "table" or "sliced".
+    # How the bits of the filters are arranged: "table" or "sliced".
     layout: str = "table"
-    # 0 where no key ranges were kept.
+    # 0 if the segment has no key ranges.
     ranges_bytes: int = 0
     ranges_checksum: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalFilterEntry:
+    """The file of the filter over all keys of an index."""
+
     segment: str
     num_bytes: int
     checksum: str
     fragment_ids: tuple[int, ...]
-    # Distinct keys it was sized for, and the probability of a false positive at that many.
+    # Number of distinct keys it was sized for, and its false positive probability for that number.
     num_items: int
     probability: float
 
 
 @dataclass(frozen=True, slots=True)
 class PageMapEntry:
+    """The file that says where the pages of some fragments lie."""
+
     segment: str
     num_bytes: int
     checksum: str
@@ -92,6 +107,8 @@ class PageMapEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
+    """An index: its column, its parameters and its segments."""
+
     name: str
     column: tuple[str, ...]
     domain: str
@@ -99,12 +116,13 @@ class IndexEntry:
     segments: tuple[Segment, ...]
     created_at: str = ""
     global_filter: GlobalFilterEntry | None = None
-    # What stays of the column when it is renamed; empty where that is its name.
+    # Stable identifier of the column, which a renaming of the column does not change. Empty if the
+    # column is identified by its name.
     field: tuple[str, ...] = ()
 
     @property
     def field_or_column(self) -> tuple[str, ...]:
-        """The column it was built of, whatever its name is now."""
+        """The stable identifier of the column, or its path if it has none."""
         return self.field or self.column
 
     @property
@@ -132,14 +150,14 @@ class IndexEntry:
 
     @property
     def layout(self) -> str:
-        """ "table", "sliced", or "mixed" when an index has segments of both."""
+        """ "table", "sliced", or "mixed" if the index has segments of both layouts."""
         layouts = {segment.layout for segment in self.segments}
         return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else "table"
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A file that lists fragments of a version, by their keys."""
+    """A file that lists some fragments of a version."""
 
     file: str
     checksum: str
@@ -148,21 +166,24 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the catalog; 0 is a folder without one. Page maps: at most one a fragment."""
+    """A version of the catalog. Number 0 stands for a folder without a version.
+
+    A fragment is in at most one of the page maps.
+    """
 
     number: int = 0
     next_fragment_id: int = 0
     fragments: Mapping[str, KnownFragment] = field(default_factory=dict)
     indices: Mapping[str, IndexEntry] = field(default_factory=dict)
     page_maps: tuple[PageMapEntry, ...] = ()
-    # Where its fragments are listed, or those of the version it was made from; a fragment is what
-    # the last says that has it.
+    # The files that list the fragments. If several list one fragment, the last of them counts. A
+    # version that is not committed yet still has the listings of the version it was made from.
     listings: tuple[Listing, ...] = ()
-    # Segments that a vacuum deletes: no later version may name them.
+    # Names of segments that a vacuum is about to delete. Later versions must not use them.
     segments_to_delete: tuple[str, ...] = ()
-    # The folder that the index is being moved to: no version may follow this one.
+    # The folder that the index is being moved to. No version may be committed after this one.
     moved_to: str = ""
-    # Why nothing is known of it: it is encrypted, and its key is not given.
+    # Why the version could not be decrypted: the key is missing. Empty if the version was read.
     locked_reason: str = ""
 
     @property
@@ -179,7 +200,10 @@ class Version:
     def with_indices(
         self, indices: Mapping[str, IndexEntry], page_maps: Iterable[PageMapEntry] = ()
     ) -> Version:
-        """The same with other indices, and with newer page maps for the fragments they cover."""
+        """Return a copy with other indices, where new page maps come before those of this version.
+
+        Fragments that no index covers lose their page maps.
+        """
         needed = {i for entry in indices.values() for i in entry.fragment_ids}
         used = []
         for page_map in (*page_maps, *self.page_maps):

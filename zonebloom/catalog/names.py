@@ -1,6 +1,6 @@
-"""Names of the folders and files that an index makes, in every format so far.
+"""Recognise the names of the folders and files of an index, in all formats so far.
 
-A vacuum deletes only what has such a name, in the place where an index has it.
+A vacuum deletes only files and folders with such names, in the folders where an index has them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from zonebloom.catalog.model import (
 SEGMENTS = "segments"
 VERSIONS = "versions"
 
-# A random prefix for each build, then numbers of tasks, indices and attempts, and the purpose.
-_SEGMENT = re.compile(r"[0-9a-f]{16}(?:-(?:all|keys|pages|[0-9]+|[0-9a-f]{8}))+")
+# A random prefix for each build, then the numbers of tasks, indices and attempts, or a purpose.
+_SEGMENT_NAME = re.compile(r"[0-9a-f]{16}(?:-(?:all|keys|pages|[0-9]+|[0-9a-f]{8}))+")
 _SEGMENT_FILES = frozenset(
     {*TABLE_FILES.values(), KEY_RANGES_FILE, GLOBAL_FILTER_FILE, PAGE_MAP_FILE}
 )
-# Documents, listings of fragments, claims of numbers, and drafts of all these.
-_VERSION_FILE = re.compile(
+# Documents, listings of fragments, claims of version numbers, and drafts of all these.
+_VERSION_FILE_NAME = re.compile(
     r"[0-9]{20}\.json|[0-9]{20}-[0-9a-f]{16}\.arrow|[0-9]{20}-[0-9a-f]{32}\.claim|\.[0-9a-f]{32}"
 )
 
 
 def is_segment_name(name: str) -> bool:
-    return _SEGMENT.fullmatch(name) is not None
+    return _SEGMENT_NAME.fullmatch(name) is not None
 
 
 def is_segment_file_name(name: str) -> bool:
@@ -37,10 +37,10 @@ def is_segment_file_name(name: str) -> bool:
 
 
 def is_version_file_name(name: str) -> bool:
-    return _VERSION_FILE.fullmatch(name) is not None
+    return _VERSION_FILE_NAME.fullmatch(name) is not None
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether an index uses a name for any of its folders or files."""
+    """Return whether an index uses a name for one of its folders or files."""
     is_folder = name in (SEGMENTS, VERSIONS) or is_segment_name(name)
     return is_folder or is_segment_file_name(name) or is_version_file_name(name)

@@ -1,4 +1,7 @@
-"""Where the pages of the files lie, as builds noted it: kept by file, whatever its indices are."""
+"""Load and merge the page maps of a version, which say where the pages of its fragments lie.
+
+A page map belongs to fragments, not to an index: all indices of a fragment share it.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.parquet.page_map import PageMap, merge_page_maps
+from zonebloom.parquet.page_map import PageMap
 
-# Maps a lookup may have to open before they are worth putting together, up to this size: a
-# lookup loads the map of the file it reads, and should not load that of all others.
-_MANY = 16
-_BYTES = 64 << 10
+# Merge page maps if there are more than this, because every one is a file to open.
+_MAX_PAGE_MAPS = 16
+# Do not merge beyond this size: a lookup loads the whole map for one file in it.
+_MAX_MERGED_BYTES = 64 << 10
 
 
 class PageMaps:
-    """The page maps of a version, loaded when first needed; `read_bytes` are of those loaded."""
+    """The page maps of a version, loaded when first needed. `read_bytes` counts loaded bytes."""
 
     def __init__(self, catalog: Catalog, entries: Sequence[PageMapEntry]):
         self._catalog = catalog
@@ -36,8 +39,10 @@ class PageMaps:
         return {i: entry for entry in self._named for i in entry.fragment_ids}
 
     def file_pages(self, fragment: PresentFragment) -> FilePages | None:
-        """Where a fragment's pages lie; None has the footer say, as for a damaged map, reported
-        once."""
+        """Return where the pages of a fragment lie, or None if only its footer knows.
+
+        A damaged page map warns once, and gives None.
+        """
         entry = self._entries.get(fragment.fragment_id)
         if entry is None or fragment.num_rows is None:
             return None
@@ -65,28 +70,32 @@ def load_page_map(catalog: Catalog, entry: PageMapEntry) -> PageMap:
 def merge_small_page_maps(
     catalog: Catalog, name: str, entries: Sequence[PageMapEntry]
 ) -> tuple[PageMapEntry, ...]:
-    """Many small page maps put together, in folders whose names begin with a name."""
-    if len(entries) <= _MANY:
+    """Merge small page maps if there are many. Return the page maps that are then in use.
+
+    The names of new segments begin with `name`.
+    """
+    if len(entries) <= _MAX_PAGE_MAPS:
         return tuple(entries)
     groups: list[list[PageMapEntry]] = []
-    size = _BYTES
+    size = _MAX_MERGED_BYTES
     for entry in entries:
-        if size + entry.num_bytes > _BYTES:
+        if size + entry.num_bytes > _MAX_MERGED_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(entry)
         size += entry.num_bytes
     return tuple(
-        _merged(catalog, f"{name}-{number}", group) if len(group) > 1 else group[0]
+        _merge(catalog, f"{name}-{number}", group) if len(group) > 1 else group[0]
         for number, group in enumerate(groups)
     )
 
 
-def _merged(catalog: Catalog, segment: str, entries: Sequence[PageMapEntry]) -> PageMapEntry:
+def _merge(catalog: Catalog, segment: str, entries: Sequence[PageMapEntry]) -> PageMapEntry:
     tables = []
     for entry in entries:
         table = load_page_map(catalog, entry).table
         used = np.isin(table["fragment_id"].to_numpy(), np.array(entry.fragment_ids, np.uint64))
         tables.append(table.filter(pa.array(used)))
     written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), merge_page_maps(tables))
-    return PageMapEntry(segment, *written, tuple(i for e in entries for i in e.fragment_ids))
+    ids = tuple(i for entry in entries for i in entry.fragment_ids)
+    return PageMapEntry(segment, *written, ids)

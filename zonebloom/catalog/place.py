@@ -1,12 +1,12 @@
-"""The places where the index of a data folder may lie, and the one where it lies.
+"""Find the folder of the index of a data folder, or choose one for a new index.
 
     lake/orders/               the data
-    lake/_zonebloom/orders/    its index, beside the data: no reader of lake/orders comes by
-    lake/orders/_zonebloom/    its index, inside the data: some readers take its files for data
+    lake/_zonebloom/orders/    its index beside the data, which no reader of lake/orders sees
+    lake/orders/_zonebloom/    its index inside the data, which some readers take for data
 
-A new index is made beside the data. It is made inside where the data folder has no parent that can
-hold it, and in Delta and Iceberg tables, whose readers follow a log. An index that is inside
-already stays in use there. If there is an index in both places, all use the one beside the data.
+A new index is created beside the data. It is created inside if the data folder has no parent that
+can hold it, and in Delta and Iceberg tables, whose readers follow a log. An existing index inside
+stays in use. If both folders have an index, the one beside the data is used.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
 def default_index_folders(
     filesystem: pafs.FileSystem, root: str, in_table: bool = False
 ) -> tuple[str, ...]:
-    """Return the folders that may hold the index of a data folder, the default one first.
+    """Return the folders that may hold the index of a data folder, the preferred one first.
 
-    Two spellings of a local folder, such as a symbolic link and its target, share one default.
-    Partition folders such as ``lake/orders/day=1`` have theirs beside the whole dataset, in
+    A symbolic link to a local folder has the same index folder as its target. Indices of partition
+    folders such as ``lake/orders/day=1`` lie beside the whole dataset, in
     ``lake/_zonebloom/orders/day=1``.
 
     Parameters
@@ -43,23 +43,23 @@ def default_index_folders(
     root : str
         The data folder.
     in_table : bool
-        Whether the folder is of a Delta or Iceberg table.
+        Whether the folder belongs to a Delta or Iceberg table.
     """
     inside = posixpath.join(root, INDEX_FOLDER)
-    beside = None if in_table else _place_beside(filesystem, root)
+    beside = None if in_table else _folder_beside(filesystem, root)
     return (inside,) if beside in (None, inside) else (beside, inside)
 
 
-def _place_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
+def _folder_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
     parent = os.path.realpath(root) if is_local(filesystem) else root.rstrip("/")
     below: list[str] = []
     while not below or "=" in below[0]:
         if is_local(filesystem) and os.path.ismount(parent):
-            # The index must come along when the volume is mounted elsewhere.
+            # The index must stay on the volume, which may be mounted elsewhere later.
             return None
         parent, name = posixpath.split(parent)
         below.insert(0, name)
-    # In pyarrow's stores the first part of a path is a bucket, which must not be made.
+    # The first part of a path in a PyArrow object store is a bucket, which must not be created.
     has_bucket = obstore_handler(filesystem) is None and not isinstance(
         filesystem, pafs.SubTreeFileSystem
     )
@@ -69,9 +69,10 @@ def _place_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
 
 
 def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether a local folder is like /tmp, where users cannot replace each other's folders.
+    """Return whether a local folder has the sticky bit, as /tmp has.
 
-    Beside the data of one user, another could put an index there that hides rows.
+    There, another user could put an index beside the data that hides rows, and the owner of the
+    data could not replace it.
     """
     if not is_local(filesystem):
         return False
@@ -82,34 +83,34 @@ def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
 
 
 def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> str | None:
-    """Return the folder of the index of a data folder, None if there is none.
+    """Return the folder of the index of a data folder, or None if there is none.
 
     The arguments are those of `index_places`.
     """
-    places = default_index_folders(filesystem, root, in_table)
-    there = [place for place in places if _may_exist(filesystem, place)]
-    if there == [places[0]] != [places[-1]]:
-        return places[0]
-    # A folder inside may also be what holds the indices of the folders below, and a move may have
-    # died before it wrote a version. So only a version makes a folder an index.
-    numbers = {place: _newest_number(filesystem, place) for place in there}
-    readable = (place for place in there if numbers[place])
-    unreadable = (place for place in there if numbers[place] is None)
+    folders = default_index_folders(filesystem, root, in_table)
+    existing = [folder for folder in folders if _may_exist(filesystem, folder)]
+    if existing == [folders[0]] != [folders[-1]]:
+        return folders[0]
+    # The folder inside may also hold the indices of folders below the data, and an interrupted
+    # move may have left a folder without a version. So a folder needs a version to be an index.
+    numbers = {folder: _newest_number(filesystem, folder) for folder in existing}
+    readable = (folder for folder in existing if numbers[folder])
+    unreadable = (folder for folder in existing if numbers[folder] is None)
     return next(readable, None) or next(unreadable, None)
 
 
 def _may_exist(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether a folder holds an index, as far as one look tells."""
+    """Return whether a folder may hold an index: whether it has a folder of versions."""
     try:
         versions = posixpath.join(folder, "versions")
         return filesystem.get_file_info(versions).type == pafs.FileType.Directory
     except (OSError, pa.ArrowException):
-        # The catalog says so when it cannot be read either.
+        # Assume that it exists. If the catalog cannot be read either, it reports the error.
         return True
 
 
 def _newest_number(filesystem: pafs.FileSystem, folder: str) -> int | None:
-    """Return the number of the newest version, 0 without any, None if the folder is unreadable."""
+    """Return the number of the newest version, 0 if there is none, None if it is unreadable."""
     try:
         return Catalog(filesystem, folder).newest_number()
     except (CatalogError, pa.ArrowException):
@@ -117,12 +118,12 @@ def _newest_number(filesystem: pafs.FileSystem, folder: str) -> int | None:
 
 
 def was_index_read(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether this process has read an index in a folder, which may be gone by now."""
+    """Return whether this process has read an index in a folder. It may be deleted by now."""
     return Catalog(filesystem, folder).was_read
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """Yield a path and all folders above it but the root, the nearest first."""
+    """Yield a path and all folders above it except the root, the nearest first."""
     while path.strip("/"):
         yield path
         path = posixpath.dirname(path)
@@ -131,9 +132,9 @@ def folders_above(path: str) -> Iterator[str]:
 def current_index_folder(
     filesystem: pafs.FileSystem, path: str, folder: str, in_table: bool = False
 ) -> str:
-    """Return where an index is now that was in a folder, which is another one if it was moved.
+    """Return the current folder of an index that was in `folder`. It may have been moved.
 
-    Only an index at a default place of the path, or of a folder above, is looked for elsewhere.
+    Only an index in a default folder of the path, or of a folder above it, is searched elsewhere.
     """
     if not _may_exist(filesystem, folder):
         for root in folders_above(path):
@@ -143,7 +144,7 @@ def current_index_folder(
 
 
 def root_of_index(filesystem: pafs.FileSystem, path: str, folder: str) -> str | None:
-    """Return the data folder of an index as a path in it is spelled, None if it has no such one."""
+    """Return the data folder of an index, spelled as in `path`, or None if it has none."""
     for root in folders_above(path):
         if folder in default_index_folders(filesystem, root):
             return root
@@ -151,7 +152,7 @@ def root_of_index(filesystem: pafs.FileSystem, path: str, folder: str) -> str | 
 
 
 def is_writable(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether an index can be made in a folder. In a store, this writes a file there."""
+    """Return whether an index can be created in a folder. In a store, this writes a test file."""
     if is_local(filesystem):
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)

@@ -1,4 +1,7 @@
-"""The files of a dataset as they are now, against one catalog version."""
+"""Keep the coverage of an open dataset up to date, and warn of files that are missing or uncovered.
+
+`zonebloom.catalog.coverage` says how this fits freshness, coverage and drift together.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +30,30 @@ from zonebloom.storage.files import FileIdentity, file_errors, without_short_rea
 
 
 class PresentFiles:
-    """Looks at the files anew each time; what it knows of them is kept while they stay so."""
+    """The files of an open dataset, compared anew with its catalog version for each request.
+
+    The last coverage, row counts and new ids are cached for as long as the files do not change.
+    """
 
     def __init__(self, source: Source, version: Version):
         self._source = source
         self._version = version
-        # What the files were, how they were covered, and whether that holds while they are so.
+        # The last identities, their coverage, and whether equal identities imply this coverage.
         self._last: tuple[Sequence[FileIdentity | None], Coverage, bool] | None = None
-        self._warned: tuple[tuple[str, str], ...] = ()
-        self._without_gaps: tuple[Coverage, tuple[str, ...]] | None = None
-        self._missed: Sequence[str] = ()
+        # Warnings that were issued, so that each is issued once.
+        self._reported_gaps: tuple[tuple[str, str], ...] = ()
+        self._reported_missing_keys: Sequence[str] = ()
+        # A coverage that was checked for some indices, and has no gap.
+        self._complete: tuple[Coverage, tuple[str, ...]] | None = None
         self._row_counts: dict[tuple[str, FileIdentity], int] = {}
-        self._new_ids = itertools.count(version.next_fragment_id)
-        self._given_ids: dict[tuple[str, FileIdentity], int] = {}
+        self._free_ids = itertools.count(version.next_fragment_id)
+        self._new_ids: dict[tuple[str, FileIdentity], int] = {}
 
     def coverage(self) -> Coverage:
-        """The files as they are now; some may be gone. The same object while they stay so."""
+        """Return the coverage of the files that exist now. Some files may be missing.
+
+        The result is the same object for as long as the files do not change.
+        """
         last = self._last
         fragments = self._source.fragments
         before = indexed_identities(fragments, self._version) if last is None else last[0]
@@ -51,25 +62,27 @@ class PresentFiles:
         if last is not None and is_same and last[2]:
             return last[1]
         coverage = compute_coverage(fragments, identities, self._version, self._new_id)
-        settled = coverage.is_reusable
-        if (
-            last is not None
-            and is_same
-            and np.array_equal(last[1].fragment_ids, coverage.fragment_ids)
-        ):
+        is_reusable = coverage.is_reusable
+        has_same_ids = last is not None and np.array_equal(
+            last[1].fragment_ids, coverage.fragment_ids
+        )
+        if last is not None and is_same and has_same_ids:
             coverage = last[1]
-        self._last = identities, coverage, settled
+        self._last = identities, coverage, is_reusable
         return coverage
 
     def coverage_of_all_files(self) -> Coverage:
-        """The same, to answer for the rows of all files: one that is gone is an error, or said."""
+        """Return the coverage for a scan of all files.
+
+        A missing file raises `FragmentUnreadable`, or warns with stale="ignore-missing".
+        """
         coverage = self.coverage()
         if coverage.missing_keys:
-            self._miss(coverage.missing_keys)
+            self._report_missing(coverage.missing_keys)
         return coverage
 
     def count_rows(self, fragment: PresentFragment) -> int:
-        """Rows of a fragment; of one the catalog does not know, its file says."""
+        """Return the number of rows of a fragment, from its file if the catalog does not know."""
         if fragment.num_rows is not None:
             return fragment.num_rows
         key = (fragment.fragment.path, fragment.identity)
@@ -82,69 +95,77 @@ class PresentFiles:
         return self._row_counts[key]
 
     def warn_of_uncovered_files(self, coverage: Coverage, index_names: Iterable[str]) -> None:
-        """Warn, once, of files that the indices used do not cover, or raise StaleIndex."""
+        """Warn once of files that not all named indices cover, or raise `StaleIndex`."""
         index_names = tuple(index_names)
-        checked = self._without_gaps
-        if checked is not None and checked[0] is coverage and checked[1] == index_names:
+        complete = self._complete
+        if complete is not None and complete[0] is coverage and complete[1] == index_names:
             return
-        gaps = [(each.fragment.key, each.reason) for each in coverage.unknown_fragments]
+        gaps = [(fragment.fragment.key, fragment.reason) for fragment in coverage.unknown_fragments]
         for name in index_names:
-            # A file indexed again after it changed, for another index than this.
-            others = coverage.known_ids - self._version.indices[name].fragment_ids
+            # A file that changed may have been indexed again for other indices only.
+            uncovered_ids = coverage.known_ids - self._version.indices[name].fragment_ids
             gaps += [
-                (each.fragment.key, f"not in index {name}")
-                for each in (coverage.fragments if others else ())
-                if each.fragment_id in others
+                (fragment.fragment.key, f"not in index {name}")
+                for fragment in (coverage.fragments if uncovered_ids else ())
+                if fragment.fragment_id in uncovered_ids
             ]
-        self._without_gaps = None if gaps else (coverage, index_names)
+        self._complete = None if gaps else (coverage, index_names)
         is_refused = self._source.stale == "raise"
-        if gaps and (is_refused or self._warned != tuple(gaps)):
-            self._warned = tuple(gaps)
-            shown = ", ".join(f"{key} ({why})" for key, why in gaps[:3])
-            shown += f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else ""
-            # One may be in neither of two indices.
-            count = len({key for key, _ in gaps})
-            verb, them = ("is", "it") if count == 1 else ("are", "them")
-            text = f"{count:,} of {len(self._source.fragments):,} files {verb} not covered by"
-            step = f"call optimize.optimize_indices() to index {them}"
-            if any(self._may_be_unchanged(file) for file in coverage.unknown_fragments):
-                step += (
-                    ", or adopt_index() where a file was only copied, linked or given other "
-                    "times or permissions"
-                )
-            if is_refused:
-                raise StaleIndex(
-                    f"{text} the index: {shown}; {step}, or open the dataset with "
-                    f'stale="read" to read {them} whole'
-                )
-            message = f"{text} the index and {verb} read whole: {shown}; {step}"
-            warn(StaleIndexWarning(message))
+        if gaps and (is_refused or self._reported_gaps != tuple(gaps)):
+            self._reported_gaps = tuple(gaps)
+            self._report_gaps(gaps, coverage, is_refused=is_refused)
 
-    def _may_be_unchanged(self, file: PresentFragment) -> bool:
-        """Return whether adopt_index() may find that a file is as it was indexed."""
-        known = self._version.fragments.get(file.fragment.key)
-        return (
-            known is not None and known.identity.size == file.identity.size and known.footer != ""
-        )
+    def _report_gaps(
+        self, gaps: Sequence[tuple[str, str]], coverage: Coverage, *, is_refused: bool
+    ) -> None:
+        examples = ", ".join(f"{key} ({reason})" for key, reason in gaps[:3])
+        examples += f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else ""
+        # A file is listed twice if two indices do not cover it.
+        count = len({key for key, _ in gaps})
+        verb, them = ("is", "it") if count == 1 else ("are", "them")
+        text = f"{count:,} of {len(self._source.fragments):,} files {verb} not covered by"
+        advice = f"call optimize.optimize_indices() to index {them}"
+        if any(self._may_be_unchanged(fragment) for fragment in coverage.unknown_fragments):
+            advice += (
+                ", or adopt_index() where a file was only copied, linked or given other "
+                "times or permissions"
+            )
+        if is_refused:
+            raise StaleIndex(
+                f"{text} the index: {examples}; {advice}, or open the dataset with "
+                f'stale="read" to read {them} whole'
+            )
+        warn(StaleIndexWarning(f"{text} the index and {verb} read whole: {examples}; {advice}"))
 
-    def _miss(self, vanished: Sequence[str]) -> None:
-        """Raise, or warn once, of files that are gone."""
-        more = f" and {len(vanished) - 1:,} more are" if len(vanished) > 1 else " is"
-        gone = f"{posixpath.join(self._source.root, vanished[0])}{more} gone since the dataset was"
+    def _may_be_unchanged(self, fragment: PresentFragment) -> bool:
+        """Return whether adopt_index() may find that a file has the content that was indexed."""
+        entry = self._version.fragments.get(fragment.fragment.key)
+        if entry is None:
+            return False
+        return entry.identity.size == fragment.identity.size and entry.footer != ""
+
+    def _report_missing(self, missing_keys: Sequence[str]) -> None:
+        """Raise `FragmentUnreadable`, or warn once with stale="ignore-missing"."""
+        first = posixpath.join(self._source.root, missing_keys[0])
+        more = f" and {len(missing_keys) - 1:,} more are" if len(missing_keys) > 1 else " is"
+        text = f"{first}{more} gone since the dataset was opened"
         if self._source.stale != "ignore-missing":
             raise FragmentUnreadable(
-                f"{gone} opened; call ds.refresh() or open it again, or open it with "
+                f"{text}; call ds.refresh() or open it again, or open it with "
                 'stale="ignore-missing" to leave such files out'
             )
-        if self._missed != vanished:
-            self._missed = vanished
-            message = f"{gone} opened and left out; call ds.refresh() or open it again"
+        if self._reported_missing_keys != missing_keys:
+            self._reported_missing_keys = missing_keys
+            message = f"{text} and left out; call ds.refresh() or open it again"
             warn(MissingFilesWarning(message))
 
     def _new_id(self, key: str, identity: FileIdentity) -> int:
-        """The id of an unindexed file, never another's later: rows may be asked for by it."""
+        """Return the id of a file that the catalog does not know.
+
+        The id is never reused for another file, because callers may ask for rows by it later.
+        """
         file = key, identity
-        if file not in self._given_ids:
-            # Threads may come here together: the first to come gives the id.
-            self._given_ids.setdefault(file, next(self._new_ids))
-        return self._given_ids[file]
+        if file not in self._new_ids:
+            # Several threads may come here at once. The first one chooses the id.
+            self._new_ids.setdefault(file, next(self._free_ids))
+        return self._new_ids[file]

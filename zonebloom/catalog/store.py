@@ -1,16 +1,16 @@
-"""Which fragments and indices there are: numbered versions of a catalog, in a folder of its own.
+"""Read and commit the versions of a catalog, which names the fragments and indices of a dataset.
 
     _zonebloom/orders/
-      versions/00000000000000000007.json    one catalog, whole; created once, never changed
-      versions/00000000000000000007-<random>.arrow     fragments of it and later ones: id, key,
-                                            rows, identity; a version names one or more of these
+      versions/00000000000000000007.json    a whole catalog; created once, never changed
+      versions/00000000000000000007-<random>.arrow     a listing of fragments: id, key, rows,
+                                            identity; a version names one or more listings
       segments/<name>/bloomfilter.arrow     one table over a set of fragments
-      segments/<name>/ranges.arrow          the least and greatest key of each of them
+      segments/<name>/ranges.arrow          the least and greatest key of each fragment
       segments/<name>/global.sbbf           one filter over the keys of all fragments
       segments/<name>/pages.arrow           where the pages of a set of files lie
 
-Readers pin a version. One that is not what was written is passed over: the one before it is as
-good as its fragments still are what they were.
+Readers pin a version. They skip a damaged version and use the one before it, which is correct for
+all fragments that have not changed since.
 """
 
 from __future__ import annotations
@@ -76,25 +76,35 @@ from zonebloom.storage.files import OutputStream, is_local
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
 
 _MAX_TRIES = 16
+# The top-level keys of a document in format 1.
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
 
-# Folders of local catalogs of which this process has read a version.
-_read_before: set[str] = set()
+# Folders of the local catalogs that this process has read, so that a deleted index is noticed.
+_folders_read: set[str] = set()
 
 
-def _is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
+def _folder_exists(filesystem: pafs.FileSystem, path: str) -> bool:
     return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
 
-class _NotRead(CorruptIndex):
-    """A version of a newer format, or not to be read now: a reader may pass over it, but nothing
-    may be written on top of what is older."""
+class _UnreadableVersion(CorruptIndex):
+    """An error for a version in a newer format, or one that cannot be read at the moment.
+
+    Readers may skip such a version. Writers must not, because they would undo it.
+    """
 
 
 class Catalog:
-    """`files` is the file system with the contents of the index as they were before they were
-    encrypted, `filesystem` as they are stored."""
+    """The catalog of an index folder: reads versions and files, and commits new versions.
+
+    Attributes
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+        The file system with the stored bytes, which are encrypted if the index is.
+    decrypted_filesystem : pyarrow.fs.FileSystem
+        The same file system with decrypted bytes.
+    """
 
     def __init__(
         self, filesystem: pafs.FileSystem, folder: str, encryption: Encryption | None = None
@@ -107,36 +117,42 @@ class Catalog:
             filesystem if self._seal is None else encrypting_filesystem(filesystem, self._seal)
         )
         self._versions = posixpath.join(folder, VERSIONS)
-        # The document read or written last, and what it says.
+        # The last document that was read or written, with the version it describes.
         self._last: tuple[bytes, Version] | None = None
 
     def __repr__(self) -> str:
         return f"<Catalog {self.folder}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Sent to workers, which write to it and look nothing up.
+        # Workers of a build only write segments, so the cached version need not be sent to them.
         return {**self.__dict__, "_last": None}
 
     @property
     def _log(self) -> VersionLog:
-        # Made anew: one that was kept would keep the catalog until Python looks for garbage.
+        # Do not store the log: it refers to a method of the catalog, and the reference cycle would
+        # keep both alive until Python collects garbage.
         return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local_file)
 
     def share_cache_of(self, other: Catalog) -> None:
-        """Know what another catalog of the same folder has read."""
+        """Take over the cached version of another catalog of the same folder."""
         self._last = other._last
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, SEGMENTS, segment, file)
 
     def open_output_stream(self, path: str) -> OutputStream:
-        """Create a file of the index, and its folder. What is written is encrypted on the way if
-        the index is. Whoever may read the data may read the file."""
+        """Create a file of the index, and its folder, with the permissions of the data.
+
+        The stream encrypts what is written if the index is encrypted.
+        """
         stream = self.create_raw_file(path)
         return stream if self._seal is None else EncryptingStream(stream, self._seal, path)
 
     def create_raw_file(self, path: str) -> OutputStream:
-        """Create a file of the index, and its folder. The bytes are stored as they are written."""
+        """Create a file of the index, and its folder.
+
+        The stream stores bytes without encryption.
+        """
         if is_local(self.filesystem):
             return self.create_local_file(path)
         self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
@@ -146,14 +162,15 @@ class Catalog:
         shared = shared_folder_of(self.folder)
         parent = None if shared is None else os.path.dirname(shared) or "."
         if shared is not None and parent is not None and os.path.isdir(parent):
-            # Whoever may add a dataset to the parent may add its index.
+            # The shared folder gets the permissions of its parent: who may add a dataset to the
+            # parent may also add its index.
             with open_folder(shared, base=parent, model_folder=parent):
                 pass
         return create_file(path, self.folder, model_folder=self._model)
 
     @property
     def _model(self) -> str:
-        """The local folder whose permissions the index takes: the data's or the index_dir's."""
+        """The local folder whose permissions the index gets: the data folder or the index_dir."""
         folder = self.folder.rstrip("/")
         data = data_folder_of(folder)
         if data is not None and os.path.isdir(data):
@@ -171,8 +188,11 @@ class Catalog:
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
 
     def latest(self, *, for_writing: bool = False) -> Version:
-        """The newest version that can be read; a damaged one is reported and passed over."""
-        # Before it is looked for: another thread may write the first one.
+        """Return the newest readable version. Warn of damaged versions and skip them.
+
+        With `for_writing`, raise an error where going on could undo a newer version.
+        """
+        # Read this before listing, because another thread may write the first version meanwhile.
         was_read = self.was_read
         try:
             numbers = self._numbers()[::-1]
@@ -194,36 +214,38 @@ class Catalog:
                 warn(IndexNotUsedWarning(f"{error}. The data is read instead"))
                 return Version(locked_reason=str(error))
             except CorruptIndex as error:
-                # A commit on top of what is older would hide what is newer.
-                if for_writing and isinstance(error, _NotRead):
+                # A commit on top of an older version would undo this one.
+                if for_writing and isinstance(error, _UnreadableVersion):
                     raise
-                now_there = self._numbers()
-                if number not in now_there:
-                    # A vacuum deleted it since: there is a newer one.
-                    numbers = now_there[::-1]
+                current_numbers = self._numbers()
+                if number not in current_numbers:
+                    # A vacuum deleted the version since, so there is a newer one.
+                    numbers = current_numbers[::-1]
                     continue
                 warn(IndexNotUsedWarning(str(error)))
         return Version()
 
     def newest_number(self) -> int:
-        """Of the newest version, be it readable or not; 0 without any."""
+        """Return the number of the newest version, readable or not, or 0 if there is none."""
         return max(self._numbers(), default=0)
 
     @property
     def was_read(self) -> bool:
-        """Whether this process has read a version of it, as far as its place tells it."""
-        is_known = is_local(self.filesystem) and os.path.abspath(self.folder) in _read_before
-        return self._last is not None or is_known
+        """True if this object has read a version, or this process one in the same local folder."""
+        was_folder_read = (
+            is_local(self.filesystem) and os.path.abspath(self.folder) in _folders_read
+        )
+        return self._last is not None or was_folder_read
 
     def forget(self) -> None:
-        """Forget that this process has read the index, so that it is not missed any more."""
+        """Forget that this process has read the index, so that its absence causes no warning."""
         self._last = None
-        _read_before.discard(os.path.abspath(self.folder))
+        _folders_read.discard(os.path.abspath(self.folder))
 
     def _warn_if_gone(self) -> None:
-        """Warn of an index that was at a default place, if its data is still there."""
+        """Warn that an index in a default folder was deleted, if its data still exists."""
         data = data_folder_of(self.folder)
-        if data is not None and _is_folder(self.filesystem, data):
+        if data is not None and _folder_exists(self.filesystem, data):
             self.forget()
             warn(
                 IndexNotUsedWarning(
@@ -240,20 +262,20 @@ class Catalog:
     def _commit(self, change: Callable[[Version], Version]) -> Version:
         synced: set[str] = set()
         for _ in range(_MAX_TRIES):
-            # A damaged version still has its number: ours comes after it.
+            # Also count damaged versions, so that the new number is above theirs.
             number = self.newest_number() + 1
             was_read = self._last is not None
             latest = self.latest(for_writing=True)
             if number == 1 and was_read:
                 raise CommitConflict(
-                    f"the index in {self.folder} was moved or deleted while this writer was at "
-                    "work; try again"
+                    f"the index in {self.folder} was moved or deleted while this process wrote to "
+                    "it; try again"
                 )
             version = replace(change(latest), number=number)
             if version.moved_to and version.moved_to == latest.moved_to:
                 raise CommitConflict(
-                    f"the index in {self.folder} is on its way to {version.moved_to}; if no move "
-                    "is at work, finish it: zonebloom move-index"
+                    f"the index in {self.folder} is being moved to {version.moved_to}; if no move "
+                    "is running, finish it: zonebloom move-index"
                 )
             before, named = self.referenced_files(latest), self.referenced_files(version)
             new = {path: size for path, size in named.items() if path not in before}
@@ -264,32 +286,32 @@ class Catalog:
             try:
                 made = self._create(version, latest)
             except FileNotFoundError:
-                # A vacuum takes a draft for one that a crash left.
+                # A vacuum deleted the draft, because it looked like the remains of a crash.
                 continue
             if made is not None and self._is_in_use(made, change, new):
                 return made
         raise CommitConflict(
-            f"{self.folder}: other writers committed {_MAX_TRIES} times in between; try again"
+            f"{self.folder}: other writers committed {_MAX_TRIES} times meanwhile; try again"
         )
 
     def referenced_files(self, version: Version) -> dict[str, int]:
-        """Paths and sizes of the files that a version names."""
+        """Return the paths and sizes of the files that a version names."""
         return {self.path(*place): size for place, size in version.file_sizes.items()}
 
     def _require(self, files: Mapping[str, int], doomed: Iterable[str]) -> None:
-        """Refuse to name files that are gone, or that a vacuum is about to delete."""
+        """Raise `CommitConflict` if a file is missing, or its segment is marked for deletion."""
         path = find_missing_file(self.decrypted_filesystem, files)
         for name in doomed:
-            path = path or next((each for each in files if each.split("/")[-2] == name), None)
+            path = path or next((file for file in files if file.split("/")[-2] == name), None)
         if path is not None:
             raise CommitConflict(
-                f"{path} is gone before it was committed: a vacuum() at that time deletes what no "
-                "version names yet; build again, and vacuum with an older_than above what builds "
-                "take"
+                f"{path} is gone before it was committed, because a vacuum() deletes files that no "
+                "version names yet; build again, and vacuum with an older_than that is longer than "
+                "builds take"
             )
 
     def is_damaged(self, version: Version) -> bool:
-        """Whether a version is the newest, and not all of its files are there."""
+        """Return whether a version is the newest, and some of its files are missing."""
         is_newest = self.latest(for_writing=True).number == version.number
         return (
             is_newest
@@ -300,15 +322,16 @@ class Catalog:
     def _is_in_use(
         self, version: Version, change: Callable[[Version], Version], new: Mapping[str, int]
     ) -> bool:
-        """Whether a version just written is the newest, or below it.
+        """Return whether a version just written is the newest, or its change is in the newest.
 
-        Its number may be free since others committed it and more, and a vacuum deleted theirs, as
-        it then deletes this one.
+        Its number may have been free only because a vacuum had deleted that version of another
+        writer. Then newer versions exist, which do not contain this change, and the version just
+        written is deleted again.
         """
         if self.newest_number() <= version.number:
             return True
         newest = self.latest(for_writing=True)
-        # A newer build of the same files has page maps of its own.
+        # Do not compare page maps: a newer build of the same files replaces them.
         tables = new.keys() - self.referenced_files(Version(page_maps=version.page_maps)).keys()
         if tables:
             is_in_it = tables <= self.referenced_files(newest).keys()
@@ -316,7 +339,7 @@ class Catalog:
             try:
                 is_in_it = replace(change(newest), number=newest.number) == newest
             except CommitConflict:
-                # What it was to change has changed, by this version if by none later.
+                # The change does not apply to the newest version, so it has been made already.
                 is_in_it = True
         if not is_in_it:
             with contextlib.suppress(FileNotFoundError):
@@ -327,8 +350,11 @@ class Catalog:
         return uuid.uuid4().hex[:16]
 
     def delete_orphan_segments(self, prefixes: Iterable[str]) -> Exception | None:
-        """Delete segments of finished builds that the newest version does not name. Return an
-        error if some could not be deleted."""
+        """Delete segments with these prefixes that the newest version does not name.
+
+        The builds with these prefixes must have ended. Return the last error if some segments
+        could not be deleted.
+        """
         starts = tuple(prefixes)
         base = posixpath.join(self.folder, SEGMENTS)
         try:
@@ -344,17 +370,17 @@ class Catalog:
                     delete_segment(self.filesystem, info.path, self.folder)
             except (CatalogError, OSError) as error:
                 failure = error
-        # A first build that fails leaves no folder behind.
+        # If a first build fails, it should leave no folder behind.
         self.remove_empty_folders()
         return failure
 
     def remove_empty_folders(self) -> None:
-        """Remove the local folders of the index that hold nothing."""
+        """Remove the empty local folders of the index."""
         if not is_local(self.filesystem):
             return
         folder, shared = self.folder.rstrip("/"), shared_folder_of(self.folder)
         folders = [posixpath.join(folder, "segments"), folder]
-        # Folders of partitions lie between.
+        # The folders of partitions lie between the shared folder and this one.
         while shared is not None and folder != shared:
             folder = posixpath.dirname(folder)
             folders.append(folder)
@@ -372,11 +398,11 @@ class Catalog:
             ) from None
 
     def _create(self, version: Version, before: Version) -> Version | None:
-        """Write a version; as it is then, with its listings, or None where its number is taken."""
+        """Write a version. Return it with its listings, or None if its number is taken."""
         listings, added = plan_listings(version, before)
         if added:
             data = encode_listing(added.values())
-            # A name of its own: a version can only ever refer to the bytes it was made with.
+            # Use a unique name, so that a version always refers to the bytes it was made with.
             name = f"{version.number:020d}-{uuid.uuid4().hex[:16]}.arrow"
             path = posixpath.join(self._versions, name)
             if is_local(self.filesystem):
@@ -386,13 +412,13 @@ class Catalog:
                 self.write(path, data)
             listings += (Listing(name, xxhash.xxh3_64_hexdigest(data), tuple(added)),)
         made = replace(version, listings=listings)
-        document = encode_document(self._sealed(made.number, encode_version(made)))
+        document = encode_document(self._encrypt_content(made.number, encode_version(made)))
         if not self._log.create(made.number, document):
             return None
         self._last = document, made
         return made
 
-    def _sealed(self, number: int, content: dict[str, Any]) -> dict[str, Any]:
+    def _encrypt_content(self, number: int, content: dict[str, Any]) -> dict[str, Any]:
         if self._seal is None:
             return content
         key_id = self._seal.encryption.key_id
@@ -403,23 +429,23 @@ class Catalog:
             "content": base64.b64encode(stored).decode(),
         }
 
-    def _opened(self, number: int, content: Any) -> Any:
-        """What a document says, or EncryptedIndex."""
+    def _decrypt_content(self, number: int, content: Any) -> Any:
+        """Return the decrypted content of a document, or raise `EncryptedIndex`."""
         if not isinstance(content, dict) or "sealed_by" not in content:
             if self._seal is not None:
                 raise ValueError("it is not encrypted; build the index again")
             return content
         key_id = str(content["sealed_by"])
-        what = f"the index in {self.folder} is encrypted by key {key_id!r}"
+        text = f"the index in {self.folder} is encrypted by key {key_id!r}"
         if self._seal is None:
-            raise EncryptedIndex(f"{what}; open the dataset with encryption=zb.Encryption(...)")
+            raise EncryptedIndex(f"{text}; open the dataset with encryption=zb.Encryption(...)")
         if self._seal.encryption.key_check(key_id) != content["key_check"]:
-            raise EncryptedIndex(f"{what}, and the key given for that is another")
+            raise EncryptedIndex(f"{text}, and the key given for that is another")
         stored = base64.b64decode(content["content"])
         return json.loads(self._seal.decrypt(self._log.path(number), stored))
 
     def version(self, number: int) -> Version:
-        """One version; CorruptIndex when it is damaged, or gone."""
+        """Return a version. Raise `CorruptIndex` if it is damaged or missing."""
         path = self._log.path(number)
         try:
             document = self._log.document(number)
@@ -427,10 +453,10 @@ class Catalog:
             if last is not None and last[0] == document:
                 self._note_read()
                 return last[1]
-            content = self._opened(number, self._log.content(document))
+            content = self._decrypt_content(number, self._log.content(document))
             if content["version"] != number:
                 raise ValueError(f"it is version {content['version']!r}")
-            version = decode_version(content, *self._listed(listing_references(content)))
+            version = decode_version(content, *self._read_listings(listing_references(content)))
             self._last = document, version
             self._note_read()
             return version
@@ -444,31 +470,36 @@ class Catalog:
             RecursionError,
             pa.ArrowException,
         ) as error:
-            # A file that is not there will not come back; anything else may pass.
-            may_pass = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-            kind = _NotRead if may_pass or isinstance(error, NewerFormat) else CorruptIndex
-            raise kind(f"{path} cannot be read ({error}); the version before it is used") from None
+            # A missing file does not come back, but other I/O errors may be temporary.
+            is_temporary = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+            is_readable_later = is_temporary or isinstance(error, NewerFormat)
+            error_class = _UnreadableVersion if is_readable_later else CorruptIndex
+            raise error_class(
+                f"{path} cannot be read ({error}); the version before it is used"
+            ) from None
 
-    def _listed(self, named: Sequence[Any]) -> tuple[list[Listing], list[FragmentsByKey]]:
-        """The listings that a document names, and the fragments in each."""
+    def _read_listings(
+        self, references: Sequence[Any]
+    ) -> tuple[list[Listing], list[FragmentsByKey]]:
+        """Read the listings that a document names. Return them, and the fragments in each."""
 
-        def read(each: Any) -> tuple[Listing, FragmentsByKey]:
-            name, checksum = require_plain_name(each["file"]), each["checksum"]
+        def read(reference: Any) -> tuple[Listing, FragmentsByKey]:
+            name, checksum = require_plain_name(reference["file"]), reference["checksum"]
             data = read_whole_file(self.decrypted_filesystem, posixpath.join(self._versions, name))
             if xxhash.xxh3_64_hexdigest(data) != checksum:
                 raise ValueError("the checksum of its fragments does not match")
-            part = decode_listing(data)
-            return Listing(name, checksum, tuple(part)), part
+            fragments = decode_listing(data)
+            return Listing(name, checksum, tuple(fragments)), fragments
 
-        if len({each["file"] for each in named}) < len(named):
+        if len({reference["file"] for reference in references}) < len(references):
             raise ValueError("it names a listing twice")
         if is_local(self.filesystem):
-            read_all = list(map(read, named))
+            listings = list(map(read, references))
         else:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-                read_all = list(pool.map(read, named))
-        return [listing for listing, _ in read_all], [part for _, part in read_all]
+                listings = list(pool.map(read, references))
+        return [listing for listing, _ in listings], [fragments for _, fragments in listings]
 
     def _note_read(self) -> None:
         if is_local(self.filesystem):
-            _read_before.add(os.path.abspath(self.folder))
+            _folders_read.add(os.path.abspath(self.folder))

@@ -1,17 +1,20 @@
-"""A log of numbered documents in a folder: the atomic commit of catalogs and of managers.
+"""Write numbered documents to a folder, each atomically: the commits of catalogs and managers.
 
     00000000000000000007.json    {"format_version": 5, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
-A document is written whole and then linked to its number, which fails if that is taken. In a store
-it is put where nothing is yet, if the store can be told so. In others a writer claims the number
-first, by a file of its own, and writes the document when it sees no claim but its own:
+A local document is written as a draft and then linked to its number, which fails if the number is
+taken. An object store with a conditional put takes the document in one request. In other stores, a
+writer first claims the number with a file, and writes the document if it sees no other claim:
 
     00000000000000000008-<random>.claim
 
-Of two claims each is there before its writer looks, so one of them sees the other. Format 1 had
-no checksum and its content at the top; in format 2 page maps belonged to the segments of an index;
-format 3 had no digests of footers; in format 4 one file listed all fragments of a version.
+Every writer lists the claims after writing its own. So of two writers, at least one sees the claim
+of the other.
+
+Earlier formats differ: format 1 had no checksum and its content at the top level. In format 2, page
+maps belonged to the segments of an index. Format 3 had no digests of footers. In format 4, one file
+listed all fragments of a version.
 """
 
 from __future__ import annotations
@@ -47,18 +50,27 @@ from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_object
 
-_PARTS = re.compile(
+_DOCUMENT = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )
-_CLAIM = ".claim"
-# Seconds waited at most for another writer, and again.
+_CLAIM_SUFFIX = ".claim"
+# Seconds to wait for another writer, for each of several tries.
 _PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
-_NAME = re.compile(r"(\d{20})\.json")
+_DOCUMENT_NAME = re.compile(r"(\d{20})\.json")
 
 
 class VersionLog:
-    """The documents of one folder; `first_keys` are those a document of format 1 has at its top,
-    `create` creates a local file and its folder."""
+    """The log of documents in one folder.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+    folder : str
+    first_keys : set of str
+        The top-level keys of a document in format 1.
+    create : callable, optional
+        Creates a local file and its folder. By default, files get the permissions of the folder.
+    """
 
     def __init__(
         self,
@@ -76,41 +88,51 @@ class VersionLog:
         return posixpath.join(self._folder, f"{number:020d}.json")
 
     def numbers(self) -> list[int]:
-        names = (_NAME.fullmatch(info.base_name) for info in self._listed())
-        return sorted(int(name[1]) for name in names if name)
+        matches = (_DOCUMENT_NAME.fullmatch(info.base_name) for info in self._list_folder())
+        return sorted(int(match[1]) for match in matches if match)
 
-    def _listed(self) -> list[pafs.FileInfo]:
+    def _list_folder(self) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
-        # fsspec's may have listed it before another writer came.
+        # A fsspec file system may have cached a listing from before another writer's commit.
         forget_listings(self._filesystem)
         for _ in range(2):
-            # pyarrow looks twice: a folder another writer made in between is no error.
+            # PyArrow looks at the folder twice, and fails if it is created in between: try again.
             with contextlib.suppress(FileNotFoundError):
                 return self._filesystem.get_file_info(selector)
         return self._filesystem.get_file_info(selector)
 
     def read(self, number: int) -> Any:
-        """The content of a document; NewerFormat, ValueError when it is damaged, or OSError."""
+        """Return the content of a document.
+
+        Raises
+        ------
+        NewerFormat
+            If a newer version of this library wrote it.
+        ValueError
+            If it is damaged.
+        OSError
+            If it cannot be read.
+        """
         return self.content(self.document(number))
 
     def content(self, document: bytes) -> Any:
-        """The content of a document that was read; the same errors."""
+        """Return the content of a document that was read. Raise the same errors as `read`."""
         written_as, content = decode_document(document, self._first_keys)
         if written_as > FORMAT_VERSION:
             raise NewerFormat(written_as)
         return content
 
     def document(self, number: int) -> bytes:
-        """A document as it lies there: no two writers write the same bytes."""
+        """Return the bytes of a document. Documents of two writers never have equal bytes."""
         return read_whole_file(self._filesystem, self.path(number)).to_pybytes()
 
     def create(self, number: int, document: bytes) -> bool:
-        """Write a document, of `to_document`, of its own number; whether that was free.
+        """Write a document made by `encode_document`. Return False if its number is taken.
 
         Raises
         ------
         CommitConflict
-            Where another writer claims the number, and neither writes it nor gives it up.
+            If another writer claims the number, but neither writes it nor gives it up.
         """
         path = self.path(number)
         if not is_local(self._filesystem):
@@ -126,7 +148,7 @@ class VersionLog:
         return True
 
     def _write_claimed(self, number: int, document: bytes) -> bool:
-        claim = posixpath.join(self._folder, f"{number:020d}-{uuid.uuid4().hex}{_CLAIM}")
+        claim = posixpath.join(self._folder, f"{number:020d}-{uuid.uuid4().hex}{_CLAIM_SUFFIX}")
         others: list[str] = []
         for seconds in _PATIENCE:
             self._write(claim, b"")
@@ -139,27 +161,29 @@ class VersionLog:
                     return True
             finally:
                 self._filesystem.delete_file(claim)
-            # Both may have given way.
+            # Both writers may have deleted their claims: wait for a random time, then try again.
             time.sleep(random.uniform(0, seconds))
-        raise _claimed(others)
+        raise _claim_conflict(others)
 
     def _is_kept(self, number: int, document: bytes) -> bool:
-        """Whether a document put where none was is not overwritten by one who claimed its number
-        and looked before."""
+        """Wait for writers that claim the number. Return False if one overwrote the document.
+
+        A writer with a claim may have looked before the document was put.
+        """
         claims: list[str] = []
         for seconds in (0.0, *_PATIENCE):
             time.sleep(seconds)
             before, claims = claims, self._claims(number)
             if not claims:
                 return not before or self.document(number) == document
-        raise _claimed(claims)
+        raise _claim_conflict(claims)
 
     def _claims(self, number: int) -> list[str]:
         start = f"{number:020d}-"
         return [
             info.path
-            for info in self._listed()
-            if info.base_name.startswith(start) and info.base_name.endswith(_CLAIM)
+            for info in self._list_folder()
+            if info.base_name.startswith(start) and info.base_name.endswith(_CLAIM_SUFFIX)
         ]
 
     def _write(self, path: str, data: bytes) -> None:
@@ -172,11 +196,10 @@ class VersionLog:
         return create_file(path, self._folder, model_folder=self._folder)
 
 
-def _claimed(claims: Sequence[str]) -> CommitConflict:
+def _claim_conflict(claims: Sequence[str]) -> CommitConflict:
     return CommitConflict(
-        f"another writer is at work: {claims[0]} is there still. Its store has no conditional put "
-        "that could be used, so one writes after the other; try again, and if no writer is at work "
-        "any more delete that file"
+        f"another writer is at work: {claims[0]} still exists. The store has no conditional put, "
+        "so writers have to take turns; try again, and delete that file if no writer is running"
     )
 
 
@@ -186,21 +209,21 @@ def utc_now() -> str:
 
 def encode_document(content: Any) -> bytes:
     head = f'{{"format_version": {FORMAT_VERSION}, "checksum": "'.encode()
-    # No two writers write the same: whose document it is can be told by its bytes.
+    # A random writer id makes the bytes of every document unique.
     tail = f'",\n"content": {to_json(content)}, "writer": "{uuid.uuid4().hex}"}}\n'.encode()
     return head + _checksum(head, tail) + tail
 
 
 def decode_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
-    parts = _PARTS.fullmatch(data)
-    if parts is not None:
-        if parts[2] != _checksum(parts[1], parts[3]):
+    match = _DOCUMENT.fullmatch(data)
+    if match is not None:
+        if match[2] != _checksum(match[1], match[3]):
             raise ValueError("its checksum does not match")
         document = json.loads(data)
         return document["format_version"], document["content"]
     document = json.loads(data)
     if not isinstance(document, dict) or not document.keys() <= {*first_keys, "format_version"}:
-        raise ValueError("it is damaged, or no document of ours")
+        raise ValueError("it is damaged, or not a document of an index")
     version = document.pop("format_version", None)
     if type(version) is not int or version != 1:
         raise ValueError(f"it has no checksum, and its format is {version!r}")
@@ -220,32 +243,38 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def from_json(kind: Any, value: Any) -> Any:
-    """A value of JSON as a type of records, tuples, texts, numbers and flags, or ValueError."""
+    """Convert a JSON value to a type: a dataclass, tuple, enum, string, number, bool or None.
+
+    Raises
+    ------
+    ValueError
+        If the value does not have the type.
+    """
     if kind in (int, str, bool):
-        return _of(kind, value)
+        return _require_type(kind, value)
     if isinstance(kind, types.UnionType):
         inner, _ = get_args(kind)
         return None if value is None else from_json(inner, value)
     if get_origin(kind) is tuple:
         inner, _ = get_args(kind)
-        if inner in (int, str) and set(map(type, _of(list, value))) <= {inner}:
-            # Ids of many files.
+        if inner in (int, str) and set(map(type, _require_type(list, value))) <= {inner}:
+            # A fast path for long lists of fragment ids.
             return tuple(value)
-        return tuple(from_json(inner, part) for part in _of(list, value))
+        return tuple(from_json(inner, part) for part in _require_type(list, value))
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
-        if unknown := _of(dict, value).keys() - hints.keys():
+        if unknown := _require_type(dict, value).keys() - hints.keys():
             raise ValueError(f"there is no {sorted(unknown)[0]!r} in a {kind.__name__}")
         try:
             return kind(**{name: from_json(hints[name], part) for name, part in value.items()})
         except TypeError as error:
             raise ValueError(str(error)) from None
     if issubclass(kind, StrEnum):
-        return kind(_of(str, value))
-    return float(value) if kind is float and type(value) is int else _of(kind, value)
+        return kind(_require_type(str, value))
+    return float(value) if kind is float and type(value) is int else _require_type(kind, value)
 
 
-def _of(kind: type, value: Any) -> Any:
+def _require_type(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{str(value)[:50]!r} is no {kind.__name__}")
     return value

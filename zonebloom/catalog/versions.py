@@ -1,4 +1,4 @@
-"""A version of the catalog as its document and its listing of fragments have it, checked."""
+"""Encode and decode the document and the listings of fragments of a version, with checks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.ipc_layout import open_uncompressed
 
-# Fragments by their keys.
+# Catalog entries of fragments by their keys.
 FragmentsByKey: TypeAlias = dict[str, KnownFragment]
 
-# Half of what row addresses have room for: files not yet indexed take ids above.
+# Half of the ids that row addresses have room for. Files that are not indexed use the other half.
 _MAX_FRAGMENT_ID = 1 << 30
 _PLAIN_NAME = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_.-]*")
 
-_OF_FILE = ("size", "mtime_ns", "ctime_ns", "tag", "inode")
-_FIELDS = pa.schema(
+_IDENTITY_FIELDS = ("size", "mtime_ns", "ctime_ns", "tag", "inode")
+_LISTING_SCHEMA = pa.schema(
     [
         pa.field(name, kind, nullable=False)
         for name, kind in {
@@ -48,21 +48,23 @@ _FIELDS = pa.schema(
         }.items()
     ]
 )
-# Format 4 has the digests of footers; in the first listings mtime and size alone tell files apart.
-_EARLIER_FIELDS = (pa.schema(list(_FIELDS)[:10]), pa.schema(list(_FIELDS)[:5]))
+# Formats before 4 have no digests of footers. The first format has only size and mtime as identity.
+_EARLIER_SCHEMAS = (pa.schema(list(_LISTING_SCHEMA)[:10]), pa.schema(list(_LISTING_SCHEMA)[:5]))
 
 
-# Listings up to so many fragments are written anew with what comes; of larger ones a fragment is
-# written anew as often as they grow so many times.
+# Small listings are merged into the next one. A larger listing is merged when the new fragments are
+# at least an eighth of it, so a fragment is rewritten only when its listing has grown eightfold.
 _FEW_FRAGMENTS = 256
-_GROWTH = 8
+_MERGE_RATIO = 8
 
 
 def encode_version(version: Version) -> dict[str, Any]:
     return {
         "version": version.number,
         "next_fragment_id": version.next_fragment_id,
-        "fragments": [{"file": each.file, "checksum": each.checksum} for each in version.listings],
+        "fragments": [
+            {"file": listing.file, "checksum": listing.checksum} for listing in version.listings
+        ],
         "indices": list(version.indices.values()),
         "page_maps": version.page_maps,
         **({"doomed": version.segments_to_delete} if version.segments_to_delete else {}),
@@ -71,7 +73,7 @@ def encode_version(version: Version) -> dict[str, Any]:
 
 
 def listing_references(content: Any) -> list[Mapping[str, Any]]:
-    """Files and checksums of the listings a document names; one in formats before 5."""
+    """Return the file and checksum of each listing in a document. Formats before 5 have one."""
     listings = content["fragments"]
     return listings if isinstance(listings, list) else [listings]
 
@@ -79,9 +81,11 @@ def listing_references(content: Any) -> list[Mapping[str, Any]]:
 def decode_version(
     content: Any, listings: Sequence[Listing], parts: Sequence[FragmentsByKey]
 ) -> Version:
-    """The version a document holds, with what its listings hold; ValueError, KeyError or TypeError
-    when it does not hold."""
-    fragments = {key: known for part in parts for key, known in part.items()}
+    """Return the version in a document, with the fragments of its listings.
+
+    Raise ValueError, KeyError or TypeError if the document is malformed or inconsistent.
+    """
+    fragments = {key: fragment for part in parts for key, fragment in part.items()}
     next_id = from_json(int, content["next_fragment_id"])
     if not 0 <= next_id <= _MAX_FRAGMENT_ID:
         raise ValueError(f"next_fragment_id is {next_id}")
@@ -99,10 +103,10 @@ def decode_version(
         from_json(tuple[str, ...], content.get("doomed", [])),
         from_json(str, content.get("moved_to", "")),
     )
-    known = [fragment.fragment_id for fragment in fragments.values()]
-    if len(set(known)) != len(known):
+    fragment_ids = [fragment.fragment_id for fragment in fragments.values()]
+    if len(set(fragment_ids)) != len(fragment_ids):
         raise ValueError("two fragments share an id")
-    covered = [known, *(page_map.fragment_ids for page_map in version.page_maps)]
+    covered = [fragment_ids, *(page_map.fragment_ids for page_map in version.page_maps)]
     for entry in version.indices.values():
         covered += [segment.fragment_ids for segment in entry.segments]
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
@@ -111,12 +115,15 @@ def decode_version(
     for name in version.segment_names:
         require_plain_name(name)
     if any(ids and not 0 <= min(ids) <= max(ids) < next_id for ids in covered):
-        raise ValueError("it names a fragment whose id was never given")
+        raise ValueError("it names a fragment whose id was never assigned")
     return version.with_indices(version.indices)
 
 
 def _old_page_maps(content: Any) -> list[Any]:
-    """The page maps of formats 1 and 2, segments of layout "pages" there; the largest first."""
+    """Return the page maps of a document in format 1 or 2, the largest first.
+
+    There they are fields of segments, and some segments have the layout "pages".
+    """
     page_maps = []
     for entry in content["indices"]:
         for segment in entry["segments"]:
@@ -124,29 +131,31 @@ def _old_page_maps(content: Any) -> list[Any]:
             if num_bytes:
                 ids = segment["fragment_ids"]
                 page_maps.append((segment["name"], num_bytes, checksum, ids))
-        entry["segments"] = [s for s in entry["segments"] if s.get("layout") != "pages"]
+        entry["segments"] = [
+            segment for segment in entry["segments"] if segment.get("layout") != "pages"
+        ]
     names = ("segment", "num_bytes", "checksum", "fragment_ids")
     page_maps.sort(key=lambda page_map: -len(page_map[3]))
     return [dict(zip(names, page_map, strict=True)) for page_map in page_maps]
 
 
 def require_plain_name(name: Any) -> str:
-    """A name of a file or folder of ours, which leads nowhere else."""
+    """Return a name of a file or folder. Raise ValueError if it could lead to another folder."""
     if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name) or ".." in name:
-        raise ValueError(f"{name!r} is not a file name of ours")
+        raise ValueError(f"{name!r} is not a file name of an index")
     return name
 
 
 def plan_listings(version: Version, before: Version) -> tuple[tuple[Listing, ...], FragmentsByKey]:
-    """Listings of the version before that still hold, and fragments that are to be in one more."""
+    """Return the listings of `before` that can be kept, and the fragments for a new listing."""
     old, new = before.fragments, version.fragments
     if not old.keys() <= new.keys():
         return (), dict(new)
-    # Most are the very same objects.
-    same = ((key, old.get(key), known) for key, known in new.items())
-    keys = {key: None for key, was, known in same if was is not known and was != known}
+    # Compare identities first: most entries are the same objects.
+    same = ((key, old.get(key), fragment) for key, fragment in new.items())
+    keys = {key: None for key, was, fragment in same if was is not fragment and was != fragment}
     kept = list(before.listings)
-    while keys and kept and len(kept[-1].keys) <= max(_GROWTH * len(keys), _FEW_FRAGMENTS):
+    while keys and kept and len(kept[-1].keys) <= max(_MERGE_RATIO * len(keys), _FEW_FRAGMENTS):
         keys |= dict.fromkeys(kept.pop().keys)
     return tuple(kept), {key: new[key] for key in keys}
 
@@ -154,12 +163,16 @@ def plan_listings(version: Version, before: Version) -> tuple[tuple[Listing, ...
 def encode_listing(fragments: Iterable[KnownFragment]) -> bytes:
     fragments = list(fragments)
     columns = []
-    for name, kind in zip(_FIELDS.names, _FIELDS.types, strict=True):
-        owners = [f.identity if name in _OF_FILE else f for f in fragments]
+    for name, kind in zip(_LISTING_SCHEMA.names, _LISTING_SCHEMA.types, strict=True):
+        owners = [
+            fragment.identity if name in _IDENTITY_FIELDS else fragment for fragment in fragments
+        ]
         columns.append(pa.array([getattr(owner, name) for owner in owners], kind))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, with_format_version(_FIELDS)) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=with_format_version(_FIELDS)))
+    with pa.ipc.new_file(sink, with_format_version(_LISTING_SCHEMA)) as writer:
+        writer.write_batch(
+            pa.RecordBatch.from_arrays(columns, schema=with_format_version(_LISTING_SCHEMA))
+        )
     return sink.getvalue().to_pybytes()
 
 
@@ -167,16 +180,15 @@ def decode_listing(data: pa.Buffer) -> FragmentsByKey:
     table = open_uncompressed(data).read_all()
     require_known_format(table.schema)
     table.validate(full=True)
-    if table.schema not in (_FIELDS, *_EARLIER_FIELDS):
+    if table.schema not in (_LISTING_SCHEMA, *_EARLIER_SCHEMAS):
         raise ValueError("its fragments have other columns")
     columns = {name: table[name].to_pylist() for name in table.column_names}
-    identities = itertools.starmap(
-        FileIdentity, zip(*(columns.pop(name) for name in _OF_FILE if name in columns), strict=True)
-    )
+    identity_columns = [columns.pop(name) for name in _IDENTITY_FIELDS if name in columns]
+    identities = itertools.starmap(FileIdentity, zip(*identity_columns, strict=True))
     ids, keys, num_rows, *rest = columns.values()
     fragments = dict(
         zip(keys, map(KnownFragment, ids, keys, identities, num_rows, *rest), strict=True)
     )
     if len(fragments) < len(keys) or not all(0 <= count <= 1 << 32 for count in num_rows):
-        raise ValueError("its fragments are no files of their own, or have no such rows")
+        raise ValueError("it lists a file twice, or an impossible number of rows")
     return fragments
