@@ -54,19 +54,19 @@ def locate_catalog(
             "the files share no folder except the root, which cannot hold their index; "
             "give index_dir"
         )
-    places = default_folders_of(source)
+    default_folders = default_folders_of(source)
     if index_dir is None:
         existing = find_index_folder(source.filesystem, source.root, is_table(source))
-        for place in places[1:] if existing is None else ():
-            if was_index_read(source.filesystem, place):
+        for folder in default_folders[1:] if existing is None else ():
+            if was_index_read(source.filesystem, folder):
                 # Reading warns that the index was deleted. A new one gets the default folder.
-                Catalog(source.filesystem, place).latest()
-        return source, Catalog(source.filesystem, existing or places[0], encryption)
+                Catalog(source.filesystem, folder).latest()
+        return source, Catalog(source.filesystem, existing or default_folders[0], encryption)
     folder = path_in(source.filesystem, index_dir)
     if is_local(source.filesystem):
         folder = os.path.abspath(folder)
     folder = folder.rstrip("/")
-    default = _as_default(source, folder, places)
+    default = _as_default(source, folder, default_folders)
     if default is None:
         # Several datasets may share the folder, so use whole paths as keys: file names may repeat.
         source = source.with_paths_as_keys()
@@ -119,7 +119,7 @@ class OpenedDataset:
         return cls(source, catalog, version, planner, Binding(source.schema))
 
     def __repr__(self) -> str:
-        return f"<Opened {self.source.root}, index version {self.version.number}>"
+        return f"<OpenedDataset {self.source.root}, index version {self.version.number}>"
 
     def at_version(self, version: Version) -> OpenedDataset:
         return OpenedDataset.create(
@@ -147,11 +147,15 @@ class OpenedDataset:
         ZoneBloomWarning
             If the index will lie inside the data folder, where it disturbs other readers.
         """
-        source, catalog, places = self.source, self.catalog, default_folders_of(self.source)
+        source, catalog, default_folders = (
+            self.source,
+            self.catalog,
+            default_folders_of(self.source),
+        )
         is_first = not self.version.number and not catalog.newest_number()
-        if not is_first or catalog.folder != places[0] or is_table(source):
+        if not is_first or catalog.folder != default_folders[0] or is_table(source):
             return self
-        default, inside = places[0], places[-1]
+        default, inside = default_folders[0], default_folders[-1]
         if default == inside:
             _warn_of_readers(source.root, inside, "the folder has no parent of its own to hold it")
             return self
@@ -180,7 +184,7 @@ class OpenedDataset:
         paths = [fragment.path for fragment in source.fragments]
         paths_before = [fragment.path for fragment in self.source.fragments]
         is_same = paths == paths_before and source.table_version == self.source.table_version
-        is_same &= source.schema.equals(self.source.schema, True)
+        is_same &= source.schema.equals(self.source.schema, check_metadata=True)
         if is_same and version == self.version:
             return self
         return OpenedDataset.create(

@@ -787,7 +787,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
         vacuum_catalog(local, timedelta(0))
     # What is there no more is named no more.
     assert local.latest().segments_to_delete == (f"{DDD}-0000",)
-    assert segments_of(local) == sorted(local.latest().folders)
+    assert segments_of(local) == sorted(local.latest().segment_names)
 
 
 def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
@@ -804,7 +804,7 @@ def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
     assert vacuum_catalog(Catalog(LOCAL, local.folder), timedelta(0)).num_segments == 0
     assert sorted(local.latest().indices) == ["a", "b"]
     assert local.latest().segments_to_delete == ()
-    assert segments_of(local) == sorted(local.latest().folders)
+    assert segments_of(local) == sorted(local.latest().segment_names)
 
 
 def test_a_version_a_vacuum_deletes_before_it_is_read_makes_way_for_the_newer(local, monkeypatch):
@@ -915,9 +915,9 @@ def test_segment_prefixes_are_never_the_same():
 
 def test_segments_of_a_build_are_deleted_but_those_named(catalog):
     version = catalog.commit(adding("a"))
-    assert version.folders == {f"{ABC}-0000"}
+    assert version.segment_names == {f"{ABC}-0000"}
     segment_files(catalog, f"{ABC}-0001", f"{ABD}-0000", f"{BBB}-0000")
-    assert catalog.delete_unnamed([ABC, ABD]) is None
+    assert catalog.delete_orphan_segments([ABC, ABD]) is None
     assert segments_of(catalog) == [f"{ABC}-0000", f"{BBB}-0000"]
 
 
@@ -940,20 +940,20 @@ def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
 
 
 def test_deleting_segments_where_there_are_none_does_nothing(catalog, tmp_path):
-    assert catalog.delete_unnamed([AAA]) is None
+    assert catalog.delete_orphan_segments([AAA]) is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_first_build_that_failed_leaves_no_folder(local, tmp_path):
     segment_files(local, f"{AAA}-0000")
-    local.delete_unnamed([AAA])
+    local.delete_orphan_segments([AAA])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_deleting_the_last_segment_keeps_the_versions(local):
     first = local.commit(lambda latest: latest)
     segment_files(local, f"{AAA}-0000")
-    local.delete_unnamed([AAA])
+    local.delete_orphan_segments([AAA])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert local.latest() == first

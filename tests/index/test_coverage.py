@@ -28,7 +28,7 @@ def version(*keys, next_fragment_id=10):
 
 
 def shown(coverage):
-    return [(p.fragment.key, p.fragment_id, p.is_known, p.num_rows) for p in coverage.present]
+    return [(p.fragment.key, p.fragment_id, p.is_known, p.num_rows) for p in coverage.fragments]
 
 
 def test_files_as_they_were_keep_their_ids_and_rows():

@@ -362,7 +362,7 @@ def test_links_are_neither_followed_nor_deleted(shared, place):
         names = [f"segments/{ORPHAN}/bloomfilter.arrow"]
     vacuum_leaves(ds, folder, names)
     # Neither do builds that clean up behind themselves.
-    assert isinstance(ds.opened.catalog.delete_unnamed([ORPHAN[:16]]), CatalogError | OSError)
+    assert isinstance(ds.opened.catalog.delete_orphan_segments([ORPHAN[:16]]), CatalogError | OSError)
     assert (elsewhere / "bloomfilter.arrow").read_bytes() == b"of others"
 
 
@@ -392,7 +392,7 @@ def test_a_refresh_leaves_others_alone_and_deletes_its_own(shared):
     ds.optimize.optimize_indices(spark=False, retention=timedelta(0))
     assert everything_below(folder, foreign) == before
     own = {path.name for path in (folder / "segments").iterdir()} - {"theirs", ORPHAN}
-    assert own == ds.opened.version.folders
+    assert own == ds.opened.version.segment_names
 
 
 def test_segments_that_a_spark_task_left_are_deleted(shared):

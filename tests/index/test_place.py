@@ -314,7 +314,7 @@ def test_a_move_is_refused_where_it_would_lose_an_index(lake, tmp_path):
     with pytest.raises(IndexExists, match="already holds an index"):
         ds.move_index(shared)
     zb.dataset(lake, index_dir=shared).create_scalar_index("id", name="mine", spark=False)
-    with pytest.raises(InvalidArgument, match="also of other files"):
+    with pytest.raises(InvalidArgument, match="also covers other files"):
         zb.dataset(lake, index_dir=shared).move_index(str(tmp_path / "new"))
     assert num_zones(zb.dataset(lake)) == 1
     assert num_zones(zb.dataset(other, index_dir=shared), 7042) == 1
@@ -365,13 +365,13 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize("call", ["copy_file", "_commit", "_delete", "_delete_files"])
+@pytest.mark.parametrize("call", ["copy_file", "_commit_move", "_delete_index", "delete_file"])
 def test_a_move_that_died_leaves_one_whole_index_and_is_finished(lake, monkeypatch, call):
     build_inside(lake)
     todo = getattr(move, call)
 
     def dying(*arguments):
-        if call != "_delete":
+        if call != "_delete_index":
             todo(*arguments)
         raise Killed
 
@@ -391,16 +391,17 @@ def test_a_move_that_died_leaves_one_whole_index_and_is_finished(lake, monkeypat
 
 def test_a_copy_that_differs_is_not_used(lake, monkeypatch):
     build_inside(lake)
-    prepare = Catalog.prepare
+    create = Catalog.create_raw_file
 
-    def rotting(catalog, path):
-        prepare(catalog, path)
+    def create_and_replace(catalog, path):
+        stream = create(catalog, path)
         if path.endswith("bloomfilter.arrow"):
-            # The file turns into a device that keeps nothing.
+            # Replace the file by a device that stores nothing.
             os.unlink(path)
             os.symlink("/dev/null", path)
+        return stream
 
-    monkeypatch.setattr(Catalog, "prepare", rotting)
+    monkeypatch.setattr(Catalog, "create_raw_file", create_and_replace)
     with pytest.raises(zb.errors.CatalogError, match="is not a copy of"):
         zb.dataset(lake).move_index()
     monkeypatch.undo()

@@ -31,8 +31,8 @@ from zonebloom.sources.source import Source
 from zonebloom.storage.files import REMOTE_THREADS, ReadCounter, content_digest, is_local
 from zonebloom.storage.random_access import FragmentFile
 
-# Indexed files that are missing or changed, by their size and the digest of their footer.
-Orphans: TypeAlias = dict[tuple[int, str], list[KnownFragment]]
+# Catalog entries of files that are missing or changed, by size and digest of the footer.
+MissingFiles: TypeAlias = dict[tuple[int, str], list[KnownFragment]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +77,24 @@ def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
     other_datasets = OtherDatasets(source, opened.catalog)
     known_ids = {fragment.fragment_id for fragment in base.fragments.values()}
     in_place = {file.fragment_id for file in present if file.is_known}
-    orphans = _orphans(base, in_place | other_datasets.unchanged_ids(base, known_ids))
+    missing_files = _missing_files(base, in_place | other_datasets.unchanged_ids(base, known_ids))
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        entries = list(pool.map(lambda file: _seen_now(source, file, orphans), unknown))
+        entries = list(pool.map(lambda file: _entry_of_file(source, file, missing_files), unknown))
     by_digest: list[_Candidate] = []
     by_rows: list[_Candidate] = []
     for file, entry in zip(unknown, entries, strict=True):
-        original = None if entry is None else _take_original(entry, orphans)
+        original = None if entry is None else _take_original(entry, missing_files)
         if entry is None or original is None:
             continue
         entry = entry._replace(fragment_id=original.fragment_id, num_rows=original.num_rows)
         is_proven = original.digest and entry.digest and digest_covers_file(entry.identity)
         (by_digest if is_proven else by_rows).append(_Candidate(file, original, entry))
-    by_rows = _proven_by_rows(opened, by_rows)
+    by_rows = _validate_candidates(opened, by_rows)
     adopted = {file.original.key: file.entry for file in (*by_digest, *by_rows)}
     keys = {entry.key for entry in adopted.values()}
-    left = tuple(file.fragment.path for file in unknown if file.fragment.key not in keys)
+    uncovered_paths = tuple(file.fragment.path for file in unknown if file.fragment.key not in keys)
     if not adopted:
-        return base, Adopted(0, left)
+        return base, Adopted(0, uncovered_paths)
     prefix = opened.catalog.new_segment_prefix()
     try:
         with wrapping_write_errors(opened.catalog.folder):
@@ -105,7 +105,7 @@ def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
             version = _commit_adopted(opened, adopted, page_map)
     finally:
         opened.catalog.delete_orphan_segments([prefix])
-    return version, Adopted(len(adopted), left)
+    return version, Adopted(len(adopted), uncovered_paths)
 
 
 def _commit_adopted(
@@ -124,7 +124,7 @@ def _commit_adopted(
     return opened.catalog.commit(change)
 
 
-def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[_Candidate]:
+def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[_Candidate]:
     """Return the candidates whose values are all found in every index that covers them."""
     if not files:
         return []
@@ -152,7 +152,9 @@ def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[
     with ThreadPoolExecutor(workers) as pool:
         proven = [
             file
-            for group in pool.map(lambda group: _validated(opened.source, indices, group), groups)
+            for group in pool.map(
+                lambda group: _validate_rows(opened.source, indices, group), groups
+            )
             for file in group
         ]
     identities = opened.source.identities([file.present.fragment for file in proven])
@@ -163,7 +165,7 @@ def _proven_by_rows(opened: OpenedDataset, files: Sequence[_Candidate]) -> list[
     ]
 
 
-def _validated(
+def _validate_rows(
     source: Source, indices: Sequence[tuple[LoadedIndex, Column]], files: Sequence[_Candidate]
 ) -> list[_Candidate]:
     """Return the files whose values all indices hold. If some fail, check each half separately."""
@@ -178,22 +180,27 @@ def _validated(
     except (CorruptIndex, SourceError):
         half = len(files) // 2
         parts = (files[:half], files[half:]) if half else ()
-        return [file for part in parts for file in _validated(source, indices, part)]
+        return [file for part in parts for file in _validate_rows(source, indices, part)]
     return list(files)
 
 
-def _orphans(base: Version, in_place: Set[int]) -> Orphans:
-    orphans: Orphans = {}
+def _missing_files(base: Version, in_place: Set[int]) -> MissingFiles:
+    missing_files: MissingFiles = {}
     for fragment in base.fragments.values():
         if fragment.fragment_id not in in_place and fragment.footer:
-            orphans.setdefault((fragment.identity.size, fragment.footer), []).append(fragment)
-    return orphans
+            missing_files.setdefault((fragment.identity.size, fragment.footer), []).append(fragment)
+    return missing_files
 
 
-def _seen_now(source: Source, file: PresentFragment, orphans: Orphans) -> KnownFragment | None:
-    """Return a catalog entry for a file, without id and rows, or None if no orphan has its size."""
+def _entry_of_file(
+    source: Source, file: PresentFragment, missing_files: MissingFiles
+) -> KnownFragment | None:
+    """Return a catalog entry for a file, without id and rows.
+
+    Return None if no missing file has its size.
+    """
     path, identity = file.fragment.path, file.identity
-    if not source.is_parquet or all(size != identity.size for size, _ in orphans):
+    if not source.is_parquet or all(size != identity.size for size, _ in missing_files):
         return None
     seen_at = time.time_ns()
     try:
@@ -206,9 +213,9 @@ def _seen_now(source: Source, file: PresentFragment, orphans: Orphans) -> KnownF
     return KnownFragment(-1, file.fragment.key, identity, 0, digest, seen_at, footer)
 
 
-def _take_original(now: KnownFragment, orphans: Orphans) -> KnownFragment | None:
-    """Remove and return the orphan that a file may be a copy of, or return None."""
-    alike = orphans.get((now.identity.size, now.footer), [])
+def _take_original(now: KnownFragment, missing_files: MissingFiles) -> KnownFragment | None:
+    """Remove and return the missing file that a file may be a copy of, or return None."""
+    alike = missing_files.get((now.identity.size, now.footer), [])
     # Digests may cover samples only, but different digests prove that files differ.
     originals = [
         fragment

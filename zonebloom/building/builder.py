@@ -99,7 +99,7 @@ def refreshed_cells(refreshed: Refreshed) -> list[object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _IndexWork:
     """The work that a build or refresh has to do for one index."""
 
     spec: IndexSpec
@@ -113,26 +113,28 @@ class _Work:
     unchanged_ids: frozenset[int] = frozenset()
     damage: str | None = None
 
-    def refreshed(self, now: IndexEntry) -> Refreshed:
+    def refreshed(self, after: IndexEntry) -> Refreshed:
         before = set() if self.before is None else self.before.fragment_ids
         return Refreshed(
-            now.name,
+            after.name,
             len(self.missing),
             len(before - self.unchanged_ids),
-            now.layout,
-            len(now.segments),
-            now != self.before,
+            after.layout,
+            len(after.segments),
+            after != self.before,
             self.damage,
         )
 
 
 class Builder:
+    """Builder of indices of one opened dataset."""
+
     def __init__(self, opened: OpenedDataset):
         opened.require_unlocked()
         self._source = opened.source
         self._catalog = opened.catalog
         self._planner = opened.planner
-        self._others = OtherDatasets(opened.source, opened.catalog)
+        self._other_datasets = OtherDatasets(opened.source, opened.catalog)
 
     def build(
         self,
@@ -144,11 +146,11 @@ class Builder:
         prefix: str = "",
     ) -> Version:
         """Index all fragments in one pass, and commit all indices at once."""
-        base, coverage = self._now()
+        base, coverage = self._current_coverage()
         names = [spec.name for spec in specs]
 
         def check(latest: Version) -> None:
-            self._others.refuse_names(names, latest)
+            self._other_datasets.refuse_names(names, latest)
             taken_names = [
                 name for name in names if name in latest.indices.keys() - base.indices.keys()
             ]
@@ -157,14 +159,14 @@ class Builder:
                     f"another writer has built an index {taken_names[0]!r}; give another name"
                 )
 
-        self._others.refuse_names(names, base)
-        work = [_Work(spec, coverage.fragments) for spec in specs]
-        return self._run(base, work, layout, engine, progress, check, prefix=prefix)
+        self._other_datasets.refuse_names(names, base)
+        work = [_IndexWork(spec, coverage.fragments) for spec in specs]
+        return self._train_and_commit(base, work, layout, engine, progress, check, prefix=prefix)
 
     def own_index_names(self) -> list[str]:
         """Return the names of all indices except those that cover only files of other datasets."""
         version = self._planner.version
-        other_ids = {fragment.fragment_id for fragment in self._others.fragments(version)}
+        other_ids = {fragment.fragment_id for fragment in self._other_datasets.fragments(version)}
         covered = {name: entry.fragment_ids for name, entry in version.indices.items()}
         return [name for name, ids in covered.items() if not ids or ids - other_ids]
 
@@ -183,8 +185,10 @@ class Builder:
         With `skip_misfits`, an index whose column does not fit a file is not changed, and its
         `Refreshed.problem` says why. Otherwise the misfit raises `SchemaMismatch`.
         """
-        base, coverage = self._now()
-        work = [self._outdated(entry, column, base, coverage, damaged) for entry, column in indices]
+        base, coverage = self._current_coverage()
+        work = [
+            self._plan_refresh(entry, column, base, coverage, damaged) for entry, column in indices
+        ]
 
         def check(latest: Version) -> None:
             for entry, _ in indices:
@@ -197,7 +201,9 @@ class Builder:
 
         touched = _touched_fragments(base, coverage)
         problems: dict[str, str] | None = {} if skip_misfits else None
-        version = self._run(base, work, layout, engine, progress, check, touched, problems)
+        version = self._train_and_commit(
+            base, work, layout, engine, progress, check, touched, problems
+        )
         refreshed = [
             failed_refresh(entry, problems[entry.name])
             if problems and entry.name in problems
@@ -206,27 +212,27 @@ class Builder:
         ]
         return version, refreshed
 
-    def _now(self) -> tuple[Version, Coverage]:
+    def _current_coverage(self) -> tuple[Version, Coverage]:
         base = self._planner.version
         fragments = self._source.fragments
         identities = self._source.identities(None, indexed_identities(fragments, base))
         return base, compute_coverage(fragments, identities, base)
 
-    def _outdated(
+    def _plan_refresh(
         self,
         entry: IndexEntry,
         column: Column,
         base: Version,
         coverage: Coverage,
         damaged: Mapping[str, str],
-    ) -> _Work:
+    ) -> _IndexWork:
         stored = entry.global_filter
         size = None if stored is None else GlobalFilterSize(stored.num_items, stored.probability)
         spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
         if entry.name in damaged:
-            return _Work(spec, coverage.fragments, damage=damaged[entry.name])
+            return _IndexWork(spec, coverage.fragments, damage=damaged[entry.name])
         present = coverage.known_ids
-        unchanged_ids = present | self._others.unchanged_ids(base, entry.fragment_ids)
+        unchanged_ids = present | self._other_datasets.unchanged_ids(base, entry.fragment_ids)
         items = entry.parameters.number_of_items
         num_zones = {
             fragment.fragment_id: -(-fragment.num_rows // items)
@@ -237,12 +243,12 @@ class Builder:
         missing = tuple(
             fragment for fragment in coverage.fragments if fragment.fragment_id not in kept_ids
         )
-        return _Work(spec, missing, entry, segments, unchanged_ids)
+        return _IndexWork(spec, missing, entry, segments, unchanged_ids)
 
-    def _run(
+    def _train_and_commit(
         self,
         base: Version,
-        work: Sequence[_Work],
+        work: Sequence[_IndexWork],
         layout: str,
         engine: Engine | None,
         progress: ProgressOption,
@@ -264,7 +270,7 @@ class Builder:
                 work, trained = list(compress(work, fits)), list(compress(trained, fits))
             entries: dict[str, IndexEntry] = {}
             for number, (part, tasks) in enumerate(zip(work, trained, strict=True)):
-                added = [task.segments[place] for task, place in tasks]
+                added = [task.segments[position] for task, position in tasks]
                 name = f"{prefix}-{number}"
                 segments = arrange_segments(
                     self._catalog, f"{name}-all", part.segments, added, layout
@@ -322,7 +328,7 @@ class Builder:
 
     @contextlib.contextmanager
     def _new_segments(self, prefix: str, base: Version) -> Iterator[None]:
-        """Context in which segments with a prefix are written. Orphans are deleted at the end."""
+        """Context for writing segments with a prefix. Delete orphans among them at the end."""
         try:
             with wrapping_write_errors(self._catalog.folder):
                 yield
@@ -340,7 +346,7 @@ class Builder:
     def _train_missing(
         self,
         prefix: str,
-        work: Sequence[_Work],
+        work: Sequence[_IndexWork],
         engine: Engine | None,
         progress: ProgressOption,
         problems: dict[str, str] | None,
@@ -371,8 +377,8 @@ class Builder:
                 numbers_of_groups.extend([number] for number in numbers if len(numbers) > 1)
                 tasks = []
             count += 1
-            for place, number in enumerate(numbers):
-                trained[number] = [(task, place) for task in tasks]
+            for position, number in enumerate(numbers):
+                trained[number] = [(task, position) for task in tasks]
         return trained
 
     def _train(
@@ -406,7 +412,7 @@ class Builder:
         return trained
 
     def _global_filter(
-        self, segment: str, work: _Work, tasks: Sequence[tuple[TrainedTask, int]]
+        self, segment: str, work: _IndexWork, tasks: Sequence[tuple[TrainedTask, int]]
     ) -> GlobalFilterEntry | None:
         """Return the global filter of an index with the keys of the new files."""
         if work.spec.global_size is None:
@@ -418,7 +424,9 @@ class Builder:
         if before is not None and not tasks:
             return replace(before, fragment_ids=tuple(ids))
         parts = [
-            part for task, place in tasks if (part := task.global_filter_parts[place]) is not None
+            part
+            for task, position in tasks
+            if (part := task.global_filter_parts[position]) is not None
         ]
         ids = list(dict.fromkeys([*ids, *(fragment.fragment_id for fragment in work.missing)]))
         return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)

@@ -65,22 +65,22 @@ class MovedIndex:
 def move_opened_index(
     opened: OpenedDataset, index_dir: str | None
 ) -> tuple[OpenedDataset, MovedIndex]:
-    """Move an index, and return the dataset with the index where it is now."""
+    """Move an index. Return the dataset with the moved index, and the result of the move."""
     opened.require_unlocked()
-    old, places = opened.catalog, default_folders_of(opened.source)
+    old, default_folders = opened.catalog, default_folders_of(opened.source)
     source, new = locate_catalog(
         opened.source.with_keys_below_root(),
-        places[0] if index_dir is None else index_dir,
+        default_folders[0] if index_dir is None else index_dir,
         old.encryption,
     )
     if new.folder == old.folder:
-        return opened, MovedIndex(old.folder, 0, _delete_remains(old, places))
-    base = _movable(opened)
+        return opened, MovedIndex(old.folder, 0, _delete_remains(old, default_folders))
+    base = _require_movable(opened)
     num_files = 0
     with wrapping_write_errors(new.folder):
         if new.newest_number() == 0:
-            num_files = _copy(old, new, base)
-            version = _commit_move(old, new, base, _rekeyed(base, opened.source, source))
+            num_files = _copy_files(old, new, base)
+            version = _commit_move(old, new, base, _with_new_keys(base, opened.source, source))
         elif base.moved_to == new.folder:
             version = new.latest(for_writing=True)
         else:
@@ -88,14 +88,14 @@ def move_opened_index(
                 f"{new.folder} already holds an index; delete it, or give another folder"
             )
     with wrapping_write_errors(old.folder):
-        foreign_files = _delete(old)
-    embedded = opened.planner.uses_embedded_filters
-    return OpenedDataset.create(source, new, version, embedded), MovedIndex(
-        new.folder, num_files, foreign_files
+        foreign_files = _delete_index(old)
+    moved = OpenedDataset.create(
+        source, new, version, embedded_filters=opened.planner.uses_embedded_filters
     )
+    return moved, MovedIndex(new.folder, num_files, foreign_files)
 
 
-def _movable(opened: OpenedDataset) -> Version:
+def _require_movable(opened: OpenedDataset) -> Version:
     """Return the newest version. Raise an error if it is unreadable or of other datasets too."""
     catalog = opened.catalog
     base = catalog.latest(for_writing=True)
@@ -106,15 +106,15 @@ def _movable(opened: OpenedDataset) -> Version:
         )
     if base.number == 0:
         raise IndexNotFound(f"there is no index of {opened.source.root} to move; build one first")
-    if others := OtherDatasets(opened.source, catalog).fragments(base):
+    if other_fragments := OtherDatasets(opened.source, catalog).fragments(base):
         raise InvalidArgument(
-            f"the index in {catalog.folder} also covers other files, such as {others[0].key}, "
-            "which would lose it; build an index of this dataset in the new folder instead"
+            f"the index in {catalog.folder} also covers other files, which would lose it, such as "
+            f"{other_fragments[0].key}; build an index of this dataset in the new folder instead"
         )
     return base
 
 
-def _copy(old: Catalog, new: Catalog, base: Version) -> int:
+def _copy_files(old: Catalog, new: Catalog, base: Version) -> int:
     if base.moved_to not in ("", new.folder):
         raise CommitConflict(
             f"the index in {old.folder} is being moved to {base.moved_to}; finish that move first: "
@@ -155,7 +155,7 @@ def _commit_move(old: Catalog, new: Catalog, base: Version, moved: Version) -> V
         raise
 
 
-def _rekeyed(version: Version, before: Source, after: Source) -> Version:
+def _with_new_keys(version: Version, before: Source, after: Source) -> Version:
     """Return a version whose fragments have the keys that datasets use with the new folder."""
     has_paths = any(fragment.key == fragment.path for fragment in after.fragments[:1])
     fragments = {}
@@ -166,27 +166,27 @@ def _rekeyed(version: Version, before: Source, after: Source) -> Version:
     return replace(version, fragments=fragments, listings=(), segments_to_delete=(), moved_to="")
 
 
-def _delete_remains(catalog: Catalog, places: tuple[str, ...]) -> tuple[str, ...]:
+def _delete_remains(catalog: Catalog, default_folders: tuple[str, ...]) -> tuple[str, ...]:
     """Delete what an interrupted move to this folder left in the other default folders."""
     foreign_files: list[str] = []
-    for place in places:
-        other = Catalog(catalog.filesystem, place, catalog.encryption)
-        if place == catalog.folder or not _exists(other):
+    for folder in default_folders:
+        other = Catalog(catalog.filesystem, folder, catalog.encryption)
+        if folder == catalog.folder or not _has_folder(other):
             continue
         newest = other.newest_number()
         if newest and other.latest(for_writing=True).moved_to != catalog.folder:
             raise IndexExists(
-                f"there is another index in {place}, which is not used; delete one of both"
+                f"there is another index in {folder}, which is not used; delete one of both"
             )
-        foreign_files += _delete(other)
+        foreign_files += _delete_index(other)
     return tuple(foreign_files)
 
 
-def _exists(catalog: Catalog) -> bool:
+def _has_folder(catalog: Catalog) -> bool:
     return catalog.filesystem.get_file_info(catalog.folder).type == pafs.FileType.Directory
 
 
-def _delete(catalog: Catalog) -> tuple[str, ...]:
+def _delete_index(catalog: Catalog) -> tuple[str, ...]:
     """Delete the index in a folder. Return the paths of files that do not belong to it."""
     filesystem = catalog.filesystem
     segments = posixpath.join(catalog.folder, SEGMENTS)

@@ -72,6 +72,10 @@ def train_locally(
 def train_task(
     task: TrainTask, *, threads: int = 1, progress: ReportRows | None = None
 ) -> TrainedTask:
+    """Train the indices of a task, write their segments, and return the result.
+
+    Raise `FragmentUnreadable` if a file changes while it is read.
+    """
     num_rows: list[int] = []
     seen_at = wait_until_at_rest(
         file.identity

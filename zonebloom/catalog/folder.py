@@ -30,6 +30,7 @@ import xxhash
 from zonebloom.catalog.names import is_own_name, is_segment_file_name, is_segment_name
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import OutputStream, is_local
+from zonebloom.storage.object_store import object_reader
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 # Error numbers of file systems that do not support fsync.

@@ -17,7 +17,7 @@ from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.parquet.page_map import PageMap
+from zonebloom.parquet.page_map import PageMap, merge_page_maps
 
 # Merge page maps if there are more than this, because every one is a file to open.
 _MAX_PAGE_MAPS = 16

@@ -112,9 +112,9 @@ class Catalog:
         self.filesystem = filesystem
         self.folder = folder
         self.encryption = encryption
-        self._seal = None if encryption is None else FileCipher(folder, encryption)
+        self._cipher = None if encryption is None else FileCipher(folder, encryption)
         self.decrypted_filesystem: pafs.FileSystem = (
-            filesystem if self._seal is None else encrypting_filesystem(filesystem, self._seal)
+            filesystem if self._cipher is None else encrypting_filesystem(filesystem, self._cipher)
         )
         self._versions = posixpath.join(folder, VERSIONS)
         # The last document that was read or written, with the version it describes.
@@ -124,7 +124,7 @@ class Catalog:
         return f"<Catalog {self.folder}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers of a build only write segments, so the cached version need not be sent to them.
+        # Workers of a build only write segments, so do not send the cached version to them.
         return {**self.__dict__, "_last": None}
 
     @property
@@ -138,6 +138,7 @@ class Catalog:
         self._last = other._last
 
     def path(self, segment: str, file: str) -> str:
+        """Return the path of a file in a segment."""
         return posixpath.join(self.folder, SEGMENTS, segment, file)
 
     def open_output_stream(self, path: str) -> OutputStream:
@@ -146,7 +147,7 @@ class Catalog:
         The stream encrypts what is written if the index is encrypted.
         """
         stream = self.create_raw_file(path)
-        return stream if self._seal is None else EncryptingStream(stream, self._seal, path)
+        return stream if self._cipher is None else EncryptingStream(stream, self._cipher, path)
 
     def create_raw_file(self, path: str) -> OutputStream:
         """Create a file of the index, and its folder.
@@ -166,10 +167,10 @@ class Catalog:
             # parent may also add its index.
             with open_folder(shared, base=parent, model_folder=parent):
                 pass
-        return create_file(path, self.folder, model_folder=self._model)
+        return create_file(path, self.folder, model_folder=self._model_folder)
 
     @property
-    def _model(self) -> str:
+    def _model_folder(self) -> str:
         """The local folder whose permissions the index gets: the data folder or the index_dir."""
         folder = self.folder.rstrip("/")
         data = data_folder_of(folder)
@@ -180,9 +181,11 @@ class Catalog:
         return folder or "."
 
     def read(self, path: str, num_bytes: int, checksum: str | None) -> pa.Buffer:
+        """Read and decrypt a file. Raise `CorruptIndex` if its size or XXH3-64 is wrong."""
         return read_file(self.decrypted_filesystem, path, num_bytes, checksum)
 
     def write(self, path: str, data: Any) -> tuple[int, str]:
+        """Write a file of the index. Return the size and the XXH3-64 of the data."""
         with contextlib.closing(self.open_output_stream(path)) as stream:
             stream.write(data)
         return memoryview(data).nbytes, xxhash.xxh3_64_hexdigest(data)
@@ -256,11 +259,20 @@ class Catalog:
             )
 
     def commit(self, change: Callable[[Version], Version]) -> Version:
+        """Commit `change(newest version)` as the next version, and return that.
+
+        If another writer commits first, `change` is called again with its version.
+
+        Raises
+        ------
+        CommitConflict
+            If the change is impossible, or other writers are always faster.
+        """
         with wrapping_write_errors(self.folder):
             return self._commit(change)
 
     def _commit(self, change: Callable[[Version], Version]) -> Version:
-        synced: set[str] = set()
+        synced_paths: set[str] = set()
         for _ in range(_MAX_TRIES):
             # Also count damaged versions, so that the new number is above theirs.
             number = self.newest_number() + 1
@@ -279,29 +291,33 @@ class Catalog:
                 )
             before, named = self.referenced_files(latest), self.referenced_files(version)
             new = {path: size for path, size in named.items() if path not in before}
-            self._require(new, latest.segments_to_delete)
+            self._require_committable(new, latest.segments_to_delete)
             if is_local(self.filesystem):
-                sync_files(new.keys() - synced)
-                synced |= new.keys()
+                sync_files(new.keys() - synced_paths)
+                synced_paths |= new.keys()
             try:
-                made = self._create(version, latest)
+                committed = self._create(version, latest)
             except FileNotFoundError:
                 # A vacuum deleted the draft, because it looked like the remains of a crash.
                 continue
-            if made is not None and self._is_in_use(made, change, new):
-                return made
+            if committed is not None and self._is_in_use(committed, change, new):
+                return committed
         raise CommitConflict(
             f"{self.folder}: other writers committed {_MAX_TRIES} times meanwhile; try again"
         )
 
     def referenced_files(self, version: Version) -> dict[str, int]:
         """Return the paths and sizes of the files that a version names."""
-        return {self.path(*place): size for place, size in version.file_sizes.items()}
+        return {
+            self.path(segment, file): size for (segment, file), size in version.file_sizes.items()
+        }
 
-    def _require(self, files: Mapping[str, int], doomed: Iterable[str]) -> None:
+    def _require_committable(
+        self, files: Mapping[str, int], segments_to_delete: Iterable[str]
+    ) -> None:
         """Raise `CommitConflict` if a file is missing, or its segment is marked for deletion."""
         path = find_missing_file(self.decrypted_filesystem, files)
-        for name in doomed:
+        for name in segments_to_delete:
             path = path or next((file for file in files if file.split("/")[-2] == name), None)
         if path is not None:
             raise CommitConflict(
@@ -406,43 +422,45 @@ class Catalog:
             name = f"{version.number:020d}-{uuid.uuid4().hex[:16]}.arrow"
             path = posixpath.join(self._versions, name)
             if is_local(self.filesystem):
-                stored = data if self._seal is None else self._seal.encrypt(path, data)
+                stored = data if self._cipher is None else self._cipher.encrypt(path, data)
                 write_atomically(path, stored, self.create_local_file, os.replace)
             else:
                 self.write(path, data)
             listings += (Listing(name, xxhash.xxh3_64_hexdigest(data), tuple(added)),)
-        made = replace(version, listings=listings)
-        document = encode_document(self._encrypt_content(made.number, encode_version(made)))
-        if not self._log.create(made.number, document):
+        committed = replace(version, listings=listings)
+        document = encode_document(
+            self._encrypt_content(committed.number, encode_version(committed))
+        )
+        if not self._log.create(committed.number, document):
             return None
-        self._last = document, made
-        return made
+        self._last = document, committed
+        return committed
 
     def _encrypt_content(self, number: int, content: dict[str, Any]) -> dict[str, Any]:
-        if self._seal is None:
+        if self._cipher is None:
             return content
-        key_id = self._seal.encryption.key_id
-        stored = self._seal.encrypt(self._log.path(number), to_json(content).encode())
+        key_id = self._cipher.encryption.key_id
+        stored = self._cipher.encrypt(self._log.path(number), to_json(content).encode())
         return {
             "sealed_by": key_id,
-            "key_check": self._seal.encryption.key_check(key_id),
+            "key_check": self._cipher.encryption.key_check(key_id),
             "content": base64.b64encode(stored).decode(),
         }
 
     def _decrypt_content(self, number: int, content: Any) -> Any:
         """Return the decrypted content of a document, or raise `EncryptedIndex`."""
         if not isinstance(content, dict) or "sealed_by" not in content:
-            if self._seal is not None:
+            if self._cipher is not None:
                 raise ValueError("it is not encrypted; build the index again")
             return content
         key_id = str(content["sealed_by"])
         text = f"the index in {self.folder} is encrypted by key {key_id!r}"
-        if self._seal is None:
+        if self._cipher is None:
             raise EncryptedIndex(f"{text}; open the dataset with encryption=zb.Encryption(...)")
-        if self._seal.encryption.key_check(key_id) != content["key_check"]:
+        if self._cipher.encryption.key_check(key_id) != content["key_check"]:
             raise EncryptedIndex(f"{text}, and the key given for that is another")
         stored = base64.b64decode(content["content"])
-        return json.loads(self._seal.decrypt(self._log.path(number), stored))
+        return json.loads(self._cipher.decrypt(self._log.path(number), stored))
 
     def version(self, number: int) -> Version:
         """Return a version. Raise `CorruptIndex` if it is damaged or missing."""

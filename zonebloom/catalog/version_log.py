@@ -149,21 +149,21 @@ class VersionLog:
 
     def _write_claimed(self, number: int, document: bytes) -> bool:
         claim = posixpath.join(self._folder, f"{number:020d}-{uuid.uuid4().hex}{_CLAIM_SUFFIX}")
-        others: list[str] = []
+        other_claims: list[str] = []
         for seconds in _PATIENCE:
             self._write(claim, b"")
             try:
-                others = [path for path in self._claims(number) if path != claim]
+                other_claims = [path for path in self._claims(number) if path != claim]
                 if number in self.numbers():
                     return False
-                if not others:
+                if not other_claims:
                     self._write(self.path(number), document)
                     return True
             finally:
                 self._filesystem.delete_file(claim)
             # Both writers may have deleted their claims: wait for a random time, then try again.
             time.sleep(random.uniform(0, seconds))
-        raise _claim_conflict(others)
+        raise _claim_conflict(other_claims)
 
     def _is_kept(self, number: int, document: bytes) -> bool:
         """Wait for writers that claim the number. Return False if one overwrote the document.

@@ -154,10 +154,14 @@ def plan_listings(version: Version, before: Version) -> tuple[tuple[Listing, ...
     # Compare identities first: most entries are the same objects.
     same = ((key, old.get(key), fragment) for key, fragment in new.items())
     keys = {key: None for key, was, fragment in same if was is not fragment and was != fragment}
-    kept = list(before.listings)
-    while keys and kept and len(kept[-1].keys) <= max(_MERGE_RATIO * len(keys), _FEW_FRAGMENTS):
-        keys |= dict.fromkeys(kept.pop().keys)
-    return tuple(kept), {key: new[key] for key in keys}
+    listings = list(before.listings)
+    while (
+        keys
+        and listings
+        and len(listings[-1].keys) <= max(_MERGE_RATIO * len(keys), _FEW_FRAGMENTS)
+    ):
+        keys |= dict.fromkeys(listings.pop().keys)
+    return tuple(listings), {key: new[key] for key in keys}
 
 
 def encode_listing(fragments: Iterable[KnownFragment]) -> bytes:
