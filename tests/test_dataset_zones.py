@@ -1,4 +1,4 @@
-"""Zones over files of every shape: where they begin and end, and that no row falls between."""
+"""Test zones over files of every shape: where zones begin and end, and that they hold every row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import zonebloom as zb
 
 
 def dataset_of_lengths(folder: Path, lengths: list[int], **options) -> zb.Dataset:
-    """Files of that many rows, ``id`` = 3 * row number."""
+    """Write files with these numbers of rows, where ``id`` is 3 * row number."""
     tables, at = [], 0
     for rows in lengths:
         ids = pa.array(3 * np.arange(at, at + rows, dtype=np.int64))
@@ -78,7 +78,7 @@ def test_row_groups_that_are_not_multiples_of_a_zone(tmp_path: Path):
     ds = dataset_of_lengths(tmp_path, [30_000], row_group_size=5000)
     build(ds, "id")
     assert zones_of(ds, "id_idx") == expected_zones([30_000], 8192)
-    # A zone over parts of three row groups.
+    # One zone spans parts of three row groups.
     assert at_most_rows(ds, "id = 30000") == set(range(8192, 16_384))
     assert_rows_are_found(ds, tmp_path, [8191, 8192, 9999, 10_000, 14_999, 15_000, 16_383, 29_999])
 

@@ -1,4 +1,4 @@
-"""Running a plan: what the rows look like, files that change meanwhile, and counts."""
+"""Test running a plan: the rows returned, files that change during the scan, and counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ID = pc.field("id")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """3 files of 1000 rows in row groups of 250, ``id`` indexed by 100 rows."""
+    """Write 3 files of 1000 rows in row groups of 250, with ``id`` indexed in zones of 100 rows."""
     folder = plain_dataset(tmp_path / "data", ROWS, row_group_size=250)
     build(zb.dataset(folder), "id", number_of_items=100, probability=1e-6)
     return folder
@@ -37,7 +37,7 @@ def replace(path: Path, table: pa.Table) -> None:
     touch_later(path)
 
 
-# What rows look like
+# Form of the rows
 
 
 @pytest.mark.parametrize("expression", [ID == 120, ID >= 0, None], ids=str)
@@ -56,7 +56,7 @@ def test_columns_that_are_never_null(
 
 
 def test_views_under_another_name() -> None:
-    """They are filtered as plain strings, and given back as views."""
+    """Views are filtered as large strings, and returned as views."""
     views = pa.array([f"a long enough value {i}" for i in range(1000)], pa.string_view())
     ds = zb.dataset(pa.table({"id": range(1000), "v": views}))
     build(ds, "id", number_of_items=100)
@@ -81,7 +81,7 @@ def test_head_refuses_a_negative_number(folder: Path) -> None:
         zb.dataset(folder).head(-1)
 
 
-def test_a_filter_that_raises_is_told_from_a_file_that_does(tmp_path: Path) -> None:
+def test_errors_of_a_filter_and_of_a_file_are_distinguished(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 100)
     ds = zb.dataset(folder)
     value: pc.Expression = pc.field("value")
@@ -95,8 +95,8 @@ def test_a_filter_that_raises_is_told_from_a_file_that_does(tmp_path: Path) -> N
         ds.to_table(filter=value / 2 == 1)
 
 
-def test_a_file_of_other_types_is_told_from_a_damaged_one(tmp_path: Path) -> None:
-    """Nothing is to be repaired in a file that pyarrow has no conversion for."""
+def test_a_file_of_other_types_and_a_damaged_file_are_distinguished(tmp_path: Path) -> None:
+    """A file of a type that pyarrow cannot convert is not damaged."""
     pq.write_table(pa.table({"row": [1, 2], "key": [1, 2]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"row": [3], "key": [[5]]}), tmp_path / "1.parquet")
     ds = zb.dataset(tmp_path)
@@ -106,13 +106,13 @@ def test_a_file_of_other_types_is_told_from_a_damaged_one(tmp_path: Path) -> Non
     assert ds.to_table(["row"])["row"].to_pylist() == [1, 2, 3]
 
 
-# Files that change meanwhile
+# Files that change during a scan
 
 
 def test_another_thread_finds_the_files_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one thread knows of the files as they were is not kept for those they are."""
+    """A thread must not cache its search of the old files for the new ones."""
     ds = zb.dataset(folder)
     to_read = ds.opened.planner.coverage_for_scan
     pending = [True]
@@ -140,7 +140,7 @@ def test_a_file_replaced_after_the_plan(folder: Path) -> None:
 
 
 def test_a_csv_file_replaced_after_the_plan(tmp_path: Path) -> None:
-    """It is read by its path twice: once to be indexed, and once to be scanned."""
+    """The file is opened by its path twice, for the build and for the scan."""
     path = tmp_path / "a.csv"
     pcsv.write_csv(pa.table({"id": range(ROWS)}), path)
     ds = zb.dataset(tmp_path, format="csv")
@@ -174,10 +174,10 @@ def test_a_dataset_with_a_filter_of_its_own_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("filter", [None, ID >= 15_000, pc.field("value") == 1], ids=str)
 @pytest.mark.parametrize("way", ["pages", "pyarrow", "whole", "row groups"])
-def test_located_rows_lie_where_they_are_said_to(
+def test_matching_rows_have_the_right_offsets(
     folder: Path, filter: pc.Expression | None, way: str
 ) -> None:
-    """Against the rows of the file, numbered as pyarrow reads them."""
+    """Compare the offsets with the rows of the file in the order in which pyarrow reads them."""
     options = {"dictionary_columns": ["name"]} if way == "pyarrow" else {}
     format = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(**options))
     source = zb.dataset(pads.dataset(folder, format=format)).opened.source

@@ -1,4 +1,4 @@
-"""Keys of other types than their column's: compared exactly, or refused with what to give."""
+"""Test keys of other types than their column: they are compared exactly, or refused with advice."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ SAME: list[tuple[str, Any]] = [
 def test_keys_are_found_whatever_their_type(ds: zb.Dataset, column: str, keys: Any) -> None:
     found = zones(ds, column, keys)
     assert (0, 77 // ITEMS) in found
-    # Of 50 zones a key that is compared exactly is in one, but for false positives.
+    # A key that is compared exactly is in one of 50 zones, except for false positives.
     assert len([zone for key, zone in found if key == 0]) < 5
 
 
@@ -112,7 +112,7 @@ ABSENT: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("column", "keys", "sql"), ABSENT, ids=lambda each: str(each)[:40])
-def test_keys_that_cannot_be_in_a_column_are_nowhere_as_in_sql(
+def test_keys_that_cannot_be_in_a_column_match_nothing_as_in_sql(
     ds: zb.Dataset, column: str, keys: Any, sql: str
 ) -> None:
     assert zones(ds, column, keys) == set()
@@ -154,7 +154,7 @@ def test_keys_of_other_kinds_are_refused(
 
 
 def equal_rows(values: pa.Array, key: pa.Scalar) -> list[int]:
-    """By PyArrow, or by Python, which compares numbers of all types exactly."""
+    """Compare with PyArrow, or else with Python, which compares numbers of all types exactly."""
     plain = key.value if isinstance(key, pa.ExtensionScalar) else key
     stored = values.storage if isinstance(values, pa.ExtensionArray) else values
     try:
@@ -167,7 +167,7 @@ def equal_rows(values: pa.Array, key: pa.Scalar) -> list[int]:
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("of", COLUMNS)
 def test_no_key_is_lost(ds: zb.Dataset, column: str, of: str) -> None:
-    """Rows equal to a key of another column are in its zones, or the keys are refused."""
+    """The zones of a key from another column include all equal rows, or the keys are refused."""
     keys = COLUMNS[of].slice(70, 9)
     try:
         found = zones(ds, column, keys)
@@ -200,7 +200,7 @@ def test_no_key_is_lost(ds: zb.Dataset, column: str, of: str) -> None:
     ],
     ids=str,
 )
-def test_uuids_are_found_in_any_spelling_that_is_read(ds: zb.Dataset, filter: Any) -> None:
+def test_uuids_are_found_in_every_accepted_spelling(ds: zb.Dataset, filter: Any) -> None:
     found = ds.to_table(["int32"], filter)
     assert found["int32"].to_pylist() == [77]
     assert ds.to_table(["int32"], filter, use_scalar_index=False).equals(found)
@@ -220,13 +220,13 @@ def test_uuids_are_found_in_any_spelling_that_is_read(ds: zb.Dataset, filter: An
     ids=str,
 )
 def test_uuids_in_other_spellings_are_refused(ds: zb.Dataset, filter: Any, words: str) -> None:
-    """Their text is 36 bytes, and as such in no column of 16: nothing would be found."""
+    """The text has 36 bytes, so it would never equal a value of a 16-byte column."""
     with pytest.raises(errors.FilterError, match=words):
         ds.to_table(filter=filter)
 
 
 @pytest.mark.parametrize("text", ["abc", "N14228", "5x", ""])
-def test_text_beside_a_number_is_not_advised_to_lose_its_quotes(ds: zb.Dataset, text: str) -> None:
+def test_advice_keeps_the_quotes_of_text_compared_with_a_number(ds: zb.Dataset, text: str) -> None:
     with pytest.raises(errors.FilterError, match="a string is compared") as caught:
         ds.count_rows(f"int32 = '{text}'")
     assert "without quotes: 42" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Where the rows of keys lie, against keys and rows compared in Python."""
+"""Compare the rows that `Dataset.locate` finds with a search in Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from zonebloom.scan.key_summary import FragmentKeyRanges, fragments_with_keys
 
 NAN = math.nan
 DAY = dt.date(2024, 5, 1)
-# Few values each, so that keys come several times; nulls are put among them.
+# There are few distinct values, so that keys repeat. Nulls are added to them.
 KINDS = {
     "int8": (pa.int8(), [0, 5, -1, 127]),
     "int64": (pa.int64(), [0, 5, 2**53 + 1, -(2**63)]),
@@ -63,7 +63,7 @@ def array(values, kind):
 
 
 def expected(tables, names, keys):
-    """For each key the number of the file and of the row of each row that equals it."""
+    """Return for each key the numbers of the files and rows that hold it."""
     found = []
     for at, key in enumerate(keys):
         rows = [
@@ -79,7 +79,7 @@ def expected(tables, names, keys):
 
 
 def answers(ds, columns, keys):
-    """The same as `locate` tells it; fragment ids and paths are held against each other."""
+    """Return the same from `locate`, after checking that fragment ids agree with paths."""
     table = ds.locate(columns, keys)
     assert table.schema.names == ["key_index", "fragment_id", "path", "row"]
     files = []
@@ -100,7 +100,7 @@ def answers(ds, columns, keys):
 
 
 def counted(found, keys):
-    """What `files_with_keys` says of the same: distinct keys and rows, a file."""
+    """Return the numbers of distinct keys and of rows per file, from `files_with_keys`."""
     files = {}
     for at, file, row in found:
         if file is not None:
@@ -120,7 +120,7 @@ def assert_files(ds, columns, keys, found, plain_keys):
 
 @pytest.fixture(params=["few keys", "many keys"])
 def number_of_keys(request, monkeypatch):
-    """Keys that choose zones, or that all rows are held against."""
+    """Few keys, which select zones, or so many that all rows are compared with them."""
     if request.param == "many keys":
         monkeypatch.setattr(module, "_MOST_CHOOSING", 1)
         monkeypatch.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
@@ -146,7 +146,7 @@ def test_every_type(tmp_path, number_of_keys, kind, index):
     as_stored = [(each,) for each in given_keys.to_pylist()]
     found = answers(ds, "key", given_keys)
     assert found == expected(tables, ["key"], as_stored)
-    # Both zeros are one key.
+    # Positive and negative zero are the same key.
     plain_keys = [0.0 if key == (0.0,) else key for key in as_stored]
     assert_files(ds, "key", given_keys, found, plain_keys)
 
@@ -190,7 +190,7 @@ def test_several_columns(tmp_path_factory, data):
             assert answers(ds, "s.in", columns["a"]) == found
 
 
-def test_columns_of_the_paths(tmp_path, number_of_keys):
+def test_partition_columns(tmp_path, number_of_keys):
     rows = pa.table({"id": [1, 2, 1, 2, 3, 1], "day": pa.array([DAY, None, DAY, DAY, DAY, None])})
     rows = rows.append_column("part", pa.array(["x", "x", "y", "y", "y", "y"]))
     by = pads.partitioning(pa.schema([("part", pa.string()), ("day", pa.date32())]), flavor="hive")
@@ -219,7 +219,7 @@ def test_columns_of_the_paths(tmp_path, number_of_keys):
         ds.locate(["part"], {"part": ["x"]})
 
 
-def test_a_partition_alone_is_read(tmp_path):
+def test_only_the_matching_partition_is_read(tmp_path):
     rows = pa.table({"id": range(400), "part": [at % 4 for at in range(400)]})
     pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=["part"])
     for part in (0, 2, 3):
@@ -230,7 +230,7 @@ def test_a_partition_alone_is_read(tmp_path):
     assert found["row"].to_pylist() == [1, None, None]
 
 
-def test_files_that_came_or_changed(tmp_path, number_of_keys):
+def test_added_and_changed_files(tmp_path, number_of_keys):
     tables = [e2e.numbered(100 * at, 100, id=range(100 * at, 100 * at + 100)) for at in range(3)]
     paths = e2e.write_files(tmp_path / "t", tables)
     ds = zb.dataset(tmp_path / "t")
@@ -269,7 +269,7 @@ def test_other_sources(tmp_path, number_of_keys, format):
 
 
 def test_a_million_keys(tmp_path):
-    """Against DuckDB's join; among them keys of several rows, and rows of several keys."""
+    """Compare with a join in DuckDB. Some keys have several rows, and some rows several keys."""
     rng = np.random.default_rng(3)
     tables = [
         pa.table({"id": rng.integers(0, 300_000, 200_000), "day": rng.integers(0, 9, 200_000)})
@@ -298,8 +298,8 @@ def test_a_million_keys(tmp_path):
             assert found["row"].equals(wanted["row"])
 
 
-def test_filters_over_all_keys_leave_none_of_many(tmp_path):
-    """A filter of another column is then asked for none."""
+def test_global_filter_excludes_all_of_many_keys(tmp_path):
+    """The global filter of the other column is then not searched."""
     numbers = pa.array(range(1000))
     pq.write_table(pa.table({"a": numbers, "b": numbers}), tmp_path / "a.parquet")
     ds = zb.dataset(tmp_path)
@@ -313,13 +313,13 @@ def test_filters_over_all_keys_leave_none_of_many(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
 def test_fragments_that_may_hold_keys(kind):
-    """Against every key and every range, one by one."""
+    """Compare with a check of every key against every range."""
 
     def values(numbers):
         numbers = pa.array(numbers, pa.int64())
         if kind == pa.date32():
             return numbers.cast(pa.int32()).cast(kind)
-        # Of three digits, texts are in the order of their numbers.
+        # Strings of three digits sort like their numbers.
         return (
             pc.utf8_lpad(numbers.cast(kind), 3, "0") if kind == pa.string() else numbers.cast(kind)
         )
@@ -349,8 +349,8 @@ def test_fragments_that_may_hold_keys(kind):
         assert fragments_with_keys([ranges], [keys]).tolist() == [not each for each in empty]
 
 
-def test_many_keys_leave_files_out_by_key_ranges(tmp_path, monkeypatch):
-    """Filters that many keys pass everywhere leave none out."""
+def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
+    """Zone filters exclude no file if many keys pass them everywhere."""
     tables = [pa.table({"id": range(5_000 * at, 5_000 * (at + 1))}) for at in range(4)]
     paths = e2e.write_files(tmp_path / "t", tables)
     ds = zb.dataset(tmp_path / "t")
@@ -374,8 +374,8 @@ _SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])
 
 
 @given(st.lists(st.lists(st.none() | _SOME)), st.lists(_SOME), st.sampled_from(["int16", "text"]))
-def test_rows_and_keys_share_a_number_where_they_are_equal(chunks, keys, kind):
-    """Integers go by a table of the keys, texts by Arrow's dictionaries."""
+def test_equal_rows_and_keys_share_a_code(chunks, keys, kind):
+    """Integers are matched through a hash table, and strings through Arrow dictionaries."""
     stored = pa.chunked_array([pa.array(chunk, pa.int16()) for chunk in chunks], pa.int16())
     asked = pa.array(keys, pa.int16())
     if kind == "text":
@@ -413,7 +413,7 @@ def test_keys_of_other_types(tmp_path):
         ("nowhere", [1], "nowhere"),
     ],
 )
-def test_what_is_refused(tmp_path, columns, keys, message):
+def test_invalid_arguments_are_refused(tmp_path, columns, keys, message):
     e2e.plain_dataset(tmp_path / "t")
     ds = zb.dataset(tmp_path / "t")
     for ask in (ds.locate, ds.files_with_keys):

@@ -1,4 +1,4 @@
-"""Ten thousand lookups against brute force: no row may be lost."""
+"""Compare ten thousand lookups with brute force: no row may be lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from e2e_helpers import array_of, build, numbered, raw_values, scalar_of, write_
 import zonebloom as zb
 from zonebloom.base.row_ranges import OFFSET_BITS
 
-# (type, rows of each file, distinct values, rows a zone, rows a row group, sizing, probability)
+# (type, rows of each file, distinct values, rows per zone, rows per row group, sizing, probability)
 SHAPES: list[tuple[pa.DataType, list[int], int, int, int, str, float]] = [
     (pa.int8(), [300, 300, 1], 200, 50, 70, "log2", 0.01),
     (pa.int16(), [1000], 900, 64, 333, "exact", 0.00057),
@@ -50,7 +50,7 @@ def rows_of(raws: list[Any]) -> dict[Any, list[int]]:
 
 
 def addresses(lengths: list[int]) -> Iterator[int]:
-    """The row address of each row of the dataset, in order."""
+    """Return the address of each row of the dataset, in order."""
     for fragment_id, rows in enumerate(lengths):
         yield from range(fragment_id << OFFSET_BITS, (fragment_id << OFFSET_BITS) + rows)
 
@@ -95,7 +95,7 @@ def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
                 {"key_index": keys[raw], "row": row} for row, raw in enumerate(raws) if raw in keys
             ]
     assert lost == 0
-    # The index is worth something too: what is absent is mostly not read.
+    # The index must also be useful: lookups of absent keys read few rows.
     assert kept < 0.5 * total * LOOKUPS / 5
     nulls = [row for row, raw in enumerate(raws) if raw is None]
     assert ds.to_table(["row"], pc.field("key").is_null())["row"].to_pylist() == nulls

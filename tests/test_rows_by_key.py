@@ -1,4 +1,4 @@
-"""Rows by key, against the rows and the keys compared in Python."""
+"""Compare lookups of rows by key with a search in Python."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 def expected(
     values: Sequence[Any], keys: Sequence[Any], nulls: bool = False
 ) -> list[tuple[int, int]]:
-    """Position of the key and number of the row, a pair for each equal two, rows first."""
+    """Return a pair of key position and row number for each match, ordered by row."""
     return [
         (position, row)
         for row, value in enumerate(values)
@@ -83,7 +83,7 @@ def test_any_keys(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.
     assert pairs(table) == expected(values, keys, nulls)
     rows = [row for _, row in pairs(table)]
     stored = pa.array(values, arrow_type).to_pylist()
-    # Compared as text: NaN equals nothing, but no such row is found.
+    # Compare text, because NaN is not equal to itself. No row with NaN is found.
     assert repr(table["key"].to_pylist()) == repr([stored[row] for row in rows])
 
 
@@ -125,7 +125,7 @@ D = Decimal
 @pytest.mark.parametrize(
     ("values", "keys", "wanted"),
     [
-        # Numbers are what they are: nothing is rounded, and no position is another's.
+        # Numbers are not rounded, and positions belong to the right keys.
         (pa.array([2**60, 5, 2**60 + 1]), [float(2**60), 5.0, 0.5], [(0, 0), (1, 1)]),
         (pa.array([2**24]), pa.array([2.0**24], pa.float32()), [(0, 0)]),
         (
@@ -161,7 +161,7 @@ def test_keys_are_compared_exactly(
         build(ds, "key")
 
 
-def test_fields_behind_an_extension_of_a_struct(tmp_path: Path) -> None:
+def test_fields_of_a_struct_in_an_extension_type(tmp_path: Path) -> None:
     point = pa.opaque(pa.struct([("x", pa.int32()), ("y", pa.int32())]), "point", "test")
     points = pa.StructArray.from_arrays([pa.array(range(500), pa.int32())] * 2, ["x", "y"])
     schema = pa.schema(
@@ -180,7 +180,7 @@ def test_fields_behind_an_extension_of_a_struct(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_refused(folder: Path) -> None:
+def test_invalid_arguments_are_refused(folder: Path) -> None:
     ds = zb.dataset(folder)
     with pytest.raises(errors.InvalidArgument, match="give values of type int64"):
         ds.lookup("id", ["50"])
@@ -196,13 +196,13 @@ def test_other_columns_and_no_columns(folder: Path) -> None:
     ds = zb.dataset(folder)
     names = [None if row % 10 == 3 else f"name {row}" for row in range(3000)]
     for keys in (["name 70"], ["name 70", None, "name 2999"]):
-        # No index is on it, and all of it is read.
+        # The column has no index, so all rows are read.
         found = ds.lookup("name", keys, ["row"], nulls=True)
         assert pairs(found) == expected(names, keys, nulls=True)
     assert ds.lookup("id", [50, 7, 60], []).to_pydict() == {"key_index": [0, 2]}
 
 
-def test_files_that_changed_and_came(tmp_path: Path) -> None:
+def test_changed_and_added_files(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, rows=100)
     ds = zb.dataset(folder)
     build(ds, "id")
@@ -274,8 +274,8 @@ def test_keys_in_structs(
         assert "pages decoded by pyarrow: at (its type)" in scanner.analyze_plan()
 
 
-def test_columns_of_any_width_are_aligned(tmp_path: Path) -> None:
-    """Arrow's own operations ask for values at multiples of their width."""
+def test_columns_of_every_width_are_aligned(tmp_path: Path) -> None:
+    """Arrow's kernels require values at multiples of their width."""
     NUMPY.end()
     rows = range(100)
     columns = {
@@ -291,7 +291,7 @@ def test_columns_of_any_width_are_aligned(tmp_path: Path) -> None:
             assert buffer is None or buffer.address % 8 == 0
 
 
-def test_one_lookup_of_a_process_loads_no_numba(folder: Path) -> None:
+def test_a_single_lookup_loads_no_numba(folder: Path) -> None:
     code = """
 import sys, zonebloom as zb
 found = zb.dataset(sys.argv[1]).lookup("id", [50])

@@ -1,4 +1,4 @@
-"""Statistics of row groups that are no bounds: rows are the same whatever way they are read."""
+"""Test row group statistics that are not bounds: every way of reading returns the same rows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def batched(ds: zb.Dataset, filter: Any) -> list[Any]:
     return [row for batch in ds.to_batches(["i"], filter=filter) for row in batch["i"].to_pylist()]
 
 
-# Values of ``i`` of the rows that match, by each way of reading a dataset, and how many at most.
+# Each way of reading returns the values of ``i`` of matching rows, and an upper bound of their
+# number.
 WAYS: dict[str, tuple[Callable[[zb.Dataset, Any], list[Any]], int | None]] = {
     "to_table": (lambda ds, filter: ds.to_table(filter=filter)["i"].to_pylist(), None),
     "head": (lambda ds, filter: ds.head(3, filter)["i"].to_pylist(), 3),
@@ -142,7 +143,7 @@ OPENED = [unindexed, indexed, indexed_elsewhere]
 
 
 def every_case(folder: Path, kind: pa.DataType) -> pa.Table:
-    """A file of two row groups for each case, with Bloom filters in it."""
+    """Write one file of two row groups per case, with embedded Bloom filters."""
     tables, first = [], 0
     for values in FLOATS.values():
         tables.append(table(values, kind, first))
@@ -163,8 +164,8 @@ def test_floating_point_against_arrow_in_memory(
         check_ways(ds, condition, whole.filter(condition)["i"].to_pylist(), str(kind))
 
 
-def test_a_statistic_is_taken_for_a_bound_by_pyarrow(tmp_path: Path) -> None:
-    """The reason for all this; when pyarrow mends it, less of a filter need be held back."""
+def test_pyarrow_treats_statistics_as_bounds(tmp_path: Path) -> None:
+    """This pyarrow bug is why filters are pruned. Once it is fixed, more can be pushed down."""
     path = tmp_path / "data.parquet"
     pq.write_table(table([73.0, NAN], pa.float64()), path)
     assert pads.dataset(path).to_table(filter=F != 73).num_rows == 0
@@ -234,7 +235,7 @@ def test_polars_keeps_its_own_order_of_nan(tmp_path: Path, kind: pa.DataType) ->
 
 
 @pytest.mark.parametrize("value", ["nan", "73.0", "-0.0", "0.0"])
-def test_a_value_that_a_path_gives(tmp_path: Path, value: str) -> None:
+def test_partition_value(tmp_path: Path, value: str) -> None:
     (tmp_path / f"f={value}").mkdir()
     pq.write_table(pa.table({"i": [0, 1]}), tmp_path / f"f={value}" / "data.parquet")
     schema = pa.schema({"i": pa.int64(), "f": pa.float64()})
@@ -251,7 +252,7 @@ def test_a_value_that_a_path_gives(tmp_path: Path, value: str) -> None:
 
 
 def ordered_by_bytes(path: Path, written_by: bytes | None) -> pa.Table:
-    """Decimals of 1 to 24 whose minimum is said to be 2, as some old files have it."""
+    """Write decimals from 1 to 24 with a stated minimum of 2, as in some old files."""
     values = [Decimal(each) for each in range(1, 25)]
     whole = pa.table({"d": pa.array(values, pa.decimal128(25, 2)), "i": range(24)})
     pq.write_table(whole, path, bloom_filter_options={"d": {"ndv": 24}})
@@ -286,7 +287,10 @@ def test_decimals_of_old_writers(tmp_path: Path, written_by: bytes | None) -> No
 
 
 def test_text_of_old_writers(tmp_path: Path) -> None:
-    """Bytes ordered as signed ones: pyarrow does not use such bounds, and neither do we."""
+    """Old writers ordered bytes as signed numbers.
+
+    Neither pyarrow nor zonebloom uses such bounds.
+    """
     path = tmp_path / "data.parquet"
     whole = pa.table({"s": ["a", "é", "z", "zé"], "i": range(4)})
     pq.write_table(whole, path)
@@ -299,7 +303,7 @@ def test_text_of_old_writers(tmp_path: Path) -> None:
             check_ways(ds, s == value, [row], str(writer))
 
 
-def test_nulls_that_nobody_counted(tmp_path: Path) -> None:
+def test_missing_null_counts(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     n = pc.field("n")
     for values in ([1, None, 3], [1, None, 1], [None, None]):
@@ -321,7 +325,7 @@ def read_of(ds: zb.Dataset, condition: pc.Expression) -> int:
     return seen[0].data_bytes
 
 
-def test_statistics_still_spare_what_they_are_right_for(tmp_path: Path) -> None:
+def test_valid_statistics_still_skip_row_groups(tmp_path: Path) -> None:
     rows = 40_000
     rng = np.random.default_rng(1)
     whole = pa.table(
@@ -349,7 +353,7 @@ def test_statistics_still_spare_what_they_are_right_for(tmp_path: Path) -> None:
         assert read_of(ds, condition) < all_of_it / 4, str(condition)
 
 
-def test_what_pyarrow_is_given() -> None:
+def test_filter_pushed_into_pyarrow() -> None:
     schema = pa.schema(
         {"n": pa.int64(), "f": pa.float64(), "d": pa.decimal128(9, 2), "s": pa.string()}
     )

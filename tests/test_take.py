@@ -1,4 +1,4 @@
-"""Dataset.take: rows by address, in the order asked."""
+"""Test Dataset.take: rows by address, in the requested order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 1000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """3 files of 1000 rows, ``id`` indexed: fragments 0 to 2."""
+    """Write 3 files of 1000 rows, which become fragments 0 to 2 of an index on ``id``."""
     folder = plain_dataset(tmp_path / "data", ROWS, row_group_size=250)
     build(zb.dataset(folder), "id", number_of_items=100)
     return folder
@@ -29,13 +29,13 @@ def address(fragment: int, offset: int) -> int:
     return fragment << 32 | offset
 
 
-def test_rows_come_in_the_order_asked_and_as_often(folder: Path) -> None:
+def test_rows_come_in_the_requested_order_with_repetitions(folder: Path) -> None:
     wanted = [(2, 999), (0, 3), (1, 250), (0, 3), (0, 0)]
     found = zb.dataset(folder).take([address(*each) for each in wanted])
     assert found["row"].to_pylist() == [ROWS * each + offset for each, offset in wanted]
 
 
-def test_without_an_index_footers_say_where_rows_are(tmp_path: Path) -> None:
+def test_rows_are_taken_by_footers_without_an_index(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 100, row_group_size=30)
     found = zb.dataset(folder).take([address(1, 99), address(0, 31)], columns=["row"])
     assert found.to_pydict() == {"row": [199, 31]}
@@ -59,7 +59,7 @@ def test_columns_named_computed_and_none(folder: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [[-1], [1.5], ["a"], [True], [[1]], [1 << 63], [address(0, ROWS)], [address(9, 0)]]
 )
-def test_addresses_of_no_row_are_refused(folder: Path, wrong: list[object]) -> None:
+def test_addresses_without_a_row_are_refused(folder: Path, wrong: list[object]) -> None:
     with pytest.raises(errors.InvalidArgument):
         zb.dataset(folder).take(wrong)  # pyright: ignore[reportArgumentType]
 
@@ -67,7 +67,7 @@ def test_addresses_of_no_row_are_refused(folder: Path, wrong: list[object]) -> N
 def test_a_file_replaced_before_it_is_read_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its new rows are not those that were asked for."""
+    """The new rows are not the requested ones."""
     ds = zb.dataset(folder)
     path = folder / "part-000.parquet"
     planned = ds.opened.planner.plan_rows
@@ -84,7 +84,7 @@ def test_a_file_replaced_before_it_is_read_is_refused(
 
 
 def test_views_inside_structs(tmp_path: Path) -> None:
-    """Arrow has no kernel that gathers them."""
+    """Arrow has no kernel that gathers views."""
     kind = pa.struct([("a", pa.string_view()), ("b", pa.list_(pa.binary_view()))])
     values = pa.array([{"a": f"value number {i}", "b": [b"x"]} for i in range(100)], kind)
     found = zb.dataset(pa.table({"id": range(100), "s": values})).take([99, 3, 3])
@@ -104,8 +104,8 @@ def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["rewritten", "gone"])
-def test_addresses_stay_those_of_their_file_when_another_changes(folder: Path, what: str) -> None:
-    """Files that came since the build have ids too, and none passes to another file."""
+def test_addresses_are_stable_when_another_file_changes(folder: Path, what: str) -> None:
+    """Files added after the build have ids too, and an id never moves to another file."""
     pq.write_table(numbered(5000, 10, id=pa.array(range(10))), folder / "part-008.parquet")
     pq.write_table(numbered(6000, 10, id=pa.array(range(10))), folder / "part-009.parquet")
     ds = zb.dataset(folder, stale="ignore-missing")

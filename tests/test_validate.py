@@ -1,4 +1,4 @@
-"""An index held against the data: what is written wrongly with right checksums is found."""
+"""Test validation of an index against the data: it finds wrong contents with valid checksums."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def build(folder: Path, layout: Any = "table", column: Any = "id", **options: An
     return ds
 
 
-# Sound
+# Sound indices
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_type_is_sound(tmp_path: Path, layout: str) -> None:
-    # Of random bits, some are no decimals, days or times.
+    # Some random bits are no valid decimals, days or times.
     unlike = {pa.date64(), *(k for k in PLAIN_TYPES if pa.types.is_time(k))}
     kinds = [k for k in PLAIN_TYPES if not pa.types.is_decimal(k) and k not in unlike]
     columns = {f"c{n}": sample(kind, 70, seed=n)[0] for n, kind in enumerate(kinds)}
@@ -135,11 +135,11 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
             ds.validate_index("i", sample=wrong)  # pyright: ignore[reportArgumentType]
 
 
-# Written wrongly, with right checksums
+# Wrong contents with valid checksums
 
 
 def rewrite(ds: zb.Dataset, change: Callable[[Catalog, IndexEntry], IndexEntry]) -> zb.Dataset:
-    """Commit another description of the index, and open the dataset anew."""
+    """Commit another description of the index, and open the dataset again."""
     catalog: Catalog = ds.opened.catalog
     catalog.commit(
         lambda version: replace(version, indices={"i": change(catalog, version.indices["i"])})
@@ -148,7 +148,7 @@ def rewrite(ds: zb.Dataset, change: Callable[[Catalog, IndexEntry], IndexEntry])
 
 
 def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry], IndexEntry]:
-    """The zones of every fragment changed, in the layout they have."""
+    """Rewrite the zones of every fragment with a change, in the same layout."""
 
     def changed(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         segments = []
@@ -212,14 +212,14 @@ def test_a_null_flag_that_is_missing(folder: Path, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_filters_of_another_column(folder: Path, layout: str) -> None:
-    """Of the same rows: two files exchanged, and a catalog that names another column."""
+    """Exchange the files of two indices, and let the catalog name another column."""
     ds = rewrite(build(folder, layout), lambda _, entry: replace(entry, column=("other",)))
     assert ds.count_rows("other = 8") == 0
     for count in (1, 16, "all"):
         with pytest.raises(CorruptIndex, match="denies"):
             ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
     ds = rewrite(ds, lambda _, entry: replace(entry, column=("text",)))
-    with pytest.raises(SchemaMismatch, match=r"when column text was .*, it is string now"):
+    with pytest.raises(SchemaMismatch, match=r"when column text was .*, but it is string now"):
         ds.validate_index("i")
     ds = rewrite(ds, lambda _, entry: replace(entry, column=("nowhere",)))
     with pytest.raises(SchemaMismatch, match="which the dataset does not have"):
@@ -229,7 +229,7 @@ def test_filters_of_another_column(folder: Path, layout: str) -> None:
 @pytest.mark.parametrize(
     ("column", "value"), [("minimum", 8), ("maximum", 600), ("null_count", 0), ("num_rows", 99)]
 )
-def test_key_ranges_too_narrow(folder: Path, column: str, value: int) -> None:
+def test_too_narrow_key_ranges_are_found(folder: Path, column: str, value: int) -> None:
     def narrow(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         (segment,) = entry.segments
         path = catalog.path(segment.name, "ranges.arrow")
@@ -267,7 +267,7 @@ def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
 
 
 def test_page_maps_of_other_files(folder: Path) -> None:
-    """Files of one shape: the pages lie where the map says, and hold other rows."""
+    """The files have the same shape, so the pages are where the map says, but hold other rows."""
     path = folder / "part-001.parquet"
     text = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist(text[::-1]), path, row_group_size=60)
@@ -288,10 +288,10 @@ def test_page_maps_of_other_files(folder: Path) -> None:
         ds.validate_index("i", sample="all")
 
 
-# Files that are not as they were
+# Files that changed
 
 
-def test_changed_and_gone_files_are_said(folder: Path) -> None:
+def test_changed_and_deleted_files_are_reported(folder: Path) -> None:
     ds = build(folder)
     assert ds.validate_index("i").state == "sound"
     pq.write_table(part(7), folder / "part-001.parquet")
@@ -310,10 +310,10 @@ def test_changed_and_gone_files_are_said(folder: Path) -> None:
     assert (done.state, done.zones_read) == ("sound", ZONES)
 
 
-def test_files_that_are_not_opened_are_as_they_were(folder: Path) -> None:
-    """An index over all files, validated by a dataset of one: the others are looked at alone."""
+def test_unopened_files_are_unchanged(folder: Path) -> None:
+    """Validate an index over all files through a dataset of one. Other files are only listed."""
     build(folder)
-    # As a copy would: the time is another, the file is not.
+    # Change the time but not the file, as a copy does.
     touch_later(folder / "part-001.parquet")
     one = zb.dataset([folder / "part-000.parquet"], index_dir=str(index_folder(folder)))
     done = one.validate_index("i", sample="all")
@@ -334,7 +334,7 @@ def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
     assert path.stat().st_size == status.st_size
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     for opened in (ds, zb.dataset(folder)):
-        # Noticed by what else is known of the file, or by what is in it.
+        # The change is noticed by other properties of the file, or by its contents.
         try:
             found = opened.validate_index("i")
         except CorruptIndex as error:
@@ -343,9 +343,9 @@ def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
             assert found.changed == ("part-001.parquet",)
 
 
-def test_a_file_that_is_shorter_than_it_was(folder: Path) -> None:
+def test_a_shortened_file(folder: Path) -> None:
     def longer(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
-        """The first fragment's zones said to be the others'."""
+        """Assign the zones of the first fragment to the others."""
         (segment,) = entry.segments
         path = catalog.path(segment.name, "bloomfilter.arrow")
         table = open_index_table(catalog, segment)

@@ -1,4 +1,4 @@
-"""Files of many columns: the work grows with their number, not with its square."""
+"""Test files of many columns: work grows with the number of columns, not with its square."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import zonebloom as zb
 
 WIDTH = 80
-# To open a file, or to make its Arrow schema, takes time for all of its columns.
+# Opening a file or creating its Arrow schema takes time for each of its columns.
 WORK_ON_ALL_COLUMNS = {"to_arrow_schema", "schema_arrow", "_build_nested_paths", "synthetic_file"}
 
 ACTIONS: dict[str, Callable[[zb.Dataset], Any]] = {
@@ -30,7 +30,7 @@ ACTIONS: dict[str, Callable[[zb.Dataset], Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[int, Path]:
-    """Datasets of few columns, of `WIDTH`, and of twice and thrice that."""
+    """Write datasets of few columns, of `WIDTH` columns, and of two and three times as many."""
     folders = {}
     for width in (8, WIDTH, 2 * WIDTH, 3 * WIDTH):
         folders[width] = tmp_path_factory.mktemp("wide") / "data"
@@ -43,7 +43,7 @@ def folders(tmp_path_factory) -> dict[int, Path]:
 
 
 def calls_of(action: Callable[[], Any]) -> Counter[str]:
-    """Count the calls of each function, those written in C included."""
+    """Count the calls of each function, including those written in C."""
     calls: Counter[str] = Counter()
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -72,7 +72,7 @@ def test_calls_grow_no_faster_than_the_number_of_columns(folders, name):
         assert one[function] == two[function] == three[function], function
 
 
-def test_wide_answers_are_those_of_pyarrow(folders):
+def test_results_of_wide_files_equal_pyarrow(folders):
     ds = zb.dataset(folders[3 * WIDTH])
     whole = pq.read_table(folders[3 * WIDTH])
     for row in (0, 42, 99):

@@ -1,4 +1,4 @@
-"""Records for Hudi's metadata table: keys, fields, bounds, filters, deleted files."""
+"""Test records for Hudi's metadata table: keys, fields, bounds, filters, deleted files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ import zonebloom as zb
 from zonebloom.errors import ColumnNotFound, InvalidArgument
 from zonebloom.exchange.hudi import bloom_filter_key, column_stats_key, export
 
-# As Hudi's own test has them (TestHashID.java). Its list of 64-bit hashes is of the unsigned seed
-# and never compared; the texts it does compare (magic_input.txt) agree with the signed one.
+# The expected values are from Hudi's own test (TestHashID.java). That test never compares its list
+# of 64-bit hashes, which uses the unsigned seed. The strings that it compares (magic_input.txt)
+# agree with the signed seed.
 PUBLISHED_128 = {
     "Hudi": "09DAB749F255311C1C9EF6DD7B790170",
     "Col1": "EC0FFE21E704DE2A580661C59A81D453",
@@ -37,7 +38,7 @@ def of128(text):
     return hashlib.md5(text.encode()).digest()
 
 
-def test_keys_are_made_of_hudis_hashes():
+def test_keys_use_hashes_of_hudi():
     for name, text in SIGNED_64.items():
         assert of64(name).hex().upper() == text
         for file, published in PUBLISHED_128.items():
@@ -100,7 +101,7 @@ def test_bounds_and_counts_are_those_of_the_files(lake):
         ("day=2024-05-02", "f.parquet"): 1_000,
         (".", "root.parquet"): 2_000,
     }
-    # Of a column with NaN no bounds are told: NaN lies outside of any.
+    # A column with NaN has no bounds, because NaN is outside of any.
     assert len(records) == len(files) * len(NAMES)
     for (partition, file), start in files.items():
         for number, name in enumerate(NAMES):
@@ -120,7 +121,7 @@ def test_bounds_and_counts_are_those_of_the_files(lake):
             ends = pc.call_function("min_max", [values])
             low, high = (end[WRAPPERS[number]]["value"] for end in (low, high))
             if name == "t":
-                # Whole microseconds about the nanoseconds.
+                # The bounds are the nanoseconds rounded outwards to microseconds.
                 assert (low, high) == (ends["min"].value // 1000, -(-ends["max"].value // 1000))
             elif name == "d":
                 assert (low, high) == (ends["min"].value, ends["max"].value)
@@ -128,7 +129,7 @@ def test_bounds_and_counts_are_those_of_the_files(lake):
                 assert (low, high) == (ends["min"].as_py(), ends["max"].as_py())
 
 
-def test_filters_hold_the_keys_of_their_file_and_hardly_any_other(lake):
+def test_filters_hold_the_keys_of_their_file_and_few_others(lake):
     blooms = export(zb.dataset(lake), "id", probability=0.01).bloom_filters
     records = {row["key"]: row for row in blooms.to_pylist()}
     for partition, file, start in [
@@ -145,9 +146,9 @@ def test_filters_hold_the_keys_of_their_file_and_hardly_any_other(lake):
     assert len(records) == 3
 
 
-def test_files_that_are_gone_are_flagged(lake):
+def test_deleted_files_are_flagged(lake):
     os.remove(lake / "root.parquet")
-    # Written anew it is another file of the same name, and there.
+    # A rewritten file is a new file of the same name, and it exists.
     pq.write_table(columns(5_000), lake / "day=2024-05-01" / "f.parquet")
     made = export(zb.dataset(lake), "id")
     gone = [row["BloomFilterMetadata"]["isDeleted"] for row in made.bloom_filters.to_pylist()]
@@ -161,7 +162,7 @@ def test_files_that_are_gone_are_flagged(lake):
 
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
-    """A dataset of some files shares the index with one of all."""
+    """A dataset of some files shares the index with a dataset of all files."""
     data, folder = tmp_path / "data", str(tmp_path / "apart") if is_apart else None
     data.mkdir()
     for number in range(3):
@@ -180,7 +181,7 @@ def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
     assert [row["BloomFilterMetadata"]["isDeleted"] for row in made] == [False, False]
 
 
-def test_schemas_have_the_names_of_hudis_code(lake):
+def test_schemas_have_the_names_of_hudi(lake):
     tables = export(zb.dataset(lake), "id")
     stats, bloom = tables.column_stats.schema, tables.bloom_filters.schema
     assert stats.names == ["key", "type", "ColumnStatsMetadata"]
@@ -211,7 +212,7 @@ def test_written_as_parquet_and_read_back(lake, tmp_path_factory):
     assert zb.Sbbf.from_parquet_bytes(data).check(pa.array(["n1", "n499"])).all()
 
 
-def test_what_is_refused(lake):
+def test_invalid_arguments_are_refused(lake):
     with pytest.raises(ColumnNotFound):
         export(zb.dataset(lake), "nope")
     with pytest.raises(InvalidArgument, match="name a column"):

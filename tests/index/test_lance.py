@@ -1,4 +1,4 @@
-"""Exchange with Lance: the same bytes both ways, and Lance's own scan over ours."""
+"""Test the exchange with Lance: equal bytes in both directions, and Lance scans with our tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TYPES = [
 
 
 def values(arrow_type: pa.DataType, rows: int = 3 * ROWS) -> pa.Array:
-    """Rows of a type with nulls, one zone all null, one without."""
+    """Return rows of a type with nulls. One zone is all null, and one has no nulls."""
     distinct = raw_values(arrow_type, 200 if arrow_type in (pa.int8(), pa.uint8()) else 3000)
     if pa.types.is_floating(arrow_type):
         distinct += [-0.0, float("nan")]
@@ -44,18 +44,18 @@ def values(arrow_type: pa.DataType, rows: int = 3 * ROWS) -> pa.Array:
     raws = [distinct[i] for i in picked]
     for row in range(0, rows, 17):
         raws[row] = None
-    # The second zone of the first fragment, and the first of the second.
+    # These are the second zone of the first fragment and the first zone of the second.
     raws[8192:ROWS] = [None] * (ROWS - 8192)
     raws[ROWS : ROWS + 8192] = [raw if raw is not None else distinct[0] for raw in raws[:8192]]
     return array_of(arrow_type, raws)
 
 
-# Parquet has no seconds and no date64: it gives milliseconds and date32 back.
+# Parquet has neither seconds nor date64, and returns milliseconds and date32.
 NOT_IN_PARQUET = [pa.date64(), pa.time32("s"), pa.timestamp("s")]
 
 
 def both(tmp_path: Path, table: pa.Table, column: str, format="parquet", **options) -> tuple:
-    """The same rows as a Lance dataset and as an indexed folder, a file a fragment."""
+    """Write the same rows as a Lance dataset and as an indexed folder with one file per fragment."""
     theirs = lance.write_dataset(table, str(tmp_path / "d.lance"), max_rows_per_file=ROWS)
     parts = [table.slice(at, ROWS) for at in range(0, len(table), ROWS)]
     if format == "parquet":
@@ -76,7 +76,8 @@ def their_file(dataset) -> str:
 
 
 def same_row_numbers(dataset, filter: str) -> list[int]:
-    """Row numbers Lance finds with its index, after checking that it used it and lost none."""
+    """Return the row numbers that Lance finds, after checking that it used its index and lost none.
+    """
     with_index = dataset.scanner(columns=["row"], filter=filter)
     plan = with_index.explain_plan()
     assert "ScalarIndexQuery" in plan
@@ -137,7 +138,7 @@ def test_file_has_the_five_columns_and_the_metadata_lance_writes(tmp_path: Path)
     for name in ("one.lance", "two.lance"):
         found = LanceFileReader(str(tmp_path / name)).metadata().schema
         assert found.equals(expected)
-        # Theirs may also have null_bitmap: the number of a buffer of that file.
+        # Lance's metadata may also have null_bitmap, the number of a buffer of that file.
         assert found.metadata == {
             b"bloomfilter_item": b"8192",
             b"bloomfilter_probability": b"0.00057",
@@ -151,7 +152,7 @@ def test_file_has_the_five_columns_and_the_metadata_lance_writes(tmp_path: Path)
     [
         ({"sizing": "log2"}, {1024}),
         ({"sizing": "exact"}, {604}),
-        # Of 8,192 rows, and of 1,808 by how full they came to be.
+        # The zones have 8,192 and 1,808 rows, and the fill decides the size.
         ({"fold": True}, {1024, 256, 128}),
     ],
     ids=["log2", "exact", "folded"],
@@ -166,7 +167,7 @@ def test_lance_scans_with_our_table(tmp_path: Path, options: dict, num_blocks: s
     theirs = commit_to_lance(theirs, "key", tables)
     described = theirs.describe_indices()[0]
     assert (described.name, described.num_rows_indexed) == ("key_idx", rows)
-    # A fresh handle reads the index from its file.
+    # A new dataset object reads the index from its file.
     theirs = lance.dataset(theirs.uri)
     for row in [0, 1, 8191, 8192, 9999, 10_000, 18_191, 18_192, 29_999]:
         expected = [] if row % 100 == 7 else [row]
@@ -176,7 +177,7 @@ def test_lance_scans_with_our_table(tmp_path: Path, options: dict, num_blocks: s
     assert same_row_numbers(theirs, "key IS NULL") == list(range(7, rows, 100))
 
 
-def test_lance_reads_our_bytes_rows_of_a_zone_with_an_emptied_filter_are_lost(tmp_path: Path):
+def test_lance_loses_rows_if_our_filter_is_emptied(tmp_path: Path):
     rows = 3 * ROWS
     table = numbered(0, rows, key=pa.array(range(rows), pa.int64()))
     theirs, _, tables = both(tmp_path, table, "key")
@@ -298,7 +299,7 @@ def test_other_files_are_not_read_as_tables(tmp_path: Path):
         writer.write_batch(pa.record_batch({"a": pa.array([1])}))
     with pytest.raises(errors.CorruptIndex, match="its columns are a"):
         from_lance(tmp_path / "other.lance")
-    # The right columns without the metadata.
+    # This file has the right columns, but not the metadata.
     row = {"fragment_id": [0], "zone_start": [0], "zone_length": [5], "has_null": [False]}
     table = pa.table({**row, "bloom_filter_data": [bytes(32)]}, schema=FIELDS)
     with LanceFileWriter(str(tmp_path / "bare.lance"), FIELDS) as writer:

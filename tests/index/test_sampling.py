@@ -1,4 +1,4 @@
-"""Estimates from sampled zones against counts over all of them."""
+"""Compare estimates from sampled zones with counts over all zones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def zipf(exponent, values):
     return rng().choice(values, ROWS, p=weights / weights.sum())
 
 
-# Values, and how far an estimate of distinct values and of zones may be off, as a factor.
+# Values, and the factors by which estimates of distinct values and of zones may be off.
 COLUMNS = {
     "unique": (rng().permutation(ROWS), 1.01, 1.01),
     "sorted": (AT, 1.01, 1.01),
@@ -51,7 +51,7 @@ def hashed(values):
 
 
 def brute_force(values):
-    """Distinct values, and zones that hold the value of a row, on average."""
+    """Return the number of distinct values, and the mean number of zones that hold a row's value."""
     pairs = np.unique(np.stack([values, AT // ZONE]), axis=1)
     distinct, held = np.unique(pairs[0], return_counts=True)
     return distinct.size, held[np.searchsorted(distinct, values)].mean()
@@ -106,7 +106,7 @@ def test_zones_are_drawn_from_everywhere(num_zones, wanted):
         assert np.diff(drawn).max() < num_zones / 2
 
 
-def test_nothing_to_compare():
+def test_no_values_to_compare():
     found = find_overlaps([])
     none = np.empty(0, dtype=np.int64)
     assert estimate_distinct(found, none, 0, 0) == 0

@@ -1,5 +1,4 @@
-"""What the indices say of a filter: bounds over one and several indices, and the semantics of
-values of DESIGN section 5, a test for each sentence, through files."""
+"""Test searches with filters: bounds over one and several indices, and how values are compared."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ EVERYTHING = set(range(300))
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, Path]:
-    """300 rows in 3 files, ``id`` and ``name`` indexed with zones of 20 rows."""
+    """Return a dataset of 300 rows in 3 files, with ``id`` and ``name`` indexed in zones of 20 rows.
+    """
     folder = plain_dataset(tmp_path_factory.mktemp("plain"), rows=100)
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=20, probability=1e-6)
@@ -49,7 +49,7 @@ def zone(row: int) -> set[int]:
 # Bounds
 
 
-def test_at_most_has_ranges_a_fragment(plain: tuple):
+def test_at_most_has_ranges_per_fragment(plain: tuple):
     ds, _ = plain
     result = ds.search("id IN (50, 2500, 2590)")
     assert result.kind == "AtMost"
@@ -110,12 +110,12 @@ def test_and_or_not_over_several_indices(plain: tuple, filter: str, expected: se
     assert ds.to_table(filter=filter).equals(translated)
 
 
-def test_not_turns_the_upper_bound_into_a_lower_one(plain: tuple):
+def test_not_turns_an_upper_bound_into_a_lower_bound(plain: tuple):
     ds, _ = plain
-    # Nothing bounds NOT from above, so on its own it asks no index.
+    # NOT has no upper bound, so on its own it searches no index.
     alone = ds.search("NOT (id = 50)")
     assert (len(alone.at_most), len(alone.at_least)) == (300, 0)
-    # Beside a part that is bounded, the rows in at_least do match it.
+    # Combined with a bounded part, the rows in at_least do match it.
     both = ds.search("name = 'name 9' AND NOT (id = 50) OR name = 'name 9'")
     assert rows_in(ds, both.at_most, both.paths) == zone(9)
     negated = ds.search("id = 50 AND NOT (name = 'name 200')")
@@ -125,7 +125,7 @@ def test_not_turns_the_upper_bound_into_a_lower_one(plain: tuple):
     ) == (EVERYTHING - zone(5))
 
 
-def test_filter_no_index_helps_reads_no_index_bytes(tmp_path: Path):
+def test_filter_that_no_index_answers_reads_no_index_bytes(tmp_path: Path):
     ds = zb.dataset(plain_dataset(tmp_path, rows=100))
     build(ds, "id", number_of_items=20)
     build(ds, "name", number_of_items=20)
@@ -154,7 +154,7 @@ def test_filter_no_index_helps_reads_no_index_bytes(tmp_path: Path):
     assert loaded["name_idx"] == 0
 
 
-def test_two_indices_on_one_column_the_one_made_last_is_used(tmp_path: Path):
+def test_last_built_index_of_a_column_is_used(tmp_path: Path):
     ds = zb.dataset(plain_dataset(tmp_path, rows=100))
     build(ds, "id", name="fine", number_of_items=10)
     build(ds, "id", name="coarse", number_of_items=50)
@@ -201,7 +201,8 @@ def test_literals_out_of_the_columns_range_in_long_lists(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, pads.Dataset, pa.Table]:
-    """Six columns of few values and nulls: five indexed, ``c`` not."""
+    """Return a dataset of six columns with few distinct values and nulls. All but ``c`` are indexed.
+    """
     folder = tmp_path_factory.mktemp("mixed")
     tables, at = [], 0
     floats = [0.0, -0.0, 1.5, math.nan, math.inf, None, 0.1]
@@ -297,18 +298,18 @@ FILTERS = st.recursive(
 @given(filter=FILTERS)
 def test_random_filters_find_what_pyarrow_finds(mixed: tuple, filter: pc.Expression):
     ds, source, _ = mixed
-    # Of the table, as pyarrow's scan loses rows of NaN by the statistics of row groups.
+    # Filter the table, because pyarrow's scan loses rows with NaN through row group statistics.
     expected = source.to_table().filter(filter)
     assert same_tables(ds.to_table(filter=filter), expected)
     result = ds.search(filter)
     matching = set(expected["row"].to_pylist())
     assert matching <= rows_in(ds, result.at_most, result.paths)
-    # What is false for a row is not in at_least: nor is it when the filter is negated.
+    # A row for which the filter is false is not in at_least. The same holds for the negated filter.
     negated = set(source.to_table(filter=~filter)["row"].to_pylist())
     assert not negated & rows_in(ds, result.at_least, result.paths)
 
 
-# Semantics of values, a test a sentence
+# Semantics of values
 
 
 def one_column(
@@ -324,7 +325,7 @@ def found(ds: zb.Dataset, filter: Any) -> list[int]:
     return ds.to_table(["row"], filter)["row"].to_pylist()
 
 
-def test_5_0_on_int32_is_5(tmp_path: Path):
+def test_literal_5_0_equals_int32_5(tmp_path: Path):
     ds = one_column(tmp_path, pa.int32(), [4, 5, 6])
     for filter in ("key = 5.0", "key = 5e0", "key IN (5.0)", pc.field("key") == 5.0):
         assert at_most_rows(ds, filter) == {1}
@@ -367,7 +368,7 @@ def test_literals_without_exact_form_match_nothing(
     assert ds.count_rows(f"key <> {literal}") == 3
 
 
-def test_finer_timestamps_in_expressions_match_nothing_or_are_maybe(tmp_path: Path):
+def test_finer_timestamps_in_expressions_match_nothing_or_every_zone(tmp_path: Path):
     ds = one_column(tmp_path, pa.timestamp("ms"), [datetime.datetime(2024, 1, 1)] * 2)
     fine = pa.scalar(1_704_067_200_000_001, pa.timestamp("us"))
     exact = pa.scalar(1_704_067_200_000_000, pa.timestamp("us"))
@@ -376,10 +377,10 @@ def test_finer_timestamps_in_expressions_match_nothing_or_are_maybe(tmp_path: Pa
     assert found(ds, pc.field("key") == exact) == [0, 1]
 
 
-def test_where_the_engine_rounds_the_answer_is_maybe(tmp_path: Path):
+def test_every_zone_may_match_if_the_engine_rounds(tmp_path: Path):
     values = [0.1, 0.2, 16_777_216.0]
     ds = one_column(tmp_path, pa.float32(), values)
-    # A double beside a float32 column: PyArrow widens the column, Lance and others round.
+    # For a double literal on a float32 column, PyArrow widens the column. Lance and others round.
     filter = pc.field("key") == 0.1
     assert at_most_rows(ds, filter) == {0, 1, 2}
     assert_equals_pyarrow(ds, tmp_path, filter, filter)
@@ -387,7 +388,7 @@ def test_where_the_engine_rounds_the_answer_is_maybe(tmp_path: Path):
     assert at_most_rows(ds, pc.field("key") == pa.scalar(0.1, pa.float32())) == {0}
 
 
-def test_large_integers_beside_floating_point_are_not_rounded_away(tmp_path: Path):
+def test_large_integers_are_not_rounded_by_float_comparisons(tmp_path: Path):
     big = 2**53
     ds = one_column(tmp_path, pa.int64(), [big, big + 1, big + 2])
     for literal in (float(big), float(big + 2)):
@@ -402,7 +403,7 @@ def test_large_integers_beside_floating_point_are_not_rounded_away(tmp_path: Pat
     assert found(ds, f"key = {big + 1}") == [1]
 
 
-def test_literals_of_types_we_cannot_place_are_maybe(tmp_path: Path):
+def test_literals_of_unknown_types_may_match_every_zone(tmp_path: Path):
     ds = one_column(tmp_path, pa.int64(), [4, 5, 6])
     for filter in (
         pc.field("key").cast(pa.string()) == "5",
@@ -414,12 +415,12 @@ def test_literals_of_types_we_cannot_place_are_maybe(tmp_path: Path):
         assert_equals_pyarrow(ds, tmp_path, filter, filter)
 
 
-def test_lossless_casts_around_the_column_are_looked_through(tmp_path: Path):
+def test_lossless_casts_of_the_column_are_ignored(tmp_path: Path):
     ds = one_column(tmp_path, pa.int32(), [4, 5, 6])
     filter = pc.field("key").cast(pa.int64()) == 5
     assert at_most_rows(ds, filter) == {1}
     assert found(ds, filter) == [1]
-    # Two values of the column may become one.
+    # The cast may map two values of the column to one.
     narrowing = pc.field("key").cast(pa.int8(), safe=False) == pa.scalar(5, pa.int8())
     assert at_most_rows(ds, narrowing) == {0, 1, 2}
 
@@ -431,7 +432,7 @@ def test_zero_literal_finds_zeros_of_both_signs(tmp_path: Path, literal: str):
     assert found(ds, f"key = {literal}") == [1, 2]
 
 
-def test_nan_is_maybe_in_every_zone(tmp_path: Path):
+def test_nan_may_be_in_every_zone(tmp_path: Path):
     ds = one_column(tmp_path, pa.float64(), [1.0, math.nan, 2.0])
     equal = pc.field("key") == pa.scalar(math.nan)
     for filter in (equal, pc.field("key").isin([math.nan, 1.0])):
@@ -488,7 +489,7 @@ def test_in_under_nulls_equal_uses_has_null(tmp_path: Path):
         "key BETWEEN 5 AND 6",
     ],
 )
-def test_what_is_not_the_filters_to_answer_is_maybe(tmp_path: Path, filter: str):
+def test_conditions_that_filters_cannot_answer_may_match_every_zone(tmp_path: Path, filter: str):
     ds = one_column(tmp_path, pa.int64(), [4, None, 5, 6])
     assert at_most_rows(ds, filter) == {0, 1, 2, 3}
     expected = {
@@ -502,7 +503,7 @@ def test_what_is_not_the_filters_to_answer_is_maybe(tmp_path: Path, filter: str)
     assert found(ds, filter) == expected[filter]
 
 
-def test_zoned_and_plain_timestamps_are_not_mixed_up(tmp_path: Path):
+def test_timestamps_with_and_without_time_zone_are_not_mixed(tmp_path: Path):
     moment = datetime.datetime(2024, 6, 1, 12, tzinfo=datetime.UTC)
     ds = one_column(tmp_path, pa.timestamp("us", "America/New_York"), [moment, None])
     assert at_most_rows(ds, "key = TIMESTAMP '2024-06-01 14:00:00+02:00'") == {0}
@@ -511,7 +512,7 @@ def test_zoned_and_plain_timestamps_are_not_mixed_up(tmp_path: Path):
     assert_equals_pyarrow(ds, tmp_path, filter, filter)
 
 
-def test_filters_of_all_kinds_are_one(plain: tuple):
+def test_filters_of_all_languages_are_equivalent(plain: tuple):
     ds, folder = plain
     expression = (pc.field("id") == 50) & (pc.field("name") == "name 5")
     for filter in (

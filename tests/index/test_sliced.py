@@ -1,4 +1,5 @@
-"""The bit-sliced table: exact both ways, the row layout's answers, few bytes read, no row lost."""
+"""Test the sliced layout: lossless conversion, the same answers as the row layout, few bytes read.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ITEMS, PROBABILITY = 10, 0.01
 
 
 def zones_of(count, num_blocks, seed=0, last=ITEMS):
-    """Zones of one fragment, their filters half full."""
+    """Return zones of one fragment with half of the filter bits set."""
     source = np.random.default_rng(seed)
     filters = np.zeros((count, 8 * num_blocks), dtype=np.uint32)
     for row in filters:
@@ -69,7 +70,7 @@ def some_hashes(count, seed=1):
 
 
 def places_both_ways(table, hashed):
-    """What NumPy finds, after checking that the kernels find the same."""
+    """Return the zones that NumPy finds, after checking that the kernels find the same."""
     (places, damaged), by_kernel = table._places_by_numpy(hashed), table._places_by_kernel(hashed)
     assert (places.tolist(), damaged) == (by_kernel[0].tolist(), by_kernel[1])
     return places
@@ -132,7 +133,7 @@ UNLIKE = [
 ]
 
 
-# Exact both ways
+# Lossless conversion
 
 
 @given(
@@ -140,7 +141,7 @@ UNLIKE = [
     st.sampled_from([1, 7, 64, 100, 4096]),
 )
 @settings(max_examples=25)
-def test_a_sliced_table_is_its_rows(tmp_path_factory, shapes, tile_zones):
+def test_a_sliced_table_holds_the_rows_it_was_made_from(tmp_path_factory, shapes, tile_zones):
     fragments = [(7 * n, zones_of(*shape, n)) for n, shape in enumerate(shapes)]
     rows, table = both(tmp_path_factory.mktemp("t"), fragments, tile_zones)
     assert_same(table, rows)
@@ -152,7 +153,7 @@ def test_a_sliced_table_is_its_rows(tmp_path_factory, shapes, tile_zones):
 
 
 @pytest.mark.parametrize("num_blocks", [604, 1024])
-def test_filters_as_a_build_makes_them(tmp_path, num_blocks):
+def test_filters_of_a_build_are_kept(tmp_path, num_blocks):
     rows, table = both(tmp_path, [(0, zones_of(70, num_blocks))])
     assert_same_bits(rows, table)
     for hashed in some_hashes(30)[:, None]:
@@ -170,9 +171,9 @@ def test_tiles_end_where_they_are_full(tmp_path, zones):
     assert_same_bits(rows, table)
 
 
-def test_the_file_of_rows_comes_back_to_the_byte(tmp_path):
+def test_conversion_back_to_rows_gives_the_same_bytes(tmp_path):
     fragments = [(3, zones_of(9000, 16, last=4)), (5, zones_of(100, 16, 1))]
-    # As a build cuts them: 4 MiB of filters a batch.
+    # A build writes 4 MiB of filters per batch.
     cut = [
         (fragment, zones.slice(at, at + 8192))
         for fragment, zones in fragments
@@ -184,7 +185,7 @@ def test_the_file_of_rows_comes_back_to_the_byte(tmp_path):
     assert (done.num_bytes, done.num_zones) == (rows.num_bytes, 9100)
 
 
-def test_filters_of_unlike_sizes_keep_the_order_of_zones(tmp_path):
+def test_filters_of_different_sizes_keep_the_order_of_zones(tmp_path):
     rows, table = both(tmp_path, UNLIKE, tile_zones=64)
     assert {tile.num_blocks for tile in table.directory.tiles} == {1, 3, 8}
     assert_same(table, rows)
@@ -195,7 +196,7 @@ def test_filters_of_unlike_sizes_keep_the_order_of_zones(tmp_path):
         assert pairs_of(table, hashes) == pairs_in_rows(rows, hashes)
 
 
-def test_a_table_of_no_zones(tmp_path):
+def test_a_table_without_zones(tmp_path):
     rows, table = both(tmp_path, [])
     assert_same(table, rows)
     assert may_hold(table, some_hashes(3)).shape == (0,)
@@ -210,7 +211,7 @@ def test_no_hash_is_in_no_zone(tmp_path):
     assert list(table.pairs(some_hashes(0))) == []
 
 
-def test_some_zones_are_located_without_the_others(tmp_path):
+def test_single_zones_are_located(tmp_path):
     rows, table = both(tmp_path, UNLIKE)
     some = np.array([0, 69, 70, 100, 205], dtype=np.int64)
     ids, starts, lengths = table.runs.locate(some)
@@ -224,7 +225,7 @@ def test_some_zones_are_located_without_the_others(tmp_path):
         st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=9
     )
 )
-def test_runs_say_any_zones(zones):
+def test_runs_represent_any_zones(zones):
     columns = [np.array(column, dtype=np.uint64) for column in zip(*zones, strict=True)]
     runs = ZoneRuns.from_zones(*columns, ITEMS)
     found = runs.locate(np.arange(len(zones), dtype=np.int64))
@@ -243,7 +244,7 @@ def test_zones_of_a_fragment_are_one_run():
 
 @pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 40, 3000])
-def test_every_way_of_searching_agrees(tmp_path, count, remote, monkeypatch):
+def test_all_search_methods_agree(tmp_path, count, remote, monkeypatch):
     monkeypatch.setattr(sliced_walk, "_LOCAL_RUN", 1 << 15)
     monkeypatch.setattr(sliced_walk, "_REMOTE_RUN", 1 << 16)
     monkeypatch.setattr(sliced_walk, "_REMOTE_GAP", 1 << 14)
@@ -263,7 +264,7 @@ def test_every_way_of_searching_agrees(tmp_path, count, remote, monkeypatch):
         assert np.array_equal(may_hold(table, hashes), in_rows(rows, hashes))
 
 
-def test_rows_are_searched_by_numpy_and_by_kernels_alike(tmp_path):
+def test_numpy_and_kernels_find_the_same_zones(tmp_path):
     rows, table = both(tmp_path, UNLIKE, 64)
     for hashed in some_hashes(20):
         by_numpy = places_both_ways(table, hashed)
@@ -273,8 +274,8 @@ def test_rows_are_searched_by_numpy_and_by_kernels_alike(tmp_path):
         )
 
 
-def test_pairs_come_a_part_at_a_time(tmp_path, monkeypatch):
-    """Every zone holds everything: the pairs are many times what is held at once."""
+def test_pairs_come_in_parts(tmp_path, monkeypatch):
+    """Every zone holds every hash, so there are many more pairs than are held in memory at once."""
     zones = zones_of(1000, 2)
     zones.filters[:] = 0xFFFFFFFF
     table = sliced_table(tmp_path / "sliced", [(0, zones)])
@@ -286,12 +287,12 @@ def test_pairs_come_a_part_at_a_time(tmp_path, monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sum(sizes) == 5000 * 1000
-    # Parts are put together until they are worth handing on.
+    # Small parts are joined until they reach a minimum size.
     assert max(sizes) < (1 << 16) + (1 << 12)
     assert peak < 4 << 20
 
 
-def test_a_first_lookup_loads_no_numba_and_reads_eight_rows_a_tile(tmp_path):
+def test_first_lookup_loads_no_numba_and_reads_eight_rows_per_tile(tmp_path):
     zones = zones_of(200, 64)
     rows, _ = both(tmp_path, [(0, zones)])
     hashed = int(some_hashes(1)[0])
@@ -312,7 +313,8 @@ def test_a_first_lookup_loads_no_numba_and_reads_eight_rows_a_tile(tmp_path):
 
 
 def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
-    """Of as many zones, in tiles as merged: bytes do not depend on the size of filters."""
+    """The table has the zones of a billion rows in merged tiles. Filter sizes do not affect bytes read.
+    """
     fragments = [
         (n, Zones(z.starts, z.lengths, z.has_null, z.filters))
         for n, z in ((n, zones_of(1000, 1, n % 3)) for n in range(122))
@@ -328,7 +330,7 @@ def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
     assert found.tolist() == small.find(key).tolist()
 
 
-def test_an_object_store_is_asked_once_for_tiles_that_lie_near(tmp_path):
+def test_near_tiles_take_one_request_to_an_object_store(tmp_path):
     rows, _ = both(tmp_path, [(0, zones_of(300, 64))], tile_zones=128)
     table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
     before = table.counter.num_requests
@@ -338,7 +340,7 @@ def test_an_object_store_is_asked_once_for_tiles_that_lie_near(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 300])
-def test_rows_are_searched_for_many_alike(tmp_path, count):
+def test_many_hashes_find_the_same_rows(tmp_path, count):
     rows, table = both(tmp_path, UNLIKE, 64)
     hashes = some_hashes(count)
     found = [
@@ -351,8 +353,8 @@ def test_rows_are_searched_for_many_alike(tmp_path, count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 40])
-def test_of_very_many_the_first_are_looked_up_first(tmp_path, monkeypatch, count):
-    """They may be in every zone, or leave some to the others."""
+def test_first_of_very_many_hashes_are_looked_up_first(tmp_path, monkeypatch, count):
+    """The first hashes may hit every zone, or leave some zones to the other hashes."""
     rows, table = both(tmp_path, UNLIKE, 64)
     expected = in_rows(rows, some_hashes(40))
     monkeypatch.setattr("zonebloom.index.sliced._MANY", count)
@@ -365,7 +367,7 @@ def test_of_very_many_the_first_are_looked_up_first(tmp_path, monkeypatch, count
 
 @pytest.fixture
 def one_salt(monkeypatch):
-    """All files have it, so that files of the same zones are the same bytes."""
+    """Use the same salt in all files, so that files with the same zones have the same bytes."""
     monkeypatch.setattr("zonebloom.index.sliced_merge.new_salt", lambda: 2**64 - 1000)
 
 
@@ -390,7 +392,7 @@ def test_merge_fills_tiles(tmp_path, one_salt):
         assert np.array_equal(may_hold(merged, hashes), in_rows(rows, hashes))
 
 
-def test_tables_of_unlike_parameters_are_not_merged(tmp_path):
+def test_tables_of_different_parameters_are_not_merged(tmp_path):
     rows = rows_table(tmp_path / "rows", UNLIKE[:1])
     other = rows_table(tmp_path / "other", UNLIKE[:1], items=11)
     with pytest.raises(InvalidArgument, match="2 sets of parameters"):
@@ -419,7 +421,7 @@ def test_a_missing_file_is_reported(tmp_path):
         SlicedTable(LOCAL, str(tmp_path / "nowhere"))
 
 
-def test_another_size_or_checksum_than_the_catalogs(sound):
+def test_size_or_checksum_that_differs_from_the_catalog_is_refused(sound):
     _, path, table = sound
     with pytest.raises(CorruptIndex, match="were written"):
         SlicedTable(LOCAL, str(path), table.num_bytes + 1)
@@ -427,7 +429,7 @@ def test_another_size_or_checksum_than_the_catalogs(sound):
         SlicedTable(LOCAL, str(path), table.num_bytes, "0" * 16)
 
 
-def test_a_file_cut_anywhere_is_reported(sound):
+def test_a_file_truncated_anywhere_is_reported(sound):
     _, path, _ = sound
     data = path.read_bytes()
     for size in [0, 1, 8, TRAILER.size, len(data) // 2, len(data) - 1]:
@@ -456,7 +458,7 @@ def test_any_flipped_bit_of_the_directory_is_noticed(sound):
 
 @given(st.data())
 @settings(max_examples=cases(150))
-def test_lying_numbers_with_a_right_checksum_are_refused(tmp_path_factory, data):
+def test_wrong_numbers_with_a_valid_checksum_are_refused(tmp_path_factory, data):
     import xxhash
 
     folder = tmp_path_factory.mktemp("lies")
@@ -479,7 +481,7 @@ def test_lying_numbers_with_a_right_checksum_are_refused(tmp_path_factory, data)
         lying = SlicedTable(LOCAL, str(folder / "lie"), report=reports.append)
     except CorruptIndex:
         return
-    # What is let through may be wrong, as any file with right checksums, but stays in bounds.
+    # A file with valid checksums may give wrong answers, but reads must stay within bounds.
     assert len(lying.fragment_ids) == len(lying.starts) == len(lying) == len(table)
     may_hold(lying, some_hashes(3))
     assert all(zone < len(lying) for _, zone in pairs_of(lying, some_hashes(300)))
@@ -540,8 +542,8 @@ def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, at, bit):
 
 @pytest.mark.parametrize("count", [1, 5000])
 @pytest.mark.parametrize("remote", [False, True])
-def test_blocks_that_changed_places_are_damage(tmp_path, count, remote):
-    """A block of another tile of the same shape, the neighbour in its own, and its own again."""
+def test_exchanged_blocks_are_damage(tmp_path, count, remote):
+    """Replace a block by one of another tile, by its neighbour, and by itself."""
     rows, table = both(tmp_path, [(0, zones_of(128, 2))], tile_zones=64)
     first, second = table.directory.tiles
     size = first.block_words * 8
@@ -574,7 +576,7 @@ def test_blocks_that_changed_places_are_damage(tmp_path, count, remote):
 
 @pytest.mark.parametrize("count", [1, 5000])
 def test_tiles_of_another_file_are_damage(tmp_path, count):
-    """Of the same zones, so that all but the filters is alike."""
+    """The other file has the same zones, so only the filters differ."""
     rows = {}
     for name, seed in (("one", 1), ("other", 2)):
         (tmp_path / name).mkdir()
@@ -597,7 +599,7 @@ def test_tiles_of_another_file_are_damage(tmp_path, count):
 
 
 def test_a_whole_file_of_another_index_is_refused(tmp_path):
-    """Its directory would be the same, byte for byte, but for salt and digest."""
+    """The directories would be identical except for salt and digest."""
     no_nulls = np.zeros(70, dtype=bool)
     done = {}
     for name, seed in (("one", 1), ("other", 2)):
@@ -612,7 +614,7 @@ def test_a_whole_file_of_another_index_is_refused(tmp_path):
 
 
 def test_padding_that_changed_is_noticed_by_validate(tmp_path):
-    """No lookup reads it; the digest of the content is of every byte."""
+    """No lookup reads the padding, but the digest of the content includes it."""
     table = sliced_table(tmp_path / "sliced", [(0, zones_of(4096, 1))])
     (tile,) = table.directory.tiles
     table.verify()
@@ -626,23 +628,23 @@ def test_padding_that_changed_is_noticed_by_validate(tmp_path):
         changed.verify()
 
 
-# Of version 1, as written before there were salts
+# Files of version 1, which have no salt
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "version-1.sliced"
-# Fragment, zones, blocks a filter, rows of the last zone; three values a zone.
+# Fragment, zones, blocks per filter, rows of the last zone. Each zone has three values.
 GOLDEN_FRAGMENTS = [(4, 70, 2, 1), (9, 5, 1, 3)]
 
 
 def golden_filters():
-    """The filters in it, by the plain-Python reference, zone after zone."""
+    """Return the filters of the file, zone after zone, computed by the pure Python reference."""
     for fragment, zones, num_blocks, _ in GOLDEN_FRAGMENTS:
         for zone in range(zones):
             values = [f"{fragment}/{zone}/{n}".encode() for n in range(3)]
             yield values, reference_filter(num_blocks, values)
 
 
-def test_a_file_of_version_1_answers_as_it_did(tmp_path):
+def test_a_file_of_version_1_gives_the_same_answers(tmp_path):
     table = SlicedTable(LOCAL, str(GOLDEN), 20805, "60884a04a6a224c2")
     table.verify()
     assert (len(table), table.number_of_items, table.probability) == (75, 3, 0.01)
@@ -650,7 +652,7 @@ def test_a_file_of_version_1_answers_as_it_did(tmp_path):
     assert table.lengths.tolist() == [3] * 69 + [1] + [3] * 5
     assert table.has_null.tolist() == [n % 3 == 0 for n in [*range(70), *range(5)]]
     filters = list(golden_filters())
-    # A file made of it is of the version of today, with the same bits.
+    # A file merged from it has the current version and the same bits.
     done = merge_tables([table], LOCAL, str(tmp_path / "merged"))
     merged = SlicedTable(LOCAL, str(tmp_path / "merged"), done.num_bytes, done.checksum)
     merged.verify()
@@ -680,7 +682,7 @@ def test_damage_to_a_file_of_version_1_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 5000])
-def test_a_file_cut_after_it_was_opened_loses_no_row(sound, count):
+def test_a_file_truncated_after_opening_loses_no_row(sound, count):
     rows, path, _ = sound
     reports = []
     found = SlicedTable(LOCAL, str(path), report=reports.append)

@@ -1,4 +1,4 @@
-"""The bloomfilter table: its schema and bytes, and what damage does to it."""
+"""Test the row layout: its schema, its bytes, and how damage is detected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(path, fragments, parameters=PARAMETERS):
 
 @pytest.fixture
 def written(tmp_path):
-    """A table of two fragments: its path, what was written, and the runs."""
+    """Write a table of two fragments. Return its path, the `WrittenTable`, and the runs."""
     fragments = [(3, zones_of(95)), (7, zones_of(41, first=1000))]
     path = tmp_path / "bloomfilter.arrow"
     return path, write(path, fragments), fragments
@@ -52,7 +52,7 @@ def opened(path, done):
 
 
 def stored(columns, schema=None):
-    """The bytes of an IPC file of one batch."""
+    """Return the bytes of an IPC file with one batch."""
     schema = schema or table_schema(8192, 0.00057)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as file:
@@ -73,7 +73,7 @@ def columns_of(filters, **changed):
     return list(columns.values())
 
 
-# The form
+# Format
 
 
 def test_schema_is_lances():
@@ -104,13 +104,13 @@ def test_schema_is_lances():
         (np.nextafter(1, 0), b"0.9999999999999999"),
     ],
 )
-def test_probability_is_written_as_lance_writes_it(probability, text):
+def test_probability_is_written_as_in_lance(probability, text):
     written = table_schema(1, probability).metadata[b"bloomfilter_probability"]
     assert written == text
     assert float(written) == probability
 
 
-def test_the_file_is_an_uncompressed_ipc_file_any_arrow_reads(written):
+def test_the_file_is_an_uncompressed_ipc_file(written):
     path, done, fragments = written
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_file(source).read_all()
@@ -130,14 +130,14 @@ def test_the_file_is_an_uncompressed_ipc_file_any_arrow_reads(written):
     assert done.num_zones == table.num_rows == 15
 
 
-def test_what_was_written_describes_the_file(written):
+def test_written_table_describes_the_file(written):
     path, done, _ = written
     data = path.read_bytes()
     assert done.num_bytes == len(data)
     assert done.checksum == xxhash.xxh3_64_hexdigest(data)
 
 
-def test_batches_hold_whole_filters_below_a_limit(tmp_path, monkeypatch):
+def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
     size = PARAMETERS.filter_bytes
     monkeypatch.setattr(rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
     done = write(tmp_path / "t", [(0, zones_of(95))])
@@ -191,7 +191,7 @@ def test_round_trip(written):
     assert stored.schema.metadata == {**given.schema.metadata, b"zonebloom_format": b"5"}
 
 
-def test_the_kernel_looks_values_up_where_the_file_lies(written):
+def test_the_kernel_reads_the_file_buffer_in_place(written):
     path, done, _ = written
     table = opened(path, done)
     hit = np.zeros(len(table), dtype=bool)
@@ -213,14 +213,14 @@ def test_a_file_is_read_into_memory_once(tmp_path):
     assert all(np.shares_memory(table.filter_words(zone), table.words) for zone in (0, 63))
 
 
-def test_a_file_that_is_not_local_is_read_the_same(written):
+def test_a_remote_file_is_read_the_same(written):
     path, done, _ = written
     elsewhere = pafs.SubTreeFileSystem(str(path.parent), LOCAL)
     table = read_row_table(elsewhere, path.name, done.num_bytes, done.checksum)
     assert table.to_table().equals(opened(path, done).to_table())
 
 
-def test_a_table_of_no_zones(tmp_path):
+def test_a_table_without_zones(tmp_path):
     done = write(tmp_path / "t", [])
     table = opened(tmp_path / "t", done)
     assert done.num_zones == len(table) == 0
@@ -235,7 +235,7 @@ def test_filters_may_differ_in_size_from_zone_to_zone():
     assert [table.filter_words(zone).tobytes() for zone in range(4)] == filters
 
 
-def test_an_aborted_file_is_no_table(tmp_path):
+def test_an_aborted_file_is_not_a_table(tmp_path):
     writer = RowTableWriter(LOCAL, str(tmp_path / "t"), 10, 0.01)
     writer.write(0, zones_of(50)[0])
     writer.abort()
@@ -247,7 +247,7 @@ def test_an_aborted_file_is_no_table(tmp_path):
 
 
 def is_within_bounds(table):
-    """Every zone's filter lies in the file, so that no lookup can leave it."""
+    """Check that every zone's filter is inside the file, so that no lookup reads outside of it."""
     ends = table.first_words + table.num_blocks * np.uint64(8)
     assert (table.first_words <= ends).all()
     assert (ends <= table.words.size).all()
@@ -260,7 +260,7 @@ def is_within_bounds(table):
 
 
 def check_survives(data):
-    """Damaged bytes, unchecked, are refused or give a table within bounds."""
+    """Check that damaged bytes, without a checksum, are refused or give a table within bounds."""
     try:
         table = RowTable(pa.py_buffer(bytes(data)), "t")
     except CorruptIndex:
@@ -324,7 +324,7 @@ def test_a_missing_file_is_found(tmp_path):
             read_row_table(filesystem, str(tmp_path / "none"), 100, None)
 
 
-# Tables made to deceive
+# Hostile tables
 
 BLOCK = bytes(32)
 LENGTHS = FIELDS.get_field_index("zone_length")
@@ -410,7 +410,7 @@ def test_hostile_tables_are_refused(hostile):
         RowTable(hostile(), "there")
 
 
-def test_offsets_that_run_backwards_or_outside_are_refused():
+def test_offsets_that_decrease_or_leave_the_file_are_refused():
     honest = stored(columns_of([BLOCK, BLOCK, BLOCK])).to_pybytes()
     offsets = np.array([0, 32, 64, 96], dtype=np.int32).tobytes()
     assert honest.count(offsets) == 1
@@ -431,7 +431,7 @@ def test_a_compressed_table_is_refused_rather_than_read_outside_its_file():
         RowTable(sink.getvalue(), "there")
 
 
-def test_filters_that_do_not_begin_at_a_word_are_refused():
+def test_unaligned_filters_are_refused():
     honest = stored(columns_of([BLOCK * 2, BLOCK, BLOCK])).to_pybytes()
     offsets = np.array([0, 64, 96, 128], dtype=np.int32).tobytes()
     assert honest.count(offsets) == 1

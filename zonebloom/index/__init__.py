@@ -1,1 +1,1 @@
-"""The tables of an index, in the row layout or the sliced layout, and lookups in them."""
+"""Tables of zone filters in the row layout and the sliced layout, and lookups in them."""

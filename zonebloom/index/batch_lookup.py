@@ -1,4 +1,4 @@
-"""Many keys through an index at once: which zones may hold each of them."""
+"""Look up many keys in an index at once: pair each key with the zones that may hold it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ CANDIDATE_SCHEMA = pa.schema(
 
 
 def checked_keys(values: Any, column: str, column_type: pa.DataType) -> pa.Array:
-    """Return keys as an array of values that may equal those of a column, none of them rounded."""
+    """Return keys as an Arrow array that can be compared with a column, without rounding any.
+
+    Raise `InvalidArgument` if no value of the column can equal a key of this type.
+    """
     keys = to_arrow(values, "keys", column)
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
         return _from_text(keys)
@@ -65,7 +68,10 @@ def _advice(column_type: pa.DataType, key_type: pa.DataType) -> str:
 def search_many(
     view: IndexView, column: pa.DataType, keys: pa.Array, uncovered: np.ndarray
 ) -> Iterator[pa.RecordBatch]:
-    """Pair keys of `keys_for` with the zones that may hold them, each once, in bounded memory."""
+    """Yield pairs of a key and a zone that may hold it, each pair once, in bounded memory.
+
+    ``keys`` come from `checked_keys`. Every key may be in the fragments with the ids ``uncovered``.
+    """
     items = np.uint64(view.index.entry.parameters.number_of_items)
     present, bulk = _without_null(hashed_type(column), keys)
     for fragment_id in uncovered.tolist():
@@ -73,7 +79,7 @@ def search_many(
     numbers, hashes = [np.flatnonzero(bulk)], [np.empty(0, dtype=np.uint64)]
     if bulk.any():
         hashes.append(hash_array(keys).values[bulk])
-    # Keys of several hashes, the zeros, and those that may be anywhere, such as NaN.
+    # The zeros have several hashes. Keys such as NaN may be in any zone.
     several: dict[bytes, list[int]] = {}
     anywhere: list[int] = []
     for number in np.flatnonzero(present & ~bulk).tolist():
@@ -97,7 +103,11 @@ def search_many(
 
 
 def _without_null(column: pa.DataType, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Which keys are not null, which equals nothing, and which of them hash as they are."""
+    """Return two masks of the keys: those that are not null, and those that can be hashed at once.
+
+    A null equals nothing. Floating point zeros and NaN, and keys of another domain than the column,
+    need a probe of their own.
+    """
     present = ~np.asarray(pc.call_function("is_null", [keys]))
     if hash_domain(keys.type) != hash_domain(column):
         return present, np.zeros(len(keys), dtype=bool)

@@ -1,4 +1,4 @@
-"""What the indices of a dataset are, what they cover of its files now, and how full they are."""
+"""Describe the indices of a dataset: parameters, coverage of the current files, filter fill."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class IndexDescription(Displayed):
     ----------
     name, index_type, column : str
     number_of_items : int
-        Rows a zone.
+        Rows per zone.
     probability : float
     sizing : {"log2", "exact"}
-        It was built with these parameters, as `Dataset.create_scalar_index` takes them.
+        Build parameters, as `Dataset.create_scalar_index` takes them.
     layout : {"table", "sliced"}
     num_segments, num_zones : int
     num_bytes : int
-        Of its files.
+        Size of the index files.
     num_rows_indexed, num_fragments_indexed : int
-        That it covers as they are now.
+        Rows and fragments that the index covers and that have not changed since.
     num_fragments : int
-        Of the dataset.
+        Fragments of the dataset.
     created_at : str
         UTC, in ISO 8601.
     """
@@ -74,7 +74,7 @@ NO_INDEX = "no index; make one with create_scalar_index(column)"
 
 
 def index_cells(each: IndexDescription) -> list[object]:
-    """A description as a line of a table below `HEADERS`."""
+    """Return a description as a table row below `INDEX_HEADERS`."""
     return [
         each.name,
         each.column,
@@ -87,15 +87,15 @@ def index_cells(each: IndexDescription) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedDescription:
-    """Filters of one column inside Parquet files.
+    """The Bloom filters of one column that Parquet writers embedded in the data files.
 
     Attributes
     ----------
     column : str
     num_files, num_row_groups : int
-        That have such filters.
+        Files and row groups that have such filters.
     num_bytes : int
-        Of their blocks.
+        Size of the filters' blocks.
     """
 
     column: str
@@ -154,7 +154,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
 
 
 def measure_filters(tables: Iterable[ZoneTable]) -> tuple[np.ndarray, np.ndarray]:
-    """Share of the bits that are set and estimated false positives of each zone's filter."""
+    """Return the share of set bits and the estimated false positive rate of each zone's filter."""
     measured = [
         (bloom.fill, bloom.estimated_fpp)
         for table in tables
@@ -168,7 +168,8 @@ def measure_filters(tables: Iterable[ZoneTable]) -> tuple[np.ndarray, np.ndarray
 def index_statistics(
     described: IndexDescription, entry: IndexEntry, tables: Sequence[ZoneTable]
 ) -> DisplayedDict:
-    """Measure an index: fill and estimated false positives are of its filters as filled."""
+    """Return statistics of an index, with the measured fill and false positive rate of its filters.
+    """
     fill, fpp = measure_filters(tables)
     fill, fpp = (each if len(each) else np.zeros(1) for each in (fill, fpp))
     return DisplayedDict(

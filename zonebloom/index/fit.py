@@ -1,4 +1,4 @@
-"""The column of an index, if it is still the column that was indexed."""
+"""Check that the column of an index is still the column that was indexed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def indexed_column(entry: IndexEntry, source: Source) -> Column:
     Raises
     ------
     SchemaMismatch
-        When the column was dropped, was added again, or has another type than when it was indexed.
+        If the column was dropped, was dropped and added again, or changed its type since the build.
     """
     index, column = f"index {entry.name!r}", ".".join(entry.column)
     drop = f"drop_index({entry.name!r})"
@@ -26,16 +26,16 @@ def indexed_column(entry: IndexEntry, source: Source) -> Column:
     leaf = find_leaf_type(source.schema, entry.column)
     if leaf is None:
         raise SchemaMismatch(
-            f"{index} is of column {column}, which the dataset does not have any more, or has more "
-            f"than once; call {drop}"
+            f"{index} is on column {column}, which the dataset no longer has, or has more than "
+            f"once; call {drop}"
         )
     if source.field_of(entry.column) != entry.field_or_column:
         raise SchemaMismatch(
-            f"{index} was built of another column {column} than there is now; {rebuild}"
+            f"{index} was built on another column {column} than the current one; {rebuild}"
         )
     if hash_domain(leaf) != entry.domain:
         raise SchemaMismatch(
-            f"{index} was built when column {column} was {entry.domain}, it is {leaf} now; "
+            f"{index} was built when column {column} was {entry.domain}, but it is {leaf} now; "
             f"{rebuild}"
         )
     return Column(entry.column, leaf)

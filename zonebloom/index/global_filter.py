@@ -1,7 +1,8 @@
-"""One filter over all keys of a column: what a join asks before it shuffles the other side.
+"""Build and read the global filter of a column: one Bloom filter over all its keys.
 
-A task gives the hashes of its keys, or a filter of the final size where that is smaller. Keys of
-fragments that went stay: "maybe" more often, never wrong.
+A join applies it to the other side before the shuffle. Each build task writes the hashes of its
+keys, or a filter of the final size if that is smaller. Keys of removed fragments stay in the
+filter, which adds false positives but no false negatives.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import size_for, validate_target
 from zonebloom.sbbf.spec import MAX_BYTES
 
-# A key that passes in vain is shuffled, which costs more than half as many bits again.
+# A false positive is shuffled needlessly, which costs more than a filter half as large again.
 DEFAULT_GLOBAL_PROBABILITY = 0.001
-# Of more keys than that leaves room for.
+# The probability for so many keys that a filter at the default would exceed the largest size.
 _PROBABILITY_OF_MANY = 0.01
 
 
@@ -34,7 +35,7 @@ class GlobalFilterSize:
 
     @classmethod
     def default(cls, num_items: int) -> GlobalFilterSize:
-        """At 0.001, or at 0.01 where that would be over 128 MiB."""
+        """Return the size at a probability of 0.001, or of 0.01 if that would exceed 128 MiB."""
         try:
             _ = cls(num_items).num_bytes
         except InvalidArgument:
@@ -58,7 +59,8 @@ class GlobalFilterSize:
 
 @dataclass(frozen=True, slots=True)
 class GlobalFilterPart:
-    """What one task found for a global filter: a file of hashes, or of a filter's blocks."""
+    """The file that one task wrote for a global filter. It holds hashes or the blocks of a filter.
+    """
 
     segment: str
     num_bytes: int
@@ -67,7 +69,10 @@ class GlobalFilterPart:
 
 
 class KeyHashes:
-    """The hashes of a task's keys, in no more memory than the filter takes."""
+    """The hashes of a task's keys.
+
+    They become a filter once they take as many bytes as the filter would.
+    """
 
     def __init__(self, num_bytes: int):
         self._limit = num_bytes
@@ -135,22 +140,22 @@ def load_global_filter(catalog: Catalog, entry: GlobalFilterEntry) -> Sbbf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalFilter:
-    """One filter over the keys of a column, held against the files as they are now.
+    """One filter over the keys of a column, compared with the current files.
 
     Attributes
     ----------
     index, column : str
     type : pyarrow.DataType
-        What values are hashed as.
+        The type as which values are hashed.
     sbbf : Sbbf
     covered : frozenset of int
-        Ids of the fragments there are now whose keys it holds.
+        Ids of the current fragments whose keys the filter holds.
     missing : tuple of PresentFragment
-        The other fragments there are.
+        The other current fragments.
     num_items : int
-        Distinct keys it is sized for.
+        Number of distinct keys that the filter is sized for.
     probability : float
-        Of a false positive at that many keys.
+        False positive probability at that number of keys.
     """
 
     index: str
@@ -164,10 +169,10 @@ class GlobalFilter:
 
     @property
     def is_current(self) -> bool:
-        """Whether it holds the keys of every fragment there is."""
+        """Return whether the filter holds the keys of every current fragment."""
         return not self.missing
 
     @property
     def estimated_fpp(self) -> float:
-        """False positive probability as filled."""
+        """Return the false positive probability, estimated from the bits that are set."""
         return self.sbbf.estimated_fpp

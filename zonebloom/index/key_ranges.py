@@ -1,15 +1,16 @@
-"""Least and greatest key of each fragment, found in the pass that trains its filters.
+"""Collect, store and read the least and greatest key of each fragment.
 
-Beside a segment lies ``ranges.arrow``, one row a fragment:
+The build collects them in the pass that trains the filters. Each segment has a file
+``ranges.arrow`` with one row per fragment:
 
     fragment_id  uint64
-    minimum, maximum  of the column's range type; null where all values are null or NaN, or where
-                      nothing is known
-    is_known     bool    whether minimum and maximum bound every value that is no NaN
+    minimum, maximum  of the column's range type; null if all values are null or NaN, or if the
+                      bounds are unknown
+    is_known     bool    whether minimum and maximum bound every value except NaN
     has_nan      bool
     null_count, num_rows  int64
 
-Bounds are of values as they order in Arrow: text by its bytes. They may be wider than the values.
+Values are ordered as in Arrow: strings by their bytes. Bounds may be wider than the values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.storage.ipc_layout import open_uncompressed
 
-# A key longer than this is not worth its place in the table.
+# Bounds longer than this would make the file large, so they are stored as unknown.
 _MAX_VALUE_BYTES = 256
 
 
@@ -60,7 +61,10 @@ def schema_for(arrow_type: pa.DataType) -> pa.Schema:
 
 
 class KeyRangeBuilder:
-    """Bounds of one column of one fragment, in the making; whoever adds rows counts them."""
+    """Accumulator of the bounds of one column of one fragment.
+
+    Callers that add rows also update ``num_rows`` and ``null_count``.
+    """
 
     def __init__(self, arrow_type: pa.DataType):
         self._type = key_range_type(arrow_type)
@@ -74,7 +78,7 @@ class KeyRangeBuilder:
         while isinstance(array, pa.ExtensionArray):
             array = array.storage
         if isinstance(array, pa.DictionaryArray):
-            # Values no row has make the bounds wider, not wrong.
+            # Dictionary values that no row uses make the bounds wider, but not wrong.
             self.add(array.dictionary)
             return
         if array.type != self._type:
@@ -83,7 +87,7 @@ class KeyRangeBuilder:
             is_nan = _is_nan(array)
             if pc.call_function("any", [is_nan]).as_py():
                 self._has_nan = True
-                # A signaling NaN makes min_max forget the values before it.
+                # A signaling NaN makes min_max forget earlier values, so remove NaN first.
                 array = array.filter(pc.call_function("invert", [is_nan]))
         ends: Any = pc.call_function("min_max", [array])
         self._bounds += [ends["min"], ends["max"]]
@@ -95,19 +99,19 @@ class KeyRangeBuilder:
     def _ends(self) -> list[Any]:
         bounds = pa.array([bound for bound in self._bounds if bound.is_valid], self._type)
         if self._is_floating:
-            # Of values that are all NaN the bounds are.
+            # The bounds are NaN if all values are.
             bounds = bounds.filter(pc.call_function("invert", [_is_nan(bounds)]))
         ends: Any = pc.call_function("min_max", [bounds])
         return [ends["min"], ends["max"]]
 
     def is_within(self, stored: Mapping[str, Any]) -> bool:
-        """Whether a row of ``ranges.arrow`` admits every value added."""
+        """Return whether a row of ``ranges.arrow`` allows every value that was added."""
         least, greatest = self._ends()
         if self._has_nan and not stored["has_nan"].as_py():
             return False
         if not stored["is_known"].as_py() or not least.is_valid:
             return True
-        # Of a bound that is null no comparison is true.
+        # A comparison with a null bound is null, so it fails the check.
         pairs = (stored["minimum"], least), (greatest, stored["maximum"])
         return all(pc.call_function("less_equal", list(pair)).as_py() for pair in pairs)
 
@@ -154,16 +158,16 @@ def read_ranges(buffer: pa.Buffer, where: str, arrow_type: pa.DataType | None = 
         table = open_uncompressed(buffer).read_all()
         require_known_format(table.schema)
         table.validate(full=True)
-        # Text may have been a string then and be a large one now.
+        # A string column may have become a large_string column since the build.
         return table.cast(schema_for(arrow_type or table.schema.field("minimum").type))
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-        raise CorruptIndex(f"{where} does not hold such key ranges ({error})") from None
+        raise CorruptIndex(f"{where} does not hold key ranges of the column ({error})") from None
 
 
 def fragment_ranges(
     present: Sequence[PresentFragment], stored: pa.Table, arrow_type: pa.DataType
 ) -> pa.Table:
-    """Key ranges of the fragments there are, as `zonebloom.Dataset.key_ranges` says."""
+    """Return the key ranges of the current fragments, as `zonebloom.Dataset.key_ranges` does."""
     rows = {fragment_id: row for row, fragment_id in enumerate(stored["fragment_id"].to_pylist())}
     at = [rows.get(known.fragment_id) if known.is_known else None for known in present]
     table = stored.take(pa.array(at, pa.int64()))

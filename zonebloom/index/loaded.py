@@ -1,4 +1,4 @@
-"""One index as it is on disk: its tables, in the layout each has, and its key ranges."""
+"""Load the files of one index: its tables in their layouts, key ranges and global filter."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def write_index_table(
 
 
 class LoadedIndex:
-    """One index with its tables, loaded when first searched; damage is reported, or raised if
-    strict."""
+    """One index whose files are loaded on first use.
+
+    A damaged file causes a warning and is ignored, or raises `CorruptIndex` if strict.
+    """
 
     def __init__(self, catalog: Catalog, entry: IndexEntry, *, strict: bool = False):
         self.entry = entry
@@ -62,7 +64,7 @@ class LoadedIndex:
         return sum(table.loaded_bytes for table in self._tables or ())
 
     def tables(self) -> list[ZoneTable]:
-        """The tables that are what was written; bit rows are verified as they are read."""
+        """Return the tables that are not damaged. Bit rows are only verified when they are read."""
         if self._tables is None:
             segments = self.entry.segments
             if len(segments) < 2 or is_local(self._catalog.filesystem):
@@ -80,7 +82,8 @@ class LoadedIndex:
         return self._tables
 
     def _opened(self, segment: Segment) -> ZoneTable | CorruptIndex:
-        # Not a method: a table that named its index would stay open until Python looks for garbage.
+        # A bound method would create a reference cycle between table and index, and the file would
+        # stay open until the garbage collector runs.
         damaged = partial(_warn, self.entry.name, instead="It is used as far as it is sound")
         try:
             table = open_index_table(self._catalog, segment, None if self._is_strict else damaged)
@@ -95,7 +98,9 @@ class LoadedIndex:
         return table
 
     def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
-        """The key ranges of its fragments, as `zonebloom.index.key_ranges.schema_for` says."""
+        """Return the key ranges of the indexed fragments, in the schema of
+        `zonebloom.index.key_ranges.schema_for`.
+        """
         if self._key_ranges is None:
             tables = [schema_for(arrow_type).empty_table()]
             for segment in self.entry.segments:
@@ -113,7 +118,7 @@ class LoadedIndex:
     def global_filter(
         self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
     ) -> GlobalFilter | None:
-        """Its filter over all keys, against the fragments there are; None when it has none."""
+        """Return the filter over all keys, compared with the current fragments, or None."""
         stored = self.entry.global_filter
         if stored is None:
             return None

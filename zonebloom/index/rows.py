@@ -1,5 +1,8 @@
-"""The row layout: a filter a row of an Arrow IPC file, right for exchange and small indices. It is
-read whole: a lookup touches every filter, and a mapped file cut meanwhile would end the process."""
+"""Read and write the row layout: an Arrow IPC file with one filter per row.
+
+It suits exchange with Lance and small indices. The file is read whole, because a lookup touches
+every filter, and because truncation of a memory-mapped file would kill the process.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +41,21 @@ from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_uncompressed
 
-# Above this a batch's filters would not fit the 32-bit offsets of a binary column.
+# Filters of a larger batch would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
-# Zones of small files are written together: each batch is looked at when a table is opened.
+# Opening a table costs time per batch, so the zones of small files share a batch.
 _BATCH_BYTES = 4 << 20
-# Below this many hashes a zone is not worth a call of its own.
+# With fewer hashes than this, one call per hash over all zones is faster than one per zone.
 _FEW = 64
-# Fewer are done by the time threads have begun.
+# Fewer checks are finished before threads have started.
 _THREADED_CHECKS = 1 << 18
 
 
 class RowTable(ZoneTable):
-    """A table in memory as ``words``; each zone's filter begins at its ``first_words``, uint64."""
+    """A table in memory.
+
+    ``words`` is the file as uint32; ``first_words``, uint64, is where each zone's filter begins.
+    """
 
     layout = "table"
 
@@ -81,7 +87,7 @@ class RowTable(ZoneTable):
         self.first_words, self._num_blocks = np.concatenate(parts, axis=1)
         columns = pa.Table.from_batches(batches, reader.schema)
         ids, starts, lengths = (to_numpy(columns[i]) for i in range(3))
-        # Compared without a sum, which could wrap.
+        # The sum of start and length could overflow, so compare differences.
         limit = np.uint64(MAX_ZONE_ROWS)
         if (lengths > limit).any() or (starts > limit - lengths).any():
             raise ValueError("it holds a zone past 2**32 rows")
@@ -119,7 +125,7 @@ class RowTable(ZoneTable):
             keys = np.flatnonzero(self._check(zone, hashes))
             return keys, np.full(keys.size, zone, dtype=np.int64)
 
-        # Each filter is met once, by all hashes.
+        # Check all hashes against one filter while it is in the processor's cache.
         threads = num_cores()
         with ThreadPoolExecutor(threads) as pool:
             yield from map_in_order(pool, search, range(len(self)), 2 * threads)
@@ -152,7 +158,10 @@ class RowTable(ZoneTable):
 
 
 def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
-    """First word and number of blocks of each filter of a batch, none of it outside its file."""
+    """Return the first word and the number of blocks of each filter of a batch.
+
+    Raise `ValueError` if a filter is not inside the file.
+    """
     batch.validate(full=True)
     if any(column.null_count for column in batch.columns):
         raise ValueError("it holds nulls")
@@ -192,7 +201,7 @@ class RowTableWriter:
         for at in range(0, len(zones), step):
             part = zones.slice(at, at + step)
             if 2 * part.filters.nbytes <= _BATCH_BYTES:
-                # A copy: where few filters are made there is room for many.
+                # Copy the filters, because the buffer around few of them may be large.
                 part = replace(part, filters=part.filters.copy())
             batch = to_batch(fragment_id, part, self._schema, self._fold_to)
             if self._waiting_bytes + batch.nbytes > min(_BATCH_BYTES, _MAX_BATCH_BYTES):
@@ -203,7 +212,7 @@ class RowTableWriter:
 
     def _write_waiting(self) -> None:
         if self._waiting:
-            # Of one batch nothing is copied.
+            # A single batch is not copied.
             self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
         self._waiting, self._waiting_bytes = [], 0
 
@@ -215,7 +224,7 @@ class RowTableWriter:
         return WrittenTable(self._sink.size, self._sink.checksum.hexdigest(), self._num_zones)
 
     def abort(self) -> None:
-        """Close what is open after a failure; the file is not a table."""
+        """Close the file after a failure. It is not a valid table."""
         self._sink.close()
 
 

@@ -1,7 +1,7 @@
-"""The bit-sliced layout: the bits of a table turned, so that eight short reads answer a lookup.
+"""Look up hashes in the sliced layout: a transposed table, in which a lookup is eight short reads.
 
-The directory is verified when the file is opened, a bit row each time it is read. A damaged row
-counts as all ones: the others still rule zones out, and no row is lost.
+The directory is verified when the file is opened, and a bit row whenever it is read. A damaged row
+is treated as all ones: the other rows still exclude zones, and no match is lost.
 """
 
 from __future__ import annotations
@@ -32,22 +32,25 @@ from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import read_merged_ranges
 
-# Read at first: the whole directory of most tables in one request.
+# The first request reads this much of the file's end. Most directories fit in it.
 _TAIL_BYTES = 16 << 10
 _FEW_REMOTE = 8
 _MANY = 1 << 16
-# Of a tile and hash: eight rows, and the checks of their block.
+# A lookup of one hash reads eight rows of a tile and the checks of their block.
 _PIECES = 9
-# Far away a request costs more than the bytes between the rows of a block.
+# In an object store a request costs more than the bytes between the rows of a block.
 _REMOTE_GAP = 1 << 20
-# To NumPy a piece is as much work as so many checks of a block in memory.
+# NumPy needs as long for a piece as for this many checks of a block in memory.
 _CHECKS_PER_PIECE = 100
 _VERIFIED_BYTES = 4 << 20
 _RUN_BYTES = 2 << 20
 
 
 class SlicedTable(ZoneTable):
-    """A sliced table open for lookups; damage goes to ``report`` once, or is raised without one."""
+    """A sliced table that is open for lookups.
+
+    The first damage found is passed to ``report``. Without ``report`` all damage is raised.
+    """
 
     layout = "sliced"
 
@@ -84,7 +87,7 @@ class SlicedTable(ZoneTable):
     def _open(self, num_bytes: int | None, checksum: str | None) -> Directory:
         size = self.file.num_bytes
         if num_bytes is not None and size != num_bytes:
-            raise ValueError(f"it has {size:,} bytes, {num_bytes:,} were written")
+            raise ValueError(f"it has {size:,} bytes, but {num_bytes:,} were written")
         tail = self.file.read([(max(0, size - _TAIL_BYTES), size)])[0]
         trailer = tail[-TRAILER.size :]
         length = directory_bytes(trailer, size) + TRAILER.size
@@ -116,7 +119,7 @@ class SlicedTable(ZoneTable):
         if hashes.size == 1 and self._order is None and len(self):
             return self._places_of(hashes[0])
         hit = np.zeros(len(self), dtype=bool)
-        # Of very many, the first may be in every zone.
+        # The first of very many hashes may already hit every zone.
         for part in (hashes[:_MANY], hashes[_MANY:]):
             for _, zones in self._pairs(part) if part.size and not hit.all() else ():
                 hit[zones] = True
@@ -127,7 +130,10 @@ class SlicedTable(ZoneTable):
             yield keys, places if self._order is None else self._order[places]
 
     def _by_rows(self, hashes: np.ndarray) -> Iterator[Pairs] | None:
-        """Pairs with places in the tiles, rows read for each hash; None if there are many."""
+        """Return pairs with positions in the tiles, read row by row for each hash.
+
+        Return None if there are so many hashes that reading whole blocks is cheaper.
+        """
         pieces = hashes.size * len(self._tiles) * _PIECES
         is_few = hashes.size <= _FEW_REMOTE
         if self.file.is_local:
@@ -138,7 +144,7 @@ class SlicedTable(ZoneTable):
         return ((np.full(each.size, key), each) for key, each in enumerate(places))
 
     def _by_blocks(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        # Blocks are monotone in the hash, for any number of them.
+        # Block numbers grow with the hash in tables of any size, so sort once for all tiles.
         order = np.argsort(hashes)
         tiles = self.directory.tiles
         for keys, places in find_sorted_pairs(self.file, tiles, hashes[order], self._damaged):
@@ -159,7 +165,7 @@ class SlicedTable(ZoneTable):
             raise self._corrupt("its content is not what was written")
 
     def _content(self) -> int:
-        """XXH3-64 of all before the directory, as it is now."""
+        """Return the XXH3-64 of everything before the directory, read from the file."""
         content = xxhash.xxh3_64()
         try:
             for start in range(0, self._directory_at, _VERIFIED_BYTES):
@@ -173,7 +179,7 @@ class SlicedTable(ZoneTable):
         self.file.close()
 
     def _sound(self, tile: Tile, start: int, stop: int) -> np.ndarray:
-        """Blocks of a tile; damage is not for a report."""
+        """Return blocks of a tile. Raise `CorruptIndex` if any are damaged."""
         blocks, damage = load_blocks(self.file, tile, start, stop)
         if damage:
             raise self._corrupt(damage)
@@ -186,7 +192,8 @@ class SlicedTable(ZoneTable):
     def _loaded(
         self, tile: Tile, zones: range, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks ``start`` to ``stop`` of the filters of some zones of a tile, turned back."""
+        """Return blocks ``start`` to ``stop`` of the filters of zones of a tile, transposed back.
+        """
         from zonebloom.sbbf import slices
 
         first = zones.start // 64 * 64
@@ -210,7 +217,7 @@ class SlicedTable(ZoneTable):
         return CorruptIndex(f"{self.path}: {what}; build the index again")
 
     def _places_of(self, hashed: np.uint64) -> np.ndarray:
-        """Places in the tiles of the zones that may hold one hash, int64, in order."""
+        """Return the positions in the tiles of zones that may hold one hash, int64, ascending."""
         pieces = len(self._tiles) * _PIECES
         if not self.file.is_local or NUMPY.spend(pieces * _CHECKS_PER_PIECE):
             places, damaged = self._places_by_numpy(hashed)
@@ -259,7 +266,7 @@ class SlicedTable(ZoneTable):
         return np.concatenate(places), all_damaged
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read spans; what cannot be read is zeros, which no row's check allows."""
+        """Read spans. Bytes that cannot be read become zeros, which fail the check of their row."""
         try:
             read = self.file.read(spans)
         except OSError as error:
@@ -271,7 +278,8 @@ class SlicedTable(ZoneTable):
 
 
 def _spans(tile: Tile, block: int, hashed: np.uint64) -> list[tuple[int, int]]:
-    """Where the eight rows that a hash names lie, and the checks of their block."""
+    """Return the byte ranges of the eight rows that a hash selects and of the checks of their block.
+    """
     start, size = tile.offset + block * tile.block_words * 8, tile.row_words * 8
     rows = [start + number * size for number in row_numbers(hashed).tolist()]
     checks = start + ROWS_PER_BLOCK * size

@@ -1,19 +1,20 @@
-"""The file of a sliced table: its tiles, its zones, and where the tiles lie.
+"""Encode and decode the directory of a sliced table's file: its zones and where its tiles are.
 
     magic | tile | tile | ... | directory | trailer
 
     head      number_of_items i64, probability f64, zones, runs, groups, tiles u64,
-              salt of the rows' checks u64, XXH3-64 of all before the directory u64
+              salt of the rows' checks u64, XXH3-64 of everything before the directory u64
     runs      fragment_id, first row, zones, rows       each u64[runs]
-    groups    blocks a filter                           u64[groups]
+    groups    blocks per filter                         u64[groups]
     tiles     group, offset, zones                      each u64[tiles]
-    nulls     a bit a zone
-    group of each zone, only when there are several     u8, or u32 when there are over 256
+    nulls     one bit per zone
+    group of each zone, only if there are several       u8, or u32 if there are over 256
 
     trailer   bytes of the directory u64, its XXH64 u64, version u32, 0 u32, magic
 
-All little-endian. A group is the zones whose filters have one number of blocks, and its tiles
-hold them in their order. Version 1 had neither salt nor digest; its files are still read.
+All numbers are little-endian. A group is the zones whose filters have the same number of blocks.
+Its tiles hold these zones in ascending order. Version 1 had neither salt nor digest; its files are
+still read.
 """
 
 from __future__ import annotations
@@ -30,22 +31,25 @@ from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
 
 SLICED_MAGIC = b"ZBSLICED"
 VERSION = 2
-# Where some tiles begin; others right behind the one before.
+# Large tiles are aligned to pages. Other tiles begin right after the previous one.
 PAGE_BYTES = 4096
 TRAILER = struct.Struct("<QQII8s")
 _HEADS = {1: struct.Struct("<qdQQQQ"), VERSION: struct.Struct("<qdQQQQQQ")}
 _RUN_COLUMNS = 4
 _TILE_COLUMNS = 3
 
-# No sum of counts that fit a directory of this size can wrap.
+# Sums of counts that fit into a directory of this size cannot overflow.
 _MAX_DIRECTORY_BYTES = 1 << 31
 _MAX_BLOCKS = MAX_BYTES // BYTES_PER_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """All of a sliced table but its bits; ``zone_groups``, uint32, is None of one group. Version 1
-    has the salt 0 and no ``content``, the XXH3-64 of all before the directory."""
+    """The decoded directory of a sliced table: everything except the bits.
+
+    ``zone_groups``, uint32, is None if there is only one group. ``content`` is the XXH3-64 of
+    everything before the directory. In files of version 1 it is None, and the salt is 0.
+    """
 
     probability: float
     runs: ZoneRuns
@@ -82,7 +86,8 @@ class Directory:
         )
 
     def zone_order(self) -> np.ndarray | None:
-        """Number of the zone at each place of the tiles, int64; None when it is that place."""
+        """Return the zone number at each position in the tiles, int64, or None if they are equal.
+        """
         if self.zone_groups is None:
             return None
         by_group = np.argsort(self.zone_groups, kind="stable")
@@ -103,9 +108,9 @@ def directory_bytes(trailer: bytes, num_bytes: int) -> int:
         raise ValueError("it is too short")
     size, _, version, _, magic = TRAILER.unpack(trailer)
     if magic != SLICED_MAGIC:
-        raise ValueError("it does not end as one")
+        raise ValueError("it does not end with the magic bytes")
     if version not in _HEADS:
-        raise ValueError(f"it is of format {version}, {VERSION} is known")
+        raise ValueError(f"it has format {version}, but only {VERSION} is known")
     most = min(num_bytes - TRAILER.size - len(SLICED_MAGIC), _MAX_DIRECTORY_BYTES)
     if not _HEADS[version].size <= size <= most:
         raise ValueError(f"its directory claims {size:,} bytes")
@@ -113,7 +118,7 @@ def directory_bytes(trailer: bytes, num_bytes: int) -> int:
 
 
 def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
-    """Make a directory of its bytes, with every count and offset checked."""
+    """Decode a directory, and validate every count and offset in it."""
     _, checksum, version, _, _ = TRAILER.unpack(trailer)
     if xxhash.xxh64_intdigest(data) != checksum:
         raise ValueError("the checksum of its directory does not match")
@@ -124,9 +129,9 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
     null_bytes = -(-num_zones // 8)
     group_bytes = _group_dtype(num_groups).itemsize * num_zones if num_groups > 1 else 0
     if head.size + 8 * numbers + null_bytes + group_bytes != len(data):
-        raise ValueError("its directory has another size than its counts say")
+        raise ValueError("the size of its directory does not match its counts")
     if num_zones > num_bytes // BYTES_PER_BLOCK:
-        raise ValueError("it has no room for the filters of its zones")
+        raise ValueError("it is too short for the filters of its zones")
     column = np.frombuffer(data, dtype="<u8", count=numbers, offset=head.size)
     of_runs, blocks, of_tiles = np.split(
         column, [_RUN_COLUMNS * num_runs, _RUN_COLUMNS * num_runs + num_groups]
@@ -149,7 +154,7 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
     for tile in tiles:
         in_tiles[tile.group] += tile.num_zones
     if in_tiles != sizes or (num_zones and not num_groups):
-        raise ValueError("its tiles hold other zones than it has")
+        raise ValueError("its tiles do not hold exactly its zones")
     return Directory(probability, runs, has_null, tiles, groups, salt or 0, content)
 
 
@@ -159,7 +164,7 @@ def _group_dtype(num_groups: int) -> np.dtype:
 
 def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
     if (runs.num_zones > num_zones).any() or int(runs.num_zones.sum()) != num_zones:
-        raise ValueError("its runs are not its zones")
+        raise ValueError("its runs do not add up to its zones")
     limit = np.uint64(MAX_ZONE_ROWS)
     if (runs.num_rows > limit).any() or (runs.first_rows > limit - runs.num_rows).any():
         raise ValueError("it holds a zone past 2**32 rows")
@@ -171,7 +176,7 @@ def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
     rows = runs.num_rows[several]
     expected = (rows + np.uint64(runs.items - 1)) // np.uint64(runs.items)
     if (expected != runs.num_zones[several]).any() or (rows == 0).any():
-        raise ValueError("its runs have other rows than their zones")
+        raise ValueError("the rows of its runs do not match their zones")
 
 
 def _tiles(columns: np.ndarray, blocks: list[int], end: int, salt: int | None) -> tuple[Tile, ...]:
@@ -184,11 +189,11 @@ def _tiles(columns: np.ndarray, blocks: list[int], end: int, salt: int | None) -
             raise ValueError("it holds a tile of no size")
         before = tiles[-1] if tiles else None
         tile = place_tile(group, offset, num_zones, blocks[group], before, salt)
-        # A tile that is cut short would be read as one of smaller filters.
+        # A truncated tile would be read as one with smaller filters, so refuse gaps and overlaps.
         if offset - free not in (0, -free % PAGE_BYTES) or offset + tile.num_bytes > end:
-            raise ValueError("it holds a tile that lies elsewhere")
+            raise ValueError("it holds a tile at a wrong offset")
         free = offset + tile.num_bytes
         tiles.append(tile)
     if free != end:
-        raise ValueError("it holds more than its tiles")
+        raise ValueError("it holds data beyond its tiles")
     return tuple(tiles)

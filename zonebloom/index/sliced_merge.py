@@ -1,4 +1,4 @@
-"""Tables of either layout written as one sliced table; memory is some blocks'."""
+"""Merge tables of either layout into one sliced table, with only a few blocks in memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from zonebloom.index.table import FilterRun, HashingFile, WrittenTable, ZoneRuns
 from zonebloom.sbbf.slice_layout import Tile, place_tile
 from zonebloom.storage.files import FileCreator
 
-# A bit row of so many zones is a page of 4096 bytes: a lookup of a billion rows then costs 36
-# short reads, not the 270 of tiles as they are built.
+# A bit row of this many zones is a page of 4096 bytes. A lookup in a billion rows then takes 36
+# short reads instead of the 270 that the small tiles of a build would take.
 MERGED_TILE_ZONES = 32768
 
-# Blocks in the making: long pieces of every filter, for those of tables lie far apart.
+# Bytes of blocks that a thread transposes at a time. Filters of the input tables are far apart, so
+# long pieces of each filter are read.
 _MIN_MERGE_BYTES = 2 << 20
 _MAX_MERGE_BYTES = 16 << 20
-# Tiles with rows of so many words are aligned to pages: only then that saves reads.
+# Tiles with rows of at least this many words are aligned to pages. It saves no reads for others.
 _ALIGNED_ROW_WORDS = 64
 
 
 def new_salt() -> int:
-    """What the checks of one file's rows have in common, and no other file's."""
+    """Return a random salt that distinguishes the row checks of one file from those of others."""
     return secrets.randbits(64)
 
 
@@ -39,11 +40,11 @@ def merge_tables(
     path: str,
     tile_zones: int = MERGED_TILE_ZONES,
 ) -> WrittenTable:
-    """Write tables as one sliced table, one after another, tiles filled."""
+    """Write the zones of all tables, in order, as one sliced table of full tiles."""
     parameters = {(table.number_of_items, table.probability) for table in tables}
     if len(parameters) != 1:
         raise InvalidArgument(
-            f"{len(tables)} tables of {len(parameters)} sets of parameters cannot be one table"
+            f"{len(tables)} tables with {len(parameters)} sets of parameters cannot become one"
         )
     ((items, probability),) = parameters
     ids, starts, lengths, has_null, num_blocks = (
@@ -101,10 +102,10 @@ def _tiles_of(runs: list[FilterRun], tile_zones: int) -> Iterator[list[FilterRun
 
 
 def _blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
-    """The blocks of a tile in order, some at a time; turned while those before are written."""
+    """Yield the blocks of a tile in order. Later ones are transposed while the caller writes."""
     from zonebloom.sbbf import slices
 
-    # Of few filters little at a time, which stays in the processor's cache; of many, long pieces.
+    # Small parts of a small tile stay in the processor's cache. Large tiles need long pieces.
     size = min(max(tile.num_bytes // 64, _MIN_MERGE_BYTES), _MAX_MERGE_BYTES)
     step = max(1, size // (tile.block_words * 8))
 

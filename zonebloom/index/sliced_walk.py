@@ -1,4 +1,5 @@
-"""Many hashes through a sliced table: its blocks read once, in order, by several threads."""
+"""Look up many hashes in a sliced table by reading its blocks once, in order, on several threads.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from zonebloom.sbbf.slice_layout import Tile
 from zonebloom.sbbf.spec import block_numbers
 from zonebloom.storage.random_access import RandomAccessFile
 
-# Bytes of blocks a thread holds at a time. Locally what it reads should still be in the
-# processor's cache when it is searched.
+# Bytes of blocks that a thread holds at a time. Local blocks should still be in the processor's
+# cache when they are searched.
 _LOCAL_RUN = 2 << 20
 _REMOTE_RUN = 8 << 20
 _REMOTE_GAP = 1 << 20
 _REMOTE_THREADS = 16
-# Pairs a thread holds at a time; at least those of one hash.
+# Pairs that a thread holds at a time. The zones of one hash must always fit.
 _PAIRS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Blocks ``start`` to ``stop`` of a tile, and the sorted hashes that fall in them."""
+    """Blocks ``start`` to ``stop`` of a tile, and the sorted hashes that map to them."""
 
     tile: Tile
     start: int
@@ -39,7 +40,10 @@ class _Run:
 def load_blocks(
     file: RandomAccessFile, tile: Tile, start: int, stop: int
 ) -> tuple[np.ndarray, str]:
-    """Blocks of a tile, damaged rows filled with ones, and what is wrong with them if anything."""
+    """Return blocks of a tile, with damaged rows filled with ones, and a text about the damage.
+
+    The text is empty if nothing is damaged.
+    """
     from zonebloom.sbbf import slices
 
     blocks = np.empty((stop - start, tile.block_words), dtype=np.uint64)
@@ -58,7 +62,7 @@ def _runs(file: RandomAccessFile, tiles: Sequence[Tile], hashes: np.ndarray) -> 
         longest = max(1, (_LOCAL_RUN if file.is_local else _REMOTE_RUN) // size)
         numbers = block_numbers(hashes, tile.num_blocks).astype(np.int64)
         touched = np.unique(numbers)
-        # Most of the tile: all of it in one go is what disks and stores do best.
+        # If most of the tile is needed, read all of it: long reads are fastest.
         if 2 * touched.size >= tile.num_blocks:
             gap = tile.num_blocks
         else:
@@ -80,7 +84,8 @@ def _pairs_of(run: _Run, blocks: np.ndarray) -> Iterator[Pairs]:
 
     tile, state = np.array(run.tile, dtype=np.uint64), np.zeros(2, dtype=np.int64)
     while left := run.hashes.size - int(state[0]):
-        # Little memory for the usual few hits; the kernel comes back for more.
+        # Usually there are few hits, so start with little memory. The kernel resumes when it is
+        # full.
         room = max(run.tile.num_zones, min(_PAIRS, 2 * left))
         keys, zones = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
         slice_search.find_pairs_in_tile(blocks, run.start, tile, run.hashes, keys, zones, state)
@@ -94,12 +99,12 @@ def find_sorted_pairs(
     hashes: np.ndarray,
     report: Callable[[str], None],
 ) -> Iterator[Pairs]:
-    """Pairs of a position in sorted hashes and a place in the tiles, a part at a time."""
+    """Yield pairs of a position in sorted hashes and a position in the tiles, in parts."""
 
     def search(run: _Run) -> tuple[str, list[Pairs], Iterator[Pairs]]:
         blocks, damage = load_blocks(file, run.tile, run.start, run.stop)
         pairs = _pairs_of(run, blocks)
-        # Most runs have no more than these, which are searched on the thread that read them.
+        # Most runs have only one part. Search it on the thread that read the blocks.
         return damage, list(islice(pairs, 1)), pairs
 
     threads = num_cores() if file.is_local else _REMOTE_THREADS

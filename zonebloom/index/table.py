@@ -1,4 +1,4 @@
-"""What every table of zones can do, however its bits lie, and Lance's schema of its rows."""
+"""The base class of zone tables in any layout, and the schema of their rows, which is Lance's."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FIELDS = pa.schema(
 )
 MAX_ZONE_ROWS = 1 << 32
 
-# Filters a batch, as many as a build writes at a time.
+# Bytes of filters in a batch, about as many as a build writes at a time.
 _BATCH_BYTES = 4 << 20
-# Of sliced filters, turned back at a time.
+# Bytes of sliced filters that are transposed back at a time.
 _LOADED_BYTES = 128 << 20
 _MIN_PAIRS = 1 << 16
 
-# Positions of hashes, and the number of a zone that may hold each; int64, shape (n,) both.
+# Positions of hashes, and the numbers of zones that may hold them; both int64, shape (n,).
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
@@ -61,7 +61,7 @@ class Zones:
 
 
 class HashingFile(io.RawIOBase):
-    """A file that keeps a checksum and a size of what passes through it."""
+    """An output file that computes the checksum and the size of what is written to it."""
 
     def __init__(self, stream: OutputStream):
         self._stream = stream
@@ -94,7 +94,10 @@ class WrittenTable:
 
 @dataclass(frozen=True)
 class ZoneRuns:
-    """Zones as runs, uint64, shape ``(runs,)`` each: all have ``items`` rows but a run's last."""
+    """Zones in run-length encoding. Arrays are uint64, shape ``(runs,)``.
+
+    A run is consecutive zones of a fragment. All have ``items`` rows, except the last of the run.
+    """
 
     fragment_ids: np.ndarray
     first_rows: np.ndarray
@@ -126,7 +129,7 @@ class ZoneRuns:
         return np.cumsum(self.num_zones).astype(np.int64)
 
     def locate(self, zones: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Fragment, start and length of zones given by number; uint64, shape ``(n,)`` each."""
+        """Return fragment, start and length of zones by number; each uint64, shape ``(n,)``."""
         run = np.searchsorted(self._stops, zones, side="right")
         items = np.uint64(max(self.items, 0))
         before = ((zones - self._stops[run]).astype(np.uint64) + self.num_zones[run]) * items
@@ -138,10 +141,11 @@ class ZoneRuns:
 
 @dataclass(frozen=True, slots=True)
 class FilterRun:
-    """Filters of one size, read some blocks of them at a time.
+    """Filters of one size, of which ranges of blocks can be loaded.
 
-    ``load`` takes zones of the run and blocks ``start`` to ``stop``, and gives memory with those
-    and where each filter would begin in it: addresses, uint64, shape ``(zones,)``.
+    ``load`` takes zones of the run and blocks ``start`` to ``stop``. It returns memory that holds
+    these blocks, and the address at which each whole filter would begin in it, uint64, shape
+    ``(zones,)``.
     """
 
     num_blocks: int
@@ -150,8 +154,10 @@ class FilterRun:
 
 
 class ZoneTable(ABC):
-    """Zones of some fragments in one file, numbered from 0, with a filter and a null flag each. A
-    filter that cannot be trusted holds everything, or opening fails."""
+    """A file of zones, numbered from 0, each with a filter and a null flag.
+
+    A damaged filter may hold every value, or opening the table fails.
+    """
 
     layout: ClassVar[str]
     path: str
@@ -167,34 +173,34 @@ class ZoneTable(ABC):
     @property
     @abstractmethod
     def loaded_bytes(self) -> int:
-        """Bytes of its file brought into memory so far."""
+        """Return the number of bytes of the file that were read so far."""
 
     @property
     @abstractmethod
     def num_blocks(self) -> np.ndarray:
-        """Blocks of each zone's filter, uint64, shape ``(zones,)``."""
+        """Return the number of blocks of each zone's filter, uint64, shape ``(zones,)``."""
 
     @abstractmethod
     def find(self, hashes: np.ndarray) -> np.ndarray:
-        """Numbers of the zones that may hold any of some hashes, int64, in order."""
+        """Return the numbers of zones that may hold any of the hashes, int64, ascending."""
 
     @abstractmethod
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """`pairs`, some at a time or none."""
+        """Yield the parts of `pairs`. A part may be of any size, or empty."""
 
     @abstractmethod
     def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-        """Tell for pairs of a zone and a hash whether the zone may hold it, bool."""
+        """Return for each pair of a zone and a hash whether the zone may hold the hash, bool."""
 
     @abstractmethod
     def filter_runs(self) -> Iterator[FilterRun]:
-        """All of its filters, those of one size in their order."""
+        """Yield all filters. Filters of the same size come in the order of their zones."""
 
     def verify(self) -> None:  # noqa: B027 - a layout may have nothing left to do
-        """Read all that was not verified when it was opened."""
+        """Verify everything that was not verified when the table was opened."""
 
     def close(self) -> None:  # noqa: B027
-        """Close the file; it also is when nothing refers to the table any more."""
+        """Close the file. It is also closed when the table is garbage-collected."""
 
     @cached_property
     def _zones(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -202,21 +208,21 @@ class ZoneTable(ABC):
 
     @property
     def fragment_ids(self) -> np.ndarray:
-        """Fragment of each zone, uint64, shape ``(zones,)``."""
+        """Return the fragment id of each zone, uint64, shape ``(zones,)``."""
         return self._zones[0]
 
     @property
     def starts(self) -> np.ndarray:
-        """First row of each zone in its fragment, uint64, shape ``(zones,)``."""
+        """Return the first row of each zone in its fragment, uint64, shape ``(zones,)``."""
         return self._zones[1]
 
     @property
     def lengths(self) -> np.ndarray:
-        """Rows of each zone, uint64, shape ``(zones,)``."""
+        """Return the number of rows of each zone, uint64, shape ``(zones,)``."""
         return self._zones[2]
 
     def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        """Find the zones that may hold each of many hashes, each pair once, in bounded memory."""
+        """Yield pairs of a hash and a zone that may hold it, each once, in bounded memory."""
         parts: list[Pairs] = []
         count = 0
         for part in self._pairs(hashes) if hashes.size and len(self) else ():
@@ -229,7 +235,7 @@ class ZoneTable(ABC):
             yield _joined(parts)
 
     def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
-        """The filters of a size in their order, uint32, shape ``(words,)`` each."""
+        """Yield the filters of one size in the order of their zones, uint32, shape ``(words,)``."""
         size = num_blocks * WORDS_PER_BLOCK
         step = max(64, _LOADED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
         for run in self.filter_runs():
@@ -271,8 +277,8 @@ def _joined(parts: list[Pairs]) -> Pairs:
 
 
 def table_schema(number_of_items: int, probability: float) -> pa.Schema:
-    """The table's schema with its two metadata keys, written as Lance writes them."""
-    # Lance writes the shortest decimal that reads back, and never an exponent.
+    """Return the schema of a table with its two metadata keys, formatted as in Lance."""
+    # Lance writes the shortest decimal that reads back exactly, and never an exponent.
     decimal = format(Decimal(repr(float(probability))), "f")
     return FIELDS.with_metadata(
         {ITEM_KEY: str(number_of_items).encode(), PROBABILITY_KEY: decimal.encode()}
@@ -282,7 +288,7 @@ def table_schema(number_of_items: int, probability: float) -> pa.Schema:
 def to_batch(
     fragment_id: int, zones: Zones, schema: pa.Schema, fold_to: float | None = None
 ) -> pa.RecordBatch:
-    """Lay out zones of one fragment as rows, folded to a false positive probability if given."""
+    """Return zones of one fragment as a batch, folded to a false positive probability if given."""
     count = len(zones)
     filters = np.ascontiguousarray(zones.filters)
     sizes = np.full(count, filters.strides[0], dtype=np.int32)

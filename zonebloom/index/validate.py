@@ -1,4 +1,4 @@
-"""Holding an index against its checksums, the rows it is to cover, and the files' own values."""
+"""Validate an index against its checksums, the row counts of its fragments, and their values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ DEFAULT_SAMPLE = 16
 
 
 class ValidatedIndex(int):
-    """The number of zones of an index that is not damaged, and what was found.
+    """The number of zones of an undamaged index, with details of the validation.
 
-    Of ``zones_read`` the rows were read from the files. Files that ``changed`` since they were
-    indexed are scanned by lookups; those ``gone`` are no more.
+    ``zones_read`` is the number of zones whose rows were read from the data files. Files that
+    ``changed`` since they were indexed are scanned by lookups. Files that are ``gone`` were
+    deleted.
     """
 
     zones_read: int
@@ -46,7 +47,7 @@ class ValidatedIndex(int):
 
     @property
     def state(self) -> str:
-        """ "sound", or "stale" when files it covers have changed or are gone since."""
+        """Return "sound", or "stale" if indexed files changed or were deleted since the build."""
         return "stale" if self.changed or self.gone else "sound"
 
     def __repr__(self) -> str:
@@ -88,7 +89,7 @@ def validate_index(
 def _stale(
     entry: IndexEntry, version: Version, source: Source, coverage: Coverage
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Keys of the files an index covers that have changed since, and of those that are gone."""
+    """Return the keys of indexed files that changed since the build, and of those now missing."""
     covered = entry.fragment_ids
     present = {each.fragment.key: each for each in coverage.fragments}
     changed, gone, unlisted = [], [], []
@@ -101,10 +102,10 @@ def _stale(
             unlisted.append(known)
         elif not present[known.key].is_known:
             changed.append(known.key)
-    # Files the version has forgotten, since other indices were refreshed.
+    # A refresh of another index may have removed fragments from the version.
     forgotten = covered.difference(known.fragment_id for known in version.fragments.values())
     gone += [f"fragment {i}" for i in sorted(forgotten)]
-    # None of this dataset's, which may be of some files only.
+    # Files outside this dataset, which may be a selection of the indexed files.
     paths = [source.path_of(known.key) for known in unlisted]
     now = identities(source.filesystem, paths)
     for known, path, identity in zip(unlisted, paths, now, strict=True):
@@ -116,19 +117,19 @@ def _stale(
 
 
 def _require_rows(table: ZoneTable, ids: set[int], rows: dict[int, int]) -> None:
-    """Refuse a table whose zones are not the rows of its fragments, each once and in order."""
+    """Raise `CorruptIndex` if the zones do not cover each row of their fragments once, in order."""
     found = np.unique(table.fragment_ids).tolist()
     missing = {i for i in ids if rows.get(i)}.difference(found)
     if missing:
         raise CorruptIndex(
-            f"{table.path} has no zones of fragment {min(missing)}, which it is to cover; build it "
-            "again"
+            f"{table.path} has no zones of fragment {min(missing)}, which it should cover; build "
+            "it again"
         )
     for fragment_id in found:
         zones = table.fragment_ids == fragment_id
         starts, lengths = table.starts[zones], table.lengths[zones]
         stops = np.cumsum(lengths)
-        # What a file that is gone had in rows, the version may have forgotten.
+        # The version may no longer know the row count of a deleted file.
         wanted = rows.get(fragment_id, int(stops[-1]))
         if int(stops[-1]) != wanted or (starts != stops - lengths).any():
             raise CorruptIndex(

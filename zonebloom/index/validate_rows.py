@@ -1,4 +1,4 @@
-"""Holding an index against rows of the files, read without it: what it denies is not there."""
+"""Validate an index against rows of the data files: it must not exclude a value that they hold."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
 
-# Hashes looked up in a table at a time: each time, all of a sliced one is read.
+# Hashes to collect before a lookup, because each lookup reads a sliced table whole.
 _HASHES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class _Zone:
-    """One zone: rows ``start`` to ``stop`` of a fragment, and its number in a table."""
+    """A zone: rows ``start`` to ``stop`` of a fragment, with its number in a table."""
 
     table: ZoneTable
     number: int
@@ -51,7 +51,7 @@ class _Zone:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The values of one zone as its file holds them."""
+    """The values of one zone, read from the data file."""
 
     fragment: PresentFragment
     zone: _Zone
@@ -95,7 +95,7 @@ def _sampled(
 def _rows_of(
     reader: ColumnsReader | TableColumns, fragment: PresentFragment, zones: Sequence[_Zone]
 ) -> Iterator[_Rows]:
-    """The values of each zone, zones being in the order of their rows."""
+    """Yield the values of each zone. Zones must be in the order of their rows."""
     done, arrays = 0, []
     for run in reader.runs(split=True):
         at = run.first_row
@@ -118,7 +118,7 @@ def _rows_of(
                 return
     if done < len(zones):
         raise CorruptIndex(
-            f"{fragment.fragment.path} ends before row {zones[done].stop:,}, to which it was "
+            f"{fragment.fragment.path} ends before row {zones[done].stop:,}, up to which it was "
             "indexed: it was replaced by another file unnoticed, or the index is damaged; build "
             "the index again"
         )
@@ -140,12 +140,15 @@ class RowValidation:
         self._present = present
         self._ranges = index.key_ranges(column.type)
         self._global = index.global_filter(column.type, present)
-        # Hashes of zones of one table, to be looked up together.
+        # Hashes of zones of the same table, which are looked up together.
         self._pending: list[tuple[_Zone, np.ndarray, str]] = []
         self._count = 0
 
     def check(self, sample: int | None) -> int:
-        """Read zones and prove that nothing the index says denies a value of theirs; how many."""
+        """Read sampled zones, or all if None, and return their number.
+
+        Raise `CorruptIndex` if a filter, null flag, key range or page map excludes a value of them.
+        """
         known = [fragment for fragment in self._present if fragment.is_known]
         count = 0
         for fragment, zones in _sampled(self._index.tables(), known, sample):
@@ -161,7 +164,7 @@ class RowValidation:
         ranges = self._ranges.filter(same)
         pages = None
         page_map = self._page_maps.get(fragment.fragment_id)
-        # A column that the path gives is not read from the file.
+        # Values of partition columns come from the path, so no pages hold them.
         if page_map is not None and self._column.path[0] not in self._source.partition_columns():
             size, num_rows = fragment.identity.size, fragment.num_rows or 0
             pages = page_map.file_pages(fragment.fragment_id, size, num_rows)
@@ -222,9 +225,9 @@ class RowValidation:
                 raise self._denied(str(rows), "the key range")
 
     def _check_pages(self, pages: FilePages, rows: _Rows) -> None:
-        """Read the rows through the page map, too."""
+        """Read the rows again through the page map, and compare them."""
         by_map = self._read_by_pages(pages, rows)
-        # What is never read by pages is not read so by way of the file's own footer either.
+        # Columns that are never read by pages cannot be read so through the file's footer either.
         if by_map is None and self._read_by_pages(None, rows) is None:
             return
         plain = _comparable(rows.hashes)
@@ -235,7 +238,7 @@ class RowValidation:
             )
 
     def _read_by_pages(self, pages: FilePages | None, rows: _Rows) -> list[Hashes] | None:
-        """Rows read by pages; None when they cannot be read so."""
+        """Return the hashes of rows read by pages, or None if they cannot be read so."""
         name, known = self._column.path[0], rows.fragment
         wanted = RowRanges([(rows.zone.start, rows.zone.stop)])
         try:
@@ -255,7 +258,7 @@ class RowValidation:
 
 
 def _comparable(parts: Sequence[Hashes]) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes of the values that are not null, and which rows are not."""
+    """Return the hashes of the values that are not null, and a mask of these rows."""
     valid = [np.empty(0, dtype=bool), *(part.is_valid() for part in parts)]
     hashes = [np.empty(0, dtype=np.uint64), *(part.of_valid_rows() for part in parts)]
     return np.concatenate(hashes), np.concatenate(valid)

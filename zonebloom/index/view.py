@@ -1,4 +1,4 @@
-"""What one index says of the rows of a dataset, over the files that are as they were indexed."""
+"""Apply one index to a dataset: find the rows of unchanged fragments that may match."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.table import ZoneTable
 from zonebloom.values.probe import Probe
 
-# First address and end of some zones, int64, shape (n,) each.
+# The first address of zones and the address after their last row; both int64, shape (n,).
 _Bounds = tuple[np.ndarray, np.ndarray]
-# Position of a hash, fragment and first row of a zone.
+# The position of a hash, and the fragment id and the first row of a zone.
 _Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class IndexView:
-    """A loaded index over the fragments that are as they were when it was built."""
+    """A loaded index, restricted to the fragments that have not changed since it was built."""
 
     def __init__(self, index: LoadedIndex, live: frozenset[int], universe: RowRanges):
         self.index = index
@@ -34,9 +34,9 @@ class IndexView:
             for runs, is_live in parts
         )
         if not indexed_rows.issubset(universe):
-            # Whether the table or the listing of files is wrong, rows may be lost by either.
+            # Either the table or the list of files is wrong, and both could lose rows.
             raise CorruptIndex(
-                f"index {index.entry.name!r} has zones of rows that its files do not have; build "
+                f"index {index.entry.name!r} has zones with rows that its files do not have; build "
                 "the index again"
             )
         self.covered: RowRanges = indexed_rows
@@ -44,7 +44,7 @@ class IndexView:
 
     @cached_property
     def fragment_ids(self) -> frozenset[int]:
-        """The fragments it covers."""
+        """Return the ids of the unchanged fragments that the index covers."""
         ids = (runs.fragment_ids[is_live].tolist() for runs, is_live in self._parts)
         return frozenset[int]().union(*ids)
 
@@ -52,15 +52,18 @@ class IndexView:
         return np.asarray(np.isin(fragment_ids, self._live))
 
     def matches(self, values: Probe) -> RowRanges:
-        """Rows of zones that may hold a probe's values, and all rows not covered."""
+        """Return the rows of zones that may hold a probe's values, and all rows not covered."""
         return self._rows(self._bounds(table, table.find(values.hashes)) for table in self._tables)
 
     def nulls(self) -> RowRanges:
-        """Rows of zones that hold a null, and all rows not covered."""
+        """Return the rows of zones that hold a null, and all rows not covered."""
         return self._rows(self._bounds(t, np.flatnonzero(t.has_null)) for t in self._tables)
 
     def pairs(self, hashes: np.ndarray) -> Iterator[_Pairs]:
-        """Position of a hash, fragment and first row of a zone that may hold it, each pair once."""
+        """Yield each pair of a hash and a zone that may hold it once.
+
+        An item is the positions of hashes, and the fragment ids and first rows of zones.
+        """
         for table in self._tables:
             for keys, zones in table.pairs(hashes):
                 fragment_ids, starts, _ = table.runs.locate(zones)
@@ -68,14 +71,14 @@ class IndexView:
                 yield keys[kept], fragment_ids[kept], starts[kept]
 
     def zones(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Fragment and first row of the zones that may hold any of some hashes."""
+        """Return fragment ids and first rows of the zones that may hold any of the hashes."""
         parts = [np.empty(0, dtype=np.int64)]
         parts += [self._bounds(table, table.find(hashes))[0] for table in self._tables]
         firsts = np.concatenate(parts).astype(np.uint64)
         return firsts >> np.uint64(OFFSET_BITS), firsts & np.uint64((1 << OFFSET_BITS) - 1)
 
     def count_kept_zones(self, rows: RowRanges) -> int:
-        """How many zones have a row in a set."""
+        """Return the number of zones that have a row among ``rows``."""
         starts, stops = self._all_bounds
         before = np.searchsorted(rows.stops, starts, side="right")
         is_kept = before < np.searchsorted(rows.starts, stops, side="left")
@@ -92,7 +95,7 @@ class IndexView:
 
     def _bounds(self, table: ZoneTable, zones: np.ndarray) -> _Bounds:
         if not zones.size:
-            # Most tables do not hold the key, and a lookup asks all of them.
+            # A lookup searches all tables, and most of them do not hold the key.
             return _NOTHING
         fragment_ids, starts, lengths = table.runs.locate(zones)
         firsts, stops = _addresses(fragment_ids, starts, lengths)

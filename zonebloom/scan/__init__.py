@@ -1,1 +1,1 @@
-"""From a filter to zones, pages and rows."""
+"""Search, plan and run filtered reads, and look up keys."""

@@ -1,5 +1,7 @@
-"""Filters and projections held against a schema over no rows, since PyArrow tells what it cannot do
-only as it reads."""
+"""Check filters and projections against a schema before a scan.
+
+PyArrow reports some errors only while it reads, so expressions are bound to an empty dataset first.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Binding:
-    """What PyArrow makes of expressions over rows of a schema."""
+    """A schema to which PyArrow expressions are bound, to check them and to get their types."""
 
     def __init__(self, schema: pa.Schema):
         self._schema = schema
@@ -38,9 +40,12 @@ class Binding:
         return _no_rows(schema_without_views(self._schema))
 
     def check_filter(self, filter: RowFilter | None, *, is_applied: bool = True) -> None:
-        """Refuse a filter that PyArrow cannot apply to the rows; one only looked up needs its
-        columns alone."""
-        # A filter of another engine was made by that engine, for these columns.
+        """Raise `FilterError` if PyArrow cannot apply a filter to the rows.
+
+        A filter that is only used for a search needs existing columns, but may be one that PyArrow
+        cannot evaluate.
+        """
+        # Filters of other engines were checked by the engine that made them.
         if not isinstance(filter, pc.Expression):
             return
         try:
@@ -59,7 +64,7 @@ class Binding:
             )
 
     def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
-        """A projection whose columns are there, and whose expressions can be computed."""
+        """Return a projection after checking that its columns exist and can be computed."""
         if not isinstance(columns, Mapping):
             return checked_names(columns, self._schema)
         for name, expression in columns.items():
@@ -104,7 +109,7 @@ class Binding:
 
 
 def _no_rows(schema: pa.Schema) -> Any:
-    # Imported late, as everywhere: it brings pandas in.
+    # Import this late, because it imports pandas.
     import pyarrow.dataset as pads
 
     return pads.dataset(schema.empty_table())
@@ -117,7 +122,7 @@ def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]
     if isinstance(columns, str) and columns not in schema.names:
         advice = f"give a list of names, and a condition as filter={arguments.short_repr(columns)}"
     names = arguments.require_name_list(columns, "columns", advice)
-    # A schema builds its list of names anew at each call.
+    # A schema builds a new list of names on each access.
     known = set(schema.names)
     for name in names:
         if name not in known:
@@ -135,8 +140,8 @@ def unknown_column_text(name: str, schema: pa.Schema) -> str:
 
 
 def known_columns_text(name: str, schema: pa.Schema) -> str:
-    """List the columns of a dataset, after those that a mistyped name may mean."""
+    """Return a text of the dataset's columns. It begins with those similar to a mistyped name."""
     if "." not in name:
         return arguments.suggest_names(name, schema.names, "the dataset has")
-    # Only a name with a dot can mean a leaf of a struct.
+    # Only names with a dot can be leaves of a struct.
     return arguments.suggest_names(name, leaf_names(schema), "the dataset has")

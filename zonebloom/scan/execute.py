@@ -1,5 +1,8 @@
-"""Running a plan: the kept rows of fragments read in part, pyarrow's scan of the others. In the
-former the filter's columns come first, the rest only for rows that pass."""
+"""Run the plan of a scan.
+
+Of fragments that are read in part, only planned rows are read: first the columns of the filter,
+then the other columns of rows that match. PyArrow scans the other fragments whole.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +46,24 @@ from zonebloom.storage.files import (
 )
 from zonebloom.values.types import is_lossless_cast
 
-# Offsets of rows in their fragment, ascending, int64, and the rows.
+# Offsets of rows in their fragment, int64, ascending, and the rows.
 MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 
-# Fewer rows are read by the time threads have begun; a request to a store takes longer.
+# Fewer local rows are read before threads have started. Requests to an object store take longer.
 _THREADED_ROWS = 1 << 18
 
-# To look at a footer takes a request of its own. Files of one dataset are usually encrypted alike.
+# Reading a footer takes a request. Files of one dataset usually have the same encryption, so only
+# the first footers are checked.
 _CHECKED_FOOTERS = 1
 
 _EVERY_ROW = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
 
 class Execution:
-    """One run over the fragments of a plan; ``stats`` says what it read, bytes with a counter
-    alone."""
+    """One run over the fragments of a plan.
+
+    ``stats`` counts what it reads. Bytes are only counted if a ``counter`` is given.
+    """
 
     def __init__(
         self,
@@ -76,23 +82,25 @@ class Execution:
         self._lock = threading.Lock()
         self._tests = None if request.predicate is None else KeyTests(request.predicate)
         self._first, self._rest = request.columns_read(source.schema.names)
-        # In the schema's order: without a projection it is the result's.
+        # Keep the schema's order, which is the order of the result if there is no projection.
         needed = {*self._first, *self._rest}
         self._needed = [name for name in source.schema.names if name in needed]
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        """The rows that match, in order, as batches that may be empty; changed files are read anew
-        whole."""
+        """Yield the matching rows in order, as batches that may be empty.
+
+        Files that changed since the plan was made are read again as a whole.
+        """
         for is_whole, run in itertools.groupby(fragments, lambda part: part.rows is None):
             yield from (self._read_whole if is_whole else self._read_parts)(list(run))
 
     def matches(self, part: FragmentPlan) -> Iterator[MatchedRows]:
-        """Yield the rows of one fragment that match, with their offsets.
+        """Yield the matching rows of one fragment with their offsets.
 
         Raises
         ------
         FragmentChanged
-            Before the last rows are yielded, if the file is not the one that was planned for.
+            Before the last rows are yielded, if the file changed since the plan was made.
         """
         if part.rows is not None:
             yield from self._matches(part, part.rows)
@@ -101,16 +109,16 @@ class Execution:
             yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted_rows)
 
     def _options(self) -> dict[str, Any]:
-        # Of IPC files it crashes when a scan on threads is not read to its end.
+        # PyArrow crashes if a scan of IPC files on threads is abandoned before its end.
         return {"batch_size": self._request.batch_size, "use_threads": not self._source.is_ipc}
 
-    # Fragments read whole
+    # Whole fragments
 
     def _read_whole(self, plans: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Fragments nothing is known of, all at once: pyarrow reads ahead over files."""
         self._count(fragments_read=len(plans))
         changed = self._changed([plan for plan in plans if plan.row_groups is not None])
-        # The row groups of a plan mean nothing in a file that changed since.
+        # Planned row groups do not apply to a file that changed, so read all of it.
         plans = [
             replace(plan, row_groups=None) if plan.fragment.path in changed else plan
             for plan in plans
@@ -124,7 +132,7 @@ class Execution:
         if pruned is not None and any(
             map(self._source.lacks_column_keys, fragments[:_CHECKED_FOOTERS])
         ):
-            # Without a filter pyarrow reads the columns in clear, and refuses the others.
+            # Without a filter PyArrow reads unencrypted columns, and refuses only the others.
             pruned = None
         computed = isinstance(request.columns, dict)
         evaluates = pruned is not None or (request.filter is None and computed)
@@ -162,25 +170,25 @@ class Execution:
                     raise
 
     def _recheck(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """The rows of a batch that match, of the columns asked for."""
+        """Return the matching rows of a batch, with the columns of the result."""
         table = pa.Table.from_batches([batch])
         return recheck(table, self._request.filter, self._request.columns).to_batches()
 
     def _pruned_by(self) -> pc.Expression | None:
-        """What pyarrow's scan is given of the filter: all of it, or no more than is safe."""
+        """Return the filter to push into PyArrow's scan: all of it, a safe part of it, or None."""
         filter, schema = self._request.filter, self._source.schema
-        # Arrow cannot filter columns of view types, nor apply another engine's filter.
+        # Arrow cannot filter columns of view types, and cannot apply filters of other engines.
         if not isinstance(filter, pc.Expression) or has_views(schema):
             return None
-        # The rows that pass a filter cannot be counted against the footers.
+        # With a filter, row counts cannot be compared with the footers to detect short reads.
         if not _refuses_short_reads(self._source):
             return None
         return statistics_safe_filter(filter, schema) if self._source.has_statistics else filter
 
-    # Fragments read in part
+    # Parts of fragments
 
     def _read_parts(self, parts: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        """Fragments of which some rows are read, several side by side."""
+        """Yield the matching rows of fragments that are read in part, several in parallel."""
         rows = sum(len(part.rows) for part in parts if part.rows is not None)
         here = is_local(self._source.filesystem)
         if len(parts) == 1 or (rows < _THREADED_ROWS and here):
@@ -201,14 +209,14 @@ class Execution:
                 has_output |= table.num_rows > 0
                 yield from table.to_batches(max_chunksize=self._request.batch_size)
         except FragmentChanged:
-            # Rows of the earlier file are out already; or rows were asked for by address, and
-            # nobody knows where they are now, or which of them a table has deleted.
+            # Give up if rows of the old file were already returned. Rows requested by address have
+            # unknown addresses in the new file, and so do the deleted rows of a table.
             if has_output or self._request.filter is None or part.fragment.view is not None:
                 raise
             yield from self._read_again(part)
 
     def _read_again(self, part: FragmentPlan) -> Iterator[pa.RecordBatch]:
-        """Read all of a fragment that changed, before any of its rows were handed out."""
+        """Read all of a changed fragment, of which no rows have been returned yet."""
         (identity,) = self._source.identities([part.fragment])
         again = FragmentPlan(part.fragment, None, part.reason, identity)
         self._count(fragments_read=1)
@@ -216,7 +224,7 @@ class Execution:
             yield from table.to_batches(max_chunksize=self._request.batch_size)
 
     def _matches(self, part: FragmentPlan, wanted: RowRanges) -> Iterator[MatchedRows]:
-        """The rows among some of a fragment that match, page by page where that can be done."""
+        """Yield the matches among the wanted rows of a fragment, read by pages where possible."""
         assert part.identity is not None
         why = "pyarrow reads it with its options"
         try:
@@ -251,9 +259,9 @@ class Execution:
     def _row_groups(
         self, rows: FragmentRows, wanted: RowRanges
     ) -> Iterator[tuple[_Group, MatchedRows | FragmentUnreadable | None]]:
-        """Yield the matches of each row group, or the error of one that cannot be read.
+        """Yield each row group with its matches, or with the error if it cannot be read.
 
-        Many rows are read on all cores. When the last row group comes, all of them are read.
+        Many rows are read on all cores. Once the last row group is yielded, all have been read.
         """
 
         def matches(group: _Group) -> tuple[_Group, MatchedRows | FragmentUnreadable | None]:
@@ -271,7 +279,8 @@ class Execution:
             yield from map(matches, groups)
 
     def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> MatchedRows | None:
-        """The matching rows of one row group, counted from its first; None when there is none."""
+        """Return the matching rows of a row group, with offsets in it, or None if there are none.
+        """
         self._count(row_groups_read=1, rows_read=len(inside))
         if isinstance(rows, ParquetRows):
             rows.read_ahead(number, self._needed, inside)
@@ -307,7 +316,8 @@ class Execution:
     def _by_pyarrow(
         self, part: FragmentPlan, wanted: RowRanges, why: str = ""
     ) -> Iterator[MatchedRows]:
-        """Yield the matches among rows of row groups, or of a whole file, that pyarrow decodes."""
+        """Yield the matches among wanted rows, which PyArrow decodes in whole row groups or files.
+        """
         import pyarrow.dataset as pads
 
         self.require_unchanged([part])
@@ -349,17 +359,17 @@ class Execution:
             if last is not None:
                 yield last
 
-    # Files that change, or cannot be read
+    # Changed and unreadable files
 
     def require_unchanged(self, parts: Sequence[FragmentPlan]) -> None:
-        """Refuse fragments whose file is not the one they were planned for."""
+        """Raise `FragmentChanged` if a file changed since the plan was made."""
         changed = self._changed(parts)
         for part in parts:
             if part.fragment.path in changed:
                 raise _is_another(part)
 
     def _changed(self, plans: Sequence[FragmentPlan]) -> set[str]:
-        """Paths of the fragments whose file is not the one the plan was made for."""
+        """Return the paths of fragments whose file changed since the plan was made."""
         now = self._source.identities([plan.fragment for plan in plans])
         return {
             plan.fragment.path
@@ -383,7 +393,7 @@ class Execution:
     def _blame(
         self, fragments: Sequence[Fragment], error: Exception, *, may_mismatch: bool
     ) -> SourceError:
-        """Return an error that names the file which pyarrow could not read among several."""
+        """Return an error that names the file among several that PyArrow could not read."""
         schema, needed = self._source.schema, set(self._needed)
         parquet_in = self._source.filesystem if self._source.has_statistics else None
         mismatches: list[tuple[Fragment, str, pa.DataType]] = []
@@ -402,7 +412,7 @@ class Execution:
             return FragmentUnreadable(
                 f"cannot read {_name_of(fragments)}: {error}; repair or remove the file"
             )
-        # Values of a type that does not widen may still fit. Read them to find those that do not.
+        # Values of a type that does not widen may still fit, so read them to find the misfits.
         why: Exception = error
         culprit = mismatches[0]
         for mismatch in mismatches if len(mismatches) > 1 else ():
@@ -415,7 +425,7 @@ class Execution:
         return type_mismatch(fragment.path, name, kind, schema.field(name).type, why)
 
     def _read_column(self, fragment: Fragment, name: str) -> None:
-        """Read a column as the dataset's type, to see whether it can be."""
+        """Read a column as the dataset's type. Raise PyArrow's error if a value does not fit."""
         opened = self._source.open(fragment, self._source.filesystem)
         for _ in opened.to_batches(schema=self._source.schema, columns=[name]):
             pass
@@ -428,7 +438,7 @@ class Execution:
 
 
 class _Group(NamedTuple):
-    """A row group: its number, its first row, and the wanted rows counted from that."""
+    """A row group: its number, its first row, and the wanted rows relative to its first row."""
 
     number: int
     first: int
@@ -446,12 +456,12 @@ def _groups(rows: FragmentRows, wanted: RowRanges) -> Iterator[_Group]:
 
 
 def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int) -> None:
-    """Raise `FragmentUnreadable` if a scan without a filter gave fewer rows than footers state."""
+    """Raise `FragmentUnreadable` if a scan without a filter gave fewer rows than the footers."""
     import pyarrow.dataset as pads
 
     num_stated = 0
     for fragment in dataset.get_fragments():
-        # PyArrow refuses short reads of IPC and ORC files, and to count rows would read them again.
+        # PyArrow detects short reads of IPC and ORC files, and counting their rows would read them.
         if not isinstance(fragment, pads.ParquetFileFragment):
             return
         num_stated += stated_row_count(fragment) or 0
@@ -459,7 +469,7 @@ def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int
 
 
 def _refuses_short_reads(source: Source) -> bool:
-    """Return whether a scan by pyarrow fails if a read returns fewer bytes than it asked for."""
+    """Return whether PyArrow's scan fails if a read returns fewer bytes than requested."""
     if (
         is_local(source.filesystem)
         or is_python_filesystem(source.filesystem)
@@ -476,7 +486,7 @@ def _name_of(fragments: Sequence[Fragment]) -> str:
 
 def _is_another(part: FragmentPlan) -> FragmentChanged:
     return FragmentChanged(
-        f"{part.fragment.path} changed or went since its rows to read were chosen; search again"
+        f"{part.fragment.path} changed or was deleted after the search; search again"
     )
 
 

@@ -1,4 +1,4 @@
-"""The plan of a scan, and its text: what ``explain_plan`` and ``analyze_plan`` say."""
+"""The plan of a scan, and its text and HTML in ``explain_plan`` and ``analyze_plan``."""
 
 from __future__ import annotations
 
@@ -41,33 +41,33 @@ class IndexUse:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ScanPlan(ProcessBound, Displayed):
-    """A scan before it runs; `str` and HTML show it.
+    """The plan of a scan before it runs. `str` and HTML describe it.
 
     Attributes
     ----------
     filter : pyarrow.compute.Expression, EngineFilter or None
-        The recheck.
+        The filter of the recheck.
     predicate : Predicate or None
-        What indices were asked; None when they were not.
+        The predicate that indices were searched for, or None if they were not.
     columns : tuple of str
     fragments : tuple of FragmentPlan
-        Those that are read, in order.
+        The fragments to read, in order.
     num_fragments : int
-        All of the dataset's.
+        Number of fragments of the dataset.
     indices : tuple of IndexUse
-        Empty, as ``by_path`` and ``files`` are, in a plan made to run rather than to be shown.
+        Empty, like ``partition_pruning`` and ``files``, in a plan made to run, not to be shown.
     unanswered : tuple of (str, str)
-        Parts of the filter no index took, and why.
+        Parts of the filter that no index could answer, and the reasons.
     index_bytes : int
-        Bytes of index files that planning brought into memory.
+        Bytes of index files that planning loaded into memory.
     data_bytes, data_reads : int
-        What planning read of data files: the filters embedded in them.
-    by_path : tuple of (str, int)
-        Parts of the filter that the paths of fragments answer, and the fragments they leave.
+        Bytes and requests of data files that planning read, for the filters embedded in them.
+    partition_pruning : tuple of (str, int)
+        Parts of the filter that partition values answer, and the number of fragments they keep.
     files : tuple of FileZones
-        All files of the dataset with what the filter leaves of them; empty without a filter.
+        All files of the dataset with the zones that may match. Empty without a filter.
     all_bytes : int
-        Of all files of the dataset.
+        Size of all files of the dataset.
     """
 
     filter: RowFilter | None
@@ -86,17 +86,17 @@ class ScanPlan(ProcessBound, Displayed):
 
     @property
     def skipped(self) -> int:
-        """Fragments without a row that could match."""
+        """Return the number of fragments in which no row can match."""
         return self.num_fragments - len(self.fragments)
 
     @property
     def deleted_rows(self) -> int:
-        """Rows left out of what is read because the table has deleted them."""
+        """Return the number of rows that are not read because the table has deleted them."""
         return sum(part.num_deleted for part in self.fragments)
 
     @property
     def fragments_text(self) -> str:
-        """How many fragments are read in part, whole, and not at all."""
+        """Return a text of how many fragments are read in part, read whole, and skipped."""
         whole = sum(part.rows is None for part in self.fragments)
         return (
             f"fragments: {len(self.fragments) - whole:,} read in part, {whole:,} read whole, "
@@ -108,7 +108,7 @@ class ScanPlan(ProcessBound, Displayed):
         parts = [part for part in self.fragments if part.rows is not None]
         whole = [part for part in self.fragments if part.rows is None]
         lines = [head, *(f"  {fact}" for fact in facts), *_first_few(parts, "in part")]
-        # When nothing was asked of an index, "whole" needs no reason a fragment.
+        # If no index was searched, all fragments are read whole for the same reason.
         if self.indices or any(part.row_groups is not None for part in whole):
             lines += _first_few(whole, "whole")
         return "\n".join(lines + [f"  {reason}" for reason in self._reasons()])
@@ -139,7 +139,8 @@ class ScanPlan(ProcessBound, Displayed):
         return self.html()
 
     def html(self, facts: Sequence[str] = (), bars: Sequence[Strip] = ()) -> str:
-        """What `str` says with the files drawn, and what else is known of the run."""
+        """Return the text of `str` as HTML, with further facts, a drawing of the files, and bars.
+        """
         head, *planned = self._facts()
         how = {part.fragment.key: part for part in self.fragments}
         lines = list_html([*planned, *self._reasons(), *facts])
@@ -173,13 +174,13 @@ def _part_text(part: FragmentPlan) -> str:
 
 
 class PlanText(Displayed, str):
-    """What ``explain_plan`` and ``analyze_plan`` of a scanner say: a `str`, in Jupyter HTML.
+    """The text that ``explain_plan`` and ``analyze_plan`` return, which Jupyter shows as HTML.
 
     Attributes
     ----------
     plan : ScanPlan
     stats : ScanStats or None
-        What the run counted; None where it only was planned.
+        Statistics of the run, or None if the scan was only planned.
     """
 
     plan: ScanPlan
@@ -192,7 +193,7 @@ class PlanText(Displayed, str):
         return made
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        # A plan holds what stays in this process.
+        # A plan refers to objects that cannot leave this process, so pickle only the text.
         return str, (str(self),)
 
     def _repr_html_(self) -> str:

@@ -1,5 +1,7 @@
-"""What is known of many keys, of one column or several: a filter of them, asked for every row, and
-the fragments whose key ranges hold any.
+"""Summarize many keys of one or several columns.
+
+The summary is a Bloom filter, which is applied to every row, and the fragments whose key ranges may
+hold a key.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from zonebloom.scan.planner import Planner
 from zonebloom.sources.source import Source
 from zonebloom.values.types import hash_domain
 
-# A row in five hundred is held against the keys in vain.
+# False positive rate: one row in 500 is compared with the keys needlessly.
 _PROBABILITY = 0.002
-# The filter of more keys is of the same size, 64 MiB, and more rows are held against them in vain.
+# With more keys than this the filter stays at 64 MiB, and its false positive rate grows.
 _MOST_KEYS = 1 << 25
 _FEW_KEYS = 1 << 12
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -35,15 +37,15 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True)
 class KeyBloomFilter:
-    """The rows that may equal a key, as a filter of a scan; NaN may equal NaN.
+    """A scan filter that keeps rows which may equal a key. NaN may equal NaN.
 
     Attributes
     ----------
     paths : tuple of column paths
     types : tuple of DataType
-        In which keys and rows are compared.
+        The types in which keys and rows are compared.
     sbbf : Sbbf
-        Of all keys without a null.
+        Bloom filter of all keys without a null.
     """
 
     paths: tuple[ColumnPath, ...]
@@ -52,14 +54,14 @@ class KeyBloomFilter:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns that it reads."""
+        """Return the columns that the filter reads."""
         return frozenset(path[0] for path in self.paths)
 
     def __str__(self) -> str:
         return f"keys of {', '.join(sorted(self.columns))}"
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows that may equal a key, ascending."""
+        """Return the row numbers that may equal a key, ascending."""
         hits = [np.empty(0, dtype=bool)]
         for batch in table.to_batches():
             columns = [comparable_column(batch, path) for path in self.paths]
@@ -71,20 +73,23 @@ class KeyBloomFilter:
 def _hash_rows(
     columns: Sequence[pa.Array], types: Sequence[pa.DataType]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes of rows, one for all that are equal in some types, and whether a row has no null."""
+    """Return hashes of rows, and a mask of the rows without a null.
+
+    Rows that are equal when compared in ``types`` have equal hashes.
+    """
     hashes: Any = None
     valid = np.ones(len(columns[0]), dtype=bool)
     for column, kind in zip(columns, types, strict=True):
         hashed = hash_array(_comparable(column, kind))
         if hashed.null_count:
             valid &= hashed.is_valid()
-        # Odd multipliers keep all bits; the order of the columns counts.
+        # An odd multiplier loses no bits, and makes the order of the columns count.
         hashes = hashed.values if hashes is None else hashes * _MIX + hashed.values
     return np.ascontiguousarray(hashes), valid
 
 
 def _comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Plain values by the bytes of a type, of NaN one."""
+    """Return values in a form whose bytes are equal if the values are. All NaN become the same."""
     if pt.is_boolean(kind):
         return column.cast(pa.int8())
     if hash_domain(column.type) != hash_domain(kind):
@@ -97,14 +102,14 @@ def _comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True)
 class FragmentKeyRanges:
-    """Key ranges of fragments in one column.
+    """The key ranges of fragments in one column.
 
     Attributes
     ----------
     minimum, maximum : Array
-        Null where they are not known: such a fragment may hold any key.
+        Null for fragments with unknown ranges, which may hold any key.
     is_empty : bool array
-        Where it is known that there is no value.
+        True for fragments that are known to hold no value.
     """
 
     minimum: pa.Array
@@ -113,13 +118,16 @@ class FragmentKeyRanges:
 
     @classmethod
     def unknown(cls, kind: pa.DataType, count: int) -> FragmentKeyRanges:
-        """Those of so many fragments of which nothing is known."""
+        """Return the ranges of ``count`` fragments about which nothing is known."""
         nothing = pa.nulls(count, kind)
         return cls(nothing, nothing, np.zeros(count, dtype=bool))
 
     def may_hold(self, keys: pa.Array) -> np.ndarray:
-        """Which fragments may hold any of some keys; a null is in none, and NaN may be in any."""
-        # An instant is the same in any zone.
+        """Return a mask of the fragments that may hold any of the keys.
+
+        A null key is in no fragment. A NaN may be in any.
+        """
+        # The cast may change the time zone, but not the instant.
         keys = keys.drop_null().cast(self.minimum.type)
         has_nan = False
         if pt.is_floating(keys.type):
@@ -130,16 +138,17 @@ class FragmentKeyRanges:
         hit = np.full(known.size, has_nan or len(keys) > 0)
         if known.any() and not has_nan:
             hit[known] = False
-            # Of keys in no order a few tell that no fragment is without any.
+            # Unsorted keys usually hit every fragment, so test a small sample first.
             for some in (keys.slice(0, _FEW_KEYS), keys.slice(_FEW_KEYS)):
                 if not hit.all():
                     hit[known] |= self._known_to_hold(some)
         return hit & ~self.is_empty
 
     def _known_to_hold(self, keys: pa.Array) -> np.ndarray:
-        """Which fragments with known ends may hold any of some keys."""
+        """Return a mask, over fragments with known ranges, of those that may hold a key."""
         ends, low, high = self._ends
-        # How many keys are at or below each end, and how many below it: ends are fewer to sort.
+        # Count the keys at or below each bound, and below it. There are fewer bounds than keys, so
+        # sorting the bounds is cheaper than sorting the keys.
         at_most, below = (
             np.bincount(_search(ends, keys, side), minlength=len(ends) + 1).cumsum()
             for side in ("left", "right")
@@ -148,7 +157,7 @@ class FragmentKeyRanges:
 
     @cached_property
     def _ends(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
-        """Known ends in order, and where those of each fragment are among them."""
+        """Return all known bounds, sorted, and the positions of each fragment's bounds in them."""
         known = pc.call_function("and", [self.minimum.is_valid(), self.maximum.is_valid()])
         low, high = self.minimum.filter(known), self.maximum.filter(known)
         ends = pa.concat_arrays([low, high])
@@ -163,7 +172,7 @@ def fragment_key_ranges(
     column: str,
     kind: pa.DataType,
 ) -> FragmentKeyRanges:
-    """What is known of the fragments there are, in the type keys of a column have."""
+    """Return the key ranges of the current fragments, with bounds of type ``kind``."""
     if column in source.partition_columns():
         stored = source.schema.field(column).type
         given = stored.value_type if pt.is_dictionary(stored) else stored
@@ -182,7 +191,7 @@ def fragment_key_ranges(
     except (IndexNotFound, EncryptedIndex, pa.ArrowException):
         return unknown
     if table["fragment_id"].to_pylist() != [file.fragment_id for file in present]:
-        # Files came or changed between.
+        # Files were added or changed in the meantime.
         return unknown
     known = table["is_known"].combine_chunks()
     has_nan = to_numpy(table["has_nan"].fill_null(True))
@@ -195,7 +204,7 @@ def fragment_key_ranges(
 def fragments_with_keys(
     ranges: Sequence[FragmentKeyRanges], columns: Sequence[pa.Array]
 ) -> np.ndarray:
-    """Which fragments may hold any of some keys, by every key column."""
+    """Return a mask of the fragments whose ranges of every key column may hold some keys."""
     return np.logical_and.reduce(
         [column_ranges.may_hold(keys) for column_ranges, keys in zip(ranges, columns, strict=True)]
     )
@@ -207,8 +216,10 @@ def summarize_keys(
     types: Sequence[pa.DataType],
     ranges: Sequence[FragmentKeyRanges],
 ) -> tuple[Sbbf, np.ndarray]:
-    """Pass over keys, given by their columns: a filter of those without a null, and which fragments
-    may hold any."""
+    """Return a Bloom filter of the keys without a null, and a mask of fragments that may hold any.
+
+    ``keys`` yields batches of keys as one array per key column.
+    """
     sbbf = Sbbf(min(max(num_keys, 1), _MOST_KEYS), _PROBABILITY, sizing="exact")
     fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
     for columns in keys:
@@ -219,7 +230,7 @@ def summarize_keys(
 
 
 def _can_order(kind: pa.DataType) -> bool:
-    """Whether values of a type can be searched among others."""
+    """Return whether PyArrow can search sorted values of a type."""
     if pt.is_nested(kind) or pt.is_dictionary(kind):
         return False
     try:

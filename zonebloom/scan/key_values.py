@@ -1,4 +1,4 @@
-"""Keys, and values that columns store, as what is held against one another exactly."""
+"""Convert keys and stored values to types in which they can be compared exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGE_TYPES = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Keys that are values of a type, as that type, and their positions."""
+    """Return the keys that can be stored exactly as a type, cast to it, and their positions."""
     if pa.types.is_null(keys.type):
         return pa.array([], stored_type), np.empty(0, dtype=np.int64)
     if keys.null_count:
@@ -44,7 +44,7 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
         return keys, positions
     if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
         numbers = to_numpy(keys)
-        # Compared as what they are: of mixed signs NumPy makes floating point numbers.
+        # Compare integers of the same sign, because NumPy turns mixed ones into floats.
         least, most = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
         low, high = integer_bounds(stored_type)
         is_within = (numbers >= max(low, least)) & (numbers <= min(high, most))
@@ -55,7 +55,7 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
 
 
 def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
-    """A key as a type stores it; None where no value of it equals the key, as none equals NaN."""
+    """Return a key as a type stores it, or None if no value of the type equals it, as for NaN."""
     literal = Literal.from_scalar(key)
     if literal is None:
         return None
@@ -64,7 +64,7 @@ def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
         is_finite = math.isfinite(value)
         if not is_finite and (math.isnan(value) or not pa.types.is_floating(stored_type)):
             return None
-        # A filter leaves numbers to the engine where that may round; here they are what they are.
+        # A filter's engine may round floats, but keys are compared exactly.
         literal = replace(literal, value=Fraction(value) if is_finite else value, bits=0)
     try:
         stored = to_stored(literal, stored_type)
@@ -76,7 +76,7 @@ def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
 
 
 def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
-    """An array of values as a type stores them."""
+    """Return an array of a type from values as the type stores them."""
     if pa.types.is_decimal(stored_type):
         scale = -stored_type.scale
         return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)
@@ -86,7 +86,7 @@ def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
 
 
 def comparable_type(stored: pa.DataType) -> pa.DataType:
-    """The type `plain` makes of values of a type: what PyArrow has kernels for."""
+    """Return the type of `comparable_values` of a stored type, for which PyArrow has kernels."""
     kind = hashed_type(stored)
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
@@ -101,7 +101,7 @@ def comparable_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.Chunke
 
 
 def comparable_values(values: Any) -> Any:
-    """Values that are held against one another: no extensions, dictionaries or views, one zero."""
+    """Return values that can be compared: no extensions, dictionaries, views or negative zeros."""
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
             return comparable_values(values.chunk(0))

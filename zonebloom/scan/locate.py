@@ -1,8 +1,8 @@
-"""Where the rows of keys lie, for upserts and erasures: keys of one column, or of several together.
+"""Find the rows of keys, for upserts and deletes. A key may have one column or several.
 
-Few keys choose zones. Many would choose about all of them, so then all rows pass a filter of the
-keys that the processor's cache holds, where that can be before they are decoded; those that pass
-are held against the keys once and exactly.
+A few keys are searched in the indices, which select zones. Many keys would select almost all zones,
+so a Bloom filter of the keys is applied to all rows instead, before they are decoded if possible.
+The rows that pass are compared with the keys exactly.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ _FILES_SCHEMA = pa.schema(
         )
     ]
 )
-# With more keys than this, about every zone may hold one.
+# With more keys than this, almost every zone may hold one.
 _MOST_CHOOSING = 1 << 14
 _NO_ROWS = np.empty(0, dtype=np.int64)
-# The number of a file among those present, and what is read of it.
+# The position of a file among the present ones, and its plan.
 NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
-# Rows of a file that may hold a key: its number, theirs, and chunks of their values by column.
+# Rows of a file that may hold a key: the file's position, the row numbers, and chunks of values for
+# each key column.
 _Rows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
 
 
@@ -82,11 +83,12 @@ class KeyLocations:
     Attributes
     ----------
     present : tuple of PresentFragment
-    places, codes : int64 arrays, one item a row
-        The number of its file among those present, and below that, of `OFFSET_BITS`, its own in
-        that file; a number that rows of the same key share, -1 where the row holds none.
-    keys : int64 array, one item a key
-        That number; -1, or one that no row has, where no row holds the key.
+    places : int64 array, one item per row
+        The position of its file in ``present``, shifted left by `OFFSET_BITS`, plus its row number.
+    codes : int64 array, one item per row
+        A code that is the same for rows of equal keys, or -1 if the row holds no key.
+    keys : int64 array, one item per key
+        The code of the key. It is -1 or the code of no row if no row holds the key.
     """
 
     present: tuple[PresentFragment, ...]
@@ -95,7 +97,8 @@ class KeyLocations:
     keys: np.ndarray
 
     def by_key(self) -> pa.Table:
-        """A row for each row of each key, and one of nulls for a key without."""
+        """Return a table with a row for each row of each key. A key without rows has one of nulls.
+        """
         from zonebloom.scan.number_kernels import count_rows, rows_by_code, rows_by_key
 
         most = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
@@ -114,7 +117,7 @@ class KeyLocations:
         return pa.table([from_numpy(key_index), *columns], schema=_SCHEMA)
 
     def by_file(self) -> pa.Table:
-        """The files that hold keys, with how many of them and how many rows."""
+        """Return a table of the files that hold keys, with their numbers of keys and of rows."""
         is_held = self.codes >= 0
         files, codes = self.places[is_held] >> OFFSET_BITS, self.codes[is_held]
         size = int(codes.max(initial=0)) + 1
@@ -132,7 +135,7 @@ class KeyLocations:
 
 
 def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
-    """Return the columns of some names of a table of keys, or of a dictionary of arrays."""
+    """Return the named columns of a table of keys, or of a dictionary of arrays."""
     if is_data_frame(keys):
         available = list(keys.columns)
     elif isinstance(keys, Mapping):
@@ -142,8 +145,8 @@ def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
         available = keys.schema.names
     for name in names:
         if available.count(name) != 1:
-            trouble = "several columns" if name in available else "no column"
-            raise InvalidArgument(f"keys hold {trouble} {name!r}; they need {', '.join(names)}")
+            problem = "several columns" if name in available else "no column"
+            raise InvalidArgument(f"keys have {problem} {name!r}; they need {', '.join(names)}")
     return [keys[name] for name in names]
 
 
@@ -159,7 +162,7 @@ def _arrow_table(keys: Any, names: Sequence[str]) -> pa.Table:
 def locate_keys(
     source: Source, planner: Planner, columns: Sequence[Column], given: Sequence[Any]
 ) -> KeyLocations:
-    """The rows whose columns equal keys, of which each column has an array."""
+    """Return the rows whose columns equal keys. ``given`` has one array of keys per column."""
     by_path = source.partition_columns()
     in_files = [number for number, each in enumerate(columns) if each.path[0] not in by_path]
     if not in_files:
@@ -204,7 +207,7 @@ def _candidates(
     by_path: Collection[str],
     pool: ThreadPoolExecutor,
 ) -> tuple[tuple[PresentFragment, ...], list[_Rows]]:
-    """The files there are, and of each that is read the rows that may hold keys of its columns."""
+    """Return the current files, and the rows of each file read that may hold keys."""
     num_keys = len(next(iter(columns.values())))
     is_many = num_keys > _MOST_CHOOSING
     terms = [IsIn(each.path, keys) for each, keys in columns.items()]
@@ -214,7 +217,7 @@ def _candidates(
     present = planner.coverage_for_scan().fragments
     types = tuple(comparable_type(each.type) for each in in_files)
     ranges = [
-        # Few keys leave no more out by ranges than by filters.
+        # For few keys, key ranges exclude no more than the filters do.
         fragment_key_ranges(source, planner, present, each.name, kind)
         if is_many
         else FragmentKeyRanges.unknown(kind, len(present))
@@ -223,7 +226,7 @@ def _candidates(
     sbbf, may_hold = summarize_keys([list(in_files.values())], num_keys, types, ranges)
     rows = KeyBloomFilter(tuple(each.path for each in in_files), types, sbbf)
     names = list(dict.fromkeys(each.path[0] for each in columns))
-    # What `rows` leaves of what the predicate leaves is held against the keys later.
+    # The rows that pass the predicate and the Bloom filter are compared with the keys later.
     request = Request(names, rows, predicate=predicate, is_predicate_exact=not is_many)
     parts = [
         _row_groups(planner, present, part)
@@ -236,14 +239,17 @@ def _candidates(
 def _keys(
     columns: Sequence[Column], given: Sequence[Any]
 ) -> tuple[list[pa.Array], np.ndarray, int]:
-    """The keys that rows may equal, as each column stores them, their positions, and how many there
-    are in all; a null equals nothing."""
+    """Return the keys that rows may equal, their positions, and the number of all keys.
+
+    There is one array of keys per column, in the type that the column stores. Keys with a null are
+    left out, because a null equals nothing.
+    """
     arrays = [
         checked_keys(keys, each.name, each.type) for keys, each in zip(given, columns, strict=True)
     ]
     if len({len(each) for each in arrays}) > 1:
         counts = ", ".join(f"{len(each):,}" for each in arrays)
-        raise InvalidArgument(f"keys hold {counts} values of their columns; give as many of each")
+        raise InvalidArgument(f"key columns have {counts} values; give as many in each")
     stored = [
         cast_keys_exactly(comparable_values(keys), comparable_type(each.type))
         for keys, each in zip(arrays, columns, strict=True)
@@ -257,8 +263,11 @@ def _keys(
 
 
 def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | None:
-    """Numbers of the values that a filter over all keys of a column does not rule out."""
-    # Both zeros are one here, and two to a filter.
+    """Return the positions of values that the global filter of a column does not exclude.
+
+    Return None if the column has no filter that can be applied.
+    """
+    # The keys have one zero, but the filter holds positive and negative zero as two values.
     if hash_domain(values.type) != hash_domain(column.type) or pa.types.is_floating(values.type):
         return None
     try:
@@ -274,7 +283,7 @@ def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | 
 def plans_with_identity(
     plans: Iterable[FragmentPlan], present: Sequence[PresentFragment], may_hold: np.ndarray
 ) -> Iterator[NumberedPlan]:
-    """What is read of files that may hold a key, tied to what they are now."""
+    """Yield the plans of files that may hold a key, with the identities of the files."""
     numbers = {present[at].fragment.path: at for at in np.flatnonzero(may_hold).tolist()}
     for plan in plans:
         number = numbers.get(plan.fragment.path)
@@ -291,7 +300,7 @@ def plans_with_identity(
 def _row_groups(
     planner: Planner, present: Sequence[PresentFragment], part: NumberedPlan
 ) -> NumberedPlan:
-    """A whole file row group by row group, on all cores, where pyarrow gives batch after batch."""
+    """Return a plan that reads a whole file by row groups on all cores, not in PyArrow's scan."""
     number, plan = part
     if plan.rows is not None or plan.row_groups is not None:
         return part

@@ -1,4 +1,4 @@
-"""Rows by key, without a filter language: one key or millions, and which key each row holds."""
+"""Read rows by key, for one key or millions, with the position of the key that each row holds."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from zonebloom.scan.recheck import gather
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
 
-# Of a batch, in which keys are looked for.
+# Rows per key in a batch. Keys are looked up in each batch, so many keys need large batches.
 _ROWS_PER_KEY = 4
 _NO_ROWS = np.empty(0, dtype=np.int64)
-# What a row that holds none of the keys has for its number.
+# The value number of a row that holds none of the keys.
 _NONE = array_of([-2], pa.int32())[0]
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
@@ -41,7 +41,7 @@ def lookup_keys(
     names: Sequence[str],
     match_nulls: bool,
 ) -> pa.Table:
-    """The rows that hold one of some keys, with the position of their key."""
+    """Return the rows that hold one of the keys, with the position of their key."""
     wanted = ColumnKeys(keys, column, match_nulls)
     fragments = planner.plan_fragments(wanted.predicate)
     read = list(dict.fromkeys([*names, column.path[0]]))
@@ -50,7 +50,7 @@ def lookup_keys(
         schema = pa.schema([schema.field(name) for name in read])
     batches: Iterable[pa.RecordBatch] = ()
     if fragments:
-        # The keys are made a set for each batch.
+        # PyArrow builds a hash set of the keys for each batch, so use large batches for many keys.
         most = max(DEFAULT_BATCH_ROWS, _ROWS_PER_KEY * wanted.num_values)
         batch_size = min(most, MAX_BATCH_ROWS)
         request = Request(read, wanted, None, batch_size, wanted.predicate, is_predicate_exact=True)
@@ -59,22 +59,22 @@ def lookup_keys(
 
 
 class ColumnKeys:
-    """Some keys of a column, as what finds the rows that hold them.
+    """Keys of a column, as a scan filter that finds the rows that hold them.
 
     Parameters
     ----------
     given : array, series or iterable
     column : Column
-    nulls : bool
-        Whether null is a key where it is among those given.
+    match_nulls : bool
+        Whether a null among the keys finds rows with a null.
 
     Attributes
     ----------
     predicate : Equals or IsIn
     columns : frozenset of str
-        The top-level column they are held against.
+        The top-level column that is compared with the keys.
     num_values : int
-        Those that differ, of the column's type.
+        Number of distinct keys that values of the column can equal.
     """
 
     def __init__(self, given: Any, column: Column, nulls: bool):
@@ -85,7 +85,8 @@ class ColumnKeys:
         if nulls and keys.null_count:
             self._at_null = np.flatnonzero(to_numpy(keys.is_null()))
         self._values, self._positions = cast_keys_exactly(keys, comparable_type(column.type))
-        # Of each value where its positions begin, one value after another; None: one of each.
+        # The index in `_positions` at which the positions of each value begin, or None if each
+        # value has one position.
         self._firsts = None
         if len(self._values) > 1:
             encoded = self._values.dictionary_encode()
@@ -109,11 +110,14 @@ class ColumnKeys:
         return str(self.predicate)
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows that hold a key, ascending."""
+        """Return the row numbers that hold a key, ascending."""
         return np.flatnonzero(self._numbers(table) >= (0 if not self._at_null.size else -1))
 
     def indexed(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Columns of rows that hold a key, once for each position of it, which comes first."""
+        """Return rows that hold a key, with the key's position as the first column.
+
+        A row is repeated for each position of its key.
+        """
         numbers = np.zeros(rows.num_rows, dtype=np.int64)
         if rows.num_rows and not isinstance(self.predicate, Equals):
             numbers = self._numbers(rows)
@@ -129,8 +133,8 @@ class ColumnKeys:
         return rows.select([0, *(stored.index(name) + 1 for name in names)])
 
     def _repeated(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each row as often as its value is among the keys, and the positions of those."""
-        # Null is the last of the values.
+        """Return row numbers, repeated once per equal key, and the positions of these keys."""
+        # Null is treated as one more value after the last.
         firsts = np.arange(len(self._values) + 1) if self._firsts is None else self._firsts
         firsts = np.append(firsts, firsts[-1] + self._at_null.size)
         positions = np.concatenate([self._positions, self._at_null])
@@ -141,7 +145,7 @@ class ColumnKeys:
         return repeated, positions[firsts[numbers[repeated]] + within]
 
     def _numbers(self, table: pa.Table) -> np.ndarray:
-        """Which of the values each row holds; -1 for null, below that for none."""
+        """Return the number of the value that each row holds: -1 for null, -2 for none of them."""
         values = comparable_column(table, self._path)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:

@@ -1,4 +1,4 @@
-"""Equal numbers of many by one table: those of keys, and of rows that may equal them."""
+"""Kernels that match integer keys with rows through a hash table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRIME = np.uint64(0x9E3779B185EBCA87)
 
 @inlined
 def _found(value, keys, table):
-    """The slot of a value, or the free one where it belongs; half of all slots are free."""
+    """Return the slot of a value, or the free slot for it. At least half of the slots are free."""
     mixed = np.uint64(value)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * _PRIME
     slot = np.int64((mixed ^ (mixed >> np.uint64(32))) & np.uint64(table.shape[0] - 1))
@@ -24,8 +24,10 @@ def _found(value, keys, table):
 
 @kernel(void(readonly(int64), int64[::1], int64[::1]))
 def number_keys(keys, table, out):
-    """The position of each key, of equal ones that of the first; the table is of zeros, its size a
-    power of two and at least twice the number of keys."""
+    """Write the position of the first equal key for each key.
+
+    The table must be zeros. Its size is a power of two, at least twice the number of keys.
+    """
     for i in range(keys.shape[0]):
         slot = _found(keys[i], keys, table)
         if not table[slot]:
@@ -35,23 +37,24 @@ def number_keys(keys, table, out):
 
 @kernel(void(readonly(int64), readonly(int64), readonly(int64), int64[::1]))
 def find_keys(values, keys, table, out):
-    """The position of the key that each value equals by a table of `number_keys`, or -1."""
+    """Write the position of the key that equals each value, or -1. `number_keys` made the table."""
     for i in range(values.shape[0]):
         out[i] = table[_found(values[i], keys, table)] - 1
 
 
 @kernel(void(readonly(int64), readonly(int64), int64[::1], int64[::1]))
 def rows_by_code(codes, places, ends, out):
-    """Bring rows of equal codes together, in the order they came, without those of code -1.
+    """Group rows by code, and keep their order within a code. Rows of code -1 are left out.
 
-    ``ends``, zeros, of one item more than there are codes, becomes where the rows of each end.
+    ``ends`` must be zeros, with one item more than there are codes. It receives the end of the rows
+    of each code.
     """
     for i in range(codes.shape[0]):
         ends[codes[i] + 1] += 1
     ends[0] = 0
     for code in range(1, ends.shape[0]):
         ends[code] += ends[code - 1]
-    # As long as rows come, where the next of each code goes.
+    # During this loop, ``ends`` is where the next row of each code is written.
     for i in range(codes.shape[0]):
         if codes[i] >= 0:
             out[ends[codes[i]]] = places[i]
@@ -67,7 +70,7 @@ def _bounds(code, ends):
 
 @kernel(int64(readonly(int64), readonly(int64)))
 def count_rows(codes, ends):
-    """How many rows have each of some codes, in all, and one for each that no row has."""
+    """Return the total number of rows of the codes, counting one for each code without rows."""
     count = 0
     for i in range(codes.shape[0]):
         first, end = _bounds(codes[i], ends)
@@ -89,8 +92,10 @@ def count_rows(codes, ends):
     )
 )
 def rows_by_key(codes, ends, places, ids, key_out, files_out, ids_out, rows_out, is_held):
-    """The rows of each code by `rows_by_code`, as their files, the ids of those, and their numbers
-    there; one that is not held for a code without."""
+    """Write the rows of each code, as `rows_by_code` grouped them: file, fragment id, row number.
+
+    A code without rows gets one row with ``is_held`` false.
+    """
     at = 0
     for i in range(codes.shape[0]):
         first, end = _bounds(codes[i], ends)

@@ -1,4 +1,4 @@
-"""Numbers that rows and keys share where they are equal, in one column or in several together."""
+"""Assign codes to rows and keys such that equal ones share a code, over one column or several."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from zonebloom.base.arrays import allocate_array, from_numpy, to_numpy
 from zonebloom.base.threads import num_cores
 from zonebloom.scan.key_values import LARGE_TYPES
 
-# Offsets of 32 bits end there.
+# Strings with 32-bit offsets cannot be larger.
 _MOST_BYTES = 1 << 31
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class NumberedKeys:
-    """Integers or times as keys, int64, and a table that finds the first position of each."""
+    """Integer or time keys, int64, with a hash table that finds the first position of each."""
 
     keys: np.ndarray
     table: np.ndarray
     positions: np.ndarray
 
     def found(self, stored: pa.ChunkedArray) -> np.ndarray:
-        """The position of the key that each value equals, or -1."""
+        """Return the position of the key that equals each value, or -1."""
         with ThreadPoolExecutor(num_cores()) as pool:
             return np.concatenate([_NO_ROWS, *pool.map(self._found, stored.chunks)])
 
@@ -58,7 +58,10 @@ def numbered_keys(keys: pa.Array) -> pa.Array | NumberedKeys:
 def shared_codes(
     stored: Sequence[pa.ChunkedArray], keys: Sequence[pa.Array | NumberedKeys]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of rows and of keys, alike where all columns are; -1 of a row that holds no key."""
+    """Return codes of rows and of keys, which are equal if all columns are.
+
+    A row that holds no key has the code -1.
+    """
     pairs = map(_encoded, stored, keys)
     codes, of_keys = next(pairs)
     for others, of_others in pairs:
@@ -78,10 +81,10 @@ def _encoded(
     if stored.nbytes >= _MOST_BYTES and stored.type in LARGE_TYPES:
         large = LARGE_TYPES[stored.type]
         return _encoded(stored.cast(large), keys.cast(large))
-    # Of a chunked array each chunk would bring a dictionary of its own.
+    # A chunked array would get one dictionary per chunk, so concatenate the chunks.
     count = len(stored)
     if len(keys) < 2 * count:
-        # In one pass over both.
+        # Encode rows and keys in one pass.
         encoded = pa.concat_arrays([*stored.chunks, keys]).dictionary_encode()
         codes = _numbers(encoded.indices)
         rows, of_keys = codes[:count], codes[count:]
@@ -92,17 +95,17 @@ def _encoded(
         of_keys = _numbers(pc.call_function("index_in", [keys], values))
     is_key = np.zeros(len(encoded.dictionary) + 1, dtype=bool)
     is_key[of_keys] = True
-    # Number -1, of nulls and of keys that are in no row.
+    # The last item is reached by number -1, which nulls and keys without rows have.
     is_key[-1] = False
     return np.where(is_key[rows], rows, -1), of_keys
 
 
 def _integers(values: pa.Array) -> np.ndarray:
-    """Integers or times as 64 bits; 0 for null."""
+    """Return integers or times as int64, with 0 for null."""
     kind = f"{'u' if pa.types.is_unsigned_integer(values.type) else ''}int{values.type.bit_width}"
     return to_numpy(values.view(kind).fill_null(0)).astype(np.int64, copy=False)
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """Numbers, -1 for null."""
+    """Return numbers as int64, with -1 for null."""
     return to_numpy(values.fill_null(-1) if values.null_count else values).astype(np.int64)

@@ -1,5 +1,8 @@
-"""Columns whose value a fragment's path gives (``year=2024/...``), the same for every row of it: a
-condition on one is answered exactly, for indexed and unindexed fragments alike."""
+"""Answer conditions on partition columns, whose values are in the paths (``year=2024/...``).
+
+All rows of a fragment have the same value, so the answer is exact, whether the fragment is indexed
+or not.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRan
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull
 from zonebloom.values.types import decoded_type
 
-# PyArrow makes its functions when it is imported, out of a type checker's sight.
+# PyArrow creates its compute functions at import, so type checkers do not know them.
 _functions: Any = pc
 _KERNELS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
 class PartitionValues:
-    """The values that paths give to the columns of some fragments."""
+    """The values of the partition columns of fragments."""
 
     def __init__(
         self,
@@ -38,19 +41,21 @@ class PartitionValues:
             try:
                 self._values[name] = pa.array(given, decoded_type(schema.field(name).type))
             except (pa.ArrowException, TypeError, ValueError):
-                # The dataset's schema gives the column another type than its paths suggest.
+                # The values in the paths do not fit the column's type in the dataset's schema.
                 continue
             self._unknown[name] = np.array([name not in values for _, values in fragments], bool)
 
     def has_null(self, column: str) -> bool:
-        """Whether some path gives null to a column, or it is not known."""
+        """Return whether a column is null in some fragment, or is unknown."""
         return column not in self._values or bool(self._values[column].null_count)
 
     def rows(
         self, predicate: Equals | IsIn | Compares | IsNull
     ) -> tuple[RowRanges, RowRanges] | None:
-        """Addresses of the rows a condition on one column may be true for, and surely is; None if
-        unknown."""
+        """Return the row addresses where a condition on one column may be true, and where it is.
+
+        Return None if the values cannot be compared.
+        """
         name = predicate.column[0]
         if len(predicate.column) > 1 or name not in self._values:
             return None
@@ -60,7 +65,7 @@ class PartitionValues:
             return None
         true = np.asarray(mask.fill_null(False)).astype(bool)
         unknown = self._unknown[name]
-        # Engines differ on zeros and NaN in a set: that a value is surely in it is not said.
+        # Engines differ on zeros and NaN in a set, so no float is certain to be in it.
         in_doubt = isinstance(predicate, IsIn) and pa.types.is_floating(self._values[name].type)
         sure = np.zeros_like(true) if in_doubt else true & ~unknown
         return self._rows(true | unknown), self._rows(sure)
@@ -79,17 +84,17 @@ def _holds(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa
         case IsNull():
             return _functions.is_null(values)
         case IsIn(_, wanted, null_matches):
-            # is_in casts the set; cast without loss, or not at all.
+            # is_in would cast the set with loss, so cast here without loss, or fail.
             left, right = _alike(values, wanted)
             if pa.types.is_floating(left.type):
-                # It compares bits, and the zeros are equal: adding makes -0.0 the other.
+                # is_in compares bits, but the zeros are equal. Adding 0.0 turns -0.0 into 0.0.
                 left, right = _functions.add(left, 0.0), _functions.add(right, 0.0)
             mask = _functions.is_in(left, right.cast(left.type))
             return _functions.or_(mask, _functions.is_null(values)) if null_matches else mask
 
 
 def _alike(values: pa.Array, wanted: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Both in one of their types, every value what it was."""
+    """Return both arrays in one of their types. Raise `ValueError` if a cast changes a value."""
     for left, right in ((values, wanted), (wanted, values)):
         try:
             cast = left.cast(right.type)

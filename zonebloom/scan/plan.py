@@ -1,4 +1,4 @@
-"""What a scan is asked for, what it is going to read of each fragment, and what it did read."""
+"""The request of a scan, its plan for each fragment, and its statistics."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
 
 DEFAULT_BATCH_ROWS = 1 << 17
-# What pyarrow takes.
+# The largest batch size that PyArrow accepts.
 MAX_BATCH_ROWS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a scan was asked for, checked; no ``columns`` are all of them.
+    """The validated request of a scan. ``columns`` of None means all columns.
 
-    The predicate is what can be told of the filter without applying it; where it is true for a
-    row and `is_predicate`, so is the filter.
+    The predicate is true for every row that matches the filter. If ``is_predicate_exact``, the
+    filter also matches every row for which the predicate is true.
     """
 
     columns: list[str] | dict[str, pc.Expression] | None
@@ -34,8 +34,10 @@ class Request:
     is_predicate_exact: bool = False
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Of all columns those the filter names, and the others that are needed; all first if
-        unknown."""
+        """Return the columns that the filter reads, and the other columns that are needed.
+
+        If the columns of the filter are unknown, they are all columns.
+        """
         needed = set(names)
         if isinstance(self.columns, list):
             needed = set(self.columns)
@@ -44,7 +46,7 @@ class Request:
             if None not in referenced:
                 needed = set().union(*(part or () for part in referenced))
         filtered = needed if self.filter is None else row_filter_columns(self.filter)
-        # One column at least: it says how many rows there are.
+        # Read at least one column, to know the number of rows.
         first = [name for name in names if filtered is None or name in filtered] or [*names[:1]]
         if self.filter is None:
             return first, []
@@ -54,11 +56,23 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class FragmentPlan:
-    """What a scan reads of one fragment: the offsets in ``rows``, or all when None, and ``why``.
+    """The rows that a scan reads of one fragment.
 
-    ``identity`` is the file's when the plan was made, set where ``rows`` is; ``pages`` None has its
-    footer say; ``row_groups`` are those an unindexed file's own filters leave; ``deleted`` counts
-    rows left out of ``rows`` because the table has deleted them.
+    Attributes
+    ----------
+    fragment : Fragment
+    rows : RowRanges or None
+        Offsets of the rows to read, or None for all rows.
+    reason : str
+        The reason why the fragment is read whole, if it is.
+    identity : FileIdentity or None
+        The identity of the file when the plan was made. It is set if ``rows`` is.
+    pages : FilePages or None
+        The locations of pages. If None, they are read from the footer.
+    row_groups : tuple of int or None
+        The row groups that the embedded filters of an unindexed file keep.
+    num_deleted : int
+        Number of rows left out of ``rows`` because the table has deleted them.
     """
 
     fragment: Fragment
@@ -72,10 +86,11 @@ class FragmentPlan:
 
 @dataclass(frozen=True, slots=True)
 class FileZones:
-    """What an index leaves of one file: the offsets in ``kept`` may match, and ``zone_rows`` are
-    those of a zone, 0 where no index that was asked covers the file.
+    """The zones of one file that may match.
 
-    ``num_rows`` of a file that is not indexed is 0: it is not opened to be counted.
+    ``kept`` has the offsets of rows that may match. ``zone_rows`` is the number of rows per zone,
+    or 0 if no index that was searched covers the file. ``num_rows`` of an unindexed file is 0,
+    because the file is not opened to count its rows.
     """
 
     path: str
@@ -85,44 +100,44 @@ class FileZones:
 
     @property
     def num_zones(self) -> int:
-        """Zones of the file; 0 where it is not covered."""
+        """Return the number of zones of the file, or 0 if it is not covered."""
         return -(-self.num_rows // self.zone_rows) if self.zone_rows else 0
 
     @property
     def kept_zones(self) -> int:
-        """Zones with a row that may match."""
+        """Return the number of zones with a row that may match."""
         if not self.zone_rows:
             return 0
         firsts = self.kept.starts // self.zone_rows
         lasts = (self.kept.stops - 1) // self.zone_rows
-        # Two ranges may lie in one zone.
+        # Count zones that contain the end of one range and the start of the next only once.
         return int((lasts - firsts + 1).sum() - (firsts[1:] == lasts[:-1]).sum())
 
 
 @dataclass(slots=True)
 class ScanStats:
-    """What a scan read, counted where bytes come in.
+    """Statistics of a scan.
 
     Attributes
     ----------
     data_bytes, data_reads : int
-        Bytes and requests of the data files, footers included. Dictionary pages that an earlier
-        lookup of the process left in memory are not read again.
+        Bytes and requests of data files, including footers. Dictionary pages that an earlier lookup
+        of the process left in the cache are not read again.
     index_bytes : int
-        Bytes of index files brought into memory; 0 when they were there already.
+        Bytes of index files loaded into memory. 0 if they were loaded before.
     rows_read : int
-        Rows decoded of fragments read in part, before the filter.
+        Rows decoded before the filter, in fragments that are read in part.
     rows_found : int
-        Rows out.
+        Rows returned.
     row_groups_read : int
-        Row groups (record batches) of fragments read in part that were touched.
+        Row groups (or record batches) read, in fragments that are read in part.
     fragments_read : int
     whole_row_groups : dict of str to int
-        Row groups that pyarrow read whole: why, and how many.
+        Number of row groups that PyArrow read whole, by reason.
     whole_chunks : dict of str to str
-        Columns of which whole column chunks were read: why.
+        Columns of which whole column chunks were read, with the reason.
     by_pyarrow : dict of str to str
-        Columns of fragments read in part whose pages pyarrow decoded: why.
+        Columns whose pages PyArrow decoded, in fragments that are read in part, with the reason.
     seconds : float
     """
 

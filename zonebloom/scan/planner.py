@@ -1,4 +1,4 @@
-"""From a predicate to a plan, over the files as they are now and one catalog version."""
+"""Plan scans: turn a predicate into row ranges of the current files, using the indices."""
 
 from __future__ import annotations
 
@@ -51,15 +51,18 @@ from zonebloom.storage.file_view import FileView
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
 from zonebloom.values.columns import find_leaf_type
 
-# With more of a fragment than this to read, reading it as a whole is quicker.
+# If more than this share of a fragment's rows may match, reading it whole is faster.
 _MOST = 0.6
-# PyArrow scans so many rows of a few columns in the time of a check.
+# PyArrow scans this many rows of a few columns in the time that one filter check takes.
 _ROWS_PER_CHECK = 64
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 class Planner:
-    """Plans scans of one dataset at one catalog version; tables are loaded when first searched."""
+    """A planner of scans of one dataset at one catalog version.
+
+    Index tables are loaded when they are first searched.
+    """
 
     def __init__(
         self, source: Source, catalog: Catalog, version: Version, embedded_filters: bool = False
@@ -79,7 +82,7 @@ class Planner:
         self.coverage_for_scan: Callable[[], Coverage] = self._files.coverage_of_all_files
         self.count_rows: Callable[[PresentFragment], int] = self._files.count_rows
         self._looked_up: set[FileView | None] = {None}
-        # With the files it answers for.
+        # The last searcher, and the coverage that it was made for.
         self._last: tuple[Coverage, Searcher] | None = None
 
     def __repr__(self) -> str:
@@ -104,15 +107,16 @@ class Planner:
         )
 
     def search_existing_files(self, predicate: Predicate) -> tuple[Coverage, Search]:
-        """The same of the files that are there, for who reads by a listing of their own."""
+        """Search only files that still exist. For callers with their own file listing, such as Spark.
+        """
         coverage = self.coverage()
         return coverage, self._search(predicate, coverage)
 
     def _searched(self, predicate: Predicate) -> tuple[Coverage, Search]:
-        """The files as they are now, and what an index says of them.
+        """Return the coverage of the current files and the result of a search in the indices.
 
-        While a store is asked for the files, tables of the index are loaded from it, or searched as
-        if no file had changed.
+        While an object store lists the files, tables are loaded from it, or are already searched
+        under the assumption that no file has changed.
         """
         last = self._last
         if is_local(self._source.filesystem):
@@ -142,14 +146,14 @@ class Planner:
     def _searcher(self, coverage: Coverage) -> Searcher:
         last = self._last
         if last is None or last[0] is not coverage:
-            # One assignment: meanwhile another thread may have found other files.
+            # Another thread may do the same for other files, so assign both in one step.
             self._last = last = coverage, self._new_searcher(coverage)
         return last[1]
 
     def _new_searcher(self, coverage: Coverage) -> Searcher:
         from_paths = self._source.partition_columns()
-        # The last index made on a column is the one used: of those that cover a file of this
-        # dataset, where several share an index_dir.
+        # The last index built on a column is used. If several datasets share an index_dir, prefer
+        # indices that cover a file of this dataset.
         by_use = sorted(
             self.loaded_indices.values(),
             key=lambda index: (
@@ -161,7 +165,7 @@ class Planner:
         )
         return Searcher(
             self._source.schema,
-            # A column that the paths give may hold other values in the files.
+            # The files may store other values of partition columns than their paths.
             {
                 index.entry.column: index
                 for index in by_use
@@ -223,7 +227,7 @@ class Planner:
         )
 
     def plan_fragments(self, predicate: Predicate) -> list[FragmentPlan]:
-        """What a scan for a predicate reads, and nothing told of it."""
+        """Return the plans of the fragments to read for a predicate, without a description."""
         return self._fragment_plans(predicate, *self._searched(predicate), ReadCounter())
 
     def _fragment_plans(
@@ -262,7 +266,7 @@ class Planner:
         return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
 
     def _index_on(self, column: str, coverage: Coverage) -> tuple[LoadedIndex, pa.DataType]:
-        """The index that answers for a column, and the column's type."""
+        """Return the index to use for a column, and the column's type."""
         arguments.require_text(column, "column")
         if self.version.locked_reason:
             raise EncryptedIndex(self.version.locked_reason)
@@ -291,7 +295,10 @@ class Planner:
     def plan_rows(
         self, addresses: np.ndarray, *, include_deleted: bool = False
     ) -> tuple[ScanPlan, np.ndarray]:
-        """Where rows are read, each once and in scan order, and their addresses as they come."""
+        """Return a plan that reads rows by address, and the addresses in the order of reading.
+
+        Each row is read once, in scan order.
+        """
         coverage = self.coverage_for_scan()
         asked = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
         parts: list[FragmentPlan] = []
@@ -302,13 +309,13 @@ class Planner:
                 continue
             if rows.stops[-1] > self.count_rows(each):
                 raise InvalidArgument(
-                    f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was asked for; "
+                    f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was requested, but "
                     f"{each.fragment.key} has {self.count_rows(each):,}"
                 )
             gone = RowRanges() if include_deleted else rows & each.fragment.deleted_rows
             if gone:
                 raise InvalidArgument(
-                    f"row {gone.starts[0]:,} of fragment {each.fragment_id} was asked for; the "
+                    f"row {gone.starts[0]:,} of fragment {each.fragment_id} was requested, but the "
                     "table has deleted it; search again"
                 )
             parts.append(FragmentPlan(each.fragment, rows, "", each.identity, self.pages(each)))
@@ -316,7 +323,7 @@ class Planner:
             order.append(base + rows.rows_at(np.arange(len(rows))))
         if asked:
             raise InvalidArgument(
-                f"there is no fragment {next(iter(asked))}: its file is gone or was written anew; "
+                f"there is no fragment {next(iter(asked))}: its file was deleted or rewritten; "
                 "search again"
             )
         plan = ScanPlan(None, None, (), tuple(parts), len(coverage.fragments))
@@ -329,7 +336,7 @@ class Planner:
         search: Search,
         embedded: Callable[[Fragment, FileIdentity], list[int] | None] | None,
     ) -> FragmentPlan:
-        """Choose how a fragment with a row that may match is read: pages, row groups, or whole."""
+        """Choose how to read a fragment with a candidate row: by pages, by row groups, or whole."""
         covered = any(each.fragment_id in view.fragment_ids for view in search.used_views.values())
         why = each.reason or _why_whole(each, rows, search, covered)
         if each.fragment.view is not None:
@@ -344,25 +351,25 @@ class Planner:
         return FragmentPlan(each.fragment, rows, why, each.identity, self.pages(each))
 
     def _whole(self, each: PresentFragment, why: str) -> FragmentPlan:
-        """All rows of a fragment that the table has."""
+        """Return a plan for all rows of a fragment that the table has not deleted."""
         if each.fragment.view is None:
             return FragmentPlan(each.fragment, None, why)
         return self._in_part(each, RowRanges([(0, self.count_rows(each))]), why)
 
     def _in_part(self, each: PresentFragment, rows: RowRanges, why: str) -> FragmentPlan:
-        """Some rows of a fragment with a view, but for those that are deleted."""
+        """Return a plan for rows of a fragment with a view, without the deleted ones."""
         left = rows.window(0, self.count_rows(each)) - each.fragment.deleted_rows
         deleted = min(len(rows), self.count_rows(each)) - len(left)
         pages = self.pages(each)
         return FragmentPlan(each.fragment, left, why, each.identity, pages, None, deleted)
 
     def pages(self, each: PresentFragment) -> FilePages | None:
-        """Where the pages of a fragment lie, with the table's names; None has its footer say."""
+        """Return the pages of a fragment with the table's column names, or None if unknown."""
         pages = self.page_maps.file_pages(each)
         return None if pages is None else pages_with_names(pages, each.fragment.names)
 
     def _deleted(self, present: Sequence[PresentFragment]) -> RowRanges:
-        """Addresses of the rows that the table has deleted."""
+        """Return the addresses of the rows that the table has deleted."""
         self._look_up_deletes(present)
         starts, stops = [_NO_ROWS], [_NO_ROWS]
         for each in present:
@@ -373,7 +380,7 @@ class Planner:
         return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
 
     def _look_up_deletes(self, present: Sequence[PresentFragment]) -> None:
-        """Have the deletes of some fragments read side by side, where they are not known yet."""
+        """Read the deletes of fragments in parallel, unless they were read before."""
         views = {each.fragment.view for each in present} - self._looked_up
         if len(views) > 1:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:
@@ -382,10 +389,10 @@ class Planner:
         self._looked_up |= views
 
     def _reads_in_part(self, each: PresentFragment, predicate: Predicate) -> bool:
-        """Whether all of a fragment is read quicker as its parts are, than by PyArrow's scan.
+        """Return whether reading all rows of a fragment by pages is faster than PyArrow's scan.
 
-        So it is where matching rows are found among stored values, without decoding the others,
-        and of a file no longer than a zone, for which a scan takes longer to begin than to run.
+        It is faster if matches are found in the encoded values without decoding the others. It is
+        also faster for a file of at most one zone, because a scan takes long to start.
         """
         if not self._source.is_parquet or not is_local(self._source.filesystem):
             return False
@@ -394,7 +401,7 @@ class Planner:
         pages = self.pages(each)
         if pages is None or not is_key_search(predicate, pages.schema, self._source.schema):
             return False
-        # Until the kernels are loaded PyArrow's scan is the quicker way.
+        # PyArrow's scan is faster until the kernels are loaded.
         return not NUMPY.spend(pages.num_rows // _ROWS_PER_CHECK)
 
 
@@ -412,7 +419,7 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
 
 
 def _file_zones(present: Sequence[PresentFragment], search: Search) -> Iterator[FileZones]:
-    """What a search leaves of each file, in the smallest zones of the indices that answered."""
+    """Yield the zones of each file that may match, in the smallest zones of the indices used."""
     rows, views = by_fragment(search.result.at_most), search.used_views.values()
     for each in present:
         kept = rows.get(each.fragment_id, RowRanges())
@@ -429,7 +436,7 @@ def _all_bytes(present: Sequence[PresentFragment]) -> int:
 
 
 def _why_whole(each: PresentFragment, rows: RowRanges, search: Search, covered: bool) -> str:
-    """Why an indexed fragment would be read as a whole, empty when it would not."""
+    """Return the reason to read a fragment whole, or an empty text if there is none."""
     if not covered:
         return (
             f"not covered by {', '.join(search.used_views)}"

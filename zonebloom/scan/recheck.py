@@ -1,4 +1,4 @@
-"""The user's whole filter and projection, applied to the rows read by the filter's own engine."""
+"""Apply the user's whole filter and projection to the rows that were read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
 
-# Beside integers, what PyArrow compares as it is stored; of some other types it has no kernel.
+# Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARED = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
-# Up to here runs of rows are sliced; beyond it a gather is quicker.
+# With more runs of consecutive rows than this, a gather is faster than slices.
 _SLICED_RUNS = 32
 _SHOWN_TEXT = 200
 
 
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
-    """Keep the rows a filter is true for, in order, and of them the columns asked for."""
+    """Return the rows for which a filter is true, in order, with the columns of a projection."""
     if filter is not None:
         table = select_rows(table, matching_rows(table, filter))
     return project(table, columns)
@@ -36,19 +36,20 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     try:
         mask = _evaluate(table, [filter], ["mask"]).column(0)
     except pa.ArrowException as error:
-        # What the filter cannot do at all was refused before: this is of some row's value.
+        # A filter that always fails was refused before the scan, so a value of some row caused
+        # this.
         raise FilterError(
             f"the filter {filter_text(filter)} fails on values of the rows: {error}; correct it, "
             "or read without it and filter the table"
         ) from None
-    # Null is not true.
+    # A null comparison result does not match.
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
 
 def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:
-    """Numbers of the rows a predicate is true for; None where PyArrow does more than to compare.
+    """Return the row numbers that satisfy a predicate, or None if a plain comparison cannot tell.
 
-    Its engine for expressions brings pandas in, which takes longer than a lookup.
+    This avoids PyArrow's expression engine: it imports pandas, which takes longer than a lookup.
     """
     sought = predicate.value if isinstance(predicate, Equals) else predicate.values
     name, *below = predicate.column
@@ -63,7 +64,7 @@ def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.nda
         return None
     else:
         mask = pc.call_function("is_in", [column], pc.SetLookupOptions(sought))
-    # Null is not true.
+    # A null comparison result does not match.
     return to_numpy(pc.call_function("indices_nonzero", [mask])).astype(np.int64)
 
 
@@ -94,10 +95,10 @@ def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Rows of a table by number, in any order and more than once."""
+    """Return rows of a table by number, in any order and with repetitions."""
     schema = table.schema
     if not schema.names:
-        # A table without columns has nothing to gather, only a number of rows.
+        # `take` on a table without columns loses the number of rows.
         rows_only = pa.array([{}] * rows.size, pa.struct([]))
         return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows_only)], schema)
     if has_views(schema):
@@ -106,7 +107,7 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def has_views(schema: pa.Schema) -> bool:
-    """Whether a column is of a view type: Arrow has no kernel that filters those."""
+    """Return whether a column has a view type, which Arrow cannot filter."""
     return any(_field_without_views(field).type != field.type for field in schema)
 
 
@@ -130,23 +131,23 @@ def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str
         table = _cast(table, schema_without_views(table.schema))
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     projected = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
-    # One thread: for few rows that is quickest, and it keeps their order.
+    # Use one thread, which keeps the order of the rows and is fastest for few rows.
     return acero.Declaration.from_sequence([source, projected]).to_table(use_threads=False)
 
 
 def filter_text(filter: RowFilter) -> str:
-    """A filter as messages show it, cut where it is long."""
+    """Return a filter as text for messages, shortened if it is long."""
     text = expression_text(filter) if isinstance(filter, pc.Expression) else str(filter)
     return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
 
 
 def schema_without_views(schema: pa.Schema) -> pa.Schema:
-    """The schema of the same values in types that Arrow can filter and gather."""
+    """Return the schema with view types replaced by types that Arrow can filter and gather."""
     return pa.schema(map(_field_without_views, schema), metadata=schema.metadata)
 
 
 def _field_without_views(field: pa.Field) -> pa.Field:
-    """A field of the same values, of types that Arrow can filter and gather."""
+    """Return the field with view types replaced by types that Arrow can filter and gather."""
     kind = field.type
     if pa.types.is_string_view(kind):
         return field.with_type(pa.large_string())

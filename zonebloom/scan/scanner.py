@@ -1,6 +1,9 @@
-"""From a filter to batches: pages with a kept row, cut to the kept rows, and the whole filter
-applied; fragments the indices say nothing of by pyarrow's scanner. Rows and their order are those
-of ``pyarrow.dataset``."""
+"""The scanner of a dataset: it plans a filtered read, runs it, and returns batches.
+
+Rows and their order are the same as in ``pyarrow.dataset``. Of indexed fragments, only pages with
+candidate rows are read, and the whole filter is applied to these rows. PyArrow's scanner reads the
+other fragments.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from zonebloom.storage.files import ReadCounter
 
 
 class Scanner(ProcessBound, Displayed):
-    """A filtered read of a dataset, made by `Dataset.scanner`; planned anew for each run."""
+    """A filtered read of a dataset, made by `Dataset.scanner`. Each run makes a new plan."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class Scanner(ProcessBound, Displayed):
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the batches."""
+        """Return the schema of the batches."""
         whole, columns = self._source.schema, self._request.columns
         if columns is None:
             return whole
@@ -53,7 +56,7 @@ class Scanner(ProcessBound, Displayed):
         return self._projected
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Read, as an iterator of batches without empty ones.
+        """Read the matching rows as an iterator of batches, without empty ones.
 
         >>> [batch.num_rows for batch in ds.scanner(["id"], "id < 100").to_batches()]
         [34, 33, 33]
@@ -61,7 +64,7 @@ class Scanner(ProcessBound, Displayed):
         return self._run(ScanStats())
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read, as a stream other Arrow libraries take.
+        """Read the matching rows as a stream for other Arrow libraries.
 
         >>> ds.scanner(["id"], "id < 100").to_reader().read_all().num_rows
         100
@@ -72,7 +75,7 @@ class Scanner(ProcessBound, Displayed):
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_table(self) -> pa.Table:
-        """Read everything.
+        """Read all matching rows.
 
         >>> ds.scanner(["id"], "id = 42").to_table().to_pylist()
         [{'id': 42}]
@@ -80,7 +83,7 @@ class Scanner(ProcessBound, Displayed):
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def head(self, num_rows: int) -> pa.Table:
-        """Read the first rows.
+        """Read the first matching rows.
 
         Raises
         ------
@@ -94,7 +97,7 @@ class Scanner(ProcessBound, Displayed):
         return self._asking(limit=arguments.require_integer(num_rows, "num_rows")).to_table()
 
     def count_rows(self) -> int:
-        """Count the rows that match, reading only the columns the filter needs.
+        """Count the matching rows. Only the columns of the filter are read.
 
         >>> ds.scanner(filter="customer = 'C042'").count_rows()
         6
@@ -105,12 +108,12 @@ class Scanner(ProcessBound, Displayed):
         return stats.rows_found
 
     def _asking(self, **changes: Any) -> Scanner:
-        """The same read but for some of what is asked for."""
+        """Return a scanner with some fields of the request replaced."""
         request = replace(self._request, **changes)
         return Scanner(self._source, request, self._plan, self._stats_callback)
 
     def plan(self) -> ScanPlan:
-        """Plan a run, and not run it: what `explain_plan` tells, for programs.
+        """Return the plan of a run without running it. `explain_plan` shows it as text.
 
         >>> plan = ds.scanner(filter="id = 42").plan()
         >>> plan.skipped, plan.num_fragments, plan.indices[0].kept_zones
@@ -119,7 +122,7 @@ class Scanner(ProcessBound, Displayed):
         return self._plan(True)
 
     def planned(self, plan: ScanPlan) -> Scanner:
-        """The same read by a plan made before.
+        """Return a scanner of the same read that uses a plan made before.
 
         >>> scan = ds.scanner(filter="id = 42")
         >>> scan.planned(scan.plan()).count_rows()
@@ -129,7 +132,7 @@ class Scanner(ProcessBound, Displayed):
         return Scanner(self._source, self._request, lambda described: made, self._stats_callback)
 
     def explain_plan(self) -> PlanText:
-        """Say what a run would read, and why: a `str` that Jupyter shows as HTML.
+        """Return a text of what a run would read, and why. Jupyter shows it as HTML.
 
         >>> print(ds.scanner(filter="id = 42").explain_plan())
         ZoneBloomScan: id = 42
@@ -141,7 +144,7 @@ class Scanner(ProcessBound, Displayed):
         return PlanText(self._plan(True))
 
     def analyze_plan(self) -> PlanText:
-        """Run, and say what was read in counted bytes: a `str` that Jupyter shows as HTML.
+        """Run the scan and return a text of the plan and of what was read. Jupyter shows HTML.
 
         >>> ran = ds.scanner(filter="id = 42").analyze_plan()
         >>> print(ran)
@@ -169,7 +172,7 @@ class Scanner(ProcessBound, Displayed):
         return f"zonebloom.Scanner: {names}{filter}{limit}\n  {advice}"
 
     def _as_projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with the very schema of the scan: computed columns may differ in it."""
+        """Return a batch in the schema of the scan. Computed columns may have other types."""
         if not isinstance(self._request.columns, dict) or batch.schema.equals(self.schema):
             return batch
         columns = [
@@ -190,7 +193,7 @@ class Scanner(ProcessBound, Displayed):
             execution = Execution(self._source, self._request, counter, stats)
             batches = execution.batches(plan.fragments)
         elif isinstance(self._request.filter, EngineFilter):
-            # A wrong filter is refused even when no row is read; PyArrow's are checked before.
+            # Refuse an invalid filter even if no rows are read. PyArrow's were checked before.
             _ = self._request.filter.matching_rows(self._source.schema.empty_table())
         try:
             for batch in batches:

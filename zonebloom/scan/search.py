@@ -1,4 +1,7 @@
-"""From a predicate to row ranges, over every index that helps; rows no index covers may match."""
+"""Search the indices for a predicate, and return the row ranges that may match.
+
+Rows that no index covers may always match.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,24 @@ from zonebloom.values.types import hash_domain
 
 
 class NoIndex(str):
-    """Why a part of a filter is not answered: no index is on its column."""
+    """The reason why a part of a filter is not answered, if its column has no index."""
 
 
 @dataclass(slots=True)
 class Search:
-    """A search: its result, the views that answered by index name, the rows that paths leave by
-    part of the filter, and the parts no index took and why."""
+    """The result of a search, with details for its description.
+
+    Attributes
+    ----------
+    predicate : Predicate
+    result : SearchResult
+    used_views : dict of str to IndexView
+        The indices that were searched, by name.
+    partition_pruning : list of (str, RowRanges)
+        Parts of the filter that partition values answer, and the rows that they keep.
+    unanswered : list of (Predicate, str)
+        Parts of the filter that no index could answer, and the reasons.
+    """
 
     predicate: Predicate
     result: SearchResult
@@ -48,7 +62,11 @@ class Search:
 
 
 class Searcher:
-    """Answers predicates over the indices of one state of a dataset."""
+    """A search over the indices of one state of a dataset.
+
+    ``live`` has the ids of fragments that have not changed since they were indexed. ``universe`` is
+    the addresses of all rows.
+    """
 
     def __init__(
         self,
@@ -70,7 +88,7 @@ class Searcher:
         self._anything = SearchResult(universe)
 
     def view(self, index: LoadedIndex) -> IndexView:
-        """The index as it covers this state, loaded."""
+        """Return the view of a loaded index on this state of the dataset."""
         name = index.entry.name
         if name not in self._views:
             self._views[name] = IndexView(index, self._live, self._universe)
@@ -87,13 +105,13 @@ class Searcher:
                 lambda: ~term.rows(), term.bounds_false, term.bounds_true, term.is_free
             ),
         )
-        # If nothing bounds the rows that are true, no index is opened.
+        # If nothing limits the matching rows, do not open any index.
         if answer.bounds_true:
             found.result = answer.rows()
         return found
 
     def _leaf(self, leaf: LeafPredicate, found: Search) -> _Answer:
-        """What an index or the paths answer; anything where none does, and why."""
+        """Return the answer of an index or of partition values, or else that any row may match."""
         match leaf:
             case Constant(value):
                 at_most = self._universe if value is True else RowRanges()
@@ -148,7 +166,7 @@ class Searcher:
         return _Answer(lambda: result, True, True, True)
 
     def index(self, column: tuple[str, ...]) -> LoadedIndex | str:
-        """The index of a column, or why there is none to use."""
+        """Return the index of a column, or the reason why none can be used."""
         index = self._indices.get(column)
         if index is None:
             return NoIndex(f"no index on {'.'.join(column)}")
@@ -157,11 +175,11 @@ class Searcher:
         leaf = self._leaves[column]
         entry, reason = index.entry, ""
         if self._field_of(column) != entry.field_or_column:
-            reason = f"index {entry.name} was built of another column of its name; build it again"
+            reason = f"index {entry.name} was built on another column of its name; build it again"
         elif leaf is None or hash_domain(leaf) != entry.domain:
             reason = (
-                f"index {entry.name} was built when the column was {entry.domain}, "
-                f"it is {leaf} now; build it again"
+                f"index {entry.name} was built when the column was {entry.domain}, but it is "
+                f"{leaf} now; build it again"
             )
         if reason:
             warn(IndexNotUsedWarning(reason))
@@ -169,7 +187,7 @@ class Searcher:
         return index
 
     def _lookup(self, predicate: Equals | IsIn | Compares | IsNull, found: Search) -> _Answer | str:
-        """The lookup a predicate on one column asks for, or why no index takes it."""
+        """Return the answer of an index to a predicate, or the reason why no index can answer."""
         if isinstance(predicate, Compares):
             return "range comparisons are not answered by a Bloom filter"
         index = self.index(predicate.column)
