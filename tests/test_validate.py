@@ -206,7 +206,7 @@ def test_a_null_flag_that_is_missing(folder: Path, layout: str) -> None:
     def clear(zones: Any) -> None:
         zones.has_null[:] = False
 
-    with pytest.raises(CorruptIndex, match=r"the null flag of rows 0 to 16 of .* denies a null"):
+    with pytest.raises(CorruptIndex, match=r"the null flag of rows 0 to 16 of .* excludes a null"):
         rewrite(build(folder, layout), with_table(clear)).validate_index("i", sample="all")
 
 
@@ -216,7 +216,7 @@ def test_filters_of_another_column(folder: Path, layout: str) -> None:
     ds = rewrite(build(folder, layout), lambda _, entry: replace(entry, column=("other",)))
     assert ds.count_rows("other = 8") == 0
     for count in (1, 16, "all"):
-        with pytest.raises(CorruptIndex, match="denies"):
+        with pytest.raises(CorruptIndex, match="excludes"):
             ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
     ds = rewrite(ds, lambda _, entry: replace(entry, column=("text",)))
     with pytest.raises(SchemaMismatch, match=r"when column text was .*, but it is string now"):
@@ -244,7 +244,7 @@ def test_too_narrow_key_ranges_are_found(folder: Path, column: str, value: int) 
         return replace(entry, segments=(changed,))
 
     ds = rewrite(build(folder), narrow)
-    with pytest.raises(CorruptIndex, match=r"the key range of rows .*part-000.parquet denies"):
+    with pytest.raises(CorruptIndex, match=r"the key range of rows .*part-000.parquet excludes"):
         ds.validate_index("i", sample="all")
 
 
@@ -338,7 +338,7 @@ def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
         try:
             found = opened.validate_index("i")
         except CorruptIndex as error:
-            assert "part-001.parquet denies" in str(error)
+            assert "part-001.parquet excludes" in str(error)
         else:
             assert found.changed == ("part-001.parquet",)
 
@@ -356,5 +356,5 @@ def test_a_shortened_file(folder: Path) -> None:
         changed = replace(segment, num_bytes=done.num_bytes, checksum=done.checksum)
         return replace(entry, segments=(changed,))
 
-    with pytest.raises(CorruptIndex, match="denies"):
+    with pytest.raises(CorruptIndex, match="excludes"):
         rewrite(build(folder), longer).validate_index("i", sample=3)

@@ -55,7 +55,7 @@ NOT_IN_PARQUET = [pa.date64(), pa.time32("s"), pa.timestamp("s")]
 
 
 def both(tmp_path: Path, table: pa.Table, column: str, format="parquet", **options) -> tuple:
-    """Write the same rows as a Lance dataset and as an indexed folder with one file per fragment."""
+    """Write the same rows as a Lance dataset and as an indexed folder, one file per fragment."""
     theirs = lance.write_dataset(table, str(tmp_path / "d.lance"), max_rows_per_file=ROWS)
     parts = [table.slice(at, ROWS) for at in range(0, len(table), ROWS)]
     if format == "parquet":
@@ -76,8 +76,7 @@ def their_file(dataset) -> str:
 
 
 def same_row_numbers(dataset, filter: str) -> list[int]:
-    """Return the row numbers that Lance finds, after checking that it used its index and lost none.
-    """
+    """Return the row numbers that Lance finds. Check that it used its index and lost none."""
     with_index = dataset.scanner(columns=["row"], filter=filter)
     plan = with_index.explain_plan()
     assert "ScalarIndexQuery" in plan

@@ -51,7 +51,7 @@ def hashed(values):
 
 
 def brute_force(values):
-    """Return the number of distinct values, and the mean number of zones that hold a row's value."""
+    """Return the number of distinct values, and the mean number of zones with a row's value."""
     pairs = np.unique(np.stack([values, AT // ZONE]), axis=1)
     distinct, held = np.unique(pairs[0], return_counts=True)
     return distinct.size, held[np.searchsorted(distinct, values)].mean()

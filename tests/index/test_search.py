@@ -33,8 +33,7 @@ EVERYTHING = set(range(300))
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, Path]:
-    """Return a dataset of 300 rows in 3 files, with ``id`` and ``name`` indexed in zones of 20 rows.
-    """
+    """Write 300 rows in 3 files, with ``id`` and ``name`` indexed in zones of 20 rows."""
     folder = plain_dataset(tmp_path_factory.mktemp("plain"), rows=100)
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=20, probability=1e-6)
@@ -201,8 +200,7 @@ def test_literals_out_of_the_columns_range_in_long_lists(tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, pads.Dataset, pa.Table]:
-    """Return a dataset of six columns with few distinct values and nulls. All but ``c`` are indexed.
-    """
+    """Write six columns with few distinct values and nulls. All but ``c`` are indexed."""
     folder = tmp_path_factory.mktemp("mixed")
     tables, at = [], 0
     floats = [0.0, -0.0, 1.5, math.nan, math.inf, None, 0.1]

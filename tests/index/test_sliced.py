@@ -1,5 +1,4 @@
-"""Test the sliced layout: lossless conversion, the same answers as the row layout, few bytes read.
-"""
+"""Test the sliced layout: lossless conversion, same answers as the row layout, few bytes read."""
 
 from __future__ import annotations
 
@@ -245,9 +244,9 @@ def test_zones_of_a_fragment_are_one_run():
 @pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 40, 3000])
 def test_all_search_methods_agree(tmp_path, count, remote, monkeypatch):
-    monkeypatch.setattr(sliced_walk, "_LOCAL_RUN", 1 << 15)
-    monkeypatch.setattr(sliced_walk, "_REMOTE_RUN", 1 << 16)
-    monkeypatch.setattr(sliced_walk, "_REMOTE_GAP", 1 << 14)
+    monkeypatch.setattr(sliced_walk, "_LOCAL_RUN_BYTES", 1 << 15)
+    monkeypatch.setattr(sliced_walk, "_REMOTE_RUN_BYTES", 1 << 16)
+    monkeypatch.setattr(sliced_walk, "_REMOTE_GAP_BYTES", 1 << 14)
     rows, table = both(tmp_path, [(0, zones_of(150, 60)), (1, zones_of(70, 60, 1))], 64)
     if remote:
         table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
@@ -259,7 +258,7 @@ def test_all_search_methods_agree(tmp_path, count, remote, monkeypatch):
             continue
         cost = 0 if few else 1 << 40
         monkeypatch.setattr("zonebloom.storage.random_access.RandomAccessFile.read_cost", cost)
-        monkeypatch.setattr("zonebloom.index.sliced._FEW_REMOTE", count if few else 0)
+        monkeypatch.setattr("zonebloom.index.sliced._MAX_REMOTE_ROW_SEARCHES", count if few else 0)
         assert pairs_of(table, hashes) == wanted
         assert np.array_equal(may_hold(table, hashes), in_rows(rows, hashes))
 
@@ -279,7 +278,7 @@ def test_pairs_come_in_parts(tmp_path, monkeypatch):
     zones = zones_of(1000, 2)
     zones.filters[:] = 0xFFFFFFFF
     table = sliced_table(tmp_path / "sliced", [(0, zones)])
-    monkeypatch.setattr(sliced_walk, "_PAIRS", 1 << 12)
+    monkeypatch.setattr(sliced_walk, "_MAX_PAIRS", 1 << 12)
     hashes = some_hashes(5000)
     list(table.pairs(hashes[:20]))
     tracemalloc.start()
@@ -313,8 +312,7 @@ def test_first_lookup_loads_no_numba_and_reads_eight_rows_per_tile(tmp_path):
 
 
 def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
-    """The table has the zones of a billion rows in merged tiles. Filter sizes do not affect bytes read.
-    """
+    """The table has as many zones as a billion rows. The size of filters does not affect reads."""
     fragments = [
         (n, Zones(z.starts, z.lengths, z.has_null, z.filters))
         for n, z in ((n, zones_of(1000, 1, n % 3)) for n in range(122))
@@ -357,7 +355,7 @@ def test_first_of_very_many_hashes_are_looked_up_first(tmp_path, monkeypatch, co
     """The first hashes may hit every zone, or leave some zones to the other hashes."""
     rows, table = both(tmp_path, UNLIKE, 64)
     expected = in_rows(rows, some_hashes(40))
-    monkeypatch.setattr("zonebloom.index.sliced._MANY", count)
+    monkeypatch.setattr("zonebloom.index.sliced._FIRST_HASHES", count)
     assert np.array_equal(may_hold(table, some_hashes(40)), expected)
     assert not table.find(np.empty(0, dtype=np.uint64)).size
 

@@ -151,7 +151,7 @@ def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
 
 
 def test_zones_of_small_files_share_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_module, "_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
+    monkeypatch.setattr(rows_module, "_SHARED_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
     runs = [(fragment, zones_of(5, 5 * fragment)) for fragment in range(100)]
     done = write(tmp_path / "t", runs)
     with pa.memory_map(str(tmp_path / "t")) as source:

@@ -34,30 +34,30 @@ def checked_keys(values: Any, column: str, column_type: pa.DataType) -> pa.Array
     """
     keys = to_arrow(values, "keys", column)
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
-        return _from_text(keys)
+        return _parse_uuids(keys)
     for key in keys[:1]:
-        refusal = time_zone_mismatch_message(f"keys of {column!r}", column_type, key)
-        if refusal is not None:
-            raise InvalidArgument(refusal)
+        mismatch = time_zone_mismatch_message(f"keys of {column!r}", column_type, key)
+        if mismatch is not None:
+            raise InvalidArgument(mismatch)
     if not pa.types.is_null(keys.type) and not is_comparable(column_type, keys.type):
         raise InvalidArgument(
             f"keys are {keys.type}, column {column!r} is {column_type}; "
-            f"{_advice(column_type, keys.type)}"
+            f"{_key_type_advice(column_type, keys.type)}"
         )
     return keys
 
 
-def _from_text(keys: pa.Array) -> pa.Array:
+def _parse_uuids(keys: pa.Array) -> pa.Array:
     try:
-        read = [None if key is None else uuid.UUID(key).bytes for key in keys.to_pylist()]
+        uuids = [None if key is None else uuid.UUID(key).bytes for key in keys.to_pylist()]
     except ValueError:
         raise InvalidArgument(
             "keys hold text that is no UUID; write '00000000-0000-0000-0000-000000000000'"
         ) from None
-    return pa.array(read, pa.binary(16))
+    return pa.array(uuids, pa.binary(16))
 
 
-def _advice(column_type: pa.DataType, key_type: pa.DataType) -> str:
+def _key_type_advice(column_type: pa.DataType, key_type: pa.DataType) -> str:
     if is_comparable(pa.binary(), column_type) and is_comparable(pa.string(), key_type):
         return "give bytes, and for the text of a UUID uuid.UUID(text)"
     if is_comparable(pa.string(), column_type):
@@ -72,59 +72,61 @@ def search_many(
 
     ``keys`` come from `checked_keys`. Every key may be in the fragments with the ids ``uncovered``.
     """
-    items = np.uint64(view.index.entry.parameters.number_of_items)
-    present, bulk = _without_null(hashed_type(column), keys)
+    zone_rows = np.uint64(view.index.entry.parameters.number_of_items)
+    is_valid, hashes_directly = _valid_and_directly_hashed(hashed_type(column), keys)
     for fragment_id in uncovered.tolist():
-        yield _batch(np.flatnonzero(present), fragment_id)
-    numbers, hashes = [np.flatnonzero(bulk)], [np.empty(0, dtype=np.uint64)]
-    if bulk.any():
-        hashes.append(hash_array(keys).values[bulk])
-    # The zeros have several hashes. Keys such as NaN may be in any zone.
-    several: dict[bytes, list[int]] = {}
+        yield _candidate_batch(np.flatnonzero(is_valid), fragment_id)
+    key_numbers, hashes = [np.flatnonzero(hashes_directly)], [np.empty(0, dtype=np.uint64)]
+    if hashes_directly.any():
+        hashes.append(hash_array(keys).values[hashes_directly])
+    # Zeros have several hashes. Keys with a NaN, among others, may be in any zone.
+    numbers_by_hashes: dict[bytes, list[int]] = {}
     anywhere: list[int] = []
-    for number in np.flatnonzero(present & ~bulk).tolist():
-        values = probe(hashed_type(column), keys[number])
-        if values.unusable_reason is not None:
+    for number in np.flatnonzero(is_valid & ~hashes_directly).tolist():
+        key_probe = probe(hashed_type(column), keys[number])
+        if key_probe.unusable_reason is not None:
             anywhere.append(number)
-        elif values.hashes.size == 1:
-            hashes.append(values.hashes)
-            numbers.append(np.array([number]))
-        elif values.hashes.size:
-            several.setdefault(values.hashes.tobytes(), []).append(number)
+        elif key_probe.hashes.size == 1:
+            hashes.append(key_probe.hashes)
+            key_numbers.append(np.array([number]))
+        elif key_probe.hashes.size:
+            numbers_by_hashes.setdefault(key_probe.hashes.tobytes(), []).append(number)
     for fragment_id in sorted(view.fragment_ids) if anywhere else ():
-        yield _batch(np.array(anywhere), fragment_id)
-    all_numbers = np.concatenate(numbers)
-    for at, fragment_ids, starts in view.pairs(np.concatenate(hashes)):
-        yield _batch(all_numbers[at], fragment_ids, starts // items)
-    for data, alike in several.items():
-        fragment_ids, starts = view.zones(np.frombuffer(data, dtype=np.uint64))
-        for number in alike:
-            yield _batch(np.full(starts.size, number), fragment_ids, starts // items)
+        yield _candidate_batch(np.array(anywhere), fragment_id)
+    all_key_numbers = np.concatenate(key_numbers)
+    for positions, fragment_ids, starts in view.pairs(np.concatenate(hashes)):
+        yield _candidate_batch(all_key_numbers[positions], fragment_ids, starts // zone_rows)
+    for hash_bytes, equal_keys in numbers_by_hashes.items():
+        fragment_ids, starts = view.zones(np.frombuffer(hash_bytes, dtype=np.uint64))
+        for number in equal_keys:
+            yield _candidate_batch(np.full(starts.size, number), fragment_ids, starts // zone_rows)
 
 
-def _without_null(column: pa.DataType, keys: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _valid_and_directly_hashed(
+    column: pa.DataType, keys: pa.Array
+) -> tuple[np.ndarray, np.ndarray]:
     """Return two masks of the keys: those that are not null, and those that can be hashed at once.
 
     A null equals nothing. Floating point zeros and NaN, and keys of another domain than the column,
     need a probe of their own.
     """
-    present = ~np.asarray(pc.call_function("is_null", [keys]))
+    is_valid = ~np.asarray(pc.call_function("is_null", [keys]))
     if hash_domain(keys.type) != hash_domain(column):
-        return present, np.zeros(len(keys), dtype=bool)
+        return is_valid, np.zeros(len(keys), dtype=bool)
     if not pa.types.is_floating(column):
-        return present, present
+        return is_valid, is_valid
     values = keys.to_numpy(zero_copy_only=False)
-    return present, present & ~np.isnan(values) & (values != 0)
+    return is_valid, is_valid & ~np.isnan(values) & (values != 0)
 
 
-def _batch(
-    numbers: np.ndarray, fragments: np.ndarray | int, zones: np.ndarray | None = None
+def _candidate_batch(
+    key_numbers: np.ndarray, fragments: np.ndarray | int, zones: np.ndarray | None = None
 ) -> pa.RecordBatch:
-    fragment_ids = np.full(numbers.size, fragments, dtype=np.uint64)
-    of_fragment = pa.nulls(numbers.size, pa.uint32())
+    fragment_ids = np.full(key_numbers.size, fragments, dtype=np.uint64)
+    no_zones = pa.nulls(key_numbers.size, pa.uint32())
     columns = [
-        pa.array(numbers, pa.int64()),
+        pa.array(key_numbers, pa.int64()),
         pa.array(fragment_ids),
-        of_fragment if zones is None else pa.array(zones, pa.uint32()),
+        no_zones if zones is None else pa.array(zones, pa.uint32()),
     ]
     return pa.record_batch(columns, schema=CANDIDATE_SCHEMA)

@@ -16,7 +16,7 @@ from zonebloom.parquet.embedded_filters import EmbeddedColumn
 from zonebloom.sbbf.filter import Sbbf
 
 INDEX_TYPE = "BLOOMFILTER"
-_AS_DESCRIBED = (
+_DESCRIBED_FIELDS = (
     *("name", "index_type", "column", "layout", "number_of_items", "probability", "sizing"),
     *("num_segments", "num_zones"),
 )
@@ -73,15 +73,15 @@ INDEX_HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
 NO_INDEX = "no index; make one with create_scalar_index(column)"
 
 
-def index_cells(each: IndexDescription) -> list[object]:
+def index_cells(description: IndexDescription) -> list[object]:
     """Return a description as a table row below `INDEX_HEADERS`."""
     return [
-        each.name,
-        each.column,
-        each.num_zones,
-        each.num_rows_indexed,
-        f"{each.num_fragments_indexed:,} of {each.num_fragments:,}",
-        bytes_text(each.num_bytes),
+        description.name,
+        description.column,
+        description.num_zones,
+        description.num_rows_indexed,
+        f"{description.num_fragments_indexed:,} of {description.num_fragments:,}",
+        bytes_text(description.num_bytes),
     ]
 
 
@@ -107,8 +107,13 @@ class EmbeddedDescription:
 EMBEDDED_HEADERS = ("filters in files", "files", "row groups", "size")
 
 
-def embedded_cells(each: EmbeddedDescription) -> list[object]:
-    return [each.column, each.num_files, each.num_row_groups, bytes_text(each.num_bytes)]
+def embedded_cells(description: EmbeddedDescription) -> list[object]:
+    return [
+        description.column,
+        description.num_files,
+        description.num_row_groups,
+        bytes_text(description.num_bytes),
+    ]
 
 
 def describe_embedded(
@@ -121,17 +126,21 @@ def describe_embedded(
             total[0] += 1
             total[1] += column.row_groups
             total[2] += column.num_bytes
-    described = (EmbeddedDescription(column, *total) for column, total in totals.items())
-    return DisplayedList(described, EMBEDDED_HEADERS, embedded_cells, "no filter in any file")
+    descriptions = (EmbeddedDescription(column, *total) for column, total in totals.items())
+    return DisplayedList(descriptions, EMBEDDED_HEADERS, embedded_cells, "no filter in any file")
 
 
 def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList[IndexDescription]:
-    rows = {
-        known.fragment_id: known.num_rows or 0 for known in coverage.fragments if known.is_known
+    row_counts = {
+        fragment.fragment_id: fragment.num_rows or 0
+        for fragment in coverage.fragments
+        if fragment.is_known
     }
     descriptions = []
     for entry in entries:
-        covered = [i for segment in entry.segments for i in segment.fragment_ids if i in rows]
+        covered_ids = [
+            i for segment in entry.segments for i in segment.fragment_ids if i in row_counts
+        ]
         descriptions.append(
             IndexDescription(
                 entry.name,
@@ -144,8 +153,8 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
                 len(entry.segments),
                 sum(segment.num_zones for segment in entry.segments),
                 entry.num_bytes,
-                sum(rows[i] for i in covered),
-                len(covered),
+                sum(row_counts[i] for i in covered_ids),
+                len(covered_ids),
                 len(coverage.fragments),
                 entry.created_at,
             )
@@ -155,25 +164,25 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
 
 def measure_filters(tables: Iterable[ZoneTable]) -> tuple[np.ndarray, np.ndarray]:
     """Return the share of set bits and the estimated false positive rate of each zone's filter."""
-    measured = [
+    measurements = [
         (bloom.fill, bloom.estimated_fpp)
         for table in tables
         for _, zones in table.zones()
         for bloom in map(Sbbf.from_bytes, zones.filters)
     ]
-    fill, fpp = np.array(measured, dtype=float).reshape(-1, 2).T
+    fill, fpp = np.array(measurements, dtype=float).reshape(-1, 2).T
     return fill, fpp
 
 
 def index_statistics(
     described: IndexDescription, entry: IndexEntry, tables: Sequence[ZoneTable]
 ) -> DisplayedDict:
-    """Return statistics of an index, with the measured fill and false positive rate of its filters.
-    """
+    """Return statistics of an index, including measured fill and false positive rates."""
     fill, fpp = measure_filters(tables)
-    fill, fpp = (each if len(each) else np.zeros(1) for each in (fill, fpp))
+    if not fill.size:
+        fill = fpp = np.zeros(1)
     return DisplayedDict(
-        **{name: getattr(described, name) for name in _AS_DESCRIBED},
+        **{name: getattr(described, name) for name in _DESCRIBED_FIELDS},
         num_zones_with_null=sum(int(table.has_null.sum()) for table in tables),
         num_bytes=described.num_bytes,
         filter_bytes=entry.parameters.filter_bytes,

@@ -51,16 +51,14 @@ class GlobalFilterSize:
         except InvalidArgument:
             raise InvalidArgument(
                 f"a global filter of {short_repr(self.num_items)} keys at a false positive "
-                "probability "
-                f"of {self.probability} would be over {MAX_BYTES >> 20} MiB; give a "
+                f"probability of {self.probability} would be over {MAX_BYTES >> 20} MiB; give a "
                 "larger probability, or fewer expected items if keys repeat"
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalFilterPart:
-    """The file that one task wrote for a global filter. It holds hashes or the blocks of a filter.
-    """
+    """The file that one task wrote for a global filter: hashes, or the blocks of a filter."""
 
     segment: str
     num_bytes: int
@@ -84,17 +82,17 @@ class KeyHashes:
         self._hashes.append(hashes)
         self._hashes_bytes += hashes.nbytes
         if self._hashes_bytes >= self._limit:
-            self._filter = self._filled(self._filter or Sbbf.from_bytes(bytes(self._limit)))
+            self._filter = self._insert_pending(self._filter or Sbbf.from_bytes(bytes(self._limit)))
 
     def write(self, catalog: Catalog, segment: str) -> GlobalFilterPart:
         if self._filter is not None:
-            data = self._filled(self._filter).to_bytes()
+            data = self._insert_pending(self._filter).to_bytes()
         else:
             data = np.concatenate([np.empty(0, np.uint64), *self._hashes]).astype("<u8").tobytes()
         written = catalog.write(catalog.path(segment, GLOBAL_FILTER_FILE), data)
         return GlobalFilterPart(segment, *written, self._filter is not None)
 
-    def _filled(self, bloom: Sbbf) -> Sbbf:
+    def _insert_pending(self, bloom: Sbbf) -> Sbbf:
         for hashes in self._hashes:
             bloom.insert_hashes(hashes)
         self._hashes, self._hashes_bytes = [], 0

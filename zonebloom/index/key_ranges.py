@@ -96,17 +96,17 @@ class KeyRangeBuilder:
         self._bounds += other._bounds
         self._has_nan |= other._has_nan
 
-    def _ends(self) -> list[Any]:
+    def _min_max(self) -> list[Any]:
         bounds = pa.array([bound for bound in self._bounds if bound.is_valid], self._type)
         if self._is_floating:
-            # The bounds are NaN if all values are.
+            # min_max returns NaN if all values of an array are NaN.
             bounds = bounds.filter(pc.call_function("invert", [_is_nan(bounds)]))
         ends: Any = pc.call_function("min_max", [bounds])
         return [ends["min"], ends["max"]]
 
     def is_within(self, stored: Mapping[str, Any]) -> bool:
         """Return whether a row of ``ranges.arrow`` allows every value that was added."""
-        least, greatest = self._ends()
+        least, greatest = self._min_max()
         if self._has_nan and not stored["has_nan"].as_py():
             return False
         if not stored["is_known"].as_py() or not least.is_valid:
@@ -116,7 +116,7 @@ class KeyRangeBuilder:
         return all(pc.call_function("less_equal", list(pair)).as_py() for pair in pairs)
 
     def to_row(self, fragment_id: int) -> dict[str, Any]:
-        ends = self._ends()
+        ends = self._min_max()
         is_known = all(_num_bytes(end) <= _MAX_VALUE_BYTES for end in ends)
         if not is_known:
             ends = [pa.scalar(None, self._type)] * 2
@@ -169,13 +169,15 @@ def fragment_ranges(
 ) -> pa.Table:
     """Return the key ranges of the current fragments, as `zonebloom.Dataset.key_ranges` does."""
     rows = {fragment_id: row for row, fragment_id in enumerate(stored["fragment_id"].to_pylist())}
-    at = [rows.get(known.fragment_id) if known.is_known else None for known in present]
-    table = stored.take(pa.array(at, pa.int64()))
+    row_numbers = [
+        rows.get(fragment.fragment_id) if fragment.is_known else None for fragment in present
+    ]
+    table = stored.take(pa.array(row_numbers, pa.int64()))
     bound = key_range_type(arrow_type)
     return pa.table(
         {
-            "fragment_id": pa.array([known.fragment_id for known in present], pa.uint64()),
-            "path": pa.array([known.fragment.path for known in present], pa.string()),
+            "fragment_id": pa.array([fragment.fragment_id for fragment in present], pa.uint64()),
+            "path": pa.array([fragment.fragment.path for fragment in present], pa.string()),
             "minimum": table["minimum"].cast(bound),
             "maximum": table["maximum"].cast(bound),
             "is_known": table["is_known"].fill_null(False),

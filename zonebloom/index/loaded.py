@@ -68,25 +68,25 @@ class LoadedIndex:
         if self._tables is None:
             segments = self.entry.segments
             if len(segments) < 2 or is_local(self._catalog.filesystem):
-                found = [self._opened(segment) for segment in segments]
+                results = [self._open_or_error(segment) for segment in segments]
             else:
                 with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-                    found = list(pool.map(self._opened, segments))
+                    results = list(pool.map(self._open_or_error, segments))
             tables = []
-            for each in found:
-                if isinstance(each, CorruptIndex):
-                    self._report(each, "Its fragments are scanned meanwhile")
+            for result in results:
+                if isinstance(result, CorruptIndex):
+                    self._report(result, "Until then its fragments are scanned")
                 else:
-                    tables.append(each)
+                    tables.append(result)
             self._tables = tables
         return self._tables
 
-    def _opened(self, segment: Segment) -> ZoneTable | CorruptIndex:
+    def _open_or_error(self, segment: Segment) -> ZoneTable | CorruptIndex:
         # A bound method would create a reference cycle between table and index, and the file would
         # stay open until the garbage collector runs.
-        damaged = partial(_warn, self.entry.name, instead="It is used as far as it is sound")
+        report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")
         try:
-            table = open_index_table(self._catalog, segment, None if self._is_strict else damaged)
+            table = open_index_table(self._catalog, segment, None if self._is_strict else report)
         except CorruptIndex as error:
             return error
         items = self.entry.parameters.number_of_items
@@ -98,9 +98,7 @@ class LoadedIndex:
         return table
 
     def key_ranges(self, arrow_type: pa.DataType) -> pa.Table:
-        """Return the key ranges of the indexed fragments, in the schema of
-        `zonebloom.index.key_ranges.schema_for`.
-        """
+        """Return the key ranges of the indexed fragments as a table of `key_ranges.schema_for`."""
         if self._key_ranges is None:
             tables = [schema_for(arrow_type).empty_table()]
             for segment in self.entry.segments:
@@ -111,7 +109,7 @@ class LoadedIndex:
                     buffer = self._catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
                     tables.append(read_ranges(buffer, path, arrow_type))
                 except CorruptIndex as error:
-                    self._report(error, "Its fragments may hold any key meanwhile")
+                    self._report(error, "Until then its fragments may hold any key")
             self._key_ranges = pa.concat_tables(tables)
         return self._key_ranges
 
@@ -124,8 +122,8 @@ class LoadedIndex:
             return None
         if self._global_filter is None:
             self._global_filter = load_global_filter(self._catalog, stored)
-        ids = set(stored.fragment_ids)
-        covered = {known.fragment_id for known in present if known.is_known} & ids
+        unchanged_ids = {fragment.fragment_id for fragment in present if fragment.is_known}
+        covered = unchanged_ids.intersection(stored.fragment_ids)
         return GlobalFilter(
             self.entry.name,
             ".".join(self.entry.column),

@@ -44,11 +44,11 @@ from zonebloom.storage.ipc_layout import open_uncompressed
 # Filters of a larger batch would not fit the 32-bit offsets of a binary column.
 _MAX_BATCH_BYTES = 1 << 30
 # Opening a table costs time per batch, so the zones of small files share a batch.
-_BATCH_BYTES = 4 << 20
+_SHARED_BATCH_BYTES = 4 << 20
 # With fewer hashes than this, one call per hash over all zones is faster than one per zone.
-_FEW = 64
+_MIN_BATCHED_HASHES = 64
 # Fewer checks are finished before threads have started.
-_THREADED_CHECKS = 1 << 18
+_MIN_THREADED_CHECKS = 1 << 18
 
 
 class RowTable(ZoneTable):
@@ -83,7 +83,7 @@ class RowTable(ZoneTable):
         self.probability = float(metadata[PROBABILITY_KEY])
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         parts = [np.empty((2, 0), dtype=np.uint64)]
-        parts += [_places(batch, buffer) for batch in batches]
+        parts += [_filter_locations(batch, buffer) for batch in batches]
         self.first_words, self._num_blocks = np.concatenate(parts, axis=1)
         columns = pa.Table.from_batches(batches, reader.schema)
         ids, starts, lengths = (to_numpy(columns[i]) for i in range(3))
@@ -110,12 +110,12 @@ class RowTable(ZoneTable):
         def check(part: slice) -> np.ndarray:
             return check_any(self.words, self.first_words[part], self._num_blocks[part], hashes)
 
-        if hashes.size * len(self) < _THREADED_CHECKS:
+        if hashes.size * len(self) < _MIN_THREADED_CHECKS:
             return np.flatnonzero(check(slice(None)))
         return np.flatnonzero(np.concatenate(map_slices(len(self), check)))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        if hashes.size < _FEW:
+        if hashes.size < _MIN_BATCHED_HASHES:
             for key in range(hashes.size):
                 zones = self.find(hashes[key : key + 1])
                 yield np.full(zones.size, key, dtype=np.int64), zones
@@ -130,7 +130,7 @@ class RowTable(ZoneTable):
         with ThreadPoolExecutor(threads) as pool:
             yield from map_in_order(pool, search, range(len(self)), 2 * threads)
 
-    def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         hit = np.empty(hashes.size, dtype=bool)
         changes = np.flatnonzero(np.diff(zones)) + 1
         for first, end in pairwise([0, *changes.tolist(), zones.size]):
@@ -147,17 +147,19 @@ class RowTable(ZoneTable):
 
     def filter_runs(self) -> Iterator[FilterRun]:
         for num_blocks in np.unique(self._num_blocks).tolist():
-            first = self.first_words[self._num_blocks == num_blocks]
-            places = np.uint64(self.words.ctypes.data) + first * np.uint64(4)
-            yield FilterRun(num_blocks, range(first.size), partial(self._loaded, places))
+            first_words = self.first_words[self._num_blocks == num_blocks]
+            addresses = np.uint64(self.words.ctypes.data) + first_words * np.uint64(4)
+            yield FilterRun(
+                num_blocks, range(first_words.size), partial(self._load_filters, addresses)
+            )
 
-    def _loaded(
-        self, places: np.ndarray, zones: range, start: int, stop: int
+    def _load_filters(
+        self, addresses: np.ndarray, zones: range, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        return self.words, places[zones.start : zones.stop]
+        return self.words, addresses[zones.start : zones.stop]
 
 
-def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
+def _filter_locations(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
     """Return the first word and the number of blocks of each filter of a batch.
 
     Raise `ValueError` if a filter is not inside the file.
@@ -172,10 +174,10 @@ def _places(batch: pa.RecordBatch, buffer: pa.Buffer) -> np.ndarray:
     sizes = np.diff(bounds)
     if (sizes <= 0).any() or (sizes % BYTES_PER_BLOCK).any() or (sizes > MAX_BYTES).any():
         raise ValueError("it holds a filter that is not whole blocks")
-    at = (data.address - buffer.address if data is not None else 0) + bounds[:-1]
-    if (at % 4).any() or (at < 0).any() or (at + sizes > buffer.size).any():
+    starts = (data.address - buffer.address if data is not None else 0) + bounds[:-1]
+    if (starts % 4).any() or (starts < 0).any() or (starts + sizes > buffer.size).any():
         raise ValueError("it holds a filter outside its file")
-    return np.stack([at // 4, sizes // BYTES_PER_BLOCK]).astype(np.uint64)
+    return np.stack([starts // 4, sizes // BYTES_PER_BLOCK]).astype(np.uint64)
 
 
 class RowTableWriter:
@@ -193,31 +195,31 @@ class RowTableWriter:
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)
         self._num_zones = 0
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
 
     def write(self, fragment_id: int, zones: Zones) -> None:
         step = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
-        for at in range(0, len(zones), step):
-            part = zones.slice(at, at + step)
-            if 2 * part.filters.nbytes <= _BATCH_BYTES:
+        for start in range(0, len(zones), step):
+            part = zones.slice(start, start + step)
+            if 2 * part.filters.nbytes <= _SHARED_BATCH_BYTES:
                 # Copy the filters, because the buffer around few of them may be large.
                 part = replace(part, filters=part.filters.copy())
             batch = to_batch(fragment_id, part, self._schema, self._fold_to)
-            if self._waiting_bytes + batch.nbytes > min(_BATCH_BYTES, _MAX_BATCH_BYTES):
-                self._write_waiting()
-            self._waiting.append(batch)
-            self._waiting_bytes += batch.nbytes
+            if self._pending_bytes + batch.nbytes > min(_SHARED_BATCH_BYTES, _MAX_BATCH_BYTES):
+                self._write_pending()
+            self._pending.append(batch)
+            self._pending_bytes += batch.nbytes
         self._num_zones += len(zones)
 
-    def _write_waiting(self) -> None:
-        if self._waiting:
+    def _write_pending(self) -> None:
+        if self._pending:
             # A single batch is not copied.
-            self._writer.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
-        self._waiting, self._waiting_bytes = [], 0
+            self._writer.write_table(pa.Table.from_batches(self._pending).combine_chunks())
+        self._pending, self._pending_bytes = [], 0
 
     def close(self) -> WrittenTable:
-        self._write_waiting()
+        self._write_pending()
         self._writer.close()
         self._file.close()
         self._sink.close()

@@ -34,14 +34,14 @@ from zonebloom.storage.random_access import read_merged_ranges
 
 # The first request reads this much of the file's end. Most directories fit in it.
 _TAIL_BYTES = 16 << 10
-_FEW_REMOTE = 8
-_MANY = 1 << 16
+_MAX_REMOTE_ROW_SEARCHES = 8
+_FIRST_HASHES = 1 << 16
 # A lookup of one hash reads eight rows of a tile and the checks of their block.
-_PIECES = 9
+_PIECES_PER_LOOKUP = 9
 # In an object store a request costs more than the bytes between the rows of a block.
-_REMOTE_GAP = 1 << 20
+_MAX_REMOTE_GAP = 1 << 20
 # NumPy needs as long for a piece as for this many checks of a block in memory.
-_CHECKS_PER_PIECE = 100
+_NUMPY_CHECKS_PER_PIECE = 100
 _VERIFIED_BYTES = 4 << 20
 _RUN_BYTES = 2 << 20
 
@@ -95,7 +95,7 @@ class SlicedTable(ZoneTable):
             tail = self.file.read([(size - length, size - len(tail))])[0] + tail
         data = tail[-length:]
         if len(data) != length:
-            raise ValueError("it ended while it was read")
+            raise ValueError("it was truncated while it was read")
         if checksum is not None and xxhash.xxh3_64_hexdigest(data) != checksum:
             raise ValueError("the checksum of its directory is not the catalog's")
         self._directory_at = size - length
@@ -117,122 +117,128 @@ class SlicedTable(ZoneTable):
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         if hashes.size == 1 and self._order is None and len(self):
-            return self._places_of(hashes[0])
+            return self._positions_of(hashes[0])
         hit = np.zeros(len(self), dtype=bool)
         # The first of very many hashes may already hit every zone.
-        for part in (hashes[:_MANY], hashes[_MANY:]):
+        for part in (hashes[:_FIRST_HASHES], hashes[_FIRST_HASHES:]):
             for _, zones in self._pairs(part) if part.size and not hit.all() else ():
                 hit[zones] = True
         return np.flatnonzero(hit)
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        for keys, places in self._by_rows(hashes) or self._by_blocks(hashes):
-            yield keys, places if self._order is None else self._order[places]
+        for keys, positions in self._by_rows(hashes) or self._by_blocks(hashes):
+            yield keys, positions if self._order is None else self._order[positions]
 
     def _by_rows(self, hashes: np.ndarray) -> Iterator[Pairs] | None:
         """Return pairs with positions in the tiles, read row by row for each hash.
 
         Return None if there are so many hashes that reading whole blocks is cheaper.
         """
-        pieces = hashes.size * len(self._tiles) * _PIECES
-        is_few = hashes.size <= _FEW_REMOTE
+        pieces = hashes.size * len(self._tiles) * _PIECES_PER_LOOKUP
+        has_few = hashes.size <= _MAX_REMOTE_ROW_SEARCHES
         if self.file.is_local:
-            is_few = hashes.size == 1 or pieces * self.file.read_cost <= self.num_bytes
-        if not is_few:
+            has_few = hashes.size == 1 or pieces * self.file.read_cost <= self.num_bytes
+        if not has_few:
             return None
-        places = (self._places_of(hashed) for hashed in hashes)
-        return ((np.full(each.size, key), each) for key, each in enumerate(places))
+        positions = (self._positions_of(hashed) for hashed in hashes)
+        return (
+            (np.full(zone_positions.size, key), zone_positions)
+            for key, zone_positions in enumerate(positions)
+        )
 
     def _by_blocks(self, hashes: np.ndarray) -> Iterator[Pairs]:
         # Block numbers grow with the hash in tables of any size, so sort once for all tiles.
         order = np.argsort(hashes)
         tiles = self.directory.tiles
-        for keys, places in find_sorted_pairs(self.file, tiles, hashes[order], self._damaged):
-            yield order[keys], places
+        for keys, positions in find_sorted_pairs(
+            self.file, tiles, hashes[order], self._report_damage
+        ):
+            yield order[keys], positions
 
-    def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         hit = np.zeros(zones.size, dtype=bool)
-        for keys, found in self.pairs(hashes):
-            hit[keys[found == zones[keys]]] = True
+        for keys, zones_found in self.pairs(hashes):
+            hit[keys[zones_found == zones[keys]]] = True
         return hit
 
     def verify(self) -> None:
         for tile in self.directory.tiles:
             step = max(1, _VERIFIED_BYTES // (tile.block_words * 8))
             for start in range(0, tile.num_blocks, step):
-                self._sound(tile, start, min(start + step, tile.num_blocks))
-        if self.directory.content not in (None, self._content()):
-            raise self._corrupt("its content is not what was written")
+                self._undamaged_blocks(tile, start, min(start + step, tile.num_blocks))
+        if self.directory.content not in (None, self._content_checksum()):
+            raise self._corrupt_index("its content is not what was written")
 
-    def _content(self) -> int:
+    def _content_checksum(self) -> int:
         """Return the XXH3-64 of everything before the directory, read from the file."""
-        content = xxhash.xxh3_64()
+        checksum = xxhash.xxh3_64()
         try:
             for start in range(0, self._directory_at, _VERIFIED_BYTES):
                 stop = min(start + _VERIFIED_BYTES, self._directory_at)
-                content.update(self.file.read([(start, stop)])[0])
+                checksum.update(self.file.read([(start, stop)])[0])
         except OSError as error:
-            raise self._corrupt(f"it cannot be read ({error})") from None
-        return content.intdigest()
+            raise self._corrupt_index(f"it cannot be read ({error})") from None
+        return checksum.intdigest()
 
     def close(self) -> None:
         self.file.close()
 
-    def _sound(self, tile: Tile, start: int, stop: int) -> np.ndarray:
+    def _undamaged_blocks(self, tile: Tile, start: int, stop: int) -> np.ndarray:
         """Return blocks of a tile. Raise `CorruptIndex` if any are damaged."""
         blocks, damage = load_blocks(self.file, tile, start, stop)
         if damage:
-            raise self._corrupt(damage)
+            raise self._corrupt_index(damage)
         return blocks
 
     def filter_runs(self) -> Iterator[FilterRun]:
         for tile in self.directory.tiles:
-            yield FilterRun(tile.num_blocks, range(tile.num_zones), partial(self._loaded, tile))
+            yield FilterRun(
+                tile.num_blocks, range(tile.num_zones), partial(self._load_filters, tile)
+            )
 
-    def _loaded(
+    def _load_filters(
         self, tile: Tile, zones: range, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return blocks ``start`` to ``stop`` of the filters of zones of a tile, transposed back.
-        """
+        """Return blocks ``start`` to ``stop`` of filters of a tile's zones, transposed back."""
         from zonebloom.sbbf import slices
 
         first = zones.start // 64 * 64
         words = np.empty((zones.stop - first, (stop - start) * 8), dtype=np.uint32)
         strides = np.arange(len(words), dtype=np.uint64) * np.uint64(words.strides[0])
-        places = np.uint64(words.ctypes.data) + strides
+        addresses = np.uint64(words.ctypes.data) + strides
         step = max(1, _RUN_BYTES // (tile.block_words * 8))
-        for at in range(start, stop, step):
-            blocks = self._sound(tile, at, min(at + step, stop))
-            slices.unslice_blocks(blocks, at - start, tile.row_words, first, places)
-        return words, places[zones.start - first :] - np.uint64(start * BYTES_PER_BLOCK)
+        for block in range(start, stop, step):
+            blocks = self._undamaged_blocks(tile, block, min(block + step, stop))
+            slices.unslice_blocks(blocks, block - start, tile.row_words, first, addresses)
+        return words, addresses[zones.start - first :] - np.uint64(start * BYTES_PER_BLOCK)
 
-    def _damaged(self, what: str) -> None:
+    def _report_damage(self, what: str) -> None:
         if self._report is None:
-            raise self._corrupt(what)
+            raise self._corrupt_index(what)
         if not self._has_reported:
             self._has_reported = True
-            self._report(self._corrupt(what))
+            self._report(self._corrupt_index(what))
 
-    def _corrupt(self, what: str) -> CorruptIndex:
+    def _corrupt_index(self, what: str) -> CorruptIndex:
         return CorruptIndex(f"{self.path}: {what}; build the index again")
 
-    def _places_of(self, hashed: np.uint64) -> np.ndarray:
+    def _positions_of(self, hashed: np.uint64) -> np.ndarray:
         """Return the positions in the tiles of zones that may hold one hash, int64, ascending."""
-        pieces = len(self._tiles) * _PIECES
-        if not self.file.is_local or NUMPY.spend(pieces * _CHECKS_PER_PIECE):
-            places, damaged = self._places_by_numpy(hashed)
+        pieces = len(self._tiles) * _PIECES_PER_LOOKUP
+        if not self.file.is_local or NUMPY.spend(pieces * _NUMPY_CHECKS_PER_PIECE):
+            positions, num_damaged = self._places_by_numpy(hashed)
         else:
-            places, damaged = self._places_by_kernel(hashed)
-        if damaged:
-            self._damaged(f"{damaged} bit rows are damaged")
-        return places
+            positions, num_damaged = self._places_by_kernel(hashed)
+        if num_damaged:
+            self._report_damage(f"{num_damaged} bit rows are damaged")
+        return positions
 
     def _places_by_kernel(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
         from zonebloom.sbbf import slice_search
 
         scratch = self._scratch
         if not hasattr(scratch, "pieces"):
-            count = len(self._tiles) * _PIECES
+            count = len(self._tiles) * _PIECES_PER_LOOKUP
             words = sum(tile.row_words * 8 + ROWS_PER_BLOCK for tile in self.directory.tiles)
             scratch.pieces = np.empty(words, dtype=np.uint64)
             scratch.offsets = np.empty(count, dtype=np.int64)
@@ -242,8 +248,8 @@ class SlicedTable(ZoneTable):
         slice_search.plan_rows(hashed, self._tiles, scratch.offsets, scratch.sizes)
         self.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
         slice_search.intersect_rows(scratch.pieces, hashed, self._tiles, scratch.out, scratch.state)
-        count, damaged = scratch.state.tolist()
-        return scratch.out[:count].copy(), damaged
+        count, num_damaged = scratch.state.tolist()
+        return scratch.out[:count].copy(), num_damaged
 
     def _places_by_numpy(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
         tiles = self.directory.tiles
@@ -251,36 +257,36 @@ class SlicedTable(ZoneTable):
         spans = [
             span
             for tile, block in zip(tiles, blocks, strict=True)
-            for span in _spans(tile, block, hashed)
+            for span in _row_spans(tile, block, hashed)
         ]
-        pieces = read_merged_ranges(self._read, spans, 0 if self.file.is_local else _REMOTE_GAP)
-        places, all_damaged = [], 0
+        pieces = read_merged_ranges(self._read, spans, 0 if self.file.is_local else _MAX_REMOTE_GAP)
+        positions, total_damaged = [], 0
         for number, (tile, block) in enumerate(zip(tiles, blocks, strict=True)):
-            of_tile = pieces[number * _PIECES : (number + 1) * _PIECES]
-            words = np.frombuffer(bytearray().join(of_tile), dtype=np.uint64)
+            tile_pieces = pieces[number * _PIECES_PER_LOOKUP : (number + 1) * _PIECES_PER_LOOKUP]
+            words = np.frombuffer(bytearray().join(tile_pieces), dtype=np.uint64)
             rows = words[: 8 * tile.row_words].reshape(8, tile.row_words)
             checks = words[8 * tile.row_words :]
-            bits, damaged = intersect(rows, checks, hashed, tile.block_seed(block))
-            places.append(set_bit_numbers(bits, tile.num_zones) + tile.first_zone)
-            all_damaged += damaged
-        return np.concatenate(places), all_damaged
+            bits, num_damaged = intersect(rows, checks, hashed, tile.block_seed(block))
+            positions.append(set_bit_numbers(bits, tile.num_zones) + tile.first_zone)
+            total_damaged += num_damaged
+        return np.concatenate(positions), total_damaged
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read spans. Bytes that cannot be read become zeros, which fail the check of their row."""
         try:
-            read = self.file.read(spans)
+            parts = self.file.read(spans)
         except OSError as error:
-            self._damaged(f"it cannot be read ({error})")
-            read = [b""] * len(spans)
+            self._report_damage(f"it cannot be read ({error})")
+            parts = [b""] * len(spans)
         return [
-            data.ljust(stop - start, b"\0") for data, (start, stop) in zip(read, spans, strict=True)
+            data.ljust(stop - start, b"\0")
+            for data, (start, stop) in zip(parts, spans, strict=True)
         ]
 
 
-def _spans(tile: Tile, block: int, hashed: np.uint64) -> list[tuple[int, int]]:
-    """Return the byte ranges of the eight rows that a hash selects and of the checks of their block.
-    """
+def _row_spans(tile: Tile, block: int, hashed: np.uint64) -> list[tuple[int, int]]:
+    """Return the byte ranges of the eight rows that a hash selects, and of their block's checks."""
     start, size = tile.offset + block * tile.block_words * 8, tile.row_words * 8
-    rows = [start + number * size for number in row_numbers(hashed).tolist()]
+    row_starts = [start + number * size for number in row_numbers(hashed).tolist()]
     checks = start + ROWS_PER_BLOCK * size
-    return [*((at, at + size) for at in rows), (checks, checks + ROWS_PER_BLOCK * 8)]
+    return [*((row, row + size) for row in row_starts), (checks, checks + ROWS_PER_BLOCK * 8)]

@@ -86,8 +86,7 @@ class Directory:
         )
 
     def zone_order(self) -> np.ndarray | None:
-        """Return the zone number at each position in the tiles, int64, or None if they are equal.
-        """
+        """Return the zone number at each tile position, int64, or None if they are equal."""
         if self.zone_groups is None:
             return None
         by_group = np.argsort(self.zone_groups, kind="stable")
@@ -95,9 +94,9 @@ class Directory:
         next_place = np.cumsum(counts) - counts
         order = np.empty(self.has_null.size, dtype=np.int64)
         for tile in self.tiles:
-            at = int(next_place[tile.group])
+            first = int(next_place[tile.group])
             order[tile.first_zone : tile.first_zone + tile.num_zones] = by_group[
-                at : at + tile.num_zones
+                first : first + tile.num_zones
             ]
             next_place[tile.group] += tile.num_zones
         return order
@@ -111,8 +110,8 @@ def directory_bytes(trailer: bytes, num_bytes: int) -> int:
         raise ValueError("it does not end with the magic bytes")
     if version not in _HEADS:
         raise ValueError(f"it has format {version}, but only {VERSION} is known")
-    most = min(num_bytes - TRAILER.size - len(SLICED_MAGIC), _MAX_DIRECTORY_BYTES)
-    if not _HEADS[version].size <= size <= most:
+    max_size = min(num_bytes - TRAILER.size - len(SLICED_MAGIC), _MAX_DIRECTORY_BYTES)
+    if not _HEADS[version].size <= size <= max_size:
         raise ValueError(f"its directory claims {size:,} bytes")
     return size
 
@@ -125,35 +124,35 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
     head = _HEADS[version]
     items, probability, num_zones, num_runs, num_groups, num_tiles, *rest = head.unpack_from(data)
     salt, content = rest or (None, None)
-    numbers = _RUN_COLUMNS * num_runs + num_groups + _TILE_COLUMNS * num_tiles
+    num_values = _RUN_COLUMNS * num_runs + num_groups + _TILE_COLUMNS * num_tiles
     null_bytes = -(-num_zones // 8)
     group_bytes = _group_dtype(num_groups).itemsize * num_zones if num_groups > 1 else 0
-    if head.size + 8 * numbers + null_bytes + group_bytes != len(data):
+    if head.size + 8 * num_values + null_bytes + group_bytes != len(data):
         raise ValueError("the size of its directory does not match its counts")
     if num_zones > num_bytes // BYTES_PER_BLOCK:
         raise ValueError("it is too short for the filters of its zones")
-    column = np.frombuffer(data, dtype="<u8", count=numbers, offset=head.size)
-    of_runs, blocks, of_tiles = np.split(
+    column = np.frombuffer(data, dtype="<u8", count=num_values, offset=head.size)
+    run_values, blocks, tile_values = np.split(
         column, [_RUN_COLUMNS * num_runs, _RUN_COLUMNS * num_runs + num_groups]
     )
-    at = head.size + 8 * numbers
-    bits = np.frombuffer(data, dtype=np.uint8, count=null_bytes, offset=at)
+    nulls_start = head.size + 8 * num_values
+    bits = np.frombuffer(data, dtype=np.uint8, count=null_bytes, offset=nulls_start)
     has_null = np.unpackbits(bits, count=num_zones, bitorder="little").view(bool)
     groups = None
     sizes = [num_zones] if num_groups else []
     if num_groups > 1:
-        stored = np.frombuffer(data, _group_dtype(num_groups), offset=at + null_bytes)
+        stored = np.frombuffer(data, _group_dtype(num_groups), offset=nulls_start + null_bytes)
         groups = stored.astype(np.uint32)
         sizes = np.bincount(groups, minlength=num_groups).tolist()
-    ids, first_rows, run_zones, run_rows = of_runs.reshape(_RUN_COLUMNS, num_runs)
+    ids, first_rows, run_zones, run_rows = run_values.reshape(_RUN_COLUMNS, num_runs)
     runs = ZoneRuns(ids, first_rows, run_zones, run_rows, items)
     _check_runs(runs, num_zones)
     end = num_bytes - TRAILER.size - len(data)
-    tiles = _tiles(of_tiles.reshape(_TILE_COLUMNS, num_tiles), blocks.tolist(), end, salt)
-    in_tiles = [0] * num_groups
+    tiles = _read_tiles(tile_values.reshape(_TILE_COLUMNS, num_tiles), blocks.tolist(), end, salt)
+    zones_in_tiles = [0] * num_groups
     for tile in tiles:
-        in_tiles[tile.group] += tile.num_zones
-    if in_tiles != sizes or (num_zones and not num_groups):
+        zones_in_tiles[tile.group] += tile.num_zones
+    if zones_in_tiles != sizes or (num_zones and not num_groups):
         raise ValueError("its tiles do not hold exactly its zones")
     return Directory(probability, runs, has_null, tiles, groups, salt or 0, content)
 
@@ -168,32 +167,37 @@ def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
     limit = np.uint64(MAX_ZONE_ROWS)
     if (runs.num_rows > limit).any() or (runs.first_rows > limit - runs.num_rows).any():
         raise ValueError("it holds a zone past 2**32 rows")
-    several = runs.num_zones != 1
-    if not several.any():
+    has_several = runs.num_zones != 1
+    if not has_several.any():
         return
     if not 0 < runs.items <= MAX_ZONE_ROWS:
         raise ValueError(f"its zones claim {runs.items} rows each")
-    rows = runs.num_rows[several]
+    rows = runs.num_rows[has_several]
     expected = (rows + np.uint64(runs.items - 1)) // np.uint64(runs.items)
-    if (expected != runs.num_zones[several]).any() or (rows == 0).any():
+    if (expected != runs.num_zones[has_several]).any() or (rows == 0).any():
         raise ValueError("the rows of its runs do not match their zones")
 
 
-def _tiles(columns: np.ndarray, blocks: list[int], end: int, salt: int | None) -> tuple[Tile, ...]:
+def _read_tiles(
+    columns: np.ndarray, blocks: list[int], end: int, salt: int | None
+) -> tuple[Tile, ...]:
     if any(not 0 < count <= _MAX_BLOCKS for count in blocks):
         raise ValueError("it holds a filter of no size")
     tiles: list[Tile] = []
-    free = len(SLICED_MAGIC)
+    next_offset = len(SLICED_MAGIC)
     for group, offset, num_zones in columns.T.tolist():
         if group >= len(blocks) or not 0 < num_zones <= MAX_TILE_ZONES:
             raise ValueError("it holds a tile of no size")
-        before = tiles[-1] if tiles else None
-        tile = place_tile(group, offset, num_zones, blocks[group], before, salt)
+        previous = tiles[-1] if tiles else None
+        tile = place_tile(group, offset, num_zones, blocks[group], previous, salt)
         # A truncated tile would be read as one with smaller filters, so refuse gaps and overlaps.
-        if offset - free not in (0, -free % PAGE_BYTES) or offset + tile.num_bytes > end:
+        if (
+            offset - next_offset not in (0, -next_offset % PAGE_BYTES)
+            or offset + tile.num_bytes > end
+        ):
             raise ValueError("it holds a tile at a wrong offset")
-        free = offset + tile.num_bytes
+        next_offset = offset + tile.num_bytes
         tiles.append(tile)
-    if free != end:
+    if next_offset != end:
         raise ValueError("it holds data beyond its tiles")
     return tuple(tiles)

@@ -62,16 +62,16 @@ def merge_tables(
         sink.write(SLICED_MAGIC)
         for size, runs in by_size.items():
             group = int(np.searchsorted(sizes, size))
-            for of_tile in _tiles_of(runs, tile_zones):
-                num_zones = sum(len(run.zones) for run in of_tile)
-                before = tiles[-1] if tiles else None
-                tile = place_tile(group, sink.size, num_zones, size, before, salt)
+            for tile_runs in _split_into_tiles(runs, tile_zones):
+                num_zones = sum(len(run.zones) for run in tile_runs)
+                previous = tiles[-1] if tiles else None
+                tile = place_tile(group, sink.size, num_zones, size, previous, salt)
                 if tile.row_words >= _ALIGNED_ROW_WORDS:
                     padding = -sink.size % PAGE_BYTES
                     sink.write(bytes(padding))
                     tile = tile._replace(offset=tile.offset + padding)
                 tiles.append(tile)
-                for blocks in _blocks(tile, of_tile):
+                for blocks in _merge_blocks(tile, tile_runs):
                     sink.write(blocks.data.cast("B"))
         directory = Directory(
             probability,
@@ -86,22 +86,22 @@ def merge_tables(
     return WrittenTable(sink.size, xxhash.xxh3_64_hexdigest(directory), starts.size)
 
 
-def _tiles_of(runs: list[FilterRun], tile_zones: int) -> Iterator[list[FilterRun]]:
-    of_tile: list[FilterRun] = []
-    room = tile_zones
+def _split_into_tiles(runs: list[FilterRun], tile_zones: int) -> Iterator[list[FilterRun]]:
+    tile_runs: list[FilterRun] = []
+    num_free = tile_zones
     for run in runs:
         zones = run.zones
         while zones:
-            of_tile.append(replace(run, zones=zones[:room]))
-            zones, room = zones[room:], room - len(zones[:room])
-            if not room:
-                yield of_tile
-                of_tile, room = [], tile_zones
-    if of_tile:
-        yield of_tile
+            tile_runs.append(replace(run, zones=zones[:num_free]))
+            zones, num_free = zones[num_free:], num_free - len(zones[:num_free])
+            if not num_free:
+                yield tile_runs
+                tile_runs, num_free = [], tile_zones
+    if tile_runs:
+        yield tile_runs
 
 
-def _blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
+def _merge_blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
     """Yield the blocks of a tile in order. Later ones are transposed while the caller writes."""
     from zonebloom.sbbf import slices
 
@@ -109,15 +109,15 @@ def _blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
     size = min(max(tile.num_bytes // 64, _MIN_MERGE_BYTES), _MAX_MERGE_BYTES)
     step = max(1, size // (tile.block_words * 8))
 
-    def turned(start: int) -> np.ndarray:
+    def transpose(start: int) -> np.ndarray:
         stop = min(start + step, tile.num_blocks)
         out = np.empty((stop - start, tile.block_words), dtype=np.uint64)
-        loaded = [run.load(run.zones, start, stop) for run in runs]
-        filters = np.concatenate([places for _, places in loaded])
+        loaded_runs = [run.load(run.zones, start, stop) for run in runs]
+        filters = np.concatenate([addresses for _, addresses in loaded_runs])
         slices.slice_blocks(filters, start, tile.row_words, out)
         slices.write_checks(out, tile, start)
         return out
 
     threads = num_cores()
     with ThreadPoolExecutor(threads) as pool:
-        yield from map_in_order(pool, turned, range(0, tile.num_blocks, step), threads + 1)
+        yield from map_in_order(pool, transpose, range(0, tile.num_blocks, step), threads + 1)

@@ -1,5 +1,4 @@
-"""Look up many hashes in a sliced table by reading its blocks once, in order, on several threads.
-"""
+"""Look up many hashes in a sliced table by reading its blocks once, in order, on many threads."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from zonebloom.storage.random_access import RandomAccessFile
 
 # Bytes of blocks that a thread holds at a time. Local blocks should still be in the processor's
 # cache when they are searched.
-_LOCAL_RUN = 2 << 20
-_REMOTE_RUN = 8 << 20
-_REMOTE_GAP = 1 << 20
+_LOCAL_RUN_BYTES = 2 << 20
+_REMOTE_RUN_BYTES = 8 << 20
+_REMOTE_GAP_BYTES = 1 << 20
 _REMOTE_THREADS = 16
 # Pairs that a thread holds at a time. The zones of one hash must always fit.
-_PAIRS = 1 << 18
+_MAX_PAIRS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +58,35 @@ def load_blocks(
 def _runs(file: RandomAccessFile, tiles: Sequence[Tile], hashes: np.ndarray) -> Iterator[_Run]:
     for tile in tiles:
         size = tile.block_words * 8
-        longest = max(1, (_LOCAL_RUN if file.is_local else _REMOTE_RUN) // size)
-        numbers = block_numbers(hashes, tile.num_blocks).astype(np.int64)
-        touched = np.unique(numbers)
+        max_blocks = max(1, (_LOCAL_RUN_BYTES if file.is_local else _REMOTE_RUN_BYTES) // size)
+        hash_blocks = block_numbers(hashes, tile.num_blocks).astype(np.int64)
+        needed_blocks = np.unique(hash_blocks)
         # If most of the tile is needed, read all of it: long reads are fastest.
-        if 2 * touched.size >= tile.num_blocks:
+        if 2 * needed_blocks.size >= tile.num_blocks:
             gap = tile.num_blocks
         else:
-            gap = 0 if file.is_local else _REMOTE_GAP // size
-        at = 0
-        while at < touched.size:
-            start = int(touched[at])
-            end = int(np.searchsorted(touched, start + longest))
-            breaks = np.flatnonzero(np.diff(touched[at:end]) > gap + 1)
-            end = at + int(breaks[0]) + 1 if breaks.size else end
-            stop = int(touched[end - 1]) + 1
-            low, high = np.searchsorted(numbers, [start, stop]).tolist()
+            gap = 0 if file.is_local else _REMOTE_GAP_BYTES // size
+        first = 0
+        while first < needed_blocks.size:
+            start = int(needed_blocks[first])
+            end = int(np.searchsorted(needed_blocks, start + max_blocks))
+            breaks = np.flatnonzero(np.diff(needed_blocks[first:end]) > gap + 1)
+            end = first + int(breaks[0]) + 1 if breaks.size else end
+            stop = int(needed_blocks[end - 1]) + 1
+            low, high = np.searchsorted(hash_blocks, [start, stop]).tolist()
             yield _Run(tile, start, stop, hashes[low:high], low)
-            at = end
+            first = end
 
 
 def _pairs_of(run: _Run, blocks: np.ndarray) -> Iterator[Pairs]:
     from zonebloom.sbbf import slice_search
 
     tile, state = np.array(run.tile, dtype=np.uint64), np.zeros(2, dtype=np.int64)
-    while left := run.hashes.size - int(state[0]):
+    while num_left := run.hashes.size - int(state[0]):
         # Usually there are few hits, so start with little memory. The kernel resumes when it is
         # full.
-        room = max(run.tile.num_zones, min(_PAIRS, 2 * left))
-        keys, zones = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64)
+        capacity = max(run.tile.num_zones, min(_MAX_PAIRS, 2 * num_left))
+        keys, zones = np.empty(capacity, dtype=np.int64), np.empty(capacity, dtype=np.int64)
         slice_search.find_pairs_in_tile(blocks, run.start, tile, run.hashes, keys, zones, state)
         count = int(state[1])
         yield keys[:count] + run.first_key, zones[:count] + run.tile.first_zone

@@ -35,8 +35,8 @@ MAX_ZONE_ROWS = 1 << 32
 
 # Bytes of filters in a batch, about as many as a build writes at a time.
 _BATCH_BYTES = 4 << 20
-# Bytes of sliced filters that are transposed back at a time.
-_LOADED_BYTES = 128 << 20
+# Bytes of filters that are loaded at a time. Sliced filters are transposed back.
+_MAX_LOADED_BYTES = 128 << 20
 _MIN_PAIRS = 1 << 16
 
 # Positions of hashes, and the numbers of zones that may hold them; both int64, shape (n,).
@@ -109,34 +109,36 @@ class ZoneRuns:
     def from_zones(
         cls, fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, items: int
     ) -> ZoneRuns:
-        goes_on = np.zeros(starts.size, dtype=bool)
+        continues_run = np.zeros(starts.size, dtype=bool)
         if 0 < items <= MAX_ZONE_ROWS:
-            full = np.uint64(items)
-            goes_on[1:] = (
+            zone_rows = np.uint64(items)
+            continues_run[1:] = (
                 (fragment_ids[1:] == fragment_ids[:-1])
-                & (lengths[:-1] == full)
+                & (lengths[:-1] == zone_rows)
                 & (starts[1:] == starts[:-1] + lengths[:-1])
                 & (lengths[1:] > 0)
-                & (lengths[1:] <= full)
+                & (lengths[1:] <= zone_rows)
             )
-        first = np.flatnonzero(~goes_on)
-        num_zones = np.diff(first, append=starts.size).astype(np.uint64)
-        num_rows = np.add.reduceat(lengths, first) if first.size else lengths[:0]
-        return cls(fragment_ids[first], starts[first], num_zones, num_rows, items)
+        run_starts = np.flatnonzero(~continues_run)
+        num_zones = np.diff(run_starts, append=starts.size).astype(np.uint64)
+        num_rows = np.add.reduceat(lengths, run_starts) if run_starts.size else lengths[:0]
+        return cls(fragment_ids[run_starts], starts[run_starts], num_zones, num_rows, items)
 
     @cached_property
-    def _stops(self) -> np.ndarray:
+    def _run_stops(self) -> np.ndarray:
         return np.cumsum(self.num_zones).astype(np.int64)
 
     def locate(self, zones: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return fragment, start and length of zones by number; each uint64, shape ``(n,)``."""
-        run = np.searchsorted(self._stops, zones, side="right")
+        run = np.searchsorted(self._run_stops, zones, side="right")
         items = np.uint64(max(self.items, 0))
-        before = ((zones - self._stops[run]).astype(np.uint64) + self.num_zones[run]) * items
-        lengths = self.num_rows[run] - before
-        several = self.num_zones[run] != 1
-        lengths[several] = np.minimum(lengths[several], items)
-        return self.fragment_ids[run], self.first_rows[run] + before, lengths
+        rows_before = (
+            (zones - self._run_stops[run]).astype(np.uint64) + self.num_zones[run]
+        ) * items
+        lengths = self.num_rows[run] - rows_before
+        is_long = self.num_zones[run] != 1
+        lengths[is_long] = np.minimum(lengths[is_long], items)
+        return self.fragment_ids[run], self.first_rows[run] + rows_before, lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class ZoneTable(ABC):
         """Yield the parts of `pairs`. A part may be of any size, or empty."""
 
     @abstractmethod
-    def holds(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         """Return for each pair of a zone and a hash whether the zone may hold the hash, bool."""
 
     @abstractmethod
@@ -229,21 +231,21 @@ class ZoneTable(ABC):
             parts.append(part)
             count += part[0].size
             if count >= _MIN_PAIRS:
-                yield _joined(parts)
+                yield _concatenate_pairs(parts)
                 parts, count = [], 0
         if count:
-            yield _joined(parts)
+            yield _concatenate_pairs(parts)
 
     def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
         """Yield the filters of one size in the order of their zones, uint32, shape ``(words,)``."""
         size = num_blocks * WORDS_PER_BLOCK
-        step = max(64, _LOADED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
+        step = max(64, _MAX_LOADED_BYTES // (num_blocks * BYTES_PER_BLOCK) // 64 * 64)
         for run in self.filter_runs():
-            for at in range(0, len(run.zones), step) if run.num_blocks == num_blocks else ():
-                memory, places = run.load(run.zones[at : at + step], 0, num_blocks)
-                firsts = (places - np.uint64(memory.ctypes.data)) // np.uint64(4)
-                for first in firsts.tolist():
-                    yield memory.reshape(-1)[first : first + size]
+            for start in range(0, len(run.zones), step) if run.num_blocks == num_blocks else ():
+                memory, addresses = run.load(run.zones[start : start + step], 0, num_blocks)
+                first_words = (addresses - np.uint64(memory.ctypes.data)) // np.uint64(4)
+                for first_word in first_words.tolist():
+                    yield memory.reshape(-1)[first_word : first_word + size]
 
     def zones(self) -> Iterator[tuple[int, Zones]]:
         fragment_ids, num_blocks = self.fragment_ids, self.num_blocks
@@ -271,7 +273,7 @@ class ZoneTable(ABC):
         return pa.Table.from_batches(self.batches(), schema)
 
 
-def _joined(parts: list[Pairs]) -> Pairs:
+def _concatenate_pairs(parts: list[Pairs]) -> Pairs:
     keys, zones = zip(*parts, strict=True)
     return np.concatenate(keys), np.concatenate(zones)
 

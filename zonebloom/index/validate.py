@@ -41,9 +41,9 @@ class ValidatedIndex(int):
         changed: tuple[str, ...] = (),
         gone: tuple[str, ...] = (),
     ) -> ValidatedIndex:
-        made = super().__new__(cls, num_zones)
-        made.zones_read, made.changed, made.gone = zones_read, changed, gone
-        return made
+        validated = super().__new__(cls, num_zones)
+        validated.zones_read, validated.changed, validated.gone = zones_read, changed, gone
+        return validated
 
     @property
     def state(self) -> str:
@@ -69,70 +69,72 @@ def validate_index(
         arguments.require_choice(sample, "sample", ("all",))
     else:
         sample = arguments.require_integer(sample, "sample")
-    rows = {known.fragment_id: known.num_rows for known in version.fragments.values()}
+    row_counts = {indexed.fragment_id: indexed.num_rows for indexed in version.fragments.values()}
     column = indexed_column(entry, source)
-    covered = entry.fragment_ids
+    covered_ids = entry.fragment_ids
     maps: dict[int, PageMap] = {}
     for page_map in version.page_maps:
-        if not covered.isdisjoint(page_map.fragment_ids):
+        if not covered_ids.isdisjoint(page_map.fragment_ids):
             maps |= dict.fromkeys(page_map.fragment_ids, load_page_map(catalog, page_map))
     index = LoadedIndex(catalog, entry, strict=True)
     for segment, table in zip(entry.segments, index.tables(), strict=True):
         table.verify()
-        _require_rows(table, set(segment.fragment_ids), rows)
-    most = None if isinstance(sample, str) else sample
-    zones_read = RowValidation(index, maps, source, column, coverage.fragments).check(most)
-    changed, gone = _stale(entry, version, source, coverage)
+        _require_complete_zones(table, set(segment.fragment_ids), row_counts)
+    sample_size = None if isinstance(sample, str) else sample
+    zones_read = RowValidation(index, maps, source, column, coverage.fragments).check(sample_size)
+    changed, gone = _changed_and_deleted(entry, version, source, coverage)
     return ValidatedIndex(sum(map(len, index.tables())), zones_read, changed, gone)
 
 
-def _stale(
+def _changed_and_deleted(
     entry: IndexEntry, version: Version, source: Source, coverage: Coverage
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the keys of indexed files that changed since the build, and of those now missing."""
-    covered = entry.fragment_ids
-    present = {each.fragment.key: each for each in coverage.fragments}
+    covered_ids = entry.fragment_ids
+    present = {fragment.fragment.key: fragment for fragment in coverage.fragments}
     changed, gone, unlisted = [], [], []
-    for known in version.fragments.values():
-        if known.fragment_id not in covered:
+    for indexed in version.fragments.values():
+        if indexed.fragment_id not in covered_ids:
             continue
-        if known.key in coverage.missing_keys:
-            gone.append(known.key)
-        elif known.key not in present:
-            unlisted.append(known)
-        elif not present[known.key].is_known:
-            changed.append(known.key)
+        if indexed.key in coverage.missing_keys:
+            gone.append(indexed.key)
+        elif indexed.key not in present:
+            unlisted.append(indexed)
+        elif not present[indexed.key].is_known:
+            changed.append(indexed.key)
     # A refresh of another index may have removed fragments from the version.
-    forgotten = covered.difference(known.fragment_id for known in version.fragments.values())
+    forgotten = covered_ids.difference(
+        indexed.fragment_id for indexed in version.fragments.values()
+    )
     gone += [f"fragment {i}" for i in sorted(forgotten)]
     # Files outside this dataset, which may be a selection of the indexed files.
-    paths = [source.path_of(known.key) for known in unlisted]
-    now = identities(source.filesystem, paths)
-    for known, path, identity in zip(unlisted, paths, now, strict=True):
+    paths = [source.path_of(indexed.key) for indexed in unlisted]
+    current = identities(source.filesystem, paths)
+    for indexed, path, identity in zip(unlisted, paths, current, strict=True):
         if identity is None:
-            gone.append(known.key)
-        elif last_known_unchanged(path, known, identity) is None:
-            changed.append(known.key)
+            gone.append(indexed.key)
+        elif last_known_unchanged(path, indexed, identity) is None:
+            changed.append(indexed.key)
     return tuple(sorted(changed)), tuple(sorted(gone))
 
 
-def _require_rows(table: ZoneTable, ids: set[int], rows: dict[int, int]) -> None:
+def _require_complete_zones(table: ZoneTable, ids: set[int], row_counts: dict[int, int]) -> None:
     """Raise `CorruptIndex` if the zones do not cover each row of their fragments once, in order."""
-    found = np.unique(table.fragment_ids).tolist()
-    missing = {i for i in ids if rows.get(i)}.difference(found)
+    found_ids = np.unique(table.fragment_ids).tolist()
+    missing = {i for i in ids if row_counts.get(i)}.difference(found_ids)
     if missing:
         raise CorruptIndex(
             f"{table.path} has no zones of fragment {min(missing)}, which it should cover; build "
             "it again"
         )
-    for fragment_id in found:
+    for fragment_id in found_ids:
         zones = table.fragment_ids == fragment_id
         starts, lengths = table.starts[zones], table.lengths[zones]
         stops = np.cumsum(lengths)
         # The version may no longer know the row count of a deleted file.
-        wanted = rows.get(fragment_id, int(stops[-1]))
-        if int(stops[-1]) != wanted or (starts != stops - lengths).any():
+        num_rows = row_counts.get(fragment_id, int(stops[-1]))
+        if int(stops[-1]) != num_rows or (starts != stops - lengths).any():
             raise CorruptIndex(
-                f"the zones of fragment {fragment_id} in {table.path} are not its {wanted:,} rows; "
-                "build it again"
+                f"the zones of fragment {fragment_id} in {table.path} are not its {num_rows:,} "
+                "rows; build it again"
             )

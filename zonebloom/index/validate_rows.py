@@ -36,11 +36,11 @@ from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
 
 # Hashes to collect before a lookup, because each lookup reads a sliced table whole.
-_HASHES = 1 << 22
+_MAX_PENDING_HASHES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class _Zone:
+class _TableZone:
     """A zone: rows ``start`` to ``stop`` of a fragment, with its number in a table."""
 
     table: ZoneTable
@@ -50,11 +50,11 @@ class _Zone:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ZoneRows:
     """The values of one zone, read from the data file."""
 
     fragment: PresentFragment
-    zone: _Zone
+    zone: _TableZone
     arrays: Sequence[pa.Array]
 
     @cached_property
@@ -66,65 +66,67 @@ class _Rows:
         return f"rows {start:,} to {stop:,} of {self.fragment.fragment.path}"
 
 
-def _sampled(
+def _sample_zones(
     tables: Sequence[ZoneTable], known: Sequence[PresentFragment], sample: int | None
-) -> Iterator[tuple[PresentFragment, list[_Zone]]]:
-    places = {fragment.fragment_id: place for place, fragment in enumerate(known)}
+) -> Iterator[tuple[PresentFragment, list[_TableZone]]]:
+    fragment_numbers = {fragment.fragment_id: number for number, fragment in enumerate(known)}
     zones = sorted(
-        (places[fragment_id], at, start, number)
-        for at, table in enumerate(tables)
+        (fragment_numbers[fragment_id], table_number, start, number)
+        for table_number, table in enumerate(tables)
         for number, (fragment_id, start) in enumerate(
             zip(table.fragment_ids.tolist(), table.starts.tolist(), strict=True)
         )
-        if fragment_id in places
+        if fragment_id in fragment_numbers
     )
     if sample is not None and sample < len(zones):
         chosen = np.linspace(0, len(zones) - 1, sample).round().astype(np.int64)
         zones = [zones[number] for number in chosen.tolist()]
-    for (place, at), group in groupby(zones, itemgetter(0, 1)):
-        table = tables[at]
+    for (fragment_number, table_number), group in groupby(zones, itemgetter(0, 1)):
+        table = tables[table_number]
         yield (
-            known[place],
+            known[fragment_number],
             [
-                _Zone(table, number, start, start + int(table.lengths[number]))
+                _TableZone(table, number, start, start + int(table.lengths[number]))
                 for _, _, start, number in group
             ],
         )
 
 
-def _rows_of(
-    reader: ColumnsReader | TableColumns, fragment: PresentFragment, zones: Sequence[_Zone]
-) -> Iterator[_Rows]:
+def _read_zones(
+    reader: ColumnsReader | TableColumns, fragment: PresentFragment, zones: Sequence[_TableZone]
+) -> Iterator[_ZoneRows]:
     """Yield the values of each zone. Zones must be in the order of their rows."""
-    done, arrays = 0, []
+    num_done, arrays = 0, []
     for run in reader.runs(split=True):
-        at = run.first_row
-        if done == len(zones):
+        start = run.first_row
+        if num_done == len(zones):
             return
-        if run.num_rows is not None and at + run.num_rows <= zones[done].start:
+        if run.num_rows is not None and start + run.num_rows <= zones[num_done].start:
             continue
         for (array,) in reader.read(run):
-            end = at + len(array)
-            while done < len(zones) and zones[done].start < end:
-                zone = zones[done]
-                first, last = max(zone.start, at), min(zone.stop, end)
-                arrays.append(array.slice(first - at, last - first))
+            end = start + len(array)
+            while num_done < len(zones) and zones[num_done].start < end:
+                zone = zones[num_done]
+                first, last = max(zone.start, start), min(zone.stop, end)
+                arrays.append(array.slice(first - start, last - first))
                 if zone.stop > end:
                     break
-                yield _Rows(fragment, zone, arrays)
-                done, arrays = done + 1, []
-            at = end
-            if done == len(zones):
+                yield _ZoneRows(fragment, zone, arrays)
+                num_done, arrays = num_done + 1, []
+            start = end
+            if num_done == len(zones):
                 return
-    if done < len(zones):
+    if num_done < len(zones):
         raise CorruptIndex(
-            f"{fragment.fragment.path} ends before row {zones[done].stop:,}, up to which it was "
-            "indexed: it was replaced by another file unnoticed, or the index is damaged; build "
-            "the index again"
+            f"{fragment.fragment.path} ends before row {zones[num_done].stop:,}, up to which it "
+            "was indexed: it was replaced by another file unnoticed, or the index is damaged; "
+            "build the index again"
         )
 
 
 class RowValidation:
+    """A comparison of one index with rows of the data files, which are read without the index."""
+
     def __init__(
         self,
         index: LoadedIndex,
@@ -141,27 +143,27 @@ class RowValidation:
         self._ranges = index.key_ranges(column.type)
         self._global = index.global_filter(column.type, present)
         # Hashes of zones of the same table, which are looked up together.
-        self._pending: list[tuple[_Zone, np.ndarray, str]] = []
-        self._count = 0
+        self._pending: list[tuple[_TableZone, np.ndarray, str]] = []
+        self._num_pending = 0
 
     def check(self, sample: int | None) -> int:
         """Read sampled zones, or all if None, and return their number.
 
         Raise `CorruptIndex` if a filter, null flag, key range or page map excludes a value of them.
         """
-        known = [fragment for fragment in self._present if fragment.is_known]
+        unchanged = [fragment for fragment in self._present if fragment.is_known]
         count = 0
-        for fragment, zones in _sampled(self._index.tables(), known, sample):
+        for fragment, zones in _sample_zones(self._index.tables(), unchanged, sample):
             self._check_all(fragment, zones)
             count += len(zones)
-        self._look_up()
+        self._check_pending()
         return count
 
-    def _check_all(self, fragment: PresentFragment, zones: Sequence[_Zone]) -> None:
+    def _check_all(self, fragment: PresentFragment, zones: Sequence[_TableZone]) -> None:
         reader = columns_reader(self._source, fragment.fragment, [self._column])
         fragment_id = pa.scalar(fragment.fragment_id, pa.uint64())
-        same = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
-        ranges = self._ranges.filter(same)
+        is_fragment = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
+        ranges = self._ranges.filter(is_fragment)
         pages = None
         page_map = self._page_maps.get(fragment.fragment_id)
         # Values of partition columns come from the path, so no pages hold them.
@@ -169,49 +171,51 @@ class RowValidation:
             size, num_rows = fragment.identity.size, fragment.num_rows or 0
             pages = page_map.file_pages(fragment.fragment_id, size, num_rows)
             pages = None if pages is None else pages_with_names(pages, fragment.fragment.names)
-        for rows in _rows_of(reader, fragment, zones):
+        for rows in _read_zones(reader, fragment, zones):
             self._check_filters(rows)
             self._check_ranges(ranges, rows)
             if pages is not None:
                 self._check_pages(pages, rows)
 
-    def _look_up(self) -> None:
+    def _check_pending(self) -> None:
         if not self._pending:
             return
         sizes = [hashes.size for _, hashes, _ in self._pending]
         zones = np.repeat([zone.number for zone, _, _ in self._pending], sizes)
         table = self._pending[0][0].table
-        hit = table.holds(zones, np.concatenate([hashes for _, hashes, _ in self._pending]))
+        hit = table.may_hold(zones, np.concatenate([hashes for _, hashes, _ in self._pending]))
         for part, (_, _, rows) in zip(
             np.split(hit, np.cumsum(sizes)[:-1]), self._pending, strict=True
         ):
             if not part.all():
-                raise self._denied(rows, "the filter", f"{np.count_nonzero(~part):,} values")
-        self._pending, self._count = [], 0
+                raise self._excluded_value_error(
+                    rows, "the filter", f"{np.count_nonzero(~part):,} values"
+                )
+        self._pending, self._num_pending = [], 0
 
-    def _denied(self, rows: str, what: str, values: str = "a value") -> CorruptIndex:
+    def _excluded_value_error(self, rows: str, part: str, values: str = "a value") -> CorruptIndex:
         return CorruptIndex(
-            f"index {self._index.entry.name!r}: {what} of {rows} denies {values} they hold: the "
+            f"index {self._index.entry.name!r}: {part} of {rows} excludes {values} they hold: the "
             "file was replaced by another unnoticed, or the index is damaged or of another column; "
             "build the index again"
         )
 
-    def _check_filters(self, rows: _Rows) -> None:
-        zone, of_all = rows.zone, self._global
+    def _check_filters(self, rows: _ZoneRows) -> None:
+        zone, global_filter = rows.zone, self._global
         hashes = np.concatenate([part.of_valid_rows() for part in rows.hashes])
         if any(part.null_count for part in rows.hashes) and not zone.table.has_null[zone.number]:
-            raise self._denied(str(rows), "the null flag", "a null")
+            raise self._excluded_value_error(str(rows), "the null flag", "a null")
         is_other = self._pending and zone.table is not self._pending[0][0].table
-        if is_other or self._count >= _HASHES:
-            self._look_up()
+        if is_other or self._num_pending >= _MAX_PENDING_HASHES:
+            self._check_pending()
         self._pending.append((zone, hashes, str(rows)))
-        self._count += hashes.size
-        if of_all is None or rows.fragment.fragment_id not in of_all.covered:
+        self._num_pending += hashes.size
+        if global_filter is None or rows.fragment.fragment_id not in global_filter.covered:
             return
-        if not of_all.sbbf.check_hashes(hashes).all():
-            raise self._denied(str(rows), "the filter over all keys")
+        if not global_filter.sbbf.check_hashes(hashes).all():
+            raise self._excluded_value_error(str(rows), "the filter over all keys")
 
-    def _check_ranges(self, ranges: pa.Table, rows: _Rows) -> None:
+    def _check_ranges(self, ranges: pa.Table, rows: _ZoneRows) -> None:
         values = KeyRangeBuilder(self._column.type)
         nulls = sum(part.null_count for part in rows.hashes)
         for array in rows.arrays:
@@ -219,30 +223,32 @@ class RowValidation:
             values.add(decode_dictionary(array) if is_dictionary else array)
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
-            are_right = stored["num_rows"].as_py() == rows.fragment.num_rows
-            are_right &= stored["null_count"].as_py() >= nulls
-            if not are_right or not values.is_within(stored):
-                raise self._denied(str(rows), "the key range")
+            is_consistent = stored["num_rows"].as_py() == rows.fragment.num_rows
+            is_consistent &= stored["null_count"].as_py() >= nulls
+            if not is_consistent or not values.is_within(stored):
+                raise self._excluded_value_error(str(rows), "the key range")
 
-    def _check_pages(self, pages: FilePages, rows: _Rows) -> None:
+    def _check_pages(self, pages: FilePages, rows: _ZoneRows) -> None:
         """Read the rows again through the page map, and compare them."""
         by_map = self._read_by_pages(pages, rows)
         # Columns that are never read by pages cannot be read so through the file's footer either.
         if by_map is None and self._read_by_pages(None, rows) is None:
             return
-        plain = _comparable(rows.hashes)
-        if by_map is None or not all(map(np.array_equal, _comparable(by_map), plain)):
+        expected = _valid_hashes(rows.hashes)
+        if by_map is None or not all(map(np.array_equal, _valid_hashes(by_map), expected)):
             raise CorruptIndex(
                 f"index {self._index.entry.name!r}: {rows} read through the page map are not what "
                 "the file holds; build the index again"
             )
 
-    def _read_by_pages(self, pages: FilePages | None, rows: _Rows) -> list[Hashes] | None:
+    def _read_by_pages(self, pages: FilePages | None, rows: _ZoneRows) -> list[Hashes] | None:
         """Return the hashes of rows read by pages, or None if they cannot be read so."""
-        name, known = self._column.path[0], rows.fragment
+        name, fragment = self._column.path[0], rows.fragment
         wanted = RowRanges([(rows.zone.start, rows.zone.stop)])
         try:
-            reader = open_rows(self._source, known.fragment, known.identity, pages, ReadCounter())
+            reader = open_rows(
+                self._source, fragment.fragment, fragment.identity, pages, ReadCounter()
+            )
             if reader is None:
                 return None
             with closing(reader):
@@ -257,7 +263,7 @@ class RowValidation:
             return None
 
 
-def _comparable(parts: Sequence[Hashes]) -> tuple[np.ndarray, np.ndarray]:
+def _valid_hashes(parts: Sequence[Hashes]) -> tuple[np.ndarray, np.ndarray]:
     """Return the hashes of the values that are not null, and a mask of these rows."""
     valid = [np.empty(0, dtype=bool), *(part.is_valid() for part in parts)]
     hashes = [np.empty(0, dtype=np.uint64), *(part.of_valid_rows() for part in parts)]

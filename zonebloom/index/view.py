@@ -14,9 +14,9 @@ from zonebloom.index.table import ZoneTable
 from zonebloom.values.probe import Probe
 
 # The first address of zones and the address after their last row; both int64, shape (n,).
-_Bounds = tuple[np.ndarray, np.ndarray]
+_AddressBounds = tuple[np.ndarray, np.ndarray]
 # The position of a hash, and the fragment id and the first row of a zone.
-_Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
+_ZonePairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class IndexView:
@@ -51,15 +51,15 @@ class IndexView:
     def _is_live(self, fragment_ids: np.ndarray) -> np.ndarray:
         return np.asarray(np.isin(fragment_ids, self._live))
 
-    def matches(self, values: Probe) -> RowRanges:
+    def matches(self, probe: Probe) -> RowRanges:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""
-        return self._rows(self._bounds(table, table.find(values.hashes)) for table in self._tables)
+        return self._rows(self._bounds(table, table.find(probe.hashes)) for table in self._tables)
 
     def nulls(self) -> RowRanges:
         """Return the rows of zones that hold a null, and all rows not covered."""
         return self._rows(self._bounds(t, np.flatnonzero(t.has_null)) for t in self._tables)
 
-    def pairs(self, hashes: np.ndarray) -> Iterator[_Pairs]:
+    def pairs(self, hashes: np.ndarray) -> Iterator[_ZonePairs]:
         """Yield each pair of a hash and a zone that may hold it once.
 
         An item is the positions of hashes, and the fragment ids and first rows of zones.
@@ -80,23 +80,23 @@ class IndexView:
     def count_kept_zones(self, rows: RowRanges) -> int:
         """Return the number of zones that have a row among ``rows``."""
         starts, stops = self._all_bounds
-        before = np.searchsorted(rows.stops, starts, side="right")
-        is_kept = before < np.searchsorted(rows.starts, stops, side="left")
+        num_before = np.searchsorted(rows.stops, starts, side="right")
+        is_kept = num_before < np.searchsorted(rows.starts, stops, side="left")
         return int(np.count_nonzero(is_kept))
 
     @cached_property
-    def _all_bounds(self) -> _Bounds:
+    def _all_bounds(self) -> _AddressBounds:
         parts = [self._bounds(table, np.arange(len(table))) for table in self._tables]
-        starts, stops = zip(_NOTHING, *parts, strict=True)
+        starts, stops = zip(_NO_BOUNDS, *parts, strict=True)
         return np.concatenate(starts), np.concatenate(stops)
 
-    def _rows(self, bounds: Iterable[_Bounds]) -> RowRanges:
+    def _rows(self, bounds: Iterable[_AddressBounds]) -> RowRanges:
         return _union(bounds) | self._uncovered
 
-    def _bounds(self, table: ZoneTable, zones: np.ndarray) -> _Bounds:
+    def _bounds(self, table: ZoneTable, zones: np.ndarray) -> _AddressBounds:
         if not zones.size:
             # A lookup searches all tables, and most of them do not hold the key.
-            return _NOTHING
+            return _NO_BOUNDS
         fragment_ids, starts, lengths = table.runs.locate(zones)
         firsts, stops = _addresses(fragment_ids, starts, lengths)
         if self._all_live:
@@ -105,14 +105,14 @@ class IndexView:
         return firsts[is_live], stops[is_live]
 
 
-_NOTHING: _Bounds = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+_NO_BOUNDS: _AddressBounds = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
 
-def _union(bounds: Iterable[_Bounds]) -> RowRanges:
-    starts, stops = zip(_NOTHING, *bounds, strict=True)
+def _union(bounds: Iterable[_AddressBounds]) -> RowRanges:
+    starts, stops = zip(_NO_BOUNDS, *bounds, strict=True)
     return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
 
 
-def _addresses(fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> _Bounds:
+def _addresses(fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> _AddressBounds:
     firsts = ((fragment_ids << np.uint64(OFFSET_BITS)) + starts).astype(np.int64)
     return firsts, firsts + lengths.astype(np.int64)

@@ -279,8 +279,7 @@ class Execution:
             yield from map(matches, groups)
 
     def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> MatchedRows | None:
-        """Return the matching rows of a row group, with offsets in it, or None if there are none.
-        """
+        """Return the matching rows of a row group with offsets in it, or None if there are none."""
         self._count(row_groups_read=1, rows_read=len(inside))
         if isinstance(rows, ParquetRows):
             rows.read_ahead(number, self._needed, inside)
@@ -316,8 +315,7 @@ class Execution:
     def _by_pyarrow(
         self, part: FragmentPlan, wanted: RowRanges, why: str = ""
     ) -> Iterator[MatchedRows]:
-        """Yield the matches among wanted rows, which PyArrow decodes in whole row groups or files.
-        """
+        """Yield the matches among wanted rows. PyArrow decodes whole row groups or files."""
         import pyarrow.dataset as pads
 
         self.require_unchanged([part])

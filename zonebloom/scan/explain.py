@@ -139,8 +139,7 @@ class ScanPlan(ProcessBound, Displayed):
         return self.html()
 
     def html(self, facts: Sequence[str] = (), bars: Sequence[Strip] = ()) -> str:
-        """Return the text of `str` as HTML, with further facts, a drawing of the files, and bars.
-        """
+        """Return the plan as HTML, with further facts, a drawing of the files, and bars."""
         head, *planned = self._facts()
         how = {part.fragment.key: part for part in self.fragments}
         lines = list_html([*planned, *self._reasons(), *facts])

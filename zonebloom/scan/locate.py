@@ -97,8 +97,7 @@ class KeyLocations:
     keys: np.ndarray
 
     def by_key(self) -> pa.Table:
-        """Return a table with a row for each row of each key. A key without rows has one of nulls.
-        """
+        """Return a table with each row of each key, and a row of nulls for a key without rows."""
         from zonebloom.scan.number_kernels import count_rows, rows_by_code, rows_by_key
 
         most = max(self.codes.max(initial=-1), self.keys.max(initial=-1))

@@ -107,8 +107,7 @@ class Planner:
         )
 
     def search_existing_files(self, predicate: Predicate) -> tuple[Coverage, Search]:
-        """Search only files that still exist. For callers with their own file listing, such as Spark.
-        """
+        """Search only files that exist. For callers that list files themselves, such as Spark."""
         coverage = self.coverage()
         return coverage, self._search(predicate, coverage)
 
