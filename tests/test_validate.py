@@ -222,7 +222,7 @@ def test_filters_of_another_column(folder: Path, layout: str) -> None:
     with pytest.raises(SchemaMismatch, match=r"when column text was .*, but it is string now"):
         ds.validate_index("i")
     ds = rewrite(ds, lambda _, entry: replace(entry, column=("nowhere",)))
-    with pytest.raises(SchemaMismatch, match="which the dataset does not have"):
+    with pytest.raises(SchemaMismatch, match="which the dataset no longer has"):
         ds.validate_index("i")
 
 

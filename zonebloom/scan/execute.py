@@ -50,13 +50,13 @@ from zonebloom.values.types import is_lossless_cast
 MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 
 # Fewer local rows are read before threads have started. Requests to an object store take longer.
-_THREADED_ROWS = 1 << 18
+_MIN_THREADED_ROWS = 1 << 18
 
 # Reading a footer takes a request. Files of one dataset usually have the same encryption, so only
 # the first footers are checked.
 _CHECKED_FOOTERS = 1
 
-_EVERY_ROW = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
+_ALL_ROWS = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
 
 class Execution:
@@ -80,10 +80,10 @@ class Execution:
         if counter is not None or is_python_filesystem(source.filesystem):
             self._filesystem = counting_filesystem(source.filesystem, self._counter)
         self._lock = threading.Lock()
-        self._tests = None if request.predicate is None else KeyTests(request.predicate)
-        self._first, self._rest = request.columns_read(source.schema.names)
+        self._key_tests = None if request.predicate is None else KeyTests(request.predicate)
+        self._filter_columns, self._other_columns = request.columns_read(source.schema.names)
         # Keep the schema's order, which is the order of the result if there is no projection.
-        needed = {*self._first, *self._rest}
+        needed = {*self._filter_columns, *self._other_columns}
         self._needed = [name for name in source.schema.names if name in needed]
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
@@ -91,10 +91,13 @@ class Execution:
 
         Files that changed since the plan was made are read again as a whole.
         """
-        for is_whole, run in itertools.groupby(fragments, lambda part: part.rows is None):
-            yield from (self._read_whole if is_whole else self._read_parts)(list(run))
+        for is_whole, plans in itertools.groupby(fragments, lambda plan: plan.rows is None):
+            if is_whole:
+                yield from self._read_whole(list(plans))
+            else:
+                yield from self._read_parts(list(plans))
 
-    def matches(self, part: FragmentPlan) -> Iterator[MatchedRows]:
+    def matches(self, plan: FragmentPlan) -> Iterator[MatchedRows]:
         """Yield the matching rows of one fragment with their offsets.
 
         Raises
@@ -102,151 +105,193 @@ class Execution:
         FragmentChanged
             Before the last rows are yielded, if the file changed since the plan was made.
         """
-        if part.rows is not None:
-            yield from self._matches(part, part.rows)
+        if plan.rows is not None:
+            yield from self._matches(plan, plan.rows)
         else:
             self._count(fragments_read=1)
-            yield from self._by_pyarrow(part, _EVERY_ROW - part.fragment.deleted_rows)
+            yield from self._read_by_pyarrow(plan, _ALL_ROWS - plan.fragment.deleted_rows)
 
-    def _options(self) -> dict[str, Any]:
+    def _scan_options(self) -> dict[str, Any]:
         # PyArrow crashes if a scan of IPC files on threads is abandoned before its end.
         return {"batch_size": self._request.batch_size, "use_threads": not self._source.is_ipc}
 
     # Whole fragments
 
     def _read_whole(self, plans: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        """Fragments nothing is known of, all at once: pyarrow reads ahead over files."""
+        """Yield the matching rows of whole fragments, in one scan in which PyArrow reads ahead."""
         self._count(fragments_read=len(plans))
-        changed = self._changed([plan for plan in plans if plan.row_groups is not None])
+        changed_paths = self._changed_paths([plan for plan in plans if plan.row_groups is not None])
         # Planned row groups do not apply to a file that changed, so read all of it.
         plans = [
-            replace(plan, row_groups=None) if plan.fragment.path in changed else plan
+            replace(plan, row_groups=None) if plan.fragment.path in changed_paths else plan
             for plan in plans
         ]
         dataset = self._source.scan_whole(
             [(plan.fragment, plan.row_groups) for plan in plans], self._filesystem
         )
-        fragments = [plan.fragment for plan in plans]
+        pushed_filter = self._pushed_filter(plans)
+        is_projection = isinstance(self._request.columns, dict)
+        if pushed_filter is None and not (self._request.filter is None and is_projection):
+            yield from self._scan_and_filter(dataset, plans)
+            return
+        num_rows_emitted = 0
+        try:
+            for batch in self._scan_with_pushdown(dataset, plans, pushed_filter):
+                num_rows_emitted += batch.num_rows
+                yield batch
+            return
+        except pa.ArrowException:
+            # Arrow filters a file in the file's own types. Those may be views, as deltalake writes
+            # them, which Arrow cannot compare, although it can compare the dataset's types. Or an
+            # expression fails on a value, or a file is damaged. The scan below finds out which.
+            pass
+        yield from self._scan_and_filter(dataset, plans, num_rows_to_skip=num_rows_emitted)
+
+    def _scan_with_pushdown(
+        self, dataset: Any, plans: list[FragmentPlan], pushed_filter: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield matching rows of a scan in which PyArrow evaluates a filter or a projection.
+
+        Raise `pyarrow.ArrowException` if PyArrow cannot evaluate them on the files.
+        """
         request = self._request
-        pruned = self._pruned_by()
-        if pruned is not None and any(
-            map(self._source.lacks_column_keys, fragments[:_CHECKED_FOOTERS])
-        ):
-            # Without a filter PyArrow reads unencrypted columns, and refuses only the others.
-            pruned = None
-        computed = isinstance(request.columns, dict)
-        evaluates = pruned is not None or (request.filter is None and computed)
-        given = 0
-        for by_arrow in [True, False] if evaluates else [False]:
-            # Batches come in order: the first rows are those that were given already.
-            left = given
-            pushed = pruned if by_arrow else None
-            is_whole = pushed is request.filter and (by_arrow or not computed)
-            try:
-                with self._naming(fragments, by_arrow):
-                    scanner = dataset.scanner(
-                        columns=request.columns if is_whole else self._needed,
-                        filter=pushed,
-                        **self._options(),
-                    )
-                    num_rows = 0
-                    for batch in scanner.to_batches():
-                        num_rows += batch.num_rows
-                        for matching in [batch] if is_whole else self._recheck(batch):
-                            skipped = min(left, matching.num_rows)
-                            left -= skipped
-                            given += matching.num_rows - skipped
-                            yield matching.slice(skipped)
-                    if pushed is None:
-                        _require_all_rows(dataset, fragments, num_rows)
-                    self.require_unchanged([plan for plan in plans if plan.row_groups is not None])
-                return
-            except pa.ArrowException:
-                # Arrow filters a file by the file's own types. Those may be views, as deltalake
-                # writes them, for which it has no comparison; the dataset's types it can filter.
-                # Or an expression fails on a value, or a file is damaged: one after the other
-                # they say which.
-                if not by_arrow:
-                    raise
+        is_complete = pushed_filter is request.filter
+        with self._naming_files(plans, keeps_arrow_errors=True):
+            num_rows = 0
+            scanner = dataset.scanner(
+                columns=request.columns if is_complete else self._needed,
+                filter=pushed_filter,
+                **self._scan_options(),
+            )
+            for batch in scanner.to_batches():
+                num_rows += batch.num_rows
+                if is_complete:
+                    yield batch
+                else:
+                    yield from self._recheck(batch)
+            if pushed_filter is None:
+                _require_all_rows(dataset, plans, num_rows)
+            self._require_unchanged_row_groups(plans)
+
+    def _scan_and_filter(
+        self, dataset: Any, plans: list[FragmentPlan], *, num_rows_to_skip: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield matching rows of a scan without a filter, except the first, already emitted ones.
+
+        Batches come in order, so the same rows match first in each scan.
+        """
+        request = self._request
+        is_complete = request.filter is None and not isinstance(request.columns, dict)
+        with self._naming_files(plans):
+            num_rows = 0
+            scanner = dataset.scanner(
+                columns=request.columns if is_complete else self._needed, **self._scan_options()
+            )
+            for batch in scanner.to_batches():
+                num_rows += batch.num_rows
+                for matches in [batch] if is_complete else self._recheck(batch):
+                    num_skipped = min(num_rows_to_skip, matches.num_rows)
+                    num_rows_to_skip -= num_skipped
+                    yield matches.slice(num_skipped)
+            _require_all_rows(dataset, plans, num_rows)
+            self._require_unchanged_row_groups(plans)
+
+    def _require_unchanged_row_groups(self, plans: list[FragmentPlan]) -> None:
+        """Raise `FragmentChanged` if a file changed of which only planned row groups were read."""
+        self.require_unchanged([plan for plan in plans if plan.row_groups is not None])
 
     def _recheck(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Return the matching rows of a batch, with the columns of the result."""
         table = pa.Table.from_batches([batch])
         return recheck(table, self._request.filter, self._request.columns).to_batches()
 
-    def _pruned_by(self) -> pc.Expression | None:
+    def _pushed_filter(self, plans: Sequence[FragmentPlan]) -> pc.Expression | None:
         """Return the filter to push into PyArrow's scan: all of it, a safe part of it, or None."""
         filter, schema = self._request.filter, self._source.schema
         # Arrow cannot filter columns of view types, and cannot apply filters of other engines.
         if not isinstance(filter, pc.Expression) or has_views(schema):
             return None
         # With a filter, row counts cannot be compared with the footers to detect short reads.
-        if not _refuses_short_reads(self._source):
+        if not _detects_short_reads(self._source):
             return None
-        return statistics_safe_filter(filter, schema) if self._source.has_statistics else filter
+        if self._source.has_statistics:
+            filter = statistics_safe_filter(filter, schema)
+        checked = plans[:_CHECKED_FOOTERS]
+        if filter is not None and any(
+            self._source.lacks_column_keys(plan.fragment) for plan in checked
+        ):
+            # Without a filter PyArrow reads unencrypted columns, and refuses only the others.
+            return None
+        return filter
 
     # Parts of fragments
 
-    def _read_parts(self, parts: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
+    def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Yield the matching rows of fragments that are read in part, several in parallel."""
-        rows = sum(len(part.rows) for part in parts if part.rows is not None)
-        here = is_local(self._source.filesystem)
-        if len(parts) == 1 or (rows < _THREADED_ROWS and here):
-            for part in parts:
-                yield from self._read_part(part)
+        rows = sum(len(plan.rows) for plan in plans if plan.rows is not None)
+        is_local_source = is_local(self._source.filesystem)
+        if len(plans) == 1 or (rows < _MIN_THREADED_ROWS and is_local_source):
+            for plan in plans:
+                yield from self._read_part(plan)
             return
-        workers = num_cores() if here else REMOTE_THREADS
-        with ThreadPoolExecutor(workers) as pool:
-            work = map_in_order(pool, lambda part: list(self._read_part(part)), parts, workers + 1)
-            for batches in work:
+        num_threads = num_cores() if is_local_source else REMOTE_THREADS
+        with ThreadPoolExecutor(num_threads) as pool:
+            results = map_in_order(
+                pool, lambda plan: list(self._read_part(plan)), plans, num_threads + 1
+            )
+            for batches in results:
                 yield from batches
 
-    def _read_part(self, part: FragmentPlan) -> Iterator[pa.RecordBatch]:
-        assert part.rows is not None
+    def _read_part(self, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
+        assert plan.rows is not None
         has_output = False
         try:
-            for _, table in self._matches(part, part.rows):
+            for _, table in self._matches(plan, plan.rows):
                 has_output |= table.num_rows > 0
                 yield from table.to_batches(max_chunksize=self._request.batch_size)
         except FragmentChanged:
             # Give up if rows of the old file were already returned. Rows requested by address have
             # unknown addresses in the new file, and so do the deleted rows of a table.
-            if has_output or self._request.filter is None or part.fragment.view is not None:
+            if has_output or self._request.filter is None or plan.fragment.view is not None:
                 raise
-            yield from self._read_again(part)
+            yield from self._read_again(plan)
 
-    def _read_again(self, part: FragmentPlan) -> Iterator[pa.RecordBatch]:
+    def _read_again(self, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
         """Read all of a changed fragment, of which no rows have been returned yet."""
-        (identity,) = self._source.identities([part.fragment])
-        again = FragmentPlan(part.fragment, None, part.reason, identity)
+        (identity,) = self._source.identities([plan.fragment])
+        whole_plan = FragmentPlan(plan.fragment, None, plan.reason, identity)
         self._count(fragments_read=1)
-        for _, table in self._by_pyarrow(again, _EVERY_ROW, "it changed while it was read"):
+        for _, table in self._read_by_pyarrow(
+            whole_plan, _ALL_ROWS, "it changed while it was read"
+        ):
             yield from table.to_batches(max_chunksize=self._request.batch_size)
 
-    def _matches(self, part: FragmentPlan, wanted: RowRanges) -> Iterator[MatchedRows]:
+    def _matches(self, plan: FragmentPlan, wanted: RowRanges) -> Iterator[MatchedRows]:
         """Yield the matches among the wanted rows of a fragment, read by pages where possible."""
-        assert part.identity is not None
-        why = "pyarrow reads it with its options"
+        assert plan.identity is not None
+        reason = "pyarrow reads it with its options"
         try:
-            rows = open_rows(self._source, part.fragment, part.identity, part.pages, self._counter)
+            rows = open_rows(self._source, plan.fragment, plan.identity, plan.pages, self._counter)
         except FragmentChanged:
-            raise _is_another(part) from None
+            raise _changed_error(plan) from None
         except FragmentUnreadable as error:
-            rows, why = None, str(error)
+            rows, reason = None, str(error)
         self._count(fragments_read=1)
         if rows is None:
-            yield from self._by_pyarrow(part, wanted, why)
+            yield from self._read_by_pyarrow(plan, wanted, reason)
             return
         try:
             for group, match in self._row_groups(rows, wanted):
                 is_unreadable = isinstance(match, FragmentUnreadable)
                 if group.is_last or is_unreadable:
-                    # Rows of a file that was written meanwhile are of no one version of it.
+                    # Rows of a file that was rewritten meanwhile may mix two versions of it.
                     rows.require_unchanged()
                 if is_unreadable:
                     if isinstance(match, FragmentChanged) or not isinstance(rows, ParquetRows):
                         raise match
-                    yield from self._by_pyarrow(part, group.rows.shift(group.first), str(match))
+                    yield from self._read_by_pyarrow(
+                        plan, group.rows.shift(group.first), str(match)
+                    )
                 elif match is not None:
                     yield match[0] + group.first, match[1]
         finally:
@@ -271,39 +316,39 @@ class Execution:
                 return group, error
 
         groups = _groups(rows, wanted)
-        by_threads = isinstance(rows, ParquetRows) and is_local(self._source.filesystem)
-        if by_threads and len(wanted) >= _THREADED_ROWS:
+        has_threads = isinstance(rows, ParquetRows) and is_local(self._source.filesystem)
+        if has_threads and len(wanted) >= _MIN_THREADED_ROWS:
             with ThreadPoolExecutor(num_cores()) as pool:
                 yield from map_in_order(pool, matches, groups, num_cores() + 1)
         else:
             yield from map(matches, groups)
 
-    def _row_group(self, rows: FragmentRows, number: int, inside: RowRanges) -> MatchedRows | None:
+    def _row_group(self, rows: FragmentRows, number: int, wanted: RowRanges) -> MatchedRows | None:
         """Return the matching rows of a row group with offsets in it, or None if there are none."""
-        self._count(row_groups_read=1, rows_read=len(inside))
+        self._count(row_groups_read=1, rows_read=len(wanted))
         if isinstance(rows, ParquetRows):
-            rows.read_ahead(number, self._needed, inside)
-        if self._tests is not None and isinstance(rows, ParquetRows):
-            inside, is_exact = rows.narrow_rows(number, self._tests, inside)
-            if not inside:
+            rows.read_ahead(number, self._needed, wanted)
+        if self._key_tests is not None and isinstance(rows, ParquetRows):
+            wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted)
+            if not wanted:
                 return None
             if is_exact and self._request.is_predicate_exact:
-                table = rows.read(number, self._needed, inside)
-                return inside.rows(), project(table, self._request.columns)
-        first = rows.read(number, self._first, inside)
-        hits = self._hits(first)
-        if hits.size == 0:
+                table = rows.read(number, self._needed, wanted)
+                return wanted.rows(), project(table, self._request.columns)
+        filter_table = rows.read(number, self._filter_columns, wanted)
+        matches = self._matching_rows(filter_table)
+        if matches.size == 0:
             return None
-        offsets = inside.rows_at(hits)
-        table = select_rows(first, hits)
-        if self._rest:
-            rest = rows.read(number, self._rest, RowRanges.from_rows(offsets))
-            schema = pa.schema([*table.schema, *rest.schema])
-            table = pa.Table.from_arrays([*table.columns, *rest.columns], schema=schema)
+        offsets = wanted.rows_at(matches)
+        table = select_rows(filter_table, matches)
+        if self._other_columns:
+            other_table = rows.read(number, self._other_columns, RowRanges.from_rows(offsets))
+            schema = pa.schema([*table.schema, *other_table.schema])
+            table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)
         return offsets, project(table, self._request.columns)
 
-    def _hits(self, table: pa.Table) -> np.ndarray:
+    def _matching_rows(self, table: pa.Table) -> np.ndarray:
         filter, predicate = self._request.filter, self._request.predicate
         if filter is None:
             return np.arange(table.num_rows)
@@ -312,83 +357,91 @@ class Execution:
             rows = rows_matching_predicate(table, predicate)
         return matching_rows(table, filter) if rows is None else rows
 
-    def _by_pyarrow(
-        self, part: FragmentPlan, wanted: RowRanges, why: str = ""
+    def _read_by_pyarrow(
+        self, plan: FragmentPlan, wanted: RowRanges, reason: str = ""
     ) -> Iterator[MatchedRows]:
         """Yield the matches among wanted rows. PyArrow decodes whole row groups or files."""
         import pyarrow.dataset as pads
 
-        self.require_unchanged([part])
-        opened = self._source.open(part.fragment, self._filesystem)
-        positions, has_view = wanted, part.fragment.view is not None
-        with self._naming([part.fragment]):
-            if isinstance(opened, pads.ParquetFileFragment) and not has_view:
-                opened, wanted, positions, groups = _row_groups_with(opened, wanted, part)
-                self._count(row_groups_read=groups)
+        self.require_unchanged([plan])
+        opened_fragment = self._source.open(plan.fragment, self._filesystem)
+        positions, has_view = wanted, plan.fragment.view is not None
+        with self._naming_files([plan]):
+            if isinstance(opened_fragment, pads.ParquetFileFragment) and not has_view:
+                opened_fragment, wanted, positions, num_row_groups = _select_row_groups(
+                    opened_fragment, wanted, plan
+                )
+                self._count(row_groups_read=num_row_groups)
                 with self._lock:
                     reasons = self.stats.whole_row_groups
-                    reasons[why] = reasons.get(why, 0) + groups
+                    reasons[reason] = reasons.get(reason, 0) + num_row_groups
             if has_view:
                 batches = read_view_batches(
-                    self._source, part.fragment, self._filesystem, self._needed
+                    self._source, plan.fragment, self._filesystem, self._needed
                 )
             else:
-                batches = opened.to_batches(
-                    schema=self._source.schema, columns=self._needed, **self._options()
+                batches = opened_fragment.to_batches(
+                    schema=self._source.schema, columns=self._needed, **self._scan_options()
                 )
-            start = before = 0
-            last: MatchedRows | None = None
+            num_read = num_wanted = 0
+            previous: MatchedRows | None = None
             for batch in batches:
-                window = positions.window(start, start + batch.num_rows)
-                start += batch.num_rows
+                window = positions.window(num_read, num_read + batch.num_rows)
+                num_read += batch.num_rows
                 if window:
                     table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
                     self._count(rows_read=table.num_rows)
-                    hits = self._hits(table)
-                    rows = project(select_rows(table, hits), self._request.columns)
-                    if last is not None:
-                        yield last
-                    last = wanted.rows_at(hits + before), rows
-                    before += table.num_rows
+                    matches = self._matching_rows(table)
+                    rows = project(select_rows(table, matches), self._request.columns)
+                    if previous is not None:
+                        yield previous
+                    previous = wanted.rows_at(matches + num_wanted), rows
+                    num_wanted += table.num_rows
             if not has_view:
-                require_all_rows(part.fragment.path, start, stated_row_count(opened))
-            # Rows of a file that was written meanwhile are of no one version of it.
-            self.require_unchanged([part])
-            if last is not None:
-                yield last
+                require_all_rows(plan.fragment.path, num_read, stated_row_count(opened_fragment))
+            # Rows of a file that was rewritten meanwhile may mix two versions of it.
+            self.require_unchanged([plan])
+            if previous is not None:
+                yield previous
 
     # Changed and unreadable files
 
-    def require_unchanged(self, parts: Sequence[FragmentPlan]) -> None:
+    def require_unchanged(self, plans: Sequence[FragmentPlan]) -> None:
         """Raise `FragmentChanged` if a file changed since the plan was made."""
-        changed = self._changed(parts)
-        for part in parts:
-            if part.fragment.path in changed:
-                raise _is_another(part)
+        changed_paths = self._changed_paths(plans)
+        for plan in plans:
+            if plan.fragment.path in changed_paths:
+                raise _changed_error(plan)
 
-    def _changed(self, plans: Sequence[FragmentPlan]) -> set[str]:
+    def _changed_paths(self, plans: Sequence[FragmentPlan]) -> set[str]:
         """Return the paths of fragments whose file changed since the plan was made."""
-        now = self._source.identities([plan.fragment for plan in plans])
+        identities = self._source.identities([plan.fragment for plan in plans])
         return {
             plan.fragment.path
-            for plan, identity in zip(plans, now, strict=True)
+            for plan, identity in zip(plans, identities, strict=True)
             if plan.identity is None or not plan.identity.is_still(identity)
         }
 
     @contextmanager
-    def _naming(self, fragments: Sequence[Fragment], evaluates: bool = False) -> Iterator[None]:
-        """Name the file in what pyarrow raises while it is read."""
+    def _naming_files(
+        self, plans: Sequence[FragmentPlan], *, keeps_arrow_errors: bool = False
+    ) -> Iterator[None]:
+        """Raise errors that name the unreadable file in place of PyArrow's errors.
+
+        ``keeps_arrow_errors`` lets Arrow's exceptions pass, which may be errors of an expression.
+        """
         try:
             yield
         except ZoneBloomError:
             raise
         except (pa.ArrowException, OSError) as error:
-            is_of_arrow = isinstance(error, pa.ArrowException)
-            if is_of_arrow and evaluates:
+            is_arrow_error = isinstance(error, pa.ArrowException)
+            if is_arrow_error and keeps_arrow_errors:
                 raise
-            raise self._blame(fragments, error, may_mismatch=is_of_arrow) from None
+            fragments = [plan.fragment for plan in plans]
+            raise self._read_error(fragments, error, may_mismatch=is_arrow_error) from None
 
-    def _blame(
+    def _read_error(
         self, fragments: Sequence[Fragment], error: Exception, *, may_mismatch: bool
     ) -> SourceError:
         """Return an error that names the file among several that PyArrow could not read."""
@@ -399,28 +452,28 @@ class Execution:
             try:
                 with file_errors(fragment.path, parquet_in=parquet_in):
                     opened = self._source.open(fragment, self._source.filesystem)
-                    stored = opened.physical_schema
-            except SourceError as unreadable:
-                return unreadable
-            for name in sorted(needed.intersection(stored.names)):
-                kind = stored.field(name).type
-                if not is_lossless_cast(kind, schema.field(name).type, checked=True):
-                    mismatches.append((fragment, name, kind))
+                    stored_schema = opened.physical_schema
+            except SourceError as source_error:
+                return source_error
+            for name in sorted(needed.intersection(stored_schema.names)):
+                stored_type = stored_schema.field(name).type
+                if not is_lossless_cast(stored_type, schema.field(name).type, checked=True):
+                    mismatches.append((fragment, name, stored_type))
         if not (may_mismatch and mismatches):
             return FragmentUnreadable(
-                f"cannot read {_name_of(fragments)}: {error}; repair or remove the file"
+                f"cannot read {_path_or_count(fragments)}: {error}; repair or remove the file"
             )
         # Values of a type that does not widen may still fit, so read them to find the misfits.
-        why: Exception = error
+        cause: Exception = error
         culprit = mismatches[0]
         for mismatch in mismatches if len(mismatches) > 1 else ():
             try:
                 self._read_column(mismatch[0], mismatch[1])
             except (pa.ArrowException, OSError) as misfit:
-                culprit, why = mismatch, misfit
+                culprit, cause = mismatch, misfit
                 break
-        fragment, name, kind = culprit
-        return type_mismatch(fragment.path, name, kind, schema.field(name).type, why)
+        fragment, name, stored_type = culprit
+        return type_mismatch(fragment.path, name, stored_type, schema.field(name).type, cause)
 
     def _read_column(self, fragment: Fragment, name: str) -> None:
         """Read a column as the dataset's type. Raise PyArrow's error if a value does not fit."""
@@ -448,12 +501,12 @@ def _groups(rows: FragmentRows, wanted: RowRanges) -> Iterator[_Group]:
     groups = rows.row_groups(wanted)
     group = next(groups, None)
     while group is not None:
-        following = next(groups, None)
-        yield _Group(*group, is_last=following is None)
-        group = following
+        next_group = next(groups, None)
+        yield _Group(*group, is_last=next_group is None)
+        group = next_group
 
 
-def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int) -> None:
+def _require_all_rows(dataset: Any, plans: Sequence[FragmentPlan], num_rows: int) -> None:
     """Raise `FragmentUnreadable` if a scan without a filter gave fewer rows than the footers."""
     import pyarrow.dataset as pads
 
@@ -463,10 +516,10 @@ def _require_all_rows(dataset: Any, fragments: Sequence[Fragment], num_rows: int
         if not isinstance(fragment, pads.ParquetFileFragment):
             return
         num_stated += stated_row_count(fragment) or 0
-    require_all_rows(_name_of(fragments), num_rows, num_stated)
+    require_all_rows(_path_or_count([plan.fragment for plan in plans]), num_rows, num_stated)
 
 
-def _refuses_short_reads(source: Source) -> bool:
+def _detects_short_reads(source: Source) -> bool:
     """Return whether PyArrow's scan fails if a read returns fewer bytes than requested."""
     if (
         is_local(source.filesystem)
@@ -478,32 +531,34 @@ def _refuses_short_reads(source: Source) -> bool:
     return options.pre_buffer
 
 
-def _name_of(fragments: Sequence[Fragment]) -> str:
+def _path_or_count(fragments: Sequence[Fragment]) -> str:
     return fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
 
 
-def _is_another(part: FragmentPlan) -> FragmentChanged:
+def _changed_error(plan: FragmentPlan) -> FragmentChanged:
     return FragmentChanged(
-        f"{part.fragment.path} changed or was deleted after the search; search again"
+        f"{plan.fragment.path} changed or was deleted after the search; search again"
     )
 
 
-def _row_groups_with(
-    opened: Any, wanted: RowRanges, part: FragmentPlan
+def _select_row_groups(
+    opened_fragment: Any, wanted: RowRanges, plan: FragmentPlan
 ) -> tuple[Any, RowRanges, RowRanges, int]:
-    """The row groups with a wanted row: opened, the rows wanted (offsets in the file, and counted
-    over those row groups alone), and how many."""
-    groups: list[int] = []
+    """Return a fragment of the row groups with a wanted row, the rows wanted, and their number.
+
+    The wanted rows are returned as offsets in the file, and as positions in these row groups.
+    """
+    row_groups: list[int] = []
     offsets: list[tuple[int, int]] = []
     positions: list[tuple[int, int]] = []
-    first, read = 0, 0
-    for group in opened.row_groups:
+    first, num_read = 0, 0
+    for group in opened_fragment.row_groups:
         inside = wanted.window(first, first + group.num_rows)
-        if inside and (part.row_groups is None or group.id in part.row_groups):
-            groups.append(group.id)
+        if inside and (plan.row_groups is None or group.id in plan.row_groups):
+            row_groups.append(group.id)
             offsets.extend(inside.shift(first))
-            positions.extend(inside.shift(read))
-            read += group.num_rows
+            positions.extend(inside.shift(num_read))
+            num_read += group.num_rows
         first += group.num_rows
-    subset = opened.subset(row_group_ids=groups)
-    return subset, RowRanges(offsets), RowRanges(positions), len(groups)
+    subset = opened_fragment.subset(row_group_ids=row_groups)
+    return subset, RowRanges(offsets), RowRanges(positions), len(row_groups)
