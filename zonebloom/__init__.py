@@ -1,5 +1,5 @@
-"""Zone Bloom indices over Arrow datasets as they lie: point lookups that read only the zones
-that may match.
+"""Bloom filter indices beside Arrow datasets: point lookups that read only the zones that may
+match.
 
     import zonebloom as zb
 
@@ -7,12 +7,12 @@ that may match.
     ds.create_scalar_index("tailnum", "BLOOMFILTER")
     ds.to_table(filter="tailnum = 'N14228'")
 
-Beside it there are `zonebloom.polars`, `zonebloom.spark`, `zonebloom.plots`,
-`zonebloom.exchange.lance` and `zonebloom.exchange.hudi`; `zonebloom.results` tells what methods
-return, `zonebloom.errors` what they raise.
+Other public modules are `zonebloom.polars`, `zonebloom.spark`, `zonebloom.plots`,
+`zonebloom.exchange.lance` and `zonebloom.exchange.hudi`. `zonebloom.results` has the types that
+methods return, and `zonebloom.errors` those that they raise.
 
-The examples of the reference begin where these lines end, each in a folder of its own: `ds` is
-three files in the folder ``orders``, indexed.
+All examples of the reference start with the following lines, each in a new folder. `ds` consists
+of three indexed files in the folder ``orders``.
 
 >>> import os
 >>> import numpy as np
@@ -61,7 +61,7 @@ def __dir__() -> list[str]:
 
 
 def warmup() -> None:
-    """Compile every kernel now, or load it from the cache, rather than at its first use.
+    """Compile every kernel now, or load it from the cache, instead of at its first use.
 
     >>> zb.warmup()
     """

@@ -1,8 +1,8 @@
-"""A dataset as one of PyArrow's, for engines that read those: what they push down skips zones.
+"""A dataset as a ``pyarrow.dataset.Dataset``, for engines that push filters into one.
 
-With a filter the index says what to read, and PyArrow's scanner is one over the rows that match.
-Without one the files are PyArrow's to scan, as if nothing lay between: the C++ dataset below holds
-all of them, so that whatever reaches for it past the methods here reads more, never less.
+With a filter, the index decides what to read, and the PyArrow scanner gets the matching rows.
+Without a filter, PyArrow scans the files itself. The C++ dataset underneath contains all files, so
+code that bypasses the methods here reads more than it needs, but never misses a row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zonebloom.sources.source import Fragment, Source
 
 
 class ScanOptions(TypedDict, total=False):
-    """How PyArrow scans; its scanners take nothing else beside what is to be read."""
+    """The options of a PyArrow scanner, besides columns and filter."""
 
     batch_size: int
     batch_readahead: int
@@ -42,10 +42,11 @@ class ScanOptions(TypedDict, total=False):
 
 
 class ArrowDataset(pads.UnionDataset):
-    """Files with their indices as one of PyArrow's datasets; made by `Dataset.to_arrow_dataset`.
+    """Files with their indices as a PyArrow dataset; see `Dataset.to_arrow_dataset`.
 
-    The methods are PyArrow's, with its parameters. A scanner with a filter reads once. Fragments
-    asked for with a filter are those with a row that may match, and skip zones themselves.
+    The methods and parameters are PyArrow's. A scanner with a filter can be read once.
+    `get_fragments` with a filter returns the fragments that may contain a match, and their
+    scanners skip zones.
 
     >>> import pyarrow.compute as pc
     >>> ds.to_arrow_dataset().scanner(filter=pc.field("id") == 42).to_table().num_rows
@@ -55,8 +56,8 @@ class ArrowDataset(pads.UnionDataset):
     def __init__(self, dataset: Dataset):
         opened = dataset.opened
         source = opened.source
-        super().__init__(source.schema, [_files(source)])
-        # Later changes of the dataset given do not change this one.
+        super().__init__(source.schema, [_arrow_files(source)])
+        # A copy, so that later changes of the given dataset do not change this one.
         self._dataset = Dataset(opened, dataset.title)
 
     def __repr__(self) -> str:
@@ -80,17 +81,24 @@ class ArrowDataset(pads.UnionDataset):
     ) -> pads.Scanner:
         filter = self._scanner_options({"filter": filter}).get("filter")
         if filter is None and not self._has_views:
-            ahead = batch_readahead, fragment_readahead, fragment_scan_options
-            more = use_threads, cache_metadata, memory_pool
-            return super().scanner(columns, None, batch_size, *ahead, *more)
-        _refuse(fragment_scan_options)
+            return super().scanner(
+                columns=columns,
+                batch_size=batch_size,
+                batch_readahead=batch_readahead,
+                fragment_readahead=fragment_readahead,
+                fragment_scan_options=fragment_scan_options,
+                use_threads=use_threads,
+                cache_metadata=cache_metadata,
+                memory_pool=memory_pool,
+            )
+        _refuse_scan_options(fragment_scan_options)
         scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
         return pads.Scanner.from_batches(scan.to_reader())
 
     def count_rows(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, filter: pc.Expression | None = None, **options: Unpack[ScanOptions]
     ) -> int:
-        # Of the rows that match no column is needed.
+        # Counting needs no columns, except those of the filter.
         return self.scanner([], filter, **options).count_rows()
 
     def take(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -103,23 +111,26 @@ class ArrowDataset(pads.UnionDataset):
         scan = self.scanner(columns, filter, **options)
         if filter is not None or self._filter is not None:
             return scan.take(indices)
-        _refuse(options.get("fragment_scan_options"))
+        _refuse_scan_options(options.get("fragment_scan_options"))
+        return self._dataset.take(self._row_addresses(indices), columns)
+
+    def _row_addresses(self, indices: Any) -> np.ndarray:
+        """Return the row addresses of rows numbered over all files, without deleted rows."""
         planner = self._dataset.opened.planner
-        present = planner.coverage_for_scan().fragments
-        counts = [planner.count_rows(each) for each in present]
-        held = [
-            RowRanges([(0, count)]) - each.fragment.deleted_rows
-            for each, count in zip(present, counts, strict=True)
+        files = planner.to_read().present
+        rows_of_files = [
+            RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted for file in files
         ]
-        firsts = np.cumsum([0, *map(len, held)])
-        rows = arguments.require_integers(indices, "indices", int(firsts[-1]) - 1).astype(np.int64)
-        at = firsts.searchsorted(rows, side="right") - 1
-        addresses = rows - firsts[at]
-        for number in np.unique(at).tolist():
-            of_file = at == number
-            offsets = held[number].rows_at(addresses[of_file])
-            addresses[of_file] = (present[number].fragment_id << OFFSET_BITS) + offsets
-        return self._dataset.take(addresses, columns)
+        first_rows = np.cumsum([0, *map(len, rows_of_files)])
+        num_rows = int(first_rows[-1])
+        rows = arguments.whole_numbers(indices, "indices", num_rows - 1).astype(np.int64)
+        file_numbers = first_rows.searchsorted(rows, side="right") - 1
+        addresses = rows - first_rows[file_numbers]
+        for number in np.unique(file_numbers).tolist():
+            is_in_file = file_numbers == number
+            offsets = rows_of_files[number].rows_at(addresses[is_in_file])
+            addresses[is_in_file] = (files[number].fragment_id << OFFSET_BITS) + offsets
+        return addresses
 
     def filter(self, expression: pc.Expression) -> ArrowDataset:  # pyright: ignore[reportIncompatibleMethodOverride]
         filtered = super().filter(expression)
@@ -129,22 +140,22 @@ class ArrowDataset(pads.UnionDataset):
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
         if self._filter is not None:
             raise InvalidArgument(
-                "fragments hold rows that the dataset's own filter leaves out; give the filter to "
-                "get_fragments and to the fragments' scanners instead"
+                "fragments contain rows that the dataset's own filter leaves out; give the filter "
+                "to get_fragments and to the fragments' scanners instead"
             )
         if filter is None and not self._has_views:
             return super().get_fragments()
         plan = self._dataset.scanner(filter=filter).plan()
         return (
-            ArrowFragment(self._dataset, filter, replace(plan, fragments=(each,)))
-            for each in plan.fragments
+            ArrowFragment(self._dataset, filter, replace(plan, fragments=(fragment,)))
+            for fragment in plan.fragments
         )
 
     def replace_schema(self, schema: pa.Schema) -> ArrowDataset:
         if not self.schema.equals(schema):
             raise InvalidArgument(
-                "an index answers for the columns and types it was made of; open the files as "
-                "others with zonebloom.dataset(..., schema=...)"
+                "an index is valid for the columns and types it was built from; open the files "
+                "with another schema by zonebloom.dataset(..., schema=...)"
             )
         return self
 
@@ -170,12 +181,12 @@ class ArrowDataset(pads.UnionDataset):
         return self.unindexed().join(
             _unindexed(right_dataset),
             keys,
-            right_keys,
-            join_type,
-            left_suffix,
-            right_suffix,
-            coalesce_keys,
-            use_threads,
+            right_keys=right_keys,
+            join_type=join_type,
+            left_suffix=left_suffix,
+            right_suffix=right_suffix,
+            coalesce_keys=coalesce_keys,
+            use_threads=use_threads,
         )
 
     def join_asof(
@@ -188,10 +199,14 @@ class ArrowDataset(pads.UnionDataset):
         right_by: str | list[str] | None = None,
     ) -> pads.InMemoryDataset:
         right = _unindexed(right_dataset)
-        return self.unindexed().join_asof(right, on, by, tolerance, right_on, right_by)
+        return self.unindexed().join_asof(
+            right, on, by, tolerance, right_on=right_on, right_by=right_by
+        )
 
     def unindexed(self) -> pads.Dataset:
-        """The rows as PyArrow's own dataset: of the files, or in memory what matches the filter.
+        """Return the rows as a plain PyArrow dataset.
+
+        It reads the files, or contains the matching rows in memory if this dataset has a filter.
 
         >>> ds.to_arrow_dataset().unindexed().count_rows()
         3000
@@ -202,18 +217,18 @@ class ArrowDataset(pads.UnionDataset):
 
     @property
     def _has_views(self) -> bool:
-        """Whether PyArrow alone would read other rows or columns than the table has."""
+        """Whether PyArrow alone would read rows or columns that the table does not have."""
         return self._dataset.opened.source.has_views
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._dataset, self._filter)
 
 
-class ArrowFragment(ProcessBound):
-    """A file with a row that may match, in place of a ``pyarrow.dataset.Fragment``.
+class ArrowFragment(NotPickled):
+    """A file that may contain a match, in place of a ``pyarrow.dataset.Fragment``.
 
-    With a filter its scans skip zones, and its columns are the dataset's. The rest is the PyArrow
-    fragment's, of the whole file.
+    Scans with a filter skip zones, and return the dataset's columns. All other attributes are
+    those of the PyArrow fragment of the whole file.
     """
 
     def __init__(self, dataset: Dataset, filter: pc.Expression | None, plan: ScanPlan):
@@ -223,17 +238,17 @@ class ArrowFragment(ProcessBound):
         return f"<ArrowFragment {self._plan.fragments[0].fragment.path}>"
 
     @cached_property
-    def _whole(self) -> Any:
-        source, part = self._dataset.opened.source, self._plan.fragments[0]
-        if part.fragment.view is not None:
+    def _arrow_fragment(self) -> Any:
+        source, fragment = self._dataset.opened.source, self._plan.fragments[0].fragment
+        if fragment.view is not None:
             raise InvalidArgument(
-                f"{part.fragment.path} is not what the table has: rows are deleted, or columns "
+                f"{fragment.path} differs from what the table has: rows are deleted, or columns "
                 "have other names; use scanner, to_table, to_batches, head, take or count_rows"
             )
-        return source.open(part.fragment, source.filesystem)
+        return source.open(fragment, source.filesystem)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._whole, name)
+        return getattr(self._arrow_fragment, name)
 
     def scanner(
         self,
@@ -249,24 +264,38 @@ class ArrowFragment(ProcessBound):
         memory_pool: pa.MemoryPool | None = None,
     ) -> pads.Scanner:
         if filter is None and self._plan.fragments[0].fragment.view is None:
-            ahead = batch_readahead, fragment_readahead, fragment_scan_options
-            more = use_threads, cache_metadata, memory_pool
-            return self._whole.scanner(schema, columns, None, batch_size, *ahead, *more)
-        _refuse(fragment_scan_options)
+            return self._arrow_fragment.scanner(
+                schema=schema,
+                columns=columns,
+                batch_size=batch_size,
+                batch_readahead=batch_readahead,
+                fragment_readahead=fragment_readahead,
+                fragment_scan_options=fragment_scan_options,
+                use_threads=use_threads,
+                cache_metadata=cache_metadata,
+                memory_pool=memory_pool,
+            )
+        _refuse_scan_options(fragment_scan_options)
         if schema is not None and not schema.equals(self._dataset.schema):
             raise InvalidArgument(
-                "a fragment is filtered as its dataset's schema has it; give that"
+                "a fragment can be filtered only with its dataset's schema; give that"
             )
         scan = self._dataset.scanner(columns, filter, batch_size=batch_size)
-        own = self._filter
-        is_same = own is filter or (own is not None and filter is not None and own.equals(filter))
-        plan = self._plan if is_same else self._planned(scan.plan())
+        plan = self._plan if self._is_planned_filter(filter) else self._plan_of_this(scan.plan())
         return pads.Scanner.from_batches(scan.planned(plan).to_reader())
 
-    def _planned(self, plan: ScanPlan) -> ScanPlan:
+    def _is_planned_filter(self, filter: pc.Expression | None) -> bool:
+        """Return whether this fragment's plan was made for the filter."""
+        planned = self._filter
+        if planned is None or filter is None:
+            return planned is filter
+        return planned is filter or planned.equals(filter)
+
+    def _plan_of_this(self, plan: ScanPlan) -> ScanPlan:
+        """Return the part of a plan that reads this fragment."""
         path = self._plan.fragments[0].fragment.path
-        own = tuple(part for part in plan.fragments if part.fragment.path == path)
-        return replace(plan, fragments=own)
+        fragments = tuple(part for part in plan.fragments if part.fragment.path == path)
+        return replace(plan, fragments=fragments)
 
     def to_table(
         self,
@@ -310,23 +339,26 @@ class ArrowFragment(ProcessBound):
         return self.scanner(None, [], filter, **options).count_rows()
 
 
-def _refuse(fragment_scan_options: pads.FragmentScanOptions | None) -> None:
-    """Refuse what changes how files are read; how far ahead, and by how many, is told here."""
+def _refuse_scan_options(fragment_scan_options: pads.FragmentScanOptions | None) -> None:
+    """Raise `InvalidArgument` if options are given that change how a file is decoded."""
     if fragment_scan_options is not None:
         raise InvalidArgument(
-            "fragment_scan_options are not known to the index; give them to the format of the "
+            "fragment_scan_options cannot be used with the index; give them to the format of the "
             "pyarrow.dataset.Dataset that zonebloom.dataset opens"
         )
 
 
-def _files(source: Source) -> pads.Dataset:
-    """The files as PyArrow scans them; where it would read other rows than the table has, one that
-    is not there, so that whatever reaches for it fails."""
+def _arrow_files(source: Source) -> pads.Dataset:
+    """Return a PyArrow dataset that scans the files.
+
+    If PyArrow would read rows or columns that the table does not have, return a dataset of a file
+    that does not exist, so that code which bypasses `ArrowDataset` fails.
+    """
     if not source.has_views:
-        files = [(each, None) for each in source.fragments]
+        files = [(fragment, None) for fragment in source.fragments]
         return source.scan_whole(files, source.filesystem)
-    absent = source.open(Fragment("read this table by its scanner", ""), LocalFileSystem())
-    return pads.FileSystemDataset([absent], source.schema, source.format, LocalFileSystem())
+    missing = source.open(Fragment("read this table by its scanner", ""), LocalFileSystem())
+    return pads.FileSystemDataset([missing], source.schema, source.format, LocalFileSystem())
 
 
 def _unindexed(dataset: pads.Dataset) -> pads.Dataset:

@@ -1,4 +1,4 @@
-"""Plots of what indices are and what they save, by matplotlib.
+"""Plot the filters of indices, and what lookups save by them, with matplotlib.
 
     from zonebloom import plots
 
@@ -7,8 +7,9 @@
     plots.filters(ds, "id_idx")
     plots.filter_sizes(8192, 0.00057)
 
-Each draws into ``ax``, or into a new figure of pyplot's, and returns the Axes; none shows or saves
-anything. Colours are of Okabe and Ito, and no plot needs them to be told apart.
+Each function draws into ``ax``, or into a new pyplot figure, and returns the Axes. None of them
+shows or saves the figure. The colours are those of Okabe and Ito, and each plot can be read without
+colours.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def __dir__() -> list[str]:
 
 
 _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#c4c4c4"
-# Names of more files than this would cover one another.
-_MOST_NAMES = 20
-_MOST_TITLE = 70
+# The names of more files than this would overlap.
+_MAX_FILE_NAMES = 20
+_MAX_TITLE_LENGTH = 70
 _PROBABILITIES = np.geomspace(1e-6, 0.5, 120)
 
 
 def zones_kept(dataset: Dataset, filter: Filter, *, ax: Axes | None = None) -> Axes:
-    """Zones of each file that a filter keeps and skips; files without an index are hatched.
+    """Plot the zones of each file that a filter keeps and skips. Hatch files without an index.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def zones_kept(dataset: Dataset, filter: Filter, *, ax: Axes | None = None) -> A
     Raises
     ------
     MissingDependency
-        Without matplotlib; of all functions here.
+        If matplotlib is not installed. All functions of this module raise it.
     FilterError, InvalidArgument
 
     Examples
@@ -67,30 +68,30 @@ def zones_kept(dataset: Dataset, filter: Filter, *, ax: Axes | None = None) -> A
     if plan.predicate is None:
         raise InvalidArgument("filter is None, which keeps every zone; give one")
     ax = _axes(ax)
-    kept = np.array([each.kept_zones for each in plan.files])
-    zones = np.array([each.num_zones for each in plan.files])
-    at = np.arange(len(plan.files))
-    ax.barh(at, kept, color=_BLUE, label="kept")
-    ax.barh(at, zones - kept, left=kept, color=_GREY, label="skipped")
-    whole = at[zones == 0]
-    if whole.size:
-        width = max(zones.max(), 1)
-        bars = ax.barh(whole, width, color="none", edgecolor=_ORANGE, hatch="////")
+    kept_zones = np.array([file.kept_zones for file in plan.files])
+    num_zones = np.array([file.num_zones for file in plan.files])
+    rows = np.arange(len(plan.files))
+    ax.barh(rows, kept_zones, color=_BLUE, label="kept")
+    ax.barh(rows, num_zones - kept_zones, left=kept_zones, color=_GREY, label="skipped")
+    rows_without_index = rows[num_zones == 0]
+    if rows_without_index.size:
+        width = max(num_zones.max(), 1)
+        bars = ax.barh(rows_without_index, width, color="none", edgecolor=_ORANGE, hatch="////")
         bars.set_label("no index: not known")
-    if len(at) <= _MOST_NAMES:
-        ax.set_yticks(at, [each.path for each in plan.files])
+    if len(rows) <= _MAX_FILE_NAMES:
+        ax.set_yticks(rows, [file.path for file in plan.files])
     ax.invert_yaxis()
     ax.set_ylabel("file, in scan order")
     ax.set_xlabel("zones")
     ax.locator_params(axis="x", integer=True)
-    title = f"{plan.predicate}: {kept.sum():,} of {zones.sum():,} zones kept"
-    return _finished(ax, title)
+    title = f"{plan.predicate}: {kept_zones.sum():,} of {num_zones.sum():,} zones kept"
+    return _add_title_and_legend(ax, title)
 
 
 def bytes_read(
     dataset: Dataset, filter: Filter, columns: Columns = None, *, ax: Axes | None = None
 ) -> Axes:
-    """Bytes a read takes with the indices and without them; it is run both ways.
+    """Plot the bytes that a scan reads with the indices and without them. Run it both ways.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def bytes_read(
 
     Notes
     -----
-    An index that is in memory is not read again: open the dataset anew to count its bytes.
+    An index in memory is not read again. To count its bytes, open a new dataset.
 
     Examples
     --------
@@ -113,8 +114,8 @@ def bytes_read(
         dataset.scanner(columns, filter, use_scalar_index=uses_index).analyze_plan()
         for uses_index in (True, False)
     ]
-    data = np.array([each.stats.data_bytes for each in runs if each.stats])
-    index = np.array([each.stats.index_bytes for each in runs if each.stats])
+    data = np.array([run.stats.data_bytes for run in runs if run.stats])
+    index = np.array([run.stats.index_bytes for run in runs if run.stats])
     names = ["with indices", "without"]
     ax.barh(names, data, color=_BLUE, label="of data files")
     ax.barh(
@@ -124,33 +125,34 @@ def bytes_read(
         ax.annotate(
             bytes_text(total), (total, name), (4, 0), textcoords="offset points", va="center"
         )
-    # Else the end of the longest bar, where another of no length begins, is that of the axis.
+    # The end of the longest bar is a sticky edge, as an empty bar begins there. Without this
+    # setting the axis would end there and leave no space for the labels.
     ax.use_sticky_edges = False
     ax.margins(x=0.15)
     ax.set_xlim(left=0)
     ax.invert_yaxis()
     ax.xaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     ax.set_xlabel("bytes read")
-    return _finished(ax, str(runs[0].plan.predicate or "no filter"))
+    return _add_title_and_legend(ax, str(runs[0].plan.predicate or "no filter"))
 
 
 def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
-    """Fill of each zone's filter, and the false positives to expect of it beside the target.
+    """Plot fill and expected false positive probability of each zone's filter, and the target.
 
-    Every filter of the index is read.
+    This function reads every filter of the index.
 
     Parameters
     ----------
     dataset : Dataset
     name : str
-        Of an index.
+        The name of an index.
     ax : matplotlib.axes.Axes, optional
 
     Returns
     -------
     matplotlib.axes.Axes
-        Of the fill, percent of bits set. Probabilities are on a logarithmic axis at its right,
-        ``ax.figure.axes[-1]``; a filter without a value has none.
+        The axes of the fill, in percent of bits set. Probabilities are on a logarithmic axis at the
+        right, ``ax.figure.axes[-1]``. An empty filter has no probability.
 
     Raises
     ------
@@ -165,19 +167,22 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     entry = dataset.opened.index_entry(name)
     fill, fpp = measure_filters(dataset.opened.planner.loaded_indices[name].tables())
     ax = _axes(ax)
-    right, at, target = ax.twinx(), np.arange(len(fill)), entry.parameters.probability
-    ax.plot(at, 100 * fill, "o", color=_BLUE, markersize=3, label="fill (left)")
+    right, zones, target = ax.twinx(), np.arange(len(fill)), entry.parameters.probability
+    ax.plot(zones, 100 * fill, "o", color=_BLUE, markersize=3, label="fill (left)")
     expected = np.where(fpp > 0, fpp, np.nan)
-    right.semilogy(at, expected, "x", color=_ORANGE, markersize=4, label="false positives (right)")
+    label = "false positives (right)"
+    right.semilogy(zones, expected, "x", color=_ORANGE, markersize=4, label=label)
     right.axhline(target, color=_ORANGE, linestyle="--", label=f"target {target:g} (right)")
     ax.set_ylim(0, 100)
-    # In the upper half, as no filter that is large enough is more than half full.
+    # A filter that is large enough is at most half full. Draw the probabilities in the upper half,
+    # so that they do not overlap the fills.
     low, high = min([target, *fpp[fpp > 0]]), max([target, *fpp])
     right.set_ylim(low * low / high / 10, high * 2)
     ax.set_xlabel("zone, in the order of the index")
     ax.set_ylabel("bits set (%)")
     right.set_ylabel("estimated false positive probability")
-    _finished(ax, f"{name}: {len(fill):,} zones of {entry.parameters.number_of_items:,} rows")
+    title = f"{name}: {len(fill):,} zones of {entry.parameters.number_of_items:,} rows"
+    _add_title_and_legend(ax, title)
     lines = [*ax.lines, *right.lines]
     ax.legend(
         handles=lines, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False
@@ -192,7 +197,9 @@ def filter_sizes(
     sizing: Literal["log2", "exact"] = "log2",
     ax: Axes | None = None,
 ) -> Axes:
-    """Size of a zone's filter by the probability of false positives, and the point that is chosen.
+    """Plot the size of a zone's filter against its false positive probability.
+
+    A point marks the given parameters.
 
     Parameters
     ----------
@@ -205,24 +212,27 @@ def filter_sizes(
     >>> plots.filter_sizes().get_title(loc="left")
     '8,192 values at a probability of 0.00057: 32.8 kB'
     """
-    chosen = size_for(number_of_items, probability, sizing)
+    num_bytes = size_for(number_of_items, probability, sizing)
     ax = _axes(ax)
-    for each, line, color in zip(SIZINGS, ("--", "-"), (_ORANGE, _BLUE), strict=True):
-        sizes = [size_for(number_of_items, p, each) for p in _PROBABILITIES.tolist()]
-        steps = "steps-post" if each == "log2" else "default"
-        label = f'sizing="{each}"'
-        ax.plot(_PROBABILITIES, sizes, line, drawstyle=steps, color=color, label=label)
-    ax.plot([probability], [chosen], "o", color="black", markersize=8, label="chosen")
+    styles = zip(SIZINGS, ("--", "-"), (_ORANGE, _BLUE), strict=True)
+    for plotted_sizing, line_style, color in styles:
+        sizes = [size_for(number_of_items, p, plotted_sizing) for p in _PROBABILITIES.tolist()]
+        draw_style = "steps-post" if plotted_sizing == "log2" else "default"
+        label = f'sizing="{plotted_sizing}"'
+        ax.plot(_PROBABILITIES, sizes, line_style, drawstyle=draw_style, color=color, label=label)
+    ax.plot([probability], [num_bytes], "o", color="black", markersize=8, label="chosen")
     ax.set_xscale("log")
     ax.set_yscale("log", base=2)
     ax.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     ax.set_xlabel("probability of a false positive")
     ax.set_ylabel("filter of a zone (bytes)")
-    title = f"{number_of_items:,} values at a probability of {probability:g}: {bytes_text(chosen)}"
-    return _finished(ax, title)
+    size = bytes_text(num_bytes)
+    title = f"{number_of_items:,} values at a probability of {probability:g}: {size}"
+    return _add_title_and_legend(ax, title)
 
 
 def _axes(ax: Axes | None) -> Axes:
+    """Return the given axes, or those of a new figure."""
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError:
@@ -232,8 +242,9 @@ def _axes(ax: Axes | None) -> Axes:
     return pyplot.subplots(layout="constrained")[1] if ax is None else ax
 
 
-def _finished(ax: Axes, title: str) -> Axes:
-    ax.set_title(title if len(title) <= _MOST_TITLE else title[:_MOST_TITLE] + "…", loc="left")
+def _add_title_and_legend(ax: Axes, title: str) -> Axes:
+    is_long = len(title) > _MAX_TITLE_LENGTH
+    ax.set_title(title[:_MAX_TITLE_LENGTH] + "…" if is_long else title, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
     return ax

@@ -1,18 +1,20 @@
-"""A dataset as a Polars LazyFrame: the index says what to read, Polars does all else.
+"""A dataset as a Polars LazyFrame: the index decides what to read, and Polars does the rest.
 
-Fragments the index leaves whole are scanned by Polars' own scan_parquet, the kept rows of others
-come from a source of ours. Polars applies every filter itself, so rows, order and types are those
-of ``pl.scan_parquet``. The plan is made when a query is explained or run, over the files the
-dataset has by then; a scan of a path, whose dataset nobody else can refresh, lists them anew.
+Polars' own scan_parquet reads fragments that must be read whole. An IO source of this package
+reads the kept rows of the others. Polars applies every filter itself, so rows, order and types are
+those of ``pl.scan_parquet``. The plan is made when a query is explained or run, for the files that
+the dataset has at that time. A scan of a path lists the files again, because nobody else can
+refresh its dataset.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from operator import and_, is_
+from collections.abc import Iterable, Iterator, Sequence
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -42,8 +44,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# With more of a file than this to read, Polars' own scan of all of it was measured quicker.
-_MOST = 0.2
+# Measured: if more than this share of a file must be read, Polars' own scan of all of it is faster.
+_MAX_READ_SHARE = 0.2
 
 
 def scan(
@@ -59,27 +61,28 @@ def scan(
     encryption: Encryption | None = None,
     parquet_keys: ParquetKeys | None = None,
 ) -> pl.LazyFrame:
-    """Scan a dataset lazily.
+    """Return a lazy scan of a dataset.
 
     Parameters
     ----------
-    source : Dataset, or whatever `zonebloom.dataset` takes
+    source : Dataset, or any source that `zonebloom.dataset` takes
     format, filesystem, index_dir, partitioning, stale, embedded_filters, schema, encryption, \
     parquet_keys
-        As `zonebloom.dataset` takes them; none with a Dataset, which is open already.
+        As in `zonebloom.dataset`. They cannot be given together with a Dataset, which is already
+        open.
 
     Returns
     -------
     polars.LazyFrame
-        With the rows, order and types of ``pl.scan_parquet``. Filters that an index answers
-        read only the zones that may match; `explain` shows how many.
+        With the rows, order and types of ``pl.scan_parquet``. If an index can answer a filter, only
+        the zones that may match are read; `explain` shows how many.
 
     Raises
     ------
     MissingDependency
-        Polars is not installed, or older than 2.0.
+        If Polars is not installed, or is older than 2.0.
     InvalidArgument
-        A Dataset was given together with options of how to open one.
+        If a Dataset is given together with options that say how to open one.
     NoFragments, FragmentUnreadable, SourceError
 
     Examples
@@ -98,32 +101,34 @@ def scan(
         ) from None
 
     is_path = isinstance(source, str | os.PathLike)
-    # In the order of `dataset`.
-    way = format, filesystem, index_dir, partitioning
-    place = schema, encryption, parquet_keys
-    if not isinstance(source, Dataset):
-        opened = dataset(source, *way, stale, embedded_filters, *place)
-    elif all(map(is_, (*way, stale, embedded_filters, *place), dataset.__defaults__ or ())):
-        opened = source
-    else:
-        raise InvalidArgument(
-            "the dataset is open already; give how to open it to zonebloom.dataset"
-        )
+    ds = _open_dataset(
+        source,
+        format=format,
+        filesystem=filesystem,
+        index_dir=index_dir,
+        partitioning=partitioning,
+        stale=stale,
+        embedded_filters=embedded_filters,
+        schema=schema,
+        encryption=encryption,
+        parquet_keys=parquet_keys,
+    )
     version = itertools.count()
 
     class ZoneBloomScan(LazyFrameResolver):
-        """A frame that becomes a query once its filters are known."""
+        """A LazyFrame that is resolved to a query when Polars knows its filters."""
 
-        dataset = opened
+        dataset = ds
 
         def __init__(self) -> None:
-            self._query = _Query(opened.opened)
+            self._query = _Query(ds.opened)
 
         def schema(self) -> Any:
             return self._query.schema
 
         def cse_eq(self, other: object) -> bool:
-            return getattr(other, "dataset", None) is opened
+            """Return whether Polars may compute both scans once, because they are the same."""
+            return getattr(other, "dataset", None) is ds
 
         def resolve_lazyframe(
             self,
@@ -131,33 +136,48 @@ def scan(
             projection: list[str] | None,
             limit: int | None,
             filters: list[Any],
-            **others: Any,
+            **other_options: Any,
         ) -> Any:
             if is_path:
-                opened.refresh()
-            if self._query.opened is not opened.opened:
-                query = _Query(opened.opened)
+                ds.refresh()
+            if self._query.opened is not ds.opened:
+                query = _Query(ds.opened)
                 if query.schema != self._query.schema:
                     raise SchemaMismatch(
                         "the columns of the dataset have changed since the LazyFrame was made; "
                         "make it again"
                     )
                 self._query = query
-            # A limit counts rows before the filters, so it leaves nothing to skip.
-            frame = self._query.frame([each.expr for each in filters] if limit is None else [])
+            # A limit counts rows before the filters apply, so with a limit no zone can be skipped.
+            frame = self._query.frame([part.expr for part in filters] if limit is None else [])
             if limit is not None:
                 frame = frame.head(limit)
             if projection is not None:
                 frame = frame.select(projection)
-            # A new version each time: the files may have changed. No filter is said to be
-            # applied, so Polars applies them all.
+            # The version is new each time, because the files may have changed. The properties do
+            # not claim that any filter was applied, so Polars applies them all.
             return frame, ResolvedLazyFrameProps(version_key=str(next(version)))
 
     return ZoneBloomScan().lazy()
 
 
+def _open_dataset(source: Any, **options: Any) -> Dataset:
+    """Open a source with options of `dataset`, or return a dataset that is already open."""
+    if not isinstance(source, Dataset):
+        return dataset(source, **options)
+    parameters = inspect.signature(dataset).parameters
+    given = [name for name, value in options.items() if value is not parameters[name].default]
+    if given:
+        raise InvalidArgument(
+            f"the dataset is open already; give {', '.join(given)} to zonebloom.dataset"
+        )
+    return source
+
+
 class _Query:
-    def __init__(self, opened: OpenedDataset):
+    """A Polars query over one state of a dataset."""
+
+    def __init__(self, opened: Opened):
         self.opened = opened
         self._source = opened.source
 
@@ -166,8 +186,8 @@ class _Query:
         import polars as pl
 
         types = dict(to_frame(self._source.schema.empty_table()).schema)
-        if pl.Date in types.values() and self._by_polars():
-            # Days that Arrow stores as milliseconds: pyarrow forgets that, Polars does not.
+        if pl.Date in types.values() and self._can_use_polars():
+            # For Arrow dates in milliseconds, pyarrow returns dates but Polars returns datetimes.
             first = self._source.fragments[0].path
             for name, dtype in pl.scan_parquet(first, glob=False).collect_schema().items():
                 if types.get(name) == pl.Date and isinstance(dtype, pl.Datetime):
@@ -179,60 +199,62 @@ class _Query:
         assert isinstance(self._source, TableSource)
         return to_frame(self._source.table)
 
-    def _by_polars(self) -> bool:
-        """Whether Polars can read the files itself, and would read the same in them."""
+    def _can_use_polars(self) -> bool:
+        """Return whether Polars' own reader can read the files, with the same result."""
         import pyarrow.dataset as pads
 
         source = self._source
-        # Table formats give their files columns and types of their own.
+        # Subclasses of Source, for table formats, change the columns and types of their files.
         return (
             type(source) is Source
             and source.is_parquet
             and source.parquet_keys is None
-            # Polars casts to wider integers and floats, and to nothing else.
-            and source.type_agreement != "cast"
+            # Polars can cast only to wider integers and floats.
+            and source.types != "cast"
             and isinstance(source.filesystem, pafs.LocalFileSystem)
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
         )
 
     def frame(self, filters: Sequence[pl.Expr]) -> pl.LazyFrame:
-        """A query of all rows that may pass the filters, in order."""
-        arrow = self._source.schema
-        names = tuple(arrow.names)
-        whole_filter = predicate = None
+        """Return a query for all rows that may match the filters, in scan order."""
+        arrow_schema = self._source.schema
+        names = tuple(arrow_schema.names)
+        row_filter = predicate = None
         if filters:
-            predicate = And(tuple(predicate_from_polars(each, arrow) for each in filters))
-            whole_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
-        plan = self.opened.planner.plan(names, whole_filter, predicate)
+            predicate = And(tuple(to_predicate(filter, arrow_schema) for filter in filters))
+            row_filter = filter_of(functools.reduce(and_, filters), self.schema)
+        plan = self.opened.planner.plan(names, row_filter, predicate)
         frames = [
-            self._whole(run) if whole else self._in_part(plan, run)
-            for whole, run in itertools.groupby(plan.fragments, self._is_whole)
+            self._scan_whole(fragments) if is_whole else self._scan_kept_rows(plan, fragments)
+            for is_whole, fragments in itertools.groupby(plan.fragments, self._is_read_whole)
         ]
-        return _one_after_another(frames) if frames else self._in_part(plan, ())
+        return _concatenate(frames) if frames else self._scan_kept_rows(plan, ())
 
-    def _is_whole(self, part: FragmentPlan) -> bool:
+    def _is_read_whole(self, part: FragmentPlan) -> bool:
+        """Return whether Polars itself should read all of a fragment."""
         if part.row_groups is not None:
             return False
         if part.rows is None:
-            return self._by_polars() or isinstance(self._source, TableSource)
-        pages = part.pages
-        most = pages is not None and len(part.rows) > _MOST * pages.num_rows
-        return most and self._by_polars()
+            return self._can_use_polars() or isinstance(self._source, TableSource)
+        if part.pages is None or len(part.rows) <= _MAX_READ_SHARE * part.pages.num_rows:
+            return False
+        return self._can_use_polars()
 
-    def _whole(self, run: Iterator[FragmentPlan]) -> pl.LazyFrame:
+    def _scan_whole(self, fragments: Iterable[FragmentPlan]) -> pl.LazyFrame:
         if isinstance(self._source, TableSource):
             return self._table.lazy()
-        return _one_after_another(
+        return _concatenate(
             [
-                self._files([part.fragment.path for part in parts], dict(constants))
-                for constants, parts in itertools.groupby(run, self._constants)
+                self._scan_files([part.fragment.path for part in parts], dict(constants))
+                for constants, parts in itertools.groupby(fragments, self._constants)
             ]
         )
 
     def _constants(self, part: FragmentPlan) -> list[tuple[str, Any]]:
+        """Return the values of columns that are constant in a fragment, such as partitions."""
         return sorted(self._source.constants(part.fragment).items())
 
-    def _files(self, paths: list[str], constants: dict[str, Any]) -> pl.LazyFrame:
+    def _scan_files(self, paths: list[str], constants: dict[str, Any]) -> pl.LazyFrame:
         import polars as pl
 
         schema = self.schema
@@ -240,10 +262,10 @@ class _Query:
             paths,
             glob=False,
             hive_partitioning=False,
-            schema={name: kind for name, kind in schema.items() if name not in constants},
+            schema={name: dtype for name, dtype in schema.items() if name not in constants},
             missing_columns="insert",
             extra_columns="ignore",
-            # What pyarrow does with a file of narrower types than the first.
+            # As pyarrow, accept a file with narrower types than the first one.
             cast_options=pl.ScanCastOptions(
                 integer_cast="upcast",
                 float_cast="upcast",
@@ -253,13 +275,15 @@ class _Query:
         )
         if not constants:
             return frame
-        given = [pl.lit(value).cast(schema[name]).alias(name) for name, value in constants.items()]
-        return frame.with_columns(given).select(schema.names())
+        columns = [
+            pl.lit(value).cast(schema[name]).alias(name) for name, value in constants.items()
+        ]
+        return frame.with_columns(columns).select(schema.names())
 
-    def _in_part(self, plan: ScanPlan, run: Sequence[FragmentPlan] | Any) -> pl.LazyFrame:
+    def _scan_kept_rows(self, plan: ScanPlan, parts: Iterable[FragmentPlan]) -> pl.LazyFrame:
         from polars.io.plugins import register_io_source
 
-        fragments = tuple(run)
+        fragments = tuple(parts)
         detail = "; ".join([*map(str, plan.indices), plan.fragments_text])
         schema = self.schema
 
@@ -270,24 +294,25 @@ class _Query:
             batch_size: int | None,
         ) -> Iterator[pl.DataFrame]:
             names = schema.names() if columns is None else columns
-            # The plan was made for these rows: they pass all filters, pushed this far or not.
-            wanted = plan.filter if predicate is None else pushed_down_filter(predicate, schema)
+            # The plan was made for rows that match all filters, so its filter may be applied even
+            # if Polars did not push a predicate down to here.
+            row_filter = plan.filter if predicate is None else filter_of(predicate, schema)
             request = Request(
-                # Polars counts rows by a column, and a table without one has none.
+                # A Polars frame without columns has no rows, so read at least one column.
                 names or schema.names()[:1],
-                wanted,
+                row_filter,
                 None,
                 batch_size or DEFAULT_BATCH_ROWS,
             )
-            left = limit
+            num_rows_to_emit = limit
             for batch in Execution(self._source, request).batches(fragments):
                 frame = to_frame(pa.Table.from_batches([batch]), schema).select(names)
-                if left is not None:
-                    frame = frame.head(left)
-                    left -= frame.height
+                if num_rows_to_emit is not None:
+                    frame = frame.head(num_rows_to_emit)
+                    num_rows_to_emit -= frame.height
                 if frame.height:
                     yield frame
-                if left == 0:
+                if num_rows_to_emit == 0:
                     return
 
         return register_io_source(
@@ -295,7 +320,7 @@ class _Query:
         )
 
 
-def _one_after_another(frames: list[pl.LazyFrame]) -> pl.LazyFrame:
+def _concatenate(frames: list[pl.LazyFrame]) -> pl.LazyFrame:
     import polars as pl
 
     return frames[0] if len(frames) == 1 else pl.concat(frames)

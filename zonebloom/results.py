@@ -1,10 +1,10 @@
-"""Types of what methods return, for annotations; methods make them.
+"""The types that methods return, for annotations. Methods create them.
 
     from zonebloom.results import Scanner
 
     def count(scan: Scanner) -> int: ...
 
-Most show themselves: as one line by `repr`, as text by `print`, as HTML in Jupyter.
+Most have a one-line `repr`, a longer text for `print`, and HTML for Jupyter.
 """
 
 from __future__ import annotations

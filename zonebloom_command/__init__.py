@@ -1,6 +1,7 @@
-"""The script ``zonebloom``: Ctrl-C while the package is imported, which takes half a second.
+"""The script ``zonebloom``, which handles Ctrl-C during the import of the package.
 
-Apart from the package, whose import would come before the first line here.
+That import takes half a second. This module is not in the package, because then the package would
+be imported before the first line here.
 """
 
 import os
@@ -9,13 +10,13 @@ import signal
 
 def main() -> int:
     signal.signal(signal.SIGINT, _interrupted)
-    # Has a handler of its own, and the same words, from here to the command's end.
+    # From here to the end of the command, this function's own handler prints the same message.
     from zonebloom.cli.main import main
 
     return main()
 
 
 def _interrupted(number: int, frame: object) -> None:
-    # A module whose import is interrupted may raise whatever it likes, or go on.
+    # Exit at once: if this raised, the interrupted import could raise another error, or go on.
     os.write(2, b"interrupted; nothing is left half done\n")
     os._exit(130)

@@ -1,4 +1,4 @@
-"""dataset() and Dataset."""
+"""The function `dataset`, which opens a dataset, and the class `Dataset`, which it returns."""
 
 from zonebloom.building.request import IndexConfig
 from zonebloom.dataset.facade import Dataset, DatasetOptimizer

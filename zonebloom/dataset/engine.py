@@ -1,4 +1,4 @@
-"""Where indices are built: in threads of this process, or on a Spark session."""
+"""Choose where indices are built: in threads of this process, or in a Spark session."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 from zonebloom.building.builder import WORTH_AN_ENGINE, Engine
 
 
-def choose_engine(spark: Any) -> Engine | None:
-    """What trains elsewhere than in this process: a session given, or the active one."""
-    least_bytes = 0
+def engine_of(spark: Any) -> Engine | None:
+    """Return the engine of a Spark session, or None to build in this process.
+
+    Without a session, the active one is used if there are enough bytes to read. False never
+    uses Spark.
+    """
+    min_bytes = 0
     if spark is None:
-        spark = active_spark_session()
-        least_bytes = WORTH_AN_ENGINE
+        spark = active_session()
+        min_bytes = WORTH_AN_ENGINE
     if spark is None or spark is False:
         return None
     from zonebloom.spark.jobs import spark_engine
 
-    return spark_engine(spark, least_bytes)
+    return spark_engine(spark, min_bytes)
 
 
-def active_spark_session() -> Any:
-    # Without pyspark imported there is none.
+def active_session() -> Any:
+    """Return the active Spark session, or None. Do not import pyspark for it."""
     sql = sys.modules.get("pyspark.sql")
     return sql.SparkSession.getActiveSession() if sql is not None else None

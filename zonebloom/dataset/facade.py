@@ -1,17 +1,17 @@
-"""Dataset: what users hold in their hands, and what changes it."""
+"""`Dataset`, the class that users work with, and the methods that change its indices."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom.base import arguments
-from zonebloom.base.display import DisplayedList
-from zonebloom.base.progress import ProgressOption, require_progress
-from zonebloom.building.adopt import Adopted, adopt_files
+from zonebloom.base.display import Rows
+from zonebloom.base.notices import warn
+from zonebloom.base.progress import Progress, require_progress
+from zonebloom.building.adopt import Adopted, adopt
 from zonebloom.building.builder import (
     REFRESHED_HEADERS,
     Builder,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class DatasetOptimizer:
-    """Brings the indices of a dataset up to date; it is ``Dataset.optimize``."""
+    """The methods that bring the indices of a dataset up to date; see ``Dataset.optimize``."""
 
     def __init__(self, dataset: Dataset):
         self._dataset = dataset
@@ -73,44 +73,45 @@ class DatasetOptimizer:
         retention: timedelta | None = RETENTION,
         repair: bool = False,
         spark: SparkSession | Literal[False] | None = None,
-        progress: ProgressOption = None,
-    ) -> DisplayedList[Refreshed]:
-        """Index files that came or changed, forget files that are gone, choose a layout.
+        progress: Progress = None,
+    ) -> Rows[Refreshed]:
+        """Index new and changed files, forget deleted files, and choose a layout.
 
-        Files are listed anew first, as `Dataset.refresh` does. Files that are as they were
-        indexed are not read again.
+        This method first lists the files again, as `Dataset.refresh` does. It does not read files
+        that are unchanged since they were indexed.
 
         Parameters
         ----------
         index_names : list of str, optional
-            All indices by default, but those of other datasets that share the index_dir. By
-            default an index whose column was dropped, or has another type than when it was
-            indexed, is left as it is with a StaleIndexWarning, and the others are refreshed. If
-            it is named here, nothing is refreshed.
+            The indices to refresh. By default all indices of this dataset, but not those of other
+            datasets that share the index_dir. If the column of an index was dropped or has another
+            type than when it was indexed, a StaleIndexWarning is given, that index stays as it
+            is, and the others are refreshed. If such an index is named here, nothing is refreshed.
         layout : {"auto", "table", "sliced"}
-            As `Dataset.create_scalar_index` takes it. What came merges with what is of its size
-            or smaller, so each refresh costs what it adds, and a large part is left alone.
+            As in `Dataset.create_scalar_index`. A new segment is merged with segments of its size
+            or smaller. So a refresh costs about as much as it adds, and leaves large segments
+            alone.
         retention : timedelta, optional
-            Versions and segments that were replaced longer ago are deleted after a change, as by
-            `Dataset.vacuum`; None keeps them all. 7 days by default.
+            After a change, delete versions and segments that were replaced longer ago than this,
+            as `Dataset.vacuum` does; None keeps them all. 7 days by default.
         repair : bool
-            Whether to read the indices whole first, and build anew, with the same parameters,
-            those whose checksums do not hold.
+            Whether to verify all checksums of the indices first, and to build damaged indices
+            again with the same parameters.
         spark, progress
-            As `Dataset.create_scalar_index` takes them.
+            As in `Dataset.create_scalar_index`.
 
         Returns
         -------
         list of Refreshed
-            One for each index, in the order of their names as given.
+            One for each index, in the order of ``index_names``.
 
         Raises
         ------
         SchemaMismatch
-            When the column of an index in ``index_names`` was dropped or has another type.
+            If the column of an index in ``index_names`` was dropped or has another type.
         FragmentUnreadable
         CorruptIndex
-            When a segment that is kept is damaged, and repair=False.
+            If a segment that would be kept is damaged, and repair=False.
 
         Examples
         --------
@@ -138,58 +139,60 @@ class DatasetOptimizer:
             except SchemaMismatch as error:
                 if index_names is not None:
                     raise
-                misfits.append(failed_refresh(entry, str(error)))
-        fitting = [entry.name for entry, _ in indices]
-        damaged = {name: why for name in fitting if (why := _damage(ds, name))} if repair else {}
+                misfits.append(not_refreshed(entry, str(error)))
+        damages = _find_damage(ds, [entry.name for entry, _ in indices]) if repair else {}
         version, refreshed = builder.refresh(
             indices,
             layout,
             choose_engine(spark),
             progress,
-            damaged,
-            skip_misfits=index_names is None,
+            damages,
+            skips_misfits=index_names is None,
         )
         if repair and version.number < ds.opened.catalog.newest_number():
-            # The newest cannot be read, and would be tried by every reader.
+            # The newest version cannot be read. Commit another one, so that readers do not try it.
             version = ds.opened.catalog.commit(lambda latest: latest)
-        ds.opened = ds.opened.at_version(version)
-        if retention is not None and any(each.changed for each in refreshed):
-            _forget(ds, retention)
+        ds.opened = ds.opened.at(version)
+        if retention is not None and any(record.changed for record in refreshed):
+            _vacuum_after_commit(ds, retention)
         by_name = {record.name: record for record in [*refreshed, *misfits]}
         refreshed = [by_name[entry.name] for entry in entries]
         for record in refreshed:
             if record.problem is not None:
-                warnings.warn(record.problem, StaleIndexWarning, stacklevel=2)
-        return DisplayedList(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
+                warn(StaleIndexWarning(record.problem))
+        return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
 
 
 @arguments.with_methods_of(ReadableDataset, KeyedDataset, IndexedDataset)
 class Dataset(IndexedDataset):
-    """Files with their indices; made by `dataset`.
+    """Files with their indices, as `dataset` returns them.
 
     Attributes
     ----------
     title : str
-        What it is called where it is shown.
+        The name of the dataset in texts.
     opened : Opened
-        Its files, its index folder, the version of that in use, and what answers over them.
+        Its files, its index folder, the index version in use, and the planner of its scans.
 
     Raises
     ------
     InvalidArgument, ColumnNotFound, FilterError, IndexNotFound
-        Of all methods, when there is no such value, column or index, or a filter cannot be read.
+        By all methods, if an argument is invalid, a column or index does not exist, or a filter
+        cannot be read.
     NotPicklable
-        By ``pickle`` and ``cloudpickle``, when a key or credential would travel in clear.
+        By ``pickle`` and ``cloudpickle``, if the pickle would contain a key or credential in clear
+        text.
 
     Notes
     -----
-    A dataset pickles as its arguments, the names of its files and the number of its catalog
-    version. Another process opens it with the same files and index, whatever came since. Keys in
-    clear do not travel: give functions that find them (`Encryption`, `ParquetKeys`), and let file
-    systems take credentials from the environment. pyarrow drops the keys of encrypted files that a
-    ``pyarrow.dataset.Dataset`` has. The files of a Delta or Iceberg table travel, and the table
-    object does not, so `refresh` keeps the table's version there. A table in memory travels with
-    its index. Scanners and plans do not pickle.
+    The pickle of a dataset contains its arguments, the names of its files and the number of its
+    catalog version. Another process opens the same files and the same index, even if files were
+    added since. Keys in clear text are never pickled: give functions that find them (`Encryption`,
+    `ParquetKeys`), and let file systems take credentials from the environment. pyarrow drops the
+    keys of encrypted files when it pickles a ``pyarrow.dataset.Dataset``. The pickle contains the
+    files of a Delta or Iceberg table but not the table object, so there `refresh` keeps the
+    table's version. A table in memory is pickled with its index. Scanners and plans cannot be
+    pickled.
 
     Examples
     --------
@@ -213,37 +216,37 @@ class Dataset(IndexedDataset):
         list_files: Callable[..., tuple[Source, Catalog]] | None = None,
     ):
         super().__init__(opened, title)
-        # None where the files are named one by one: there is nothing to list.
+        # None if the files were named one by one, because then there is nothing to list.
         self._list_files = list_files
 
     def __copy__(self) -> Dataset:
-        """Return a dataset with the same state, which the two change apart from each other."""
+        """Return a dataset with the same state. Later changes of one do not affect the other."""
         return Dataset(self.opened, self.title, self._list_files)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dataset:
-        # The state is replaced as a whole and never changed, so it is shared.
+        # The state is immutable and replaced as a whole, so copies may share it.
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (PickledDataset.of(self.opened, self.title, self._list_files),)
 
     def refresh(self) -> None:
-        """Take the files there are now, and the newest index of them.
+        """List the files again, and use their newest index.
 
-        The source is opened again as it was: a folder or a pattern is listed anew, and files
-        that are gone are forgotten. Of a Delta or Iceberg table the version counts that the
-        table object has loaded by now; call its own ``update_incremental()`` or ``refresh()``
-        first to have the newest. A dataset that was unpickled has no table object and keeps its
-        version. LazyFrames made of the dataset see the same files from then on.
+        This opens the source again in the same way: it lists a folder or a pattern, and forgets
+        files that were deleted. For a Delta or Iceberg table it takes the version that the table
+        object has loaded; call the table's own ``update_incremental()`` or ``refresh()`` first to
+        get the newest. An unpickled dataset has no table object and keeps its version. LazyFrames
+        made from the dataset see the new files from then on.
 
         Raises
         ------
         SourceError
-            When the files were given one by one, or as a ``pyarrow.dataset.Dataset``, which has
-            its own list of files: open those again with the files there are. When the files
-            share another folder by now than the one their index lies in.
+            If the files were given one by one, or as a ``pyarrow.dataset.Dataset``, which has a
+            fixed list of files: open a new dataset with the files that exist now. Also if the
+            common folder of the files is no longer the one that their index belongs to.
         NoFragments, FragmentUnreadable
-            And the dataset is as it was.
+            The dataset stays as it was.
 
         Examples
         --------
@@ -263,9 +266,9 @@ class Dataset(IndexedDataset):
         self.opened = self.opened.with_current_files(*self._list_files())
 
     def checkout_latest(self) -> None:
-        """Use the newest index of the files this dataset has, as other writers may have left it.
+        """Use the newest index version, which another writer may have committed.
 
-        Files that came since are not looked for: `refresh` does both.
+        This does not look for new files; `refresh` does both.
 
         >>> zb.dataset("orders").create_scalar_index("day")
         >>> ds.version, ds.checkout_latest(), ds.version
@@ -274,7 +277,7 @@ class Dataset(IndexedDataset):
         self.opened = self.opened.with_newest_index()
 
     def _renew(self) -> None:
-        """Take what is newest, to change it: what has been read so far does not matter."""
+        """Get the newest files and the newest index before a change."""
         if self._list_files is None:
             self.checkout_latest()
         else:
@@ -300,68 +303,71 @@ class Dataset(IndexedDataset):
         spark: SparkSession | Literal[False] | None = None,
         progress: ProgressOption = None,
     ) -> None:
-        """Index a column: one split-block Bloom filter for each zone of rows.
+        """Index a column: build one split-block Bloom filter for each zone of rows.
 
-        Files are listed anew first, as `refresh` does.
+        This method first lists the files again, as `refresh` does.
 
         Parameters
         ----------
         column : str or list of str
-            A column, a leaf of a struct as "a.b", or several, each with an index of its own;
-            files are read once for all of them, and all are committed at once.
+            A column, a leaf of a struct as "a.b", or a list of these. Each gets its own index.
+            The files are read once for all of them, and one commit adds them all.
         index_type : str or IndexConfig
             "BLOOMFILTER", or a configuration with its parameters.
         name : str, optional
             ``<column>_idx`` by default.
         replace : bool
-            Whether an index of that name is replaced.
+            Whether to replace an existing index of that name.
         number_of_items : int
-            Rows a zone, and the distinct values its filter is sized for.
+            Number of rows in a zone. The filter of a zone is sized for as many distinct values.
         probability : float
             Target false positive probability of a zone, between 0 and 1.
         sizing : {"log2", "exact"}
-            Filter sizes as Lance's, or the least that reach the probability.
+            "log2" gives filters the sizes that Lance uses, "exact" the smallest that reach the
+            probability.
         fold : bool
-            Whether filters that hold few distinct values, as those of short zones do, are halved
-            as often as the probability allows; False keeps them all as large as Lance's.
+            Whether to halve filters with few distinct values, such as those of short zones, as
+            often as the probability allows. False keeps all filters as large as Lance's.
         max_false_zones : float, optional
-            Instead of a probability: zones of the whole dataset that a lookup may read in vain
-            on average.
+            The number of zones in the whole dataset that a lookup may read needlessly, on average.
+            Replaces the probability.
         layout : {"auto", "table", "sliced"}
-            A filter after another, or bit by bit of all filters, which answers a key from eight
-            short reads; "auto" slices from 4096 zones on.
+            "table" stores one filter after another. "sliced" stores one bit of all filters after
+            another, so a lookup of one key needs eight short reads. "auto" chooses "sliced" for
+            4096 zones or more.
         global_filter : bool
-            Whether to make one filter over all keys of the column as well, for joins.
+            Whether to build a filter over all keys of the column as well, for joins.
         expected_num_items : int, optional
-            Distinct keys the global filter is sized for; the rows there are by default.
+            Number of distinct keys that the global filter is sized for; by default the number of
+            rows.
         global_probability : float, optional
-            Of a false positive of the global filter at that many keys; by default 0.001, or 0.01
-            where the filter would be over 128 MiB (some 63 million keys).
+            False positive probability of the global filter at that many keys. By default 0.001, or
+            0.01 if the filter would be larger than 128 MiB (some 63 million keys).
         plaintext : bool
-            Of files that are encrypted an index is refused that is not, as long as the dataset was
-            opened without ``encryption``: filters tell which keys there are, ranges the least and
-            the greatest. True builds it all the same.
+            Whether to build an unencrypted index over encrypted files. By default this is refused
+            if the dataset was opened without ``encryption``, because filters reveal which keys
+            exist, and key ranges reveal the least and the greatest.
         spark : SparkSession or False, optional
-            Where to build: a session, or False for threads of this process. By default the
-            active session if there is one and there is a gigabyte of data to read; less is done
-            sooner here. A bar of progress says where.
+            The Spark session to build in, or False for threads of this process. By default the
+            active session is used if there is one and at least a gigabyte of data to read; this
+            process is faster for less. The progress bar shows where the build runs.
         progress : bool or callable, optional
-            True for a bar, or a function given rows done and rows in all.
+            True for a progress bar, or a function that gets the rows done and the rows in total.
 
         Raises
         ------
         InvalidArgument, ColumnNotFound, UnsupportedType
             Before anything is read.
         IndexExists
-            And replace=False, or it is of another dataset that shares the index_dir.
+            If replace=False, or the index belongs to another dataset that shares the index_dir.
         FragmentUnreadable, SchemaMismatch
-            And nothing is left behind.
+            Nothing is left behind.
 
         Examples
         --------
         >>> ds.create_scalar_index(["id", "day"], number_of_items=100, max_false_zones=0.01)
         >>> ds.create_scalar_index("customer", name="for_joins", global_filter=True)
-        >>> [each.name for each in ds.describe_indices()]
+        >>> [index.name for index in ds.describe_indices()]
         ['customer_idx', 'id_idx', 'day_idx', 'for_joins']
         """
         request = IndexRequest(
@@ -394,7 +400,8 @@ class Dataset(IndexedDataset):
 
     @property
     def optimize(self) -> DatasetOptimizer:
-        """Bringing indices up to date, as Lance names it: ``ds.optimize.optimize_indices()``."""
+        """The methods that bring indices up to date, as in Lance:
+        ``ds.optimize.optimize_indices()``."""
         return DatasetOptimizer(self)
 
     def adopt_index(self) -> Adopted:
@@ -403,7 +410,7 @@ class Dataset(IndexedDataset):
         A copied file has other times, and another store has other tags. Such a file counts as
         changed, and is read whole. This method finds the file that was indexed by its size and by
         the digest of its footer. It proves a local file up to 1 MiB by the digest of all its
-        bytes. Of any other file it reads the indexed columns, and looks up every value in the
+        bytes. For any other file it reads the indexed columns, and looks up every value in the
         index. Only Parquet files have such a footer. Renamed files are recognised, too.
 
         Returns
@@ -414,7 +421,7 @@ class Dataset(IndexedDataset):
         Raises
         ------
         CommitConflict
-            When another writer indexed the files meanwhile.
+            If another writer indexed the files meanwhile.
 
         Examples
         --------
@@ -430,16 +437,16 @@ class Dataset(IndexedDataset):
     def move_index(self, index_dir: str | None = None) -> MovedIndex:
         """Move the index to its default place beside the data folder, or to another folder.
 
-        Everything is copied and read back before the old files are deleted, so a crash at any
-        moment leaves one whole index; the same call then finishes the move. Older versions stay
-        behind and are deleted. Readers that have the old index open read the data instead until
-        they call `refresh`.
+        All files are copied and read back before the old ones are deleted, so a crash at any
+        moment leaves one complete index; the same call then finishes the move. Older versions are
+        not copied and are deleted. Readers that have the old index open read the data instead
+        until they call `refresh`.
 
         Parameters
         ----------
         index_dir : str, optional
-            In the same file system. Datasets find an index outside the default places only if they
-            are opened with this ``index_dir``.
+            A folder in the same file system. Datasets find an index outside the default places
+            only if they are opened with this ``index_dir``.
 
         Returns
         -------
@@ -448,13 +455,13 @@ class Dataset(IndexedDataset):
         Raises
         ------
         IndexNotFound, EncryptedIndex, CorruptIndex
-            When there is no index, or its newest version cannot be read.
+            If there is no index, or its newest version cannot be read.
         IndexExists
-            When the folder holds an index already.
+            If the folder already contains an index.
         InvalidArgument
-            When the index is also of other files, which would lose it.
+            If the index also covers other files, which would lose it.
         CommitConflict
-            When another writer commits meanwhile. The index is as it was.
+            If another writer commits meanwhile. The index stays as it was.
 
         Examples
         --------
@@ -472,7 +479,7 @@ class Dataset(IndexedDataset):
         return moved
 
     def drop_index(self, name: str) -> None:
-        """Forget an index; its segments stay on disk for older readers until `vacuum`.
+        """Remove an index. Its segments stay on disk for older readers until `vacuum`.
 
         Raises
         ------
@@ -487,22 +494,23 @@ class Dataset(IndexedDataset):
         self.opened.index_entry(name)
 
         def change(latest: Version) -> Version:
-            left = {key: entry for key, entry in latest.indices.items() if key != name}
-            return latest.with_indices(left)
+            others = {key: entry for key, entry in latest.indices.items() if key != name}
+            return latest.with_indices(others)
 
         self.opened = self.opened.at_version(self.opened.catalog.commit(change))
 
     def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
-        """Delete older versions of the index, and segments that only they name.
+        """Delete older versions of the index, and segments that only they refer to.
 
-        Files and folders that are not the index's own, and symbolic links, are left alone; the
+        Files and folders that are not part of the index, and symbolic links, are left alone; the
         result lists them.
 
         Parameters
         ----------
         older_than : timedelta
-            Versions that were the newest since are kept for their readers, with all they name,
-            and so is what was written since, for builds under way.
+            Versions that were the newest at some time within this period are kept for their
+            readers, with all their segments. Files written within it are kept as well, because a
+            running build may need them.
 
         Returns
         -------
@@ -520,12 +528,12 @@ class Dataset(IndexedDataset):
         )
 
     def to_polars(self) -> pl.LazyFrame:
-        """A Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
+        """Return a Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
 
         Raises
         ------
         MissingDependency
-            Without Polars 2.0 or newer.
+            If Polars 2.0 or newer is not installed.
 
         Examples
         --------
@@ -538,11 +546,12 @@ class Dataset(IndexedDataset):
         return scan(self)
 
     def to_arrow_dataset(self) -> pads.Dataset:
-        """A ``pyarrow.dataset.Dataset`` of the files and indices there are now.
+        """Return a ``pyarrow.dataset.Dataset`` of the files and indices in use now.
 
-        DuckDB, Polars, DataFusion, Ibis and whatever else reads PyArrow's datasets reads it
-        unchanged, and the filters they push down skip zones; joins push none. A scanner is an Arrow
-        stream for the same libraries, filtered by its own filter alone.
+        DuckDB, Polars, DataFusion, Ibis and any other library that reads PyArrow datasets can read
+        it, and the filters that they push down skip zones. Joins push down no filter. The same
+        libraries can read a scanner as an Arrow stream, to which only the scanner's own filter
+        applies.
 
         >>> import pyarrow.compute as pc
         >>> ds.to_arrow_dataset().count_rows(filter=pc.field("id") == 42)
@@ -557,22 +566,22 @@ def _unpickled(pickled: PickledDataset) -> Dataset:
     return Dataset(pickled.open(), pickled.title, pickled.list_files)
 
 
-def _forget(ds: Dataset, retention: timedelta) -> None:
-    """Vacuum after a commit, which stands whatever comes of that."""
+def _vacuum_after_commit(ds: Dataset, retention: timedelta) -> None:
+    """Vacuum, but only warn if that fails, because the commit before it has succeeded."""
     try:
         ds.vacuum(retention)
     except CatalogError as error:
-        warnings.warn(
-            f"older versions of the index of {ds.title} are not deleted: {error}",
-            ZoneBloomWarning,
-            stacklevel=3,
+        warn(
+            ZoneBloomWarning(f"older versions of the index of {ds.title} are not deleted: {error}")
         )
 
 
-def _damage(ds: Dataset, name: str) -> str | None:
-    """What of an index is not as it was written."""
-    try:
-        ds.validate_index(name, sample=0)
-    except CorruptIndex as error:
-        return str(error)
-    return None
+def _find_damage(ds: Dataset, names: Sequence[str]) -> dict[str, str]:
+    """Return the damaged indices by name, each with a description of its damage."""
+    damages = {}
+    for name in names:
+        try:
+            ds.validate_index(name, sample=0)
+        except CorruptIndex as error:
+            damages[name] = str(error)
+    return damages

@@ -1,4 +1,4 @@
-"""What indices an opened dataset has, what they cover, and whether they are whole."""
+"""Methods that describe, validate and export the indices of an opened dataset."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from zonebloom.index.validate import ValidatedIndex
 
 
-class IndexedDataset(KeyedDataset, Displayed):
-    """A dataset that says what indices it has, and shows them."""
+class IndexedDataset(KeyedDataset, Shown):
+    """A dataset whose methods describe its indices."""
 
     def advise(
         self,
@@ -47,14 +47,14 @@ class IndexedDataset(KeyedDataset, Displayed):
         number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
         probability: float = DEFAULT_ZONE_PROBABILITY,
     ) -> Advices:
-        """Say which columns are worth an index, from a sample, as `Advices` tell it.
+        """Return which columns are worth an index, judged by a sample, as `Advices`.
 
         Parameters
         ----------
         columns : str or list of str, optional
-            Those that can be indexed by default.
+            By default all columns that can be indexed.
         number_of_items, probability
-            As `Dataset.create_scalar_index` takes them.
+            As in `Dataset.create_scalar_index`.
 
         Examples
         --------
@@ -70,8 +70,8 @@ class IndexedDataset(KeyedDataset, Displayed):
             self.opened, columns, number_of_items=number_of_items, probability=probability
         )
 
-    def describe_indices(self) -> DisplayedList[IndexDescription]:
-        """What indices there are, and what they cover of the files as they are now.
+    def describe_indices(self) -> Rows[IndexDescription]:
+        """Return a description of each index, and how many of the current files it covers.
 
         >>> print(ds.describe_indices())
         index         column    zones   rows  files covered  size
@@ -82,11 +82,11 @@ class IndexedDataset(KeyedDataset, Displayed):
         """
         return describe(self.opened.version.indices.values(), self.opened.planner.coverage())
 
-    def embedded_filters(self) -> DisplayedList[EmbeddedDescription]:
-        """The Bloom filters inside the Parquet files themselves, by column.
+    def embedded_filters(self) -> Rows[EmbeddedDescription]:
+        """Return a description of the Bloom filters inside the Parquet files, by column.
 
-        A dataset opened with ``embedded_filters=True`` uses them for fragments no index covers;
-        every file's footer is read to list them.
+        A dataset opened with ``embedded_filters=True`` uses them for fragments that no index
+        covers. This method reads the footer of every file.
 
         >>> options = {"id": {"ndv": 3000, "fpp": 0.01}}
         >>> pq.write_table(table, "own.parquet", bloom_filter_options=options)
@@ -96,36 +96,38 @@ class IndexedDataset(KeyedDataset, Displayed):
         """
         planner = self.opened.planner
         return describe_embedded(
-            (column for column in planner.embedded_filters.columns(each.fragment, each.identity))
-            for each in planner.coverage().fragments
+            planner.embedded.columns(file.fragment, file.identity)
+            for file in planner.coverage().present
         )
 
-    def list_indices(self) -> DisplayedList[dict[str, Any]]:
-        """The indices as dictionaries with Lance's keys.
+    def list_indices(self) -> Rows[dict[str, Any]]:
+        """Return the indices as dictionaries with the keys that Lance uses.
 
         >>> ds.list_indices()[0]
         {'name': 'id_idx', 'type': 'BloomFilter', 'fields': ['id'], ...'num_fragments_indexed': 3}
         """
         indices = [
             {
-                "name": each.name,
+                "name": index.name,
                 "type": "BloomFilter",
-                "fields": [each.column],
+                "fields": [index.column],
                 "version": self.version,
-                "num_fragments_indexed": each.num_fragments_indexed,
+                "num_fragments_indexed": index.num_fragments_indexed,
             }
-            for each in self.describe_indices()
+            for index in self.describe_indices()
         ]
         return DisplayedList(indices, list(indices[0]) if indices else [], _values, NO_INDEX)
 
-    def index_statistics(self, name: str) -> DisplayedDict:
-        """Coverage, size, real fill and estimated false positive probability of an index.
+    def index_statistics(self, name: str) -> Figures:
+        """Return coverage, size, fill and estimated false positive probability of an index.
+
+        This method reads all filters of the index.
 
         Returns
         -------
         dict
-            Sizes in bytes; ``fill_mean`` and ``fill_max`` are shares of the bits that are set,
-            ``estimated_fpp_mean`` and ``estimated_fpp_max`` probabilities. All filters are read.
+            Sizes in bytes. ``fill_mean`` and ``fill_max`` are shares of bits that are set,
+            ``estimated_fpp_mean`` and ``estimated_fpp_max`` are probabilities.
 
         Raises
         ------
@@ -137,27 +139,27 @@ class IndexedDataset(KeyedDataset, Displayed):
         >>> figures["filter_bytes"], round(figures["fill_mean"], 2)
         (256, 0.33)
         """
-        entry = self.opened.index_entry(name)
-        described = next(each for each in self.describe_indices() if each.name == name)
-        return index_statistics(described, entry, self.opened.planner.loaded_indices[name].tables())
+        entry = self.opened.entry(name)
+        description = next(index for index in self.describe_indices() if index.name == name)
+        return index_statistics(description, entry, self.opened.planner.loaded[name].tables())
 
     def key_ranges(self, column: str) -> pa.Table:
-        """Least and greatest value of an indexed column in each fragment, as built.
+        """Return the least and the greatest value of a column in each fragment, from its index.
 
         Parameters
         ----------
         column : str
-            With an index.
+            A column with an index.
 
         Returns
         -------
         pyarrow.Table
-            A row for each fragment there is, in scan order: ``fragment_id`` uint64, ``path``
-            string, ``minimum`` and ``maximum`` (the column's values, in a type Arrow orders;
-            null where a fragment holds only nulls and NaN), ``is_known`` bool (False for new
-            and changed files, and where no bounds were kept: any value may be there),
-            ``has_nan`` bool, ``null_count`` and ``num_rows`` int64 (null where not known).
-            Bounds may be wider than the values.
+            A row for each existing fragment, in scan order: ``fragment_id`` uint64, ``path``
+            string, ``minimum`` and ``maximum`` (values in a type that Arrow can order; null if
+            the fragment holds only nulls and NaN), ``is_known`` bool (False for new and changed
+            files and where the index has no bounds; any value may occur there), ``has_nan`` bool,
+            ``null_count`` and ``num_rows`` int64 (null if unknown). Bounds may be wider than the
+            values.
 
         Examples
         --------
@@ -167,7 +169,7 @@ class IndexedDataset(KeyedDataset, Displayed):
         return self.opened.planner.key_ranges(column)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
-        """The filter over all keys of a column, None when its index was built without.
+        """Return the filter over all keys of a column, or None if its index has none.
 
         >>> ds.create_scalar_index("id", global_filter=True)
         >>> ds.global_filter("id").sbbf.check([42, -1])
@@ -176,7 +178,7 @@ class IndexedDataset(KeyedDataset, Displayed):
         return self.opened.planner.global_filter(column)
 
     def prewarm_index(self, name: str) -> None:
-        """Bring an index into memory, and compile or load the kernels that search it.
+        """Load an index into memory, and compile or load the kernels that search it.
 
         Raises
         ------
@@ -195,13 +197,13 @@ class IndexedDataset(KeyedDataset, Displayed):
     def index_to_lance(self, name: str, path: str) -> None:
         """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
 
-        Fragment ids in it are this dataset's. To have a Lance dataset use the file, see
-        `zonebloom.exchange.lance.commit_to_lance`.
+        The file contains the fragment ids of this dataset. To add the index to a Lance dataset,
+        use `zonebloom.exchange.lance.commit_to_lance`.
 
         Raises
         ------
         CorruptIndex
-            When a segment is damaged.
+            If a segment is damaged.
 
         Examples
         --------
@@ -219,34 +221,34 @@ class IndexedDataset(KeyedDataset, Displayed):
         to_lance(tables, path)
 
     def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
-        """Read an index whole, and hold it against its checksums and the rows of the files.
+        """Read a whole index, and compare it with its checksums and with rows of the files.
 
-        Zones are read back from the files, and their values asked of all that the index says:
-        filters, null flags, key ranges, the filter over all keys; page maps must give the same
-        rows. A value it denies would be lost to a lookup.
+        This method reads some zones of the files, and looks up their values in every part of the
+        index: filters, null flags, key ranges and the global filter. Page maps must lead to the
+        same rows. If the index did not contain a value, lookups would miss its rows.
 
         Parameters
         ----------
         name : str
         sample : int or "all"
-            How many zones to read: at even distances over all zones of the files that are as
-            they were indexed, the first and the last among them, the same ones each time. "all"
-            reads the column whole and leaves no doubt; 0 verifies checksums alone.
+            How many zones to read. They are spread evenly over the zones of unchanged files,
+            include the first and the last, and are the same each time. "all" reads the whole
+            column and leaves no doubt; 0 verifies only checksums.
 
         Returns
         -------
         ValidatedIndex
-            An int, the number of zones. Its ``state`` is "sound", or "stale" when files it
-            covers have ``changed`` or are ``gone``: those are scanned, and no row is lost.
+            An int, the number of zones. Its ``state`` is "sound", or "stale" if files that it
+            covers have ``changed`` or are ``gone``. Scans read such files whole, so no row is lost.
 
         Raises
         ------
         CorruptIndex
-            Naming what is damaged, or the rows whose values the index denies.
+            Its message names the damaged part, or the rows whose values the index lacks.
         SchemaMismatch
-            When the column was dropped or has another type, so the index is not used.
+            If the column was dropped or has another type, so the index is not used.
         FragmentUnreadable
-            When rows cannot be read back.
+            If the rows cannot be read.
 
         Examples
         --------
@@ -278,9 +280,9 @@ class IndexedDataset(KeyedDataset, Displayed):
         )
 
     def _repr_html_(self) -> str:
-        described = self.describe_indices()
-        table = table_html(INDEX_HEADERS, list(map(index_cells, described)))
-        return styled_html(title_html(self._title()), table if described else list_html([NO_INDEX]))
+        indices = self.describe_indices()
+        table = table_html(HEADERS, list(map(cells, indices)))
+        return page(title_html(self._title()), table if indices else list_html([NO_INDEX]))
 
 
 def _values(row: dict[str, Any]) -> list[object]:

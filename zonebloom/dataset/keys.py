@@ -1,4 +1,4 @@
-"""Asking an opened dataset for many keys at once."""
+"""Methods that look up many keys at once in an opened dataset."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.dataset.reading import ReadableDataset
-from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
-from zonebloom.scan.binding import checked_names
-from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
-from zonebloom.scan.lookup import lookup_keys
+from zonebloom.index.batch_lookup import SCHEMA
+from zonebloom.scan.binding import check_columns
+from zonebloom.scan.locate import Located, locate
+from zonebloom.scan.locate import key_columns as split_key_table
+from zonebloom.scan.lookup import lookup
 
 
 class ArrowExport(Protocol):
@@ -22,41 +23,41 @@ class ArrowExport(Protocol):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
-Keys: TypeAlias = pa.Array | pa.ChunkedArray | Iterable[Any] | ArrowExport
-KeyTable: TypeAlias = pa.Table | Mapping[str, Keys] | ArrowExport
+KeysLike: TypeAlias = pa.Array | pa.ChunkedArray | Iterable[Any] | ArrowExport
+KeyTableLike: TypeAlias = pa.Table | Mapping[str, KeysLike] | ArrowExport
 
 
 class KeyedDataset(ReadableDataset):
-    """A dataset that is asked for many keys at once."""
+    """A dataset whose methods look up many keys at once."""
 
-    def search_many(self, column: str, keys: Keys) -> pa.RecordBatchReader:
-        """Ask the index of a column for many keys at once: which zones may hold each.
+    def search_many(self, column: str, keys: KeysLike) -> pa.RecordBatchReader:
+        """Return the zones that may hold each of many keys, by the index alone.
 
         Parameters
         ----------
         column : str
-            With an index.
+            A column with an index.
         keys : array, series or iterable
             A million at a time is fine: a pyarrow, NumPy, pandas or Polars array or series, any
             object that exports one column to Arrow, or an iterable of Python, NumPy or pandas
             values. They are converted exactly, nanoseconds included, or refused. Keys of the
             column's own type are hashed in bulk. Keys of another type are compared exactly (5.5 is
-            in no zone of integers), or refused. For a column of UUIDs they are ``uuid.UUID`` or
-            text; for the same as binary(16), ``uuid.UUID`` or bytes.
+            in no zone of integers), or refused. For a column of UUIDs give ``uuid.UUID`` or
+            text; for UUIDs stored as binary(16), ``uuid.UUID`` or bytes.
 
         Returns
         -------
         pyarrow.RecordBatchReader
             ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``zone`` uint32
-            (number of the zone in its fragment; null for a whole fragment of which the index
-            says nothing). Each pair once, in no order; ``read_all`` makes it a table. Null keys
-            are in no zone, NaN may be in all.
+            (number of the zone in its fragment; null for a whole fragment that the index does not
+            cover). Each pair comes once, in no order; ``read_all`` returns a table. Null keys are
+            in no zone, NaN may be in all.
 
         Raises
         ------
         InvalidArgument
-            When keys are no list, have no common type that holds them exactly, or are of a type
-            that is not compared with the column's.
+            If the keys are not a list, have no common type that holds them exactly, or have a type
+            that cannot be compared with the column's.
 
         Examples
         --------
@@ -69,19 +70,19 @@ class KeyedDataset(ReadableDataset):
     def lookup(
         self,
         column: str,
-        keys: Keys,
+        keys: KeysLike,
         columns: Sequence[str] | None = None,
         *,
         nulls: bool = False,
     ) -> pa.Table:
-        """Read the rows that hold one of some keys.
+        """Read the rows that hold one of the given keys.
 
         Parameters
         ----------
         column : str
-            An indexed column, or any that could be: without an index all of it is read.
+            A column that is or could be indexed. Without an index the whole column is read.
         keys : array, series or iterable
-            One or millions, as `search_many` takes them.
+            One or millions, as in `search_many`.
         columns : list of str, optional
             All columns by default.
         nulls : bool
@@ -90,8 +91,8 @@ class KeyedDataset(ReadableDataset):
         Returns
         -------
         pyarrow.Table
-            ``key_index`` int64 (position in ``keys``) and the columns, in scan order; a row comes
-            once for each position of its key. NaN equals nothing, as in SQL.
+            ``key_index`` int64 (position in ``keys``) and the columns, in scan order. A row is
+            repeated for each position of its key. NaN equals nothing, as in SQL.
 
         Raises
         ------
@@ -110,37 +111,38 @@ class KeyedDataset(ReadableDataset):
         names = self.schema.names if names is None else names
         return lookup_keys(opened.source, opened.planner, opened.column(column), keys, names, nulls)
 
-    def locate(self, columns: str | Sequence[str], keys: Keys | KeyTable) -> pa.Table:
-        """Tell for each of some keys where its rows lie, and which keys are new.
+    def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:
+        """Return the file and row of each given key, or nulls for a key that does not exist.
 
         Parameters
         ----------
         columns : str or list of str
-            An indexed column, or any that could be; or several, of which all must be equal. Those
-            with an index tell zones apart. Columns that the paths of the files give
-            (``day=2024-05-01``) may be among several: a key is looked for in its own files alone.
+            A column that is or could be indexed, or several that must all be equal. Columns with
+            an index skip zones. Partition columns (``day=2024-05-01`` in the path) may be among
+            several: then a key is searched only in the files of its partition.
         keys : array, series or iterable; a table for several columns
-            One or millions, as `lookup` takes them. A table (of pyarrow, pandas, Polars or DuckDB)
-            or a dictionary holds the columns by their names.
+            One or millions, as in `lookup`. For several columns give a table (of pyarrow, pandas,
+            Polars or DuckDB) or a dictionary with the columns by name.
 
         Returns
         -------
         pyarrow.Table
             ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``path`` dictionary
-            of string (as in `files`) and ``row`` int64 (number of the row in its file). In the
-            order of the keys, a row for each row that equals the key, in scan order, and one of
-            nulls for a key that none does. Null and NaN equal nothing.
+            of string (as in `files`) and ``row`` int64 (number of the row in its file). The table
+            is in the order of the keys. It has one row for each row of the dataset that equals
+            the key, in scan order, or one row of nulls if there is none. Null and NaN equal
+            nothing.
 
         Raises
         ------
         ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
         FragmentChanged
-            When a file is written anew meanwhile; call again.
+            If a file was rewritten during the call; call again.
 
         Notes
         -----
-        An index with ``global_filter=True`` rules keys out that are nowhere before any file is
-        read: among many keys of which few are there, most of the time is saved.
+        An index with ``global_filter=True`` rules out absent keys before any file is read. If few
+        of many keys exist, this saves most of the time.
 
         Examples
         --------
@@ -149,23 +151,26 @@ class KeyedDataset(ReadableDataset):
         """
         return self._located(columns, keys).by_key()
 
-    def files_with_keys(self, columns: str | Sequence[str], keys: Keys | KeyTable) -> pa.Table:
-        """Tell which files hold rows of some keys, as an erasure request must know.
+    def files_with_keys(
+        self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
+    ) -> pa.Table:
+        """Return the files that contain rows with the given keys, for example to erase them.
 
         Parameters
         ----------
         columns, keys
-            As `locate` takes them.
+            As in `locate`.
 
         Returns
         -------
         pyarrow.Table
-            A row for each file that holds a key, in scan order: ``path`` string, ``fragment_id``
-            uint64, ``num_keys`` int64 (distinct keys) and ``num_rows`` int64 (rows of those).
+            A row for each file that contains a key, in scan order: ``path`` string,
+            ``fragment_id`` uint64, ``num_keys`` int64 (distinct keys) and ``num_rows`` int64 (rows
+            with one of them).
 
         Raises
         ------
-        As `locate`.
+        As in `locate`.
 
         Examples
         --------
@@ -182,7 +187,7 @@ class KeyedDataset(ReadableDataset):
             else arguments.require_name_list(columns, "columns")
         )
         if not names or len(set(names)) < len(names):
-            raise arguments.invalid_value(columns, "columns", "name one at least, each once")
-        checked = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
-        given = [keys] if isinstance(columns, str) else select_key_columns(keys, names)
-        return locate_keys(opened.source, opened.planner, checked, given)
+            raise arguments.refusal(columns, "columns", "name one at least, each once")
+        key_columns = [opened.key_column(arguments.text(name, "columns")) for name in names]
+        values = [keys] if isinstance(columns, str) else split_key_table(keys, names)
+        return locate(opened.source, opened.planner, key_columns, values)

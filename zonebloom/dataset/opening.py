@@ -1,4 +1,4 @@
-"""dataset(): a dataset opened as it lies."""
+"""`dataset`, the function that opens a dataset."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dataset(
     encryption: Encryption | None = None,
     parquet_keys: ParquetKeys | None = None,
 ) -> Dataset:
-    """Open a dataset as it lies.
+    """Open files or a table as a dataset, with the index that they have.
 
     Parameters
     ----------
@@ -50,49 +50,49 @@ def dataset(
         ``pyarrow.dataset.Dataset`` over files, a ``pyarrow.Table`` in memory, a
         ``deltalake.DeltaTable`` or a pyiceberg ``Table`` at the version it has loaded.
     format : str
-        "parquet", or another format of ``pyarrow.dataset``; those are read a whole fragment
-        at a time.
+        "parquet", or another format of ``pyarrow.dataset``. Fragments of other formats are read
+        whole.
     filesystem : pyarrow.fs or fsspec file system, optional
-        Where the paths are. Of a path at ``s3a://`` by default as the active Spark session is set
-        (``fs.s3a.*``), and of other URIs as pyarrow finds its way there.
+        The file system of the paths. By default ``s3a://`` is opened with the settings of the
+        active Spark session (``fs.s3a.*``), and other URIs as pyarrow opens them.
     index_dir : str, optional
-        Folder of the index, in the same file system. By default that of ``lake/orders`` is
-        ``lake/_zonebloom/orders``, or ``lake/orders/_zonebloom`` if there is an index already or
-        the parent cannot hold it. Several datasets may share one: names of indices are common to
-        them, and none replaces an index of another.
+        Folder of the index, in the same file system. The default for ``lake/orders`` is
+        ``lake/_zonebloom/orders``, or ``lake/orders/_zonebloom`` if an index is already there or
+        the parent cannot contain it. Several datasets may share a folder. Then index names must be
+        unique among them, and no dataset can replace the index of another.
     partitioning : "auto", "hive", list of str, pyarrow.dataset.Partitioning, or None
-        What folders say of the rows in them, as ``pyarrow.dataset.dataset`` takes it. "auto"
-        is "hive" (``year=2024/month=1``) below a folder, below the folder that a pattern begins
-        with, or below the one that folders of a list share, and None for files named one by one.
+        How paths encode column values, as in ``pyarrow.dataset.dataset``. "auto" means "hive"
+        (``year=2024/month=1``) below a folder, below the folder that a pattern begins with, or
+        below the common folder of a list of folders, and None for files named one by one.
     stale : {"read", "raise", "ignore-missing"}
-        What becomes of files that are others than when the dataset was opened or indexed. One
-        that changed or came is read whole, with a warning; "raise" refuses whatever would use
-        the index instead, with StaleIndex, and with CorruptIndex where the index is damaged. One
-        that is gone is an error, or with "ignore-missing" left out with a warning. The files of a
-        Delta or Iceberg table are never left out.
+        What to do about files that changed since the dataset was opened or indexed. "read" reads
+        a new or changed file whole, with a warning. "raise" instead raises StaleIndex, or
+        CorruptIndex if the index is damaged, in calls that would use the index. A missing file is
+        an error, but "ignore-missing" leaves it out with a warning. Files of a Delta or Iceberg
+        table are never left out.
     embedded_filters : bool
-        Whether row groups of files no index covers are passed over by the Bloom filters that
-        writers put inside them. Parquet has no checksum for those: where one bit of a filter
-        has changed, rows are lost that are there. Filters that lack a bound of their column
-        chunk's statistics are not used.
+        Whether to skip row groups by the Bloom filters inside the Parquet files, for files that no
+        index covers. Parquet has no checksum for these filters: if one bit of a filter is wrong,
+        lookups miss existing rows. Filters that contradict the minimum or maximum of their column
+        chunk are not used.
     schema : pyarrow.Schema or "union", optional
-        The columns of the dataset: those given, or those of all files by name, in types all of
-        a column's files widen to as ``pyarrow.unify_schemas(..., promote_options="permissive")``
-        has it, for which every file's schema is read. By default those of the first file, as
-        for ``pyarrow.dataset.dataset``. A column that a file lacks is null in it.
+        The columns of the dataset. "union" reads the schema of every file and takes the columns
+        of all files by name, with types widened as in
+        ``pyarrow.unify_schemas(..., promote_options="permissive")``. By default the columns of the
+        first file, as in ``pyarrow.dataset.dataset``. A column that a file lacks is null there.
     encryption : Encryption, optional
-        Keys by which the index is read and written. One that is encrypted is not used without
-        them: that is warned of, and the data is read. One that is not encrypted is not used with
-        them, for it may be forged.
+        Keys to read and write the index. Without keys, an encrypted index is not used: a warning
+        says so, and the data is read. With keys, an unencrypted index is not used, because it may
+        be forged.
     parquet_keys : ParquetKeys, optional
-        Keys of the files themselves, where they are encrypted Parquet. They go to Spark with a
-        build there.
+        Keys of the data files, if they are encrypted Parquet. A build on Spark sends them to the
+        executors.
 
     Returns
     -------
     Dataset
-        Of the files and the catalog version found now. A file rewritten later is noticed at the
-        next scan, a new one by `Dataset.refresh` and by whatever builds or optimizes an index.
+        With the files and the catalog version that exist now. The next scan notices if a file was
+        rewritten. `Dataset.refresh`, and methods that build or optimize an index, find new files.
 
     Raises
     ------
@@ -100,26 +100,27 @@ def dataset(
 
     Notes
     -----
-    A local file is as it was indexed while its size, times and inode are the same. If times or
-    inode differ, a digest of all bytes decides for files up to 1 MiB. A larger file counts as
-    changed then, also after ``chmod`` or a new hard link, until `Dataset.adopt_index` reads its
-    indexed columns or the index is refreshed. An object of a store is known by its ETag, which is
-    asked for anew by each plan.
+    A local file counts as unchanged while its size, times and inode are the same. If times or
+    inode differ, a digest of all bytes decides for files up to 1 MiB. A larger file then counts as
+    changed, even after ``chmod`` or a new hard link, until `Dataset.adopt_index` reads its indexed
+    columns or the index is refreshed. An object in a store is identified by its ETag, which each
+    plan asks for again.
 
-    Of Parquet only the pages that hold kept rows are read, first those of the filter's columns;
-    column chunks of one page, structs whose pages do not align, and encrypted files whose keys
-    only a ``pyarrow.dataset.Dataset`` has are read by the row group. Arrow IPC files are read by
-    the record batch, CSV, JSON and ORC whole.
+    Only Parquet pages that contain kept rows are read, first those of the filter's columns. Column
+    chunks of one page, structs whose pages do not align, and encrypted files whose keys only a
+    ``pyarrow.dataset.Dataset`` has are read by the row group. Arrow IPC files are read by the
+    record batch. CSV, JSON and ORC files are read whole.
 
-    A Delta or Iceberg table is read as of the version it has loaded. Rows deleted by deletion
-    vectors, position or equality deletes are on no path. Columns are told by column mapping or
-    field ids, so an index stays with a renamed one. A path inside such a table, or a Hudi one, is
-    refused. The index lies in ``_zonebloom`` inside the table's folder, for readers of the table
-    follow its log. If a clean-up job deletes what it does not know, give index_dir.
+    A Delta or Iceberg table is read at the version it has loaded. Rows that deletion vectors,
+    position deletes or equality deletes remove are never returned. Columns are identified by
+    column mapping or field ids, so an index stays valid if its column is renamed. A path inside
+    such a table, or inside a Hudi table, is refused. The index lies in ``_zonebloom`` inside the
+    table's folder, because readers of the table follow its log. If a clean-up job deletes unknown
+    files there, give index_dir.
 
-    With a store of obstore as file system, or pyarrow's S3FileSystem where obstore is installed,
-    an object is asked for by its tag and the pages of all columns come at once: a lookup waits for
-    the store twice, at first three or four times, for up to a thousand files.
+    With an obstore store as file system, or pyarrow's S3FileSystem if obstore is installed,
+    objects are requested by their tag, and the pages of all columns at once. A lookup in up to a
+    thousand files then waits for the store twice; the first lookup waits three or four times.
 
     Examples
     --------
@@ -142,11 +143,9 @@ def dataset(
     if parquet_keys is not None:
         arguments.require_instance(parquet_keys, ParquetKeys, "parquet_keys")
         if is_delta(source) or is_iceberg(source) or format != "parquet":
-            raise InvalidArgument("parquet_keys is of Parquet files; give their paths")
-    embedded_filters = arguments.require_bool(embedded_filters, "embedded_filters")
-    title = (
-        arguments.require_path(source, "source") if isinstance(source, str | os.PathLike) else None
-    )
+            raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
+    embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
+    title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
     if title is not None and filesystem is None and not is_uri(title):
         # The path keeps its meaning in another working directory and in another process.
         source = absolute_path(title)
@@ -209,33 +208,32 @@ def _list_files(
 
 
 def _require_unlisted(index_dir: str, root: str) -> None:
-    """Refuse an index in a folder of data, where whoever lists that takes its files for data."""
+    """Raise `InvalidArgument` if readers that list the data folder would find the index files."""
     inside = posixpath.relpath(index_dir, root)
     if not any(part.startswith(("_", ".")) for part in inside.split("/")) or inside == ".":
         raise InvalidArgument(
-            f"index_dir {index_dir} lies in the folder of the data, which would be listed with "
-            "the index's own files; give a name that begins with _, or a folder elsewhere"
+            f"index_dir {index_dir} lies in the folder of the data, so readers would take the "
+            "files of the index for data; give a name that begins with _, or a folder elsewhere"
         )
 
 
 def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a URI and the path there; credentials in the URI stay in the
-    former."""
-    spark = active_spark_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
+    """Return the file system of a URI, with any credentials of the URI, and the path in it."""
+    spark = active_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
     if spark is None:
-        return filesystem_of_uri(uri)
-    # Hadoop's own schemes are opened as the active Spark session is set.
-    from zonebloom.spark.session import open_path
+        return open_uri(uri)
+    # The settings of the active Spark session apply to Hadoop's own schemes.
+    from zonebloom.spark.session import open_place
 
     return open_path(spark, uri)
 
 
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
-    """A table with indices that live as long as the dataset."""
+    """Return a dataset of a table, with indices that are deleted together with the dataset."""
     if index_dir is not None:
-        # Another table could not be told from this one later.
+        # Nothing identifies a table in memory, so a kept index could be used for another table.
         raise InvalidArgument(
-            "the index of a table in memory is gone with it; leave index_dir out, or write the "
+            "the index of a table in memory cannot outlive it; leave index_dir out, or write the "
             "table to Parquet"
         )
     return Dataset(OpenedDataset.create(open_memory_table(table), temporary_catalog()))

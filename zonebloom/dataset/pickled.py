@@ -1,5 +1,4 @@
-"""Pickle a dataset as its arguments, the names of its files and the number of its catalog version,
-and open it again from these."""
+"""Pickle a dataset as its arguments, file names and catalog version number, and open it again."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import os
 import posixpath
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ from types import MappingProxyType
 
 import pyarrow.fs as pafs
 
+from zonebloom.base.notices import warn
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
@@ -29,22 +28,24 @@ from zonebloom.storage.encryption import Encryption
 
 @dataclass(frozen=True, slots=True)
 class PickledDataset:
-    """The state of a dataset that travels to another process.
+    """The state of a dataset that is pickled and sent to another process.
 
     Attributes
     ----------
     source : Source
-        The files by name, so that files which other processes add are not read.
+        The files by name, so that the other process reads no files that were added since.
     index_dir : str
     encryption : Encryption or None
     version : int or None
-        Number of the catalog version; None if the index was locked for want of a key.
+        Number of the catalog version; None if the index is encrypted and the key is missing.
     embedded_filters : bool
     title : str
     list_files : callable or None
-        Lists the files as they are then and opens their index. None if there is nothing to list.
+        A function that lists the files again and opens their index. None if there is nothing to
+        list.
     index_files : mapping of str to bytes
-        The index of a table in memory, which is in no folder that another process knows.
+        The index files of a table in memory by path, because other processes do not have its
+        temporary folder.
     """
 
     source: Source
@@ -63,18 +64,19 @@ class PickledDataset:
         title: str,
         list_files: Callable[[], tuple[Source, Catalog]] | None,
     ) -> PickledDataset:
-        """Take the state of a dataset, or raise `NotPicklable`."""
+        """Return the state of a dataset. Raise `NotPicklable` if it contains keys in clear text."""
         source, catalog, version = opened.source, opened.catalog, opened.version
+        is_in_memory = isinstance(source, TableSource)
         pickled = cls(
-            source,
-            catalog.folder,
-            catalog.encryption,
-            None if version.locked_reason else version.number,
-            opened.planner.uses_embedded_filters,
-            title,
-            # The table object of Delta Lake or Iceberg stays here; its files travel.
-            None if isinstance(source, SnapshotSource) else list_files,
-            _files_below(catalog.folder) if isinstance(source, TableSource) else {},
+            source=source,
+            index_dir=catalog.folder,
+            encryption=catalog.encryption,
+            version=None if version.locked else version.number,
+            embedded_filters=opened.planner.asks_embedded,
+            title=title,
+            # The table object of Delta Lake or Iceberg is not pickled, but its files are.
+            list_files=None if isinstance(source, SnapshotSource) else list_files,
+            index_files=_read_files(catalog.folder) if is_in_memory else {},
         )
         require_no_keys(pickled)
         return pickled
@@ -97,17 +99,17 @@ class PickledDataset:
         except CatalogError as error:
             if self.source.stale == "raise":
                 raise
-            warnings.warn(
-                f"{self.title} was pickled with version {self.version} of its index, which cannot "
-                f"be read any more, so the newest is used: {error}",
-                IndexNotUsedWarning,
-                stacklevel=4,
+            warn(
+                IndexNotUsedWarning(
+                    f"{self.title} was pickled with version {self.version} of its index, which "
+                    f"cannot be read any more, so the newest is used: {error}"
+                )
             )
             return None
 
 
 def temporary_catalog(files: Mapping[str, bytes] = MappingProxyType({})) -> Catalog:
-    """Return a catalog in a folder of its own, which is deleted with the catalog."""
+    """Return a catalog in a temporary folder, which is deleted together with the catalog."""
     folder = tempfile.mkdtemp(prefix="zonebloom-")
     catalog = Catalog(pafs.LocalFileSystem(), folder)
     weakref.finalize(catalog, shutil.rmtree, folder, ignore_errors=True)
@@ -118,7 +120,8 @@ def temporary_catalog(files: Mapping[str, bytes] = MappingProxyType({})) -> Cata
     return catalog
 
 
-def _files_below(folder: str) -> dict[str, bytes]:
+def _read_files(folder: str) -> dict[str, bytes]:
+    """Return the contents of all files below a folder, by path relative to it."""
     return {
         posixpath.relpath(path, folder): path.read_bytes()
         for path in Path(folder).rglob("*")

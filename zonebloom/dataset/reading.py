@@ -1,4 +1,4 @@
-"""Reading an opened dataset: its rows by a filter, by address, or all."""
+"""Methods that read the rows of an opened dataset: by a filter, by address, or all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate |
 
 
 class ReadableDataset:
-    """Files as they are open, read where a filter's rows may be."""
+    """A dataset whose methods read rows, and skip zones that no row of a filter can be in."""
 
     title: str
     opened: OpenedDataset
@@ -43,21 +43,21 @@ class ReadableDataset:
 
     @property
     def files(self) -> list[str]:
-        """Paths of the fragments, in scan order."""
+        """The paths of the fragments, in scan order."""
         return [fragment.path for fragment in self.opened.source.fragments]
 
     @property
     def version(self) -> int:
-        """The catalog version in use; 0 before the first index."""
+        """The number of the catalog version in use, or 0 before the first index."""
         return self.opened.version.number
 
     @property
     def index_dir(self) -> str:
-        """Folder of the index."""
+        """The folder of the index."""
         return self.opened.catalog.folder
 
     def search(self, filter: Filter) -> SearchResult:
-        """Ask the indices alone which rows may match a filter.
+        """Return the rows that may match a filter, by the indices alone.
 
         Parameters
         ----------
@@ -66,8 +66,8 @@ class ReadableDataset:
         Returns
         -------
         SearchResult
-            "AtMost" ranges: rows outside them cannot match. Rows that a Delta or Iceberg table has
-            deleted are in none.
+            "AtMost" ranges: rows outside them cannot match. They contain no rows that a Delta or
+            Iceberg table has deleted.
 
         Examples
         --------
@@ -87,7 +87,7 @@ class ReadableDataset:
         use_scalar_index: bool = True,
         scan_stats_callback: Callable[[ScanStats], Any] | None = None,
     ) -> Scanner:
-        """Prepare a read.
+        """Return a scanner, which reads when one of its methods is called.
 
         Parameters
         ----------
@@ -95,37 +95,38 @@ class ReadableDataset:
             All columns by default.
         filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate, optional
         limit : int, optional
-            Rows at most.
+            The largest number of rows to return.
         batch_size : int
-            Rows a batch at most.
+            The largest number of rows in a batch.
         use_scalar_index : bool
-            False reads everything.
+            False reads everything, without the index.
         scan_stats_callback : callable, optional
-            Given a `ScanStats` at the end of each run.
+            A function that is called with a `ScanStats` at the end of each run.
 
         Notes
         -----
-        What an index answers of a filter; the whole filter is applied to the rows that are read,
-        by Polars if it is a Polars expression, else by PyArrow:
+        An index can answer these parts of a filter. The whole filter is then applied to the rows
+        that are read, by Polars if it is a Polars expression, else by PyArrow:
 
             a = 5, a IN (5, 6), a IS NULL, a <=> 5      yes
-            p AND q                                     if p or q is; zones that both keep
-            p OR q                                      if both are
-            NOT p                                       where it comes to one of these
-            ranges, !=, NOT IN, IS NOT NULL, LIKE       no, but for columns given by paths
+            p AND q                                     if it can answer p or q
+            p OR q                                      if it can answer both
+            NOT p                                       if it simplifies to one of these
+            ranges, !=, NOT IN, IS NOT NULL, LIKE       no, except for partition columns
 
-        A literal is compared exactly: ``a = 5.5`` on integers matches nothing, and where an engine
-        would round, every zone may match. ``= NULL`` matches nothing, NaN equals nothing (but NaN
-        in a Polars expression), 0.0 equals -0.0. Casts that lose nothing are looked through. A
-        time without a zone is refused beside a column with one, and the other way round, for
-        engines differ in the zone they take; the message gives both spellings. A UUID is compared
-        with its text or ``UUID '...'``, its bytes in binary(16) with ``UUID '...'`` or ``X'...'``.
-        Names in SQL match exactly, then without case. A chain of OR of more than 4,000 conditions
-        is refused, unless all are equalities of one column, which are taken as a set.
+        Literals are compared exactly: ``a = 5.5`` on integers matches nothing, and where an engine
+        would round, every zone may match. ``= NULL`` matches nothing, NaN equals nothing (except in
+        a Polars expression), 0.0 equals -0.0. Lossless casts of a column do not prevent the use of
+        its index. Comparing a time without a time zone to a column with one, or the reverse, is
+        refused, because engines assume different zones; the message gives both spellings. Compare
+        a UUID column with text or ``UUID '...'``, and UUIDs stored as binary(16) with
+        ``UUID '...'`` or ``X'...'``. Names in SQL match exactly, or else without case. A chain of
+        more than 4,000 OR conditions is refused, unless all are equalities of one column, which
+        become a set.
 
-        A file that is written in place while an index is used on it is read again, or raises
-        `FragmentChanged` before its last rows come out. Files that are read whole are read as
-        PyArrow does, without this check.
+        If a file is rewritten in place while it is read with an index, it is read again, or
+        `FragmentChanged` is raised before its last rows are returned. Files that are read whole
+        are read as PyArrow does, without this check.
 
         Examples
         --------
@@ -142,22 +143,23 @@ class ReadableDataset:
         100
         """
         if limit is not None:
-            limit = arguments.require_integer(limit, "limit")
-        batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
-        asks_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
-        callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
+            limit = arguments.whole(limit, "limit")
+        batch_size = arguments.whole(batch_size, "batch_size", 1, MOST_BATCH_ROWS)
+        uses_index = arguments.flag(use_scalar_index, "use_scalar_index")
+        callback = arguments.function(scan_stats_callback, "scan_stats_callback")
         opened = self.opened
-        checked = opened.binding.checked_columns(columns)
+        projection = opened.binding.checked_columns(columns)
         expression, predicate = opened.translate(filter)
-        asked = predicate if asks_index else None
-        # A text that comes to one leaf says no more than that.
-        is_predicate = isinstance(filter, str) and isinstance(asked, Equals | IsIn)
-        request = Request(checked, expression, limit, batch_size, asked, is_predicate)
-        names = tuple(self.schema.names if checked is None else checked)
+        if not uses_index:
+            predicate = None
+        # A SQL text that translates to one leaf contains nothing else, so the leaf is the filter.
+        is_predicate = isinstance(filter, str) and isinstance(predicate, Equals | IsIn)
+        request = Request(projection, expression, limit, batch_size, predicate, is_predicate)
+        names = tuple(self.schema.names if projection is None else projection)
 
         def plan(described: bool) -> ScanPlan:
-            # Of the files there are when it is run.
-            return self.opened.planner.plan(names, expression, asked, is_described=described)
+            # Plan with the files that the dataset has when the scanner runs.
+            return self.opened.planner.plan(names, expression, predicate, described=described)
 
         return Scanner(opened.source, request, plan, callback)
 
@@ -171,7 +173,7 @@ class ReadableDataset:
         use_scalar_index: bool = True,
         scan_stats_callback: Callable[[ScanStats], Any] | None = None,
     ) -> pa.Table:
-        """Read as a table; the parameters are those of `scanner`.
+        """Read rows as a table. The parameters are those of `scanner`.
 
         >>> ds.to_table(["id", "day"], "id IN (42, 43)").to_pylist()
         [{'id': 42, 'day': ...2024, 5, 2)}, {'id': 43, 'day': ...2024, 5, 3)}]
@@ -192,7 +194,7 @@ class ReadableDataset:
         use_scalar_index: bool = True,
         scan_stats_callback: Callable[[ScanStats], Any] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Read as batches; the parameters are those of `scanner`.
+        """Read rows as batches. The parameters are those of `scanner`.
 
         >>> [batch.num_rows for batch in ds.to_batches(["id"], "id < 100")]
         [34, 33, 33]
@@ -211,7 +213,7 @@ class ReadableDataset:
         use_scalar_index: bool = True,
         scan_stats_callback: Callable[[ScanStats], Any] | None = None,
     ) -> pa.Table:
-        """Read the first rows; the parameters are those of `scanner`.
+        """Read the first rows. The parameters are those of `scanner`.
 
         >>> ds.head(2, "customer = 'C042'")["id"].to_pylist()
         [2042, 2542]
@@ -229,7 +231,7 @@ class ReadableDataset:
         use_scalar_index: bool = True,
         scan_stats_callback: Callable[[ScanStats], Any] | None = None,
     ) -> int:
-        """Count rows, up to a limit; the parameters are those of `scanner`.
+        """Count rows, up to a limit. The parameters are those of `scanner`.
 
         >>> ds.count_rows(), ds.count_rows("customer = 'C042' AND id < 1000")
         (3000, 2)
@@ -241,20 +243,20 @@ class ReadableDataset:
     def take(
         self, row_addresses: Sequence[int] | np.ndarray | pa.Array, columns: Columns = None
     ) -> pa.Table:
-        """Read rows by address, in the order asked, repeated where asked twice.
+        """Read rows by address, in the order of the addresses. Repeated addresses repeat rows.
 
         Parameters
         ----------
         row_addresses : integers, shape (n,)
-            ``fragment_id << 32 | row offset in the fragment``, with the fragment ids that
-            `search` tells.
+            ``fragment_id << 32 | row offset in the fragment``, with fragment ids as in the result
+            of `search`.
         columns : as for `scanner`
 
         Raises
         ------
         InvalidArgument
-            When an address is of no row of the files as they are now, or of one that a Delta or
-            Iceberg table has deleted.
+            If an address refers to no row of the current files, or to a row that a Delta or Iceberg
+            table has deleted.
 
         Examples
         --------
@@ -262,12 +264,13 @@ class ReadableDataset:
         [42, 1063]
         """
         request = Request(self.opened.binding.checked_columns(columns), None)
-        addresses = arguments.require_integers(row_addresses, "row_addresses").astype(np.int64)
-        plan, read = self.opened.planner.plan_rows(addresses)
+        addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)
+        plan, addresses_in_scan_order = self.opened.planner.plan_rows(addresses)
         rows = Scanner(self.opened.source, request, lambda described: plan).to_table()
-        order = np.argsort(read)
-        return gather(rows, order[np.searchsorted(read, addresses, sorter=order)])
+        order = np.argsort(addresses_in_scan_order)
+        positions = np.searchsorted(addresses_in_scan_order, addresses, sorter=order)
+        return gather(rows, order[positions])
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """All rows, for libraries that take Arrow streams."""
+        """Return all rows as an Arrow stream, for libraries that take such streams."""
         return self.scanner().__arrow_c_stream__(requested_schema)

@@ -1,1 +1,1 @@
-"""Indices and figures in the forms of Lance and Hudi."""
+"""Export indices to Lance and Hudi, and read indices of Lance."""

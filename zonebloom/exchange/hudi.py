@@ -1,15 +1,16 @@
-"""Key ranges and file filters exported as records of Hudi's metadata table (its RFC-37).
+"""Export key ranges and a filter for each file as records of Hudi's metadata table (RFC-37).
 
-    column_stats    key = ID(column) + ID(partition) + ID(file)    a record a file and column
-    bloom_filters   key = ID(partition) + ID(file)                 a record a file
+    column_stats    key = ID(column) + ID(partition) + ID(file)    one record per file and column
+    bloom_filters   key = ID(partition) + ID(file)                 one record per file
 
     ID of a column or partition   XXH64 of the name, seed 0xdabadaba as a signed 32-bit number
     ID of a file                  MD5 of its base name
-    both big-endian, in base64, and joined; the partition of files in the root is "."
+    Both are big-endian and encoded in base64. The partition of files in the root is ".".
 
-Filters are split-block ones at the file's size, with Parquet's header, a type of their own
-(`FILTER_TYPE`): Hudi's own readers know SIMPLE and DYNAMIC_V0, over keys as text. Names are
-those of HoodieMetadata.avsc, HashID.java and HoodieMetadataPayload.java of hudi-common.
+Filters are split-block filters sized for the file, with Parquet's header. They have a type of
+their own (`FILTER_TYPE`), because Hudi's readers know only SIMPLE and DYNAMIC_V0 filters, over keys
+as text. Names are those of HoodieMetadata.avsc, HashID.java and HoodieMetadataPayload.java in
+hudi-common.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil, floor
@@ -45,10 +46,10 @@ __all__ = ["HudiTables", "export"]
 FILTER_TYPE = "PARQUET_SPLIT_BLOCK"
 COLUMN_STATS_TYPE = 3
 BLOOM_FILTER_TYPE = 4
-# A Java int widened to the long that XXH64 takes: its sign is carried on.
+# Hudi's seed is a negative Java int, which is sign-extended to the long that XXH64 takes.
 _SEED = 0xDABADABA | 0xFFFFFFFF00000000
 
-# Hudi's name of a wrapper, and the type of its value.
+# Hudi's names of the records that wrap a bound, with the type of the bound.
 _WRAPPERS: dict[str, pa.DataType] = {
     "IntWrapper": pa.int32(),
     "LongWrapper": pa.int64(),
@@ -61,7 +62,7 @@ _WRAPPERS: dict[str, pa.DataType] = {
     "TimeMicrosWrapper": pa.int64(),
     "TimestampMicrosWrapper": pa.int64(),
 }
-# Which one takes values of a family; narrow integers and doubles have their own.
+# The wrapper for each family of types. Narrow integers and doubles have other wrappers.
 _WRAPPER_OF = {
     **{"integer": "LongWrapper", "float": "FloatWrapper", "decimal": "DecimalWrapper"},
     **{"text": "StringWrapper", "bytes": "BytesWrapper", "date": "DateWrapper"},
@@ -106,14 +107,14 @@ BLOOM_FILTERS = _record(
 
 
 def column_stats_key(column: str, partition: str, file: str) -> str:
-    """The key of a file's statistics of one column, 48 characters."""
+    """Return the record key for the statistics of one column of a file, 48 characters."""
     return _hash64(column) + bloom_filter_key(partition, file)
 
 
 def bloom_filter_key(partition: str, file: str) -> str:
-    """The key of a file's filter, 36 characters."""
-    of_file = hashlib.md5(file.encode(), usedforsecurity=False).digest()
-    return _hash64(partition or ".") + base64.b64encode(of_file).decode()
+    """Return the record key for the filter of a file, 36 characters."""
+    file_id = hashlib.md5(file.encode(), usedforsecurity=False).digest()
+    return _hash64(partition or ".") + base64.b64encode(file_id).decode()
 
 
 def _hash64(name: str) -> str:
@@ -122,13 +123,13 @@ def _hash64(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HudiTables:
-    """The records, one table for each partition of Hudi's metadata table.
+    """Records for Hudi's metadata table, one table for each of its partitions.
 
     Attributes
     ----------
     column_stats, bloom_filters : pyarrow.Table
-        ``key`` string, ``type`` int32, and a struct as Hudi's Avro schema has it. A file of which
-        nothing certain is known has no record: it must be read.
+        ``key`` string, ``type`` int32, and a struct as in Hudi's Avro schema. A file without
+        certain bounds has no ``column_stats`` record, so readers must read it.
     """
 
     column_stats: pa.Table
@@ -143,27 +144,27 @@ def export(
     record_key: str | None = None,
     probability: float = 0.01,
 ) -> HudiTables:
-    """Describe every file of a dataset as Hudi's metadata table does.
+    """Describe every file of a dataset by records for Hudi's metadata table.
 
     Parameters
     ----------
     ds : Dataset
-        Each file is read once, these columns of it.
+        The given columns of each file are read once.
     columns : str or list of str
-        Whose ranges ``column_stats`` gets.
+        The columns with ranges in ``column_stats``.
     folder : str, optional
-        In the dataset's file system; both tables are written below it as Parquet, in the folders
-        ``column_stats`` and ``bloom_filters``.
+        A folder in the dataset's file system. Both tables are written there as Parquet, in the
+        folders ``column_stats`` and ``bloom_filters``.
     record_key : str, optional
-        The column ``bloom_filters`` is over; the first of the columns by default.
+        The column of the filters in ``bloom_filters``; by default the first of the columns.
     probability : float
-        Of a false positive of a file's filter.
+        False positive probability of the filter of a file.
 
     Returns
     -------
     HudiTables
-        Files the catalog knows that are gone from the file system are in both tables, flagged as
-        deleted; those that are only none of this dataset's are in neither.
+        Files that the catalog lists but the file system no longer has are in both tables, flagged
+        as deleted. Existing files of other datasets are in neither.
 
     Raises
     ------
@@ -176,31 +177,32 @@ def export(
     >>> tables.column_stats.num_rows, tables.bloom_filters.num_rows
     (6, 3)
     """
-    wanted = [columns] if isinstance(columns, str) else list(columns)
-    if not wanted:
+    range_columns = [columns] if isinstance(columns, str) else list(columns)
+    if not range_columns:
         raise InvalidArgument(f"columns is {columns!r}; name a column at least")
-    names = dict.fromkeys([record_key or wanted[0], *wanted])
+    names = dict.fromkeys([record_key or range_columns[0], *range_columns])
     resolved = [ds.opened.column(name) for name in names]
     instant = datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")[:17]
     stats, filters = [], []
     source = ds.opened.source
 
-    def add(path: str, bloom: bytes, ranges: Mapping[str, Any], is_deleted: bool) -> None:
-        below = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
-        place = partition, file = posixpath.split(below)
+    def add(path: str, bloom: bytes, ranges: Mapping[str, Any], *, is_deleted: bool) -> None:
+        relative = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
+        partition, file = posixpath.split(relative)
         record = {"type": FILTER_TYPE, "timestamp": instant, "bloomFilter": bloom}
         filters.append((bloom_filter_key(partition, file), {**record, "isDeleted": is_deleted}))
-        for name in wanted:
+        for name in range_columns:
             if name in ranges:
                 record = {"fileName": file, "columnName": name, **ranges[name]}
-                key = column_stats_key(name, *place)
+                key = column_stats_key(name, partition, file)
                 stats.append((key, {**record, "isDeleted": is_deleted}))
 
     coverage = ds.opened.planner.coverage()
-    for each in coverage.fragments:
-        add(each.fragment.path, *_describe(source, each.fragment, resolved, probability), False)
-    for path in _gone(source, ds.opened.version, coverage):
-        add(path, b"", {name: {} for name in wanted}, True)
+    for file in coverage.present:
+        bloom, ranges = _describe_file(source, file.fragment, resolved, probability)
+        add(file.fragment.path, bloom, ranges, is_deleted=False)
+    for path in _deleted_paths(source, ds.opened.version, coverage):
+        add(path, b"", {name: {} for name in range_columns}, is_deleted=True)
     tables = HudiTables(
         _records(COLUMN_STATS, COLUMN_STATS_TYPE, stats),
         _records(BLOOM_FILTERS, BLOOM_FILTER_TYPE, filters),
@@ -220,23 +222,29 @@ def export(
     return tables
 
 
-def _records(schema: pa.Schema, kind: int, records: list[tuple[str, dict[str, Any]]]) -> pa.Table:
-    rows = [{"key": key, "type": kind, schema.names[2]: record} for key, record in records]
+def _records(
+    schema: pa.Schema, record_type: int, records: list[tuple[str, dict[str, Any]]]
+) -> pa.Table:
+    rows = [{"key": key, "type": record_type, schema.names[2]: record} for key, record in records]
     return pa.Table.from_pylist(rows, schema)
 
 
-def _gone(source: Source, version: Version, coverage: Coverage) -> list[str]:
-    """Paths of files the catalog knows that are gone, not just another dataset's."""
-    present = {each.fragment.key for each in coverage.fragments}
-    paths = [source.path_of(key) for key in version.fragments if key not in present]
-    now = identities(source.filesystem, paths)
-    return [path for path, identity in zip(paths, now, strict=True) if identity is None]
+def _deleted_paths(source: Source, version: Version, coverage: Coverage) -> list[str]:
+    """Return the paths of files that the catalog lists and that no longer exist."""
+    present_keys = {file.fragment.key for file in coverage.present}
+    paths = [source.path_of(key) for key in version.fragments if key not in present_keys]
+    # A file that exists belongs to another dataset in the same catalog.
+    current = identities(source.filesystem, paths)
+    return [path for path, identity in zip(paths, current, strict=True) if identity is None]
 
 
-def _describe(
+def _describe_file(
     source: Source, fragment: Fragment, columns: Sequence[Column], probability: float
 ) -> tuple[bytes, dict[str, dict[str, Any]]]:
-    """Read a file once: the filter of the first column, and what is certain of all of them."""
+    """Return the filter of the first column, and the ranges of all columns that have certain ones.
+
+    The file is read once.
+    """
     opened: Any = source.open(fragment, source.filesystem)
     reader = columns_reader(source, fragment, columns)
     (run,) = reader.runs(split=False)
@@ -249,32 +257,38 @@ def _describe(
             key_range.add(array)
             key_range.num_rows += len(array)
             key_range.null_count += array.null_count
-    described = {
-        column.name: {**bounds, **_sizes(column.name, opened)}
+    stats = {
+        column.name: {**bounds, **_chunk_sizes(column.name, opened)}
         for column, key_range in ranges.items()
-        if (bounds := _bounds(column, key_range)) is not None
+        if (bounds := _certain_bounds(column, key_range)) is not None
     }
-    # Few distinct values need less.
-    return bloom.fold(probability).to_parquet_bytes(), described
+    # The filter was sized for the number of rows; folding shrinks it if few values are distinct.
+    return bloom.fold(probability).to_parquet_bytes(), stats
 
 
-def _bounds(column: Column, key_range: KeyRangeBuilder) -> dict[str, Any] | None:
-    """Bounds and counts of a column, None where its values may lie outside of any."""
-    row = key_range.to_row(0)
-    # Readers drop files by these bounds: of a file with NaN, which has none, nothing is said.
+def _certain_bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
+    """Return bounds and counts of a column, or None if a value may lie outside of the bounds."""
+    row = key_range.row(0)
+    # Readers skip files by these bounds, and NaN lies outside of any bounds.
     if not row["is_known"] or row["has_nan"]:
         return None
     low, high, kind = row["minimum"], row["maximum"], key_range_type(column.type)
     if not (low.is_valid and high.is_valid) and key_range.null_count < key_range.num_rows:
         return None
     try:
-        ends = {"minValue": _wrapped(low, kind, floor), "maxValue": _wrapped(high, kind, ceil)}
+        bounds = {"minValue": _wrap(low, kind, floor), "maxValue": _wrap(high, kind, ceil)}
     except (pa.ArrowException, OverflowError, LookupError):
         return None
-    return {**ends, "valueCount": key_range.num_rows, "nullCount": key_range.null_count}
+    return {**bounds, "valueCount": key_range.num_rows, "nullCount": key_range.null_count}
 
 
-def _wrapped(bound: Any, kind: pa.DataType, rounded: Any) -> dict[str, Any] | None:
+def _wrap(
+    bound: Any, kind: pa.DataType, round_outward: Callable[[Any], int]
+) -> dict[str, Any] | None:
+    """Return a bound in Hudi's wrapper for its type.
+
+    Raise `LookupError`, `OverflowError` or an Arrow error if no wrapper can hold it.
+    """
     if not bound.is_valid:
         return None
     name = "DoubleWrapper" if pt.is_float64(kind) else _WRAPPER_OF[family(kind)]
@@ -285,21 +299,21 @@ def _wrapped(bound: Any, kind: pa.DataType, rounded: Any) -> dict[str, Any] | No
     elif pt.is_date64(kind):
         raise LookupError(kind)
     elif name.endswith("MicrosWrapper"):
-        # Bounds may be wider than the values, never narrower.
-        value = rounded(bound.value * value_step(kind) * 10**6)
+        # Bounds may be wider than the values, but never narrower.
+        value = round_outward(bound.value * unit(kind) * 10**6)
     else:
         value = bound.as_py()
     return {name: {"value": pa.scalar(value, _WRAPPERS[name]).as_py()}}
 
 
-def _sizes(column: str, opened: Any) -> dict[str, int]:
-    """Bytes of a column in a Parquet file, as they lie and decompressed."""
+def _chunk_sizes(column: str, opened: Any) -> dict[str, int]:
+    """Return the compressed and uncompressed bytes of a column in a Parquet file."""
     metadata: Any = getattr(opened, "metadata", None)
     if not hasattr(metadata, "num_row_groups"):
         return {}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    leaves = [group.column(leaf) for group in groups for leaf in range(group.num_columns)]
-    chunks = [leaf for leaf in leaves if leaf.path_in_schema == column]
+    all_chunks = [group.column(leaf) for group in groups for leaf in range(group.num_columns)]
+    chunks = [chunk for chunk in all_chunks if chunk.path_in_schema == column]
     return {
         "totalSize": sum(chunk.total_compressed_size for chunk in chunks),
         "totalUncompressedSize": sum(chunk.total_uncompressed_size for chunk in chunks),

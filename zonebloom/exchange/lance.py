@@ -1,7 +1,8 @@
-"""Exchange of bloomfilter tables with Lance: the same rows as a ``bloomfilter.lance`` file.
+"""Write and read the tables of an index as Lance's ``bloomfilter.lance`` files.
 
-Lance may add ``null_bitmap``, the buffer of that file with the addresses of null rows; without
-it IS NULL is answered from ``has_null``, so the key is neither written nor kept.
+Lance may add a ``null_bitmap`` to the schema metadata, which names a buffer in that file with the
+addresses of null rows. Without it, IS NULL is answered from ``has_null``, so this key is neither
+written nor kept.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ FILE_NAME = "bloomfilter.lance"
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
 
 
-def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[str]) -> int:
-    """Write tables of one index as the file Lance keeps a BLOOMFILTER index in.
+def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> int:
+    """Write the tables of one index as the file of a BLOOMFILTER index of Lance.
 
     Parameters
     ----------
     tables : Table or sequence of them
         The segments of one index: built with the same parameters, over different fragments.
     path : str or path
-        The file; Lance looks for ``_indices/<uuid>/bloomfilter.lance`` in its dataset.
+        The file to write. Lance looks for ``_indices/<uuid>/bloomfilter.lance`` in its dataset.
 
     Returns
     -------
     int
-        Bytes written.
+        The number of bytes written.
 
     Raises
     ------
     InvalidArgument
-        When the tables are not of one index.
+        If the tables do not belong to one index.
     MissingDependency
-        Without pylance.
+        If pylance is not installed.
 
     Examples
     --------
@@ -64,13 +65,13 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
     True
     """
     files = _pylance().file
-    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
-    items, probability = _shared_parameters(joined)
-    _require_disjoint(joined)
+    segments = [tables] if isinstance(tables, Table) else list(tables)
+    items, probability = _shared_parameters(segments)
+    _require_disjoint(segments)
     try:
         writer = files.LanceFileWriter(os.fspath(path), table_schema(items, probability))
         with writer:
-            for table in joined:
+            for table in segments:
                 for batch in table.batches():
                     writer.write_batch(batch)
     except (OSError, ValueError) as error:
@@ -84,14 +85,14 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
     Returns
     -------
     RowTable
-        In memory. Its fragment ids are those of the Lance dataset.
+        In memory, with the fragment ids of the Lance dataset.
 
     Raises
     ------
     CorruptIndex
-        When the file is missing or holds no bloomfilter table.
+        If the file is missing or does not contain a bloomfilter table.
     MissingDependency
-        Without pylance.
+        If pylance is not installed.
 
     Examples
     --------
@@ -101,24 +102,24 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
     30
     """
     files = _pylance().file
-    where = os.fspath(path)
+    name = os.fspath(path)
     sink = pa.BufferOutputStream()
     try:
-        reader = files.LanceFileReader(where)
+        reader = files.LanceFileReader(name)
         schema = reader.metadata().schema
         if not schema.remove_metadata().equals(FIELDS):
             raise ValueError(f"its columns are {', '.join(schema.names)}")
         metadata = schema.metadata or {}
-        ours = {key: metadata[key] for key in (ITEM_KEY, PROBABILITY_KEY) if key in metadata}
-        with pa.ipc.new_file(sink, schema.with_metadata(ours)) as writer:
+        parameters = {key: metadata[key] for key in (ITEM_KEY, PROBABILITY_KEY) if key in metadata}
+        with pa.ipc.new_file(sink, schema.with_metadata(parameters)) as writer:
             for batch in reader.read_all().to_batches():
-                writer.write_batch(batch.replace_schema_metadata(ours))
+                writer.write_batch(batch.replace_schema_metadata(parameters))
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
         raise CorruptIndex(
-            f"{where} is not a bloomfilter table of Lance ({error}); check the path, or build the "
+            f"{name} is not a bloomfilter table of Lance ({error}); check the path, or build the "
             "index in Lance again"
         ) from None
-    return RowTable(sink.getvalue(), where)
+    return RowTable(sink.getvalue(), name)
 
 
 def commit_to_lance(
@@ -127,30 +128,30 @@ def commit_to_lance(
     tables: ZoneTable | Sequence[ZoneTable],
     name: str | None = None,
 ) -> Any:
-    """Give a Lance dataset an index zonebloom built over the same rows.
+    """Add an index that zonebloom built over the same rows to a Lance dataset.
 
     Parameters
     ----------
     dataset : lance.LanceDataset
-        With fragments of the same ids and rows.
+        A dataset whose fragments have the same ids and rows.
     column : str
     tables : Table or sequence of them
-        As of `to_lance`; of whole fragments.
+        As in `to_lance`. They must cover whole fragments.
     name : str, optional
         ``<column>_idx`` by default.
 
     Returns
     -------
     lance.LanceDataset
-        At the version that has the index.
+        The dataset at the version that has the index.
 
     Raises
     ------
     ColumnNotFound, IndexExists
     InvalidArgument
-        When the tables are not of one index, or cover a fragment in part.
+        If the tables do not belong to one index, or cover only a part of a fragment.
     MissingDependency
-        Without pylance.
+        If pylance is not installed.
 
     Examples
     --------
@@ -162,7 +163,7 @@ def commit_to_lance(
     True
     """
     lance = _pylance()
-    joined = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    segments = [tables] if isinstance(tables, Table) else list(tables)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
         raise IndexExists(
@@ -170,16 +171,16 @@ def commit_to_lance(
         )
     lance_field = dataset.lance_schema.field(column)
     if lance_field is None:
-        known = arguments.suggest_names(column, dataset.schema.names, "the Lance dataset has")
-        raise ColumnNotFound(f"there is no column {column!r}; {known}")
-    fragment_ids = _require_whole_fragments(joined, dataset)
+        columns = arguments.choices(column, dataset.schema.names, "the Lance dataset has")
+        raise ColumnNotFound(f"there is no column {column!r}; {columns}")
+    fragment_ids = _require_whole_fragments(segments, dataset)
 
     index_id = str(uuid.uuid4())
     folder = posixpath.join(dataset.uri, "_indices", index_id)
     if "://" not in folder:
         os.makedirs(folder)
     try:
-        to_lance(joined, posixpath.join(folder, FILE_NAME))
+        to_lance(segments, posixpath.join(folder, FILE_NAME))
         index = lance.Index(
             uuid=index_id,
             name=name,
@@ -198,7 +199,7 @@ def commit_to_lance(
 
 
 def _pylance() -> Any:
-    # By name: to a type checker, `import lance` in this file is this file.
+    # Import by name, because a type checker takes `import lance` in this file for this file.
     try:
         importlib.import_module("lance.file")
         return importlib.import_module("lance")
@@ -222,23 +223,25 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
     ids = np.concatenate([np.unique(table.fragment_ids) for table in tables])
     if np.unique(ids).size != ids.size:
         raise InvalidArgument(
-            "two of the tables hold zones of the same fragment; give tables of one index, once each"
+            "two of the tables cover zones of one fragment; give tables of one index, once each"
         )
 
 
-def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
-    rows = {each.fragment_id: each.physical_rows for each in dataset.get_fragments()}
+def _require_whole_fragments(tables: Sequence[Table], dataset: Any) -> set[int]:
+    """Return the fragment ids of tables. Raise if a table does not cover a whole fragment."""
+    rows = {fragment.fragment_id: fragment.physical_rows for fragment in dataset.get_fragments()}
     indexed: set[int] = set()
     for table in tables:
         for fragment_id in np.unique(table.fragment_ids).tolist():
             zones = table.fragment_ids == fragment_id
             stops = np.cumsum(table.lengths[zones])
-            here = rows.get(fragment_id, "no such fragment")
-            is_whole = np.array_equal(table.starts[zones], stops - table.lengths[zones])
-            if not is_whole or stops[-1] != here:
+            num_rows = rows.get(fragment_id, "no such fragment")
+            has_no_gaps = np.array_equal(table.starts[zones], stops - table.lengths[zones])
+            if not has_no_gaps or stops[-1] != num_rows:
                 raise InvalidArgument(
                     f"the table's zones hold {stops[-1]:,} rows of fragment {fragment_id}, the "
-                    f"Lance dataset has {here}; build the table over the dataset's own fragments"
+                    f"Lance dataset has {num_rows}; build the table over the dataset's own "
+                    "fragments"
                 )
             indexed.add(fragment_id)
     return indexed
