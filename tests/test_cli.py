@@ -224,7 +224,7 @@ def test_lookup_of_keys(run, indexed, tmp_path):
     assert (process.returncode, out) == (0, "id\n 7\n 8\n")
     keys.write_bytes(b"name \xff\n")
     code, _, err = run("lookup", str(indexed), "--keys", str(keys), "--column=name")
-    assert (code, "are no UTF-8" in err) == (1, True)
+    assert (code, "are not UTF-8" in err) == (1, True)
     for wrong in (["--column=id"], ["--key=id=1", "--column=id"], ["--keys", "nowhere"]):
         assert run("lookup", str(indexed), *wrong)[:2] == (2, "")
 
@@ -446,7 +446,7 @@ def test_a_damaged_version_is_said_and_mended(run, indexed):
     for command in ("validate", "refresh"):
         code, _, err = run(command, str(indexed))
         assert code == 1
-        assert "so what was indexed is not known; build it again" in err
+        assert "so the indexed columns are unknown; build it again" in err
 
 
 def test_drop_and_vacuum(run, indexed):
@@ -463,7 +463,7 @@ def test_drop_and_vacuum(run, indexed):
     code, out, _ = run("vacuum", str(indexed), "--older-than=0s")
     assert code == 0
     assert out.splitlines()[1] == (
-        "left 12 alone that are not of the index: "
+        "left alone 12 paths that are not part of the index: "
         f"{', '.join(f'segments/theirs{number:02}' for number in range(10))} and 2 more"
     )
     assert "theirs11" in run("vacuum", str(indexed), "--output=csv")[1]
@@ -777,7 +777,7 @@ def test_text_cells_are_cut_and_obey_no_terminal():
 
 def test_json_has_no_value_json_lacks():
     values = [float("inf"), float("nan"), 1.5, 2**70, datetime.time(1, 2), (b"a", {1: None})]
-    assert text.json_safe(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
+    assert text.to_json_value(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
 
 
 def test_rows_keep_nanoseconds():
@@ -788,7 +788,7 @@ def test_rows_keep_nanoseconds():
             "took": pa.array([1, None], pa.duration("ns")),
         }
     )
-    assert text.rows(table) == [
+    assert text.row_dicts(table) == [
         {"at": "1970-01-01T00:00:00.000000001", "time": "00:00:00.000000001", "took": 1},
         {"at": None, "time": None, "took": None},
     ]
@@ -819,7 +819,7 @@ class TestEngines:
     def test_spark_by_default_gives_way_to_this_process(self, monkeypatch, tmp_path):
         monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, "11.0.2"))
         said = []
-        assert engines.choose(None, "local[*]", said.append) is False
+        assert engines.choose_session(None, "local[*]", said.append) is False
         (line,) = said
         assert "no Java 17 or newer found" in line
         assert line.endswith("building in this process with the same code")
@@ -831,7 +831,7 @@ class TestEngines:
             started.append(master)
             return False
 
-        monkeypatch.setattr(engines, "missing_for_spark", lambda master: None)
+        monkeypatch.setattr(engines, "missing_spark_requirement", lambda master: None)
         monkeypatch.setattr(engines, "spark_session", session)
         small, large = engines.WORTH_AN_ENGINE - 1, engines.WORTH_AN_ENGINE
         for engine, master, num_bytes, wanted in (
@@ -842,7 +842,7 @@ class TestEngines:
             ("local", "local[2]", large, []),
         ):
             started.clear()
-            engines.choose(engine, master, pytest.fail, partial(int, num_bytes))
+            engines.choose_session(engine, master, pytest.fail, partial(int, num_bytes))
             assert started == wanted, (engine, master, num_bytes)
         started.clear()
         code, _, err = run("build", str(data), "--column", "id")
@@ -860,10 +860,10 @@ class TestEngines:
     def test_spark_by_name_does_not(self, monkeypatch, tmp_path):
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         with pytest.raises(EngineError, match="openjdk-17-jre-headless"):
-            engines.choose("spark", "local[*]", print)
+            engines.choose_session("spark", "local[*]", print)
 
     def test_no_pyspark(self, monkeypatch):
         monkeypatch.setattr(engines, "find_spec", lambda name: None)
-        assert engines.choose("local", "local[*]", pytest.fail) is False
+        assert engines.choose_session("local", "local[*]", pytest.fail) is False
         with pytest.raises(EngineError, match=r"zonebloom\[spark\]"):
-            engines.choose("spark", "local[*]", print)
+            engines.choose_session("spark", "local[*]", print)

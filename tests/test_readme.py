@@ -98,7 +98,7 @@ def test_python_examples_print_what_is_shown(tmp_path, monkeypatch):
 
 def test_commands_print_what_is_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if WRITE and engines.missing_for_spark():
+    if WRITE and engines.missing_spark_requirement():
         pytest.fail("the README shows builds on Spark; install Java to write it")
     # What the README says has been done before.
     run_command("zonebloom demo --path data")

@@ -166,10 +166,10 @@ def _open_dataset(source: Any, **options: Any) -> Dataset:
     if not isinstance(source, Dataset):
         return dataset(source, **options)
     parameters = inspect.signature(dataset).parameters
-    given = [name for name, value in options.items() if value is not parameters[name].default]
-    if given:
+    names = [name for name, value in options.items() if value is not parameters[name].default]
+    if names:
         raise InvalidArgument(
-            f"the dataset is open already; give {', '.join(given)} to zonebloom.dataset"
+            f"the dataset is open already; give {', '.join(names)} to zonebloom.dataset"
         )
     return source
 
@@ -265,7 +265,7 @@ class _Query:
             schema={name: dtype for name, dtype in schema.items() if name not in constants},
             missing_columns="insert",
             extra_columns="ignore",
-            # As pyarrow, accept a file with narrower types than the first one.
+            # Accept files with narrower types than the first one, as pyarrow does.
             cast_options=pl.ScanCastOptions(
                 integer_cast="upcast",
                 float_cast="upcast",

@@ -1,4 +1,4 @@
-"""All commands of ``zonebloom``, over click: those of other modules, demo and completion."""
+"""All commands of ``zonebloom``: those of other modules, ``demo`` and ``completion``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import click
 from click.shell_completion import get_completion_class
 
 from zonebloom.cli import describing, indices, reading, text
-from zonebloom.cli.options import EngineRun, answers_as_text, engine, zonebloom
-from zonebloom.cli.output import Answer
+from zonebloom.cli.options import EngineRun, answer_command_without_rows, engine_options, zonebloom
+from zonebloom.cli.output import CommandAnswer
 
 __all__ = ["describing", "indices", "reading", "zonebloom"]
 
 
-@zonebloom.command(epilog="Example: zonebloom demo --path data")
-@click.option("--path", help="Folder to write the data to and keep it; else a temporary one.")
-@engine
-@answers_as_text
-def demo(path: str | None, engine: Any, master: str | None) -> Answer:
-    """Index real data, look up, check against brute force.
+@zonebloom.command("demo", epilog="Example: zonebloom demo --path data")
+@click.option("--path", help="Folder to write and keep the data in; by default a temporary one.")
+@engine_options
+@answer_command_without_rows
+def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAnswer:
+    """Index real data, look up rows, and compare them with brute force.
 
-    Exits with 1 if a check fails. As JSON: engine, build_seconds, datasets, lookups, all_same.
+    Exits with 1 if a check fails. JSON: engine, build_seconds, datasets, lookups, all_same.
     """
     import tempfile
 
@@ -32,18 +32,20 @@ def demo(path: str | None, engine: Any, master: str | None) -> Answer:
 
     with ExitStack() as stack:
         folder = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="zonebloom-"))
-        text.say("writing flights and places as Parquet")
-        tables = demo.write(folder)
-        run = EngineRun.of(
+        text.print_to_stderr("writing flights and places as Parquet")
+        tables = demo.write_tables(folder)
+        run = EngineRun.measure(
             engine,
             master,
-            lambda session: demo.build(folder, session, progress=True),
+            lambda session: demo.build_indices(folder, session, progress=True),
         )
         datasets = {name: dataset(f"{folder}/{name}") for name in tables}
-        described = {name: ds.describe_indices() for name, ds in datasets.items()}
-        results = [demo.run(folder, each, tables[each.dataset]) for each in demo.LOOKUPS]
-    same = sum(each.same_rows for each in results)
-    return Answer(
+        indices = {name: ds.describe_indices() for name, ds in datasets.items()}
+        results = [
+            demo.run_lookup(folder, lookup, tables[lookup.dataset]) for lookup in demo.LOOKUPS
+        ]
+    num_correct = sum(result.same_rows for result in results)
+    return CommandAnswer(
         lambda: {
             "engine": run.engine,
             "build_seconds": run.seconds,
@@ -52,40 +54,40 @@ def demo(path: str | None, engine: Any, master: str | None) -> Answer:
                     "name": name,
                     "rows": tables[name].num_rows,
                     "files": len(ds.files),
-                    "indices": list(map(asdict, described[name])),
+                    "indices": list(map(asdict, indices[name])),
                 }
                 for name, ds in datasets.items()
             ],
             "lookups": list(map(asdict, results)),
-            "all_same": same == len(results),
+            "all_same": num_correct == len(results),
         },
         lambda: "\n".join(
             [
-                f"indexed {run.where}, {run.seconds:.1f} s",
+                f"indexed {run.location}, {run.seconds:.1f} s",
                 *(
                     f"\n{name}: {tables[name].num_rows:,} rows in {len(ds.files)} files\n"
-                    f"{text.indices_text(described[name])}\n\n"
-                    f"{text.lookups_text([each for each in results if each.dataset == name])}"
+                    f"{text.indices_text(indices[name])}\n\n"
+                    f"{text.lookups_text([one for one in results if one.dataset == name])}"
                     for name, ds in datasets.items()
                 ),
-                f"\n{same} of {len(results)} lookups found the rows brute force finds, in its "
-                "order",
+                f"\n{num_correct} of {len(results)} lookups found the same rows as brute force, in "
+                "the same order",
             ]
         ),
         notes=[f"the data is kept in {path}"] if path else [],
-        code=0 if same == len(results) else text.FAILED,
+        exit_code=0 if num_correct == len(results) else text.FAILED,
     )
 
 
-@zonebloom.command(epilog='Example: eval "$(zonebloom completion bash)"')
+@zonebloom.command("completion", epilog='Example: eval "$(zonebloom completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@answers_as_text
-def completion(shell: str) -> Answer:
-    """Print what makes a shell complete commands, options and paths.
+@answer_command_without_rows
+def completion_command(shell: str) -> CommandAnswer:
+    """Print a script that makes a shell complete commands, options and paths.
 
-    As JSON: shell, script.
+    JSON: shell, script.
     """
-    kind = get_completion_class(shell)
-    assert kind is not None
-    script = kind(zonebloom, {}, "zonebloom", "_ZONEBLOOM_COMPLETE").source()
-    return Answer(lambda: {"shell": shell, "script": script}, lambda: script)
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    script = completion_class(zonebloom, {}, "zonebloom", "_ZONEBLOOM_COMPLETE").source()
+    return CommandAnswer(lambda: {"shell": shell, "script": script}, lambda: script)

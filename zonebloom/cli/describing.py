@@ -1,4 +1,4 @@
-"""The commands that say what there is: ls, schema, stats, advise."""
+"""The commands that describe a dataset and its indices: ls, schema, stats, advise."""
 
 from __future__ import annotations
 
@@ -12,38 +12,44 @@ import pyarrow as pa
 from zonebloom.base.arguments import suggest_names
 from zonebloom.base.text import bytes_text, table_text
 from zonebloom.cli import text
-from zonebloom.cli.options import given, how_to_build, on_dataset, zonebloom, zones
-from zonebloom.cli.output import Answer, in_terminal, table_of
+from zonebloom.cli.options import (
+    dataset_command,
+    drop_unset,
+    no_index_message,
+    zone_options,
+    zonebloom,
+)
+from zonebloom.cli.output import CommandAnswer, is_in_terminal, records_table
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
 
 
-@zonebloom.command(epilog="Example: zonebloom ls data/flights")
-@on_dataset
+@zonebloom.command("ls", epilog="Example: zonebloom ls data/flights")
+@dataset_command
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
-    help=f"Files at most; by default all, of which a terminal shows {text.SHOWN_ROWS}.",
+    help=f"Files at most; by default all, of which a terminal shows {text.MAX_TERMINAL_ROWS}.",
 )
-def ls(ds: Dataset, limit: int | None) -> Answer:
+def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
     """List the files at PATH, and the indices that cover each.
 
-    Rows are told of files an index covers. As JSON: path, num_files, files (path, bytes, rows,
-    indices).
+    The number of rows is known for files that an index covers. JSON: path, num_files, files
+    (path, bytes, rows, indices).
     """
-    covered = {name: entry.fragment_ids for name, entry in ds.opened.version.indices.items()}
-    present = ds.opened.planner.coverage().fragments
+    ids_by_index = {name: entry.fragment_ids for name, entry in ds.opened.version.indices.items()}
+    present = ds.opened.planner.coverage().present
     files = [
         {
-            "path": each.fragment.key,
-            "bytes": each.identity.size,
-            "rows": each.num_rows,
-            "indices": [n for n, ids in covered.items() if each.fragment_id in ids],
+            "path": file.fragment.key,
+            "bytes": file.identity.size,
+            "rows": file.num_rows,
+            "indices": [name for name, ids in ids_by_index.items() if file.fragment_id in ids],
         }
-        for each in present[:limit]
+        for file in present[:limit]
     ]
-    most = text.SHOWN_ROWS if limit is None and in_terminal() else None
+    max_lines = text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None
     schema = pa.schema(
         {
             "path": pa.string(),
@@ -53,122 +59,136 @@ def ls(ds: Dataset, limit: int | None) -> Answer:
         }
     )
 
-    def shown() -> str:
+    def files_text() -> str:
         lines = [
-            [bytes_text(f["bytes"]), f["rows"], ", ".join(f["indices"]) or "-", f["path"]]
-            for f in files[:most]
+            [
+                bytes_text(file["bytes"]),
+                file["rows"],
+                ", ".join(file["indices"]) or "-",
+                file["path"],
+            ]
+            for file in files[:max_lines]
         ]
-        listed = table_text(["size", "rows", "indices", "path"], lines)
-        more = len(files) - len(lines)
-        return f"{listed}\n{text.more_text(more, 'file')}" if more else listed
+        table = table_text(["size", "rows", "indices", "path"], lines)
+        num_left_out = len(files) - len(lines)
+        return f"{table}\n{text.left_out_text(num_left_out, 'file')}" if num_left_out else table
 
-    return Answer(
+    return CommandAnswer(
         lambda: {"path": ds.title, "num_files": len(present), "files": files},
-        shown,
+        files_text,
         lambda: pa.Table.from_pylist(files, schema),
     )
 
 
-@zonebloom.command(epilog="Example: zonebloom schema data/flights")
-@on_dataset
-def schema(ds: Dataset) -> Answer:
+@zonebloom.command("schema", epilog="Example: zonebloom schema data/flights")
+@dataset_command
+def schema_command(ds: Dataset) -> CommandAnswer:
     """Print the columns at PATH, their types and indices.
 
-    As JSON: path, columns (name, type, nullable, indices).
+    JSON: path, columns (name, type, nullable, indices).
     """
     indices = ds.describe_indices()
-    by_path = ds.opened.source.partition_columns()
+    partition_columns = ds.opened.source.partition_columns()
     columns = [
         {
             "name": field.name,
             "type": str(field.type),
             "nullable": field.nullable,
-            "indices": [i.name for i in indices if i.column.split(".")[0] == field.name],
-            "by_path": field.name in by_path,
+            "indices": [
+                index.name for index in indices if index.column.split(".")[0] == field.name
+            ],
+            "by_path": field.name in partition_columns,
         }
         for field in ds.schema
     ]
-    return Answer(
+    return CommandAnswer(
         lambda: {"path": ds.title, "columns": columns},
         lambda: table_text(
             ["column", "type", "nullable", "indices"],
             [
-                [c["name"], c["type"], c["nullable"], ", ".join(c["indices"]) or "-"]
-                for c in columns
+                [
+                    column["name"],
+                    column["type"],
+                    column["nullable"],
+                    ", ".join(column["indices"]) or "-",
+                ]
+                for column in columns
             ],
         ),
-        lambda: table_of(columns),
+        lambda: records_table(columns),
     )
 
 
-@zonebloom.command(epilog="Example: zonebloom stats data/flights --column tailnum")
-@on_dataset
-@click.option("--column", help="Only the index on this column, in full.")
-@click.option("--name", help="Only the index of this name, in full.")
-def stats(ds: Dataset, column: str | None, name: str | None) -> Answer:
+@zonebloom.command("stats", epilog="Example: zonebloom stats data/flights --column tailnum")
+@dataset_command
+@click.option("--column", help="Print only the index on this column, with all figures.")
+@click.option("--name", help="Print only the index of this name, with all figures.")
+def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandAnswer:
     """Print coverage, size, fill and false positives of indices.
 
-    Columns with Bloom filters inside the Parquet files are listed too. As JSON: path, files,
-    indices, embedded.
+    Columns with Bloom filters inside the Parquet files are listed too. JSON: path, files, indices,
+    embedded.
     """
     from zonebloom.errors import IndexNotFound
     from zonebloom.index.describe import EMBEDDED_HEADERS, embedded_cells
 
-    described = ds.describe_indices()
-    chosen = [
-        each for each in described if name in (None, each.name) and column in (None, each.column)
+    all_indices = ds.describe_indices()
+    indices = [
+        index
+        for index in all_indices
+        if name in (None, index.name) and column in (None, index.column)
     ]
-    if not chosen and (name or column):
+    if not indices and (name or column):
         if name:
-            ds.opened.index_entry(name)
-        known = suggest_names(column or "", [each.column for each in described], "there is one on:")
-        raise IndexNotFound(f"there is no index like that at {ds.title}; {known}")
-    figures = [ds.index_statistics(each.name) for each in chosen]
-    of_files = [] if name else ds.embedded_filters()
-    embedded = [each for each in of_files if column in (None, each.column)]
+            ds.opened.entry(name)
+        columns = choices(column or "", [index.column for index in all_indices], "there is one on:")
+        raise IndexNotFound(f"there is no index like that at {ds.title}; {columns}")
+    figures = [ds.index_statistics(index.name) for index in indices]
+    all_embedded = [] if name else ds.embedded_filters()
+    embedded = [filters for filters in all_embedded if column in (None, filters.column)]
 
-    def shown() -> str:
+    def stats_text() -> str:
         lines = list(map(embedded_cells, embedded))
         parts = [table_text(EMBEDDED_HEADERS, lines)] if embedded else []
         if name or column:
             width = max(map(len, figures[0]))
             parts += [
-                "\n".join(f"{key:<{width}}  {value}" for key, value in each.items())
-                for each in figures
+                "\n".join(f"{key:<{width}}  {value}" for key, value in index_figures.items())
+                for index_figures in figures
             ]
-        elif chosen:
-            parts.append(text.indices_text(chosen, figures))
+        elif indices:
+            parts.append(text.indices_text(indices, figures))
         return "\n".join(parts)
 
-    return Answer(
+    return CommandAnswer(
         lambda: {
             "path": ds.title,
             "files": len(ds.files),
             "indices": figures,
             "embedded": list(map(asdict, embedded)),
         },
-        shown,
-        lambda: table_of(figures),
-        aside="" if chosen else how_to_build(ds),
+        stats_text,
+        lambda: records_table(figures),
+        summary="" if indices else no_index_message(ds),
     )
 
 
-@zonebloom.command(epilog="Example: zonebloom advise data/flights --column tailnum")
-@on_dataset
+@zonebloom.command("advise", epilog="Example: zonebloom advise data/flights --column tailnum")
+@dataset_command
 @click.option("--column", "columns", multiple=True, help="May be repeated; all by default.")
-@zones
-def advise(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> Answer:
-    """Say from a sample which columns are worth an index.
+@zone_options
+def advise_command(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> CommandAnswer:
+    """Judge from a sample which columns are worth an index.
 
-    As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of
-    each), read (bytes, seconds).
+    JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each),
+    read (bytes, seconds).
     """
-    advices = ds.advise(list(columns) or None, **given(parameters))
-    title, _, shown = str(advices).partition("\n")
-    header, *_ = shown.splitlines()
-    if in_terminal() and len(header) > shutil.get_terminal_size().columns:
-        shown = text.advices_text(advices)
-    return Answer(
+    advices = ds.advise(list(columns) or None, **drop_unset(parameters))
+    title, _, table = str(advices).partition("\n")
+    header, *_ = table.splitlines()
+    if is_in_terminal() and len(header) > shutil.get_terminal_size().columns:
+        table = text.advices_text(advices)
+    return CommandAnswer(
         lambda: {
             "path": ds.title,
             "num_rows": advices.num_rows,
@@ -177,7 +197,7 @@ def advise(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> Answer:
             "columns": list(map(asdict, advices)),
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
-        lambda: shown,
-        lambda: table_of(list(advices)),
-        aside=title,
+        lambda: table,
+        lambda: records_table(list(advices)),
+        summary=title,
     )

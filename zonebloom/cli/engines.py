@@ -1,5 +1,7 @@
-"""Where a build runs, for the command line: Spark, or this process where there is little to do,
-or Java or pyspark is missing."""
+"""Choose where a build of the command line runs: on Spark or in this process.
+
+It runs in this process if there is little data, or if Java or pyspark is missing.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from zonebloom.errors import EngineError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCAL = "local[*]"
-# What Spark 4 runs on.
-_LEAST_JAVA = 17
+LOCAL_MASTER = "local[*]"
+# Spark 4 needs at least this version.
+_MIN_JAVA = 17
 _HOW_TO_GET_JAVA = (
     "install one (Debian: apt-get install openjdk-17-jre-headless; JAVA_HOME, if set, must name "
     "it), or build in this process with --engine local"
@@ -32,9 +34,9 @@ _HOW_TO_GET_PYSPARK = "pip install 'zonebloom[spark]', or build in this process 
 
 
 def java_version() -> tuple[int, ...] | None:
-    """Version of the Java that Spark would start, JAVA_HOME's or PATH's; None where none runs."""
+    """Return the version of the Java that Spark would start, or None if there is none."""
     home = os.environ.get("JAVA_HOME")
-    # As Spark's own scripts: when JAVA_HOME is set, PATH is not looked at.
+    # Spark's own scripts ignore PATH if JAVA_HOME is set, so this must, too.
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None:
         return None
@@ -42,38 +44,40 @@ def java_version() -> tuple[int, ...] | None:
         answer = subprocess.run([java, "-version"], capture_output=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    # Java writes it to stderr: openjdk version "17.0.15" 2025-04-15
+    # Java prints a line to stderr such as: openjdk version "17.0.15" 2025-04-15
     version = re.search(rb'version "(\d+(?:[._]\d+)*)', answer.stderr + answer.stdout)
     if version is None:
         return None
     return tuple(int(part) for part in re.split(r"[._]", version[1].decode()))
 
 
-def missing_for_spark(master: str = LOCAL) -> str | None:
+def missing_spark_requirement(master: str = LOCAL_MASTER) -> str | None:
+    """Return a message that says what Spark lacks to run, or None if it can run."""
     if find_spec("pyspark") is None:
         return "pyspark is not installed"
     if _is_connect(master):
         return None
     version = java_version()
-    # Java 8 called itself 1.8.
-    if version is None or version[0] < _LEAST_JAVA:
+    # Java 8 reports its version as 1.8, which is refused as well.
+    if version is None or version[0] < _MIN_JAVA:
         home = os.environ.get("JAVA_HOME")
-        where = f" at JAVA_HOME ({home})" if home else ""
-        there = f" (it is {'.'.join(map(str, version))})" if version else ""
-        return f"no Java {_LEAST_JAVA} or newer found{where}{there}"
+        location = f" at JAVA_HOME ({home})" if home else ""
+        found = f" (it is {'.'.join(map(str, version))})" if version else ""
+        return f"no Java {_MIN_JAVA} or newer found{location}{found}"
     return None
 
 
-def spark_session(master: str = LOCAL, app_name: str = "zonebloom") -> SparkSession:
-    missing = missing_for_spark(master)
+def spark_session(master: str = LOCAL_MASTER, app_name: str = "zonebloom") -> SparkSession:
+    """Return the active Spark session, or start one. Raise `EngineError` if Spark cannot run."""
+    missing = missing_spark_requirement(master)
     if missing is not None:
-        raise _cannot_run(missing)
+        raise _missing_requirement_error(missing)
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    # Else the workers run the first python3 of PATH, perhaps one without our packages.
+    # By default the workers run the first python3 of PATH, which may lack the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if _is_connect(master):
@@ -86,12 +90,13 @@ def spark_session(master: str = LOCAL, app_name: str = "zonebloom") -> SparkSess
             .config("spark.log.level", "ERROR")
         )
     if master.startswith("local"):
-        # No other machine takes part, and the machine's own name may not resolve.
+        # No other machine takes part, and the host name of this machine may not resolve.
         builder = builder.config("spark.driver.host", "localhost")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-    # It logs the call that an interrupt breaks off, with a traceback, and raises what failed.
-    logging.getLogger().addFilter(_is_not_of_py4j)
-    with _stderr_aside() as read_log:
+    # When an interrupt ends a call, py4j logs a traceback. It raises all errors as well, so its
+    # log records are not needed.
+    logging.getLogger().addFilter(_is_not_from_py4j)
+    with _redirected_stderr() as read_log:
         try:
             return builder.getOrCreate()
         except Exception as error:
@@ -101,35 +106,36 @@ def spark_session(master: str = LOCAL, app_name: str = "zonebloom") -> SparkSess
             ) from error
 
 
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
     return record.module not in ("java_gateway", "clientserver")
 
 
-def choose(
+def choose_session(
     engine: Literal["spark", "local"] | None,
     master: str | None,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     num_bytes: Callable[[], int] | None = None,
 ) -> SparkSession | Literal[False]:
-    """The engine to build on, as `Dataset.create_scalar_index` takes it for ``spark``.
+    """Return the value of ``spark`` for `Dataset.create_scalar_index`: a session or False.
 
-    How much there is to read is asked where neither an engine nor a master is given.
+    ``num_bytes`` returns how much there is to read. It is called only if neither an engine nor a
+    master is given. ``report`` gets a message if Spark cannot run and was not required.
     """
     if engine == "local":
         return False
     if engine is None and master is None and num_bytes and num_bytes() < WORTH_AN_ENGINE:
         return False
-    master = master or LOCAL
-    missing = missing_for_spark(master)
+    master = master or LOCAL_MASTER
+    missing = missing_spark_requirement(master)
     if missing is None:
         return spark_session(master)
     if engine == "spark":
-        raise _cannot_run(missing)
-    say(f"{missing}: building in this process with the same code")
+        raise _missing_requirement_error(missing)
+    report(f"{missing}: building in this process with the same code")
     return False
 
 
-def _cannot_run(missing: str) -> EngineError:
+def _missing_requirement_error(missing: str) -> EngineError:
     hint = _HOW_TO_GET_JAVA if find_spec("pyspark") else _HOW_TO_GET_PYSPARK
     return EngineError(f"{missing}, so Spark cannot run: {hint}")
 
@@ -139,29 +145,32 @@ def _is_connect(master: str) -> bool:
 
 
 @contextmanager
-def _stderr_aside() -> Iterator[Callable[[], str]]:
-    """Give a JVM a file for its stderr: Spark and Java print there before any log level holds."""
-    with tempfile.TemporaryFile() as aside:
+def _redirected_stderr() -> Iterator[Callable[[], str]]:
+    """Redirect stderr to a file, and give a function that returns its text.
+
+    Spark and Java print to stderr when the JVM starts, before a log level applies.
+    """
+    with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
-        before = os.dup(2)
+        original = os.dup(2)
         try:
-            os.dup2(aside.fileno(), 2)
+            os.dup2(file.fileno(), 2)
 
             def read_log() -> str:
-                aside.seek(0)
-                return aside.read().decode(errors="replace")
+                file.seek(0)
+                return file.read().decode(errors="replace")
 
             yield read_log
         finally:
-            os.dup2(before, 2)
-            os.close(before)
+            os.dup2(original, 2)
+            os.close(original)
 
 
 def _cause(error: Exception, log: str) -> str:
-    """The line that tells why a session failed: of the JVM's log if it says, else the error."""
-    logged, raised = log.splitlines(), str(error).splitlines()
-    causes = [line for line in logged if " ERROR " in line]
-    causes += [line for line in logged + raised if "Exception: " in line]
-    causes += [*filter(str.strip, raised), type(error).__name__]
-    # Behind the time, the level and the names of classes.
+    """Return why a session failed to start, in one line of the JVM's log or of the error."""
+    log_lines, error_lines = log.splitlines(), str(error).splitlines()
+    causes = [line for line in log_lines if " ERROR " in line]
+    causes += [line for line in log_lines + error_lines if "Exception: " in line]
+    causes += [*filter(str.strip, error_lines), type(error).__name__]
+    # Drop the time, the log level and the names of classes before the message.
     return re.split(r" ERROR \w+: |Exception: ", causes[0])[-1].strip(" .")

@@ -1,4 +1,4 @@
-"""The commands that write indices or move them, and validate."""
+"""The commands that build, change, move, delete or validate indices."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from zonebloom.base.text import bytes_text, table_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     EngineRun,
-    engine,
-    given,
-    how_to_build,
-    layouts,
-    named,
-    on_dataset,
+    dataset_command,
+    drop_unset,
+    engine_options,
+    index_names_option,
+    layout_option,
+    no_index_message,
+    zone_options,
     zonebloom,
-    zones,
 )
-from zonebloom.cli.output import Answer, table_of
+from zonebloom.cli.output import CommandAnswer, records_table
 from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -30,208 +30,223 @@ if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
 
 
-@zonebloom.command(epilog="Example: zonebloom build data/flights --column tailnum --column flight")
-@on_dataset
+@zonebloom.command(
+    "build", epilog="Example: zonebloom build data/flights --column tailnum --column flight"
+)
+@dataset_command
 @click.option("--column", "columns", multiple=True, required=True, help="May be repeated.")
-@engine
-@click.option("--name", help="Of the index; COLUMN_idx by default.")
-@zones
-@click.option("--sizing", type=click.Choice(["log2", "exact"]), help="log2, as Lance, by default.")
+@engine_options
+@click.option("--name", help="Name of the index; COLUMN_idx by default.")
+@zone_options
+@click.option(
+    "--sizing", type=click.Choice(["log2", "exact"]), help="By default log2, as in Lance."
+)
 @click.option(
     "--fold/--no-fold",
     default=None,
-    help="Shrink filters of few distinct values, the default; or keep all as large as Lance's.",
+    help="Shrink filters with few distinct values (the default), or keep all as large as Lance's.",
 )
-@click.option("--max-false-zones", type=float, help="A lookup may read in vain; not --probability.")
-@layouts
-def build(
+@click.option(
+    "--max-false-zones",
+    type=float,
+    help="Zones that a lookup may read needlessly, on average; replaces --probability.",
+)
+@layout_option
+def build_command(
     ds: Dataset,
     columns: tuple[str, ...],
     engine: Any,
     master: str | None,
     name: str | None,
     **parameters: Any,
-) -> Answer:
+) -> CommandAnswer:
     """Index columns of the dataset at PATH.
 
-    As JSON: path, engine, seconds, indices.
+    JSON: path, engine, seconds, indices.
     """
-    run = EngineRun.of(
+    run = EngineRun.measure(
         engine,
         master,
         lambda session: ds.create_scalar_index(
-            columns, name=name, spark=session, progress=True, **given(parameters)
+            columns, name=name, spark=session, progress=True, **drop_unset(parameters)
         ),
         lambda: sum(file.identity.size for file in ds.opened.planner.coverage_for_scan().fragments),
     )
     names = {name} if name else {f"{column}_idx" for column in columns}
-    built = [each for each in ds.describe_indices() if each.name in names]
-    return Answer(
-        lambda: run.document(ds, built),
-        lambda: text.indices_text(built),
-        lambda: table_of(built),
-        aside=f"built {run.where} in {run.seconds:.1f} s",
+    indices = [index for index in ds.describe_indices() if index.name in names]
+    return CommandAnswer(
+        lambda: run.document(ds, indices),
+        lambda: text.indices_text(indices),
+        lambda: records_table(indices),
+        summary=f"built {run.location} in {run.seconds:.1f} s",
     )
 
 
-@zonebloom.command(epilog="Example: zonebloom refresh data/flights")
-@on_dataset
-@named
-@engine
-@layouts
+@zonebloom.command("refresh", epilog="Example: zonebloom refresh data/flights")
+@dataset_command
+@index_names_option
+@engine_options
+@layout_option
 @click.option(
     "--verify/--no-verify",
     default=True,
-    help="Whether to look for damage, for which the indices are read whole; by default it is.",
+    help="Whether to read the whole indices first and look for damage; by default they are.",
 )
-def refresh(
+def refresh_command(
     ds: Dataset,
     names: tuple[str, ...],
     engine: Any,
     master: str | None,
     layout: Any,
     verify: bool,
-) -> Answer:
-    """Index files that came or changed, forget those that are gone.
+) -> CommandAnswer:
+    """Index new and changed files, and forget deleted files.
 
-    The indices are read whole first, and those that are damaged are built anew with the same
-    parameters. An index whose column was dropped or has another type is left as it is, with a
-    warning that says what to do, and the command exits with 1. As JSON: path, engine, seconds,
-    indices.
+    The command first reads the whole indices, and builds damaged ones again with the same
+    parameters. An index whose column was dropped or has another type stays as it is; a warning
+    says what to do, and the command exits with 1. JSON: path, engine, seconds, indices.
     """
-    _require_indices(ds, may_mend=True)
-    run = EngineRun.of(
+    _require_indices(ds, accept_damage=True)
+    run = EngineRun.measure(
         engine,
         master,
         lambda session: ds.optimize.optimize_indices(
             names or None, layout=layout, repair=verify, spark=session, progress=True
         ),
         lambda: sum(
-            f.identity.size
-            for f in ds.opened.planner.coverage_for_scan().fragments
-            if not f.is_known
+            file.identity.size for file in ds.opened.planner.to_read().present if not file.is_known
         ),
     )
     headers = ["index", "files added", "files dropped", "layout", "tables"]
     fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
-    rows = [[getattr(each, field) for field in fields] for each in run.result]
-    return Answer(
+    rows = [[getattr(index, field) for field in fields] for index in run.result]
+    return CommandAnswer(
         lambda: run.document(ds, run.result),
         lambda: table_text(headers, rows),
-        lambda: table_of(run.result),
-        aside=f"refreshed in {run.seconds:.1f} s",
+        lambda: records_table(run.result),
+        summary=f"refreshed in {run.seconds:.1f} s",
         notes=[
-            f"index {each.name} was damaged and is built anew: {each.damage}"
-            for each in run.result
-            if each.damage
+            f"index {index.name} was damaged and is built anew: {index.damage}"
+            for index in run.result
+            if index.damage
         ],
-        code=text.FAILED if any(each.problem for each in run.result) else 0,
+        exit_code=text.FAILED if any(index.problem for index in run.result) else 0,
     )
 
 
-def _require_indices(ds: Dataset, may_mend: bool = False) -> None:
-    """Refuse a dataset without any index, or whose newest version of the index is damaged."""
+def _require_indices(ds: Dataset, *, accept_damage: bool = False) -> None:
+    """Raise if a dataset has no index, or if the newest version of its index is damaged."""
     is_damaged = ds.version < ds.opened.catalog.newest_number()
     if ds.describe_indices():
-        if is_damaged and not may_mend:
+        if is_damaged and not accept_damage:
             raise CorruptIndex(
-                f"the newest version of the index in {ds.index_dir} cannot be read; mend it: "
+                f"the newest version of the index in {ds.index_dir} cannot be read; repair it: "
                 f"zonebloom refresh {ds.title}"
             )
         return
     ds.opened.require_unlocked()
     if is_damaged:
         raise CorruptIndex(
-            f"no version of the index in {ds.index_dir} can be read, so what was indexed is not "
-            f"known; build it again: zonebloom build {ds.title} --column NAME"
+            f"no version of the index in {ds.index_dir} can be read, so the indexed columns are "
+            f"unknown; build it again: zonebloom build {ds.title} --column NAME"
         )
-    raise IndexNotFound(how_to_build(ds))
+    raise IndexNotFound(no_index_message(ds))
 
 
-@zonebloom.command(epilog="Example: zonebloom adopt copy/of/flights")
-@on_dataset
-def adopt(ds: Dataset) -> Answer:
-    """Use the index copied or moved to PATH with its files.
+@zonebloom.command("adopt", epilog="Example: zonebloom adopt copy/of/flights")
+@dataset_command
+def adopt_command(ds: Dataset) -> CommandAnswer:
+    """Use the index that was copied or moved to PATH with its files.
 
-    Files are recognised by size and footer. Of those over 1 MiB, or in a store, the indexed
-    columns are read to prove that the index holds. As JSON: path, num_files, left.
+    Files are recognised by size and footer. For files over 1 MiB, or in a store, the command reads
+    the indexed columns to prove that the index is valid. JSON: path, num_files, left.
     """
     adopted = ds.adopt_index()
-    left = [f"not known: {path}" for path in adopted.left]
-    return Answer(
+    notes = [f"not known: {path}" for path in adopted.left]
+    return CommandAnswer(
         lambda: {"path": ds.title, "num_files": adopted.num_files, "left": adopted.left},
         lambda: f"the index covers {adopted.num_files:,} more files",
-        lambda: table_of([{"num_files": adopted.num_files, "left": list(adopted.left)}]),
-        notes=left,
+        lambda: records_table([{"num_files": adopted.num_files, "left": list(adopted.left)}]),
+        notes=notes,
     )
 
 
 @zonebloom.command("move-index", epilog="Example: zonebloom move-index data/flights")
-@on_dataset
+@dataset_command
 @click.option(
     "--to",
     metavar="DIR",
     type=click.Path(),
-    help="A folder for the index, which later commands need as --index-dir.",
+    help="A folder for the index. Later commands need it as --index-dir.",
 )
-def move_index(ds: Dataset, to: str | None) -> Answer:
+def move_index_command(ds: Dataset, to: str | None) -> CommandAnswer:
     """Move the index beside the data folder.
 
     The default place of the index of lake/orders is lake/_zonebloom/orders. Earlier releases put it
-    inside the data folder, where it disturbs other readers. A move that died is finished by the
-    next one. As JSON: path, index_dir, num_files, foreign_files.
+    inside the data folder, where it disturbs other readers. If a move was interrupted, the next one
+    finishes it. JSON: path, index_dir, num_files, foreign_files.
     """
     moved = ds.move_index(to)
-    line = f"moved {text.count(moved.num_files, 'file')} of the index to {moved.index_dir}"
-    return Answer(
+    line = f"moved {text.count_text(moved.num_files, 'file')} of the index to {moved.index_dir}"
+    return CommandAnswer(
         lambda: {"path": ds.title, **asdict(moved)},
         lambda: line if moved.num_files else f"the index is in {moved.index_dir}",
-        lambda: table_of([asdict(moved) | {"foreign_files": list(moved.foreign_files)}]),
-        notes=[f"not of the index, and not deleted: {path}" for path in moved.foreign_files],
+        lambda: records_table([asdict(moved) | {"foreign_files": list(moved.foreign_files)}]),
+        notes=[
+            f"not deleted, because it is not part of the index: {path}"
+            for path in moved.foreign_files
+        ],
     )
 
 
-def _sample(context: object, option: object, value: str) -> int | str:
+def _parse_sample(context: object, option: object, value: str) -> int | str:
     if value != "all" and not (value.isascii() and value.isdecimal()):
         raise click.BadParameter(f"{value!r} is neither all nor a number", param_hint="--sample")
     return value if value == "all" else int(value)
 
 
-@zonebloom.command(epilog="Example: zonebloom validate data/flights")
-@on_dataset
-@named
+@zonebloom.command("validate", epilog="Example: zonebloom validate data/flights")
+@dataset_command
+@index_names_option
 @click.option(
     "--sample",
     default="16",
     metavar="N|all",
-    callback=_sample,
-    help="Zones whose values are read from the files; 16 by default, 0 for checksums alone.",
+    callback=_parse_sample,
+    help="Zones whose values are read from the files; 16 by default, 0 for only checksums.",
 )
-def validate(ds: Dataset, names: tuple[str, ...], sample: Any) -> Answer:
-    """Hold the indices at PATH against checksums and rows.
+def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> CommandAnswer:
+    """Compare the indices at PATH with their checksums and with rows of the files.
 
-    They are read whole, and some zones of the files. An index is sound, stale (files it covers
-    have changed or are gone; those are scanned), damaged, or unusable (its column was dropped or
-    has another type). Exits with 1 when one is damaged or unusable, or there is none. As JSON:
-    path, indices (name, state, zones, zones_read, changed, gone, damage).
+    The command reads the whole indices, and some zones of the files. An index is sound, stale
+    (files that it covers have changed or are gone; scans read those whole), damaged, or unusable
+    (its column was dropped or has another type). Exits with 1 if an index is damaged or unusable,
+    or if there is none. JSON: path, indices (name, state, zones, zones_read, changed, gone,
+    damage).
     """
     _require_indices(ds)
-    chosen = names or [each.name for each in ds.describe_indices()]
-    indices = [_validated(ds, name, sample) for name in chosen]
+    names = names or tuple(index.name for index in ds.describe_indices())
+    indices = [_validate_index(ds, name, sample) for name in names]
     headers = ["index", "state", "zones", "zones read", "files changed", "files gone"]
-    rows = [[*list(each.values())[:4], len(each["changed"]), len(each["gone"])] for each in indices]
-    mend = {"damaged": f"; mend it: zonebloom refresh {ds.title}"}
-    damage = [each["damage"] + mend.get(each["state"], "") for each in indices if each["damage"]]
-    return Answer(
+    fields = ("name", "state", "zones", "zones_read")
+    rows = [
+        [*(index[field] for field in fields), len(index["changed"]), len(index["gone"])]
+        for index in indices
+    ]
+    advice = {"damaged": f"; repair it: zonebloom refresh {ds.title}"}
+    damage = [
+        index["damage"] + advice.get(index["state"], "") for index in indices if index["damage"]
+    ]
+    return CommandAnswer(
         lambda: {"path": ds.title, "indices": indices},
         lambda: table_text(headers, rows),
-        lambda: table_of(indices),
+        lambda: records_table(indices),
         notes=damage,
-        code=text.FAILED if damage else 0,
+        exit_code=text.FAILED if damage else 0,
     )
 
 
-def _validated(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
+def _validate_index(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
     row = {"name": name, "state": "damaged", "zones": 0, "zones_read": 0}
     row |= {"changed": (), "gone": (), "damage": None}
     try:
@@ -244,70 +259,75 @@ def _validated(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
     return row | {"changed": index.changed, "gone": index.gone}
 
 
-@zonebloom.command(epilog="Example: zonebloom drop data/flights --name flight_idx")
-@on_dataset
+@zonebloom.command("drop", epilog="Example: zonebloom drop data/flights --name flight_idx")
+@dataset_command
 @click.option("--name", "names", multiple=True, required=True, help="May be repeated.")
-def drop(ds: Dataset, names: tuple[str, ...]) -> Answer:
-    """Forget indices at PATH; vacuum deletes their files.
+def drop_command(ds: Dataset, names: tuple[str, ...]) -> CommandAnswer:
+    """Remove indices at PATH. The vacuum command deletes their files.
 
-    As JSON: path, dropped, left.
+    JSON: path, dropped, left.
     """
     for name in names:
         ds.opened.index_entry(name)
     for name in dict.fromkeys(names):
         ds.drop_index(name)
-    left = [each.name for each in ds.describe_indices()]
-    return Answer(
-        lambda: {"path": ds.title, "dropped": names, "left": left},
-        lambda: f"dropped {', '.join(names)}; left: {', '.join(left) or 'none'}",
-        lambda: table_of([{"name": name} for name in names]),
+    remaining = [index.name for index in ds.describe_indices()]
+    return CommandAnswer(
+        lambda: {"path": ds.title, "dropped": names, "left": remaining},
+        lambda: f"dropped {', '.join(names)}; left: {', '.join(remaining) or 'none'}",
+        lambda: records_table([{"name": name} for name in names]),
     )
 
 
-# Paths of others that the text of a vacuum lists.
-_LISTED = 10
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+# The text of a vacuum lists at most this many foreign files.
+_MAX_LISTED_PATHS = 10
+_DURATION_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
-def _duration(context: object, option: object, value: str) -> timedelta:
+def _parse_duration(context: object, option: object, value: str) -> timedelta:
     match = re.fullmatch(r"(\d+)([dhms])", value)
     if match is None:
         raise click.BadParameter(
-            f"{value!r} is no time; give one like 7d, 12h, 30m or 0s", param_hint="--older-than"
+            f"{value!r} is not a time; give one like 7d, 12h, 30m or 0s", param_hint="--older-than"
         )
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    return timedelta(**{_DURATION_UNITS[match[2]]: int(match[1])})
 
 
-@zonebloom.command(epilog="Example: zonebloom vacuum data/flights --older-than 1d")
-@on_dataset
+@zonebloom.command("vacuum", epilog="Example: zonebloom vacuum data/flights --older-than 1d")
+@dataset_command
 @click.option(
     "--older-than",
     metavar="TIME",
     default="7d",
-    callback=_duration,
-    help="Like 7d, 12h or 30m; 7d by default. More than a lookup or a build takes.",
+    callback=_parse_duration,
+    help="Like 7d, 12h or 30m; 7d by default. It must be longer than any lookup or build runs.",
 )
-def vacuum(ds: Dataset, older_than: timedelta) -> Answer:
+def vacuum_command(ds: Dataset, older_than: timedelta) -> CommandAnswer:
     """Delete replaced versions of the index, and their files.
 
-    What is not of the index is left alone, and listed.
+    Files that are not part of the index are left alone, and listed.
 
-    As JSON: path, num_versions, num_segments, num_bytes, foreign.
+    JSON: path, num_versions, num_segments, num_bytes, foreign.
     """
-    done = ds.vacuum(older_than)
-    return Answer(
-        lambda: {"path": ds.title, **asdict(done)},
-        lambda: _vacuumed_text(done),
-        lambda: table_of([done]),
+    vacuumed = ds.vacuum(older_than)
+    return CommandAnswer(
+        lambda: {"path": ds.title, **asdict(vacuumed)},
+        lambda: _vacuum_text(vacuumed),
+        lambda: records_table([vacuumed]),
     )
 
 
-def _vacuumed_text(done: Vacuumed) -> str:
-    versions = text.count(done.num_versions, "version")
-    segments = text.count(done.num_segments, "segment")
-    line = f"deleted {versions} and {segments}, {bytes_text(done.num_bytes)}"
-    if not done.foreign:
+def _vacuum_text(vacuumed: Vacuumed) -> str:
+    versions = text.count_text(vacuumed.num_versions, "version")
+    segments = text.count_text(vacuumed.num_segments, "segment")
+    line = f"deleted {versions} and {segments}, {bytes_text(vacuumed.num_bytes)}"
+    if not vacuumed.foreign:
         return line
-    names, rest = ", ".join(done.foreign[:_LISTED]), len(done.foreign) - _LISTED
-    more = f" and {rest:,} more" if rest > 0 else ""
-    return f"{line}\nleft {len(done.foreign):,} alone that are not of the index: {names}{more}"
+    paths = ", ".join(vacuumed.foreign[:_MAX_LISTED_PATHS])
+    num_foreign = len(vacuumed.foreign)
+    num_unlisted = num_foreign - _MAX_LISTED_PATHS
+    more = f" and {num_unlisted:,} more" if num_unlisted > 0 else ""
+    return (
+        f"{line}\nleft alone {text.count_text(num_foreign, 'path')} that are not part of the "
+        f"index: {paths}{more}"
+    )

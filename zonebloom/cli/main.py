@@ -1,4 +1,4 @@
-"""The command ``zonebloom``: its entry, its exit codes (see README), and how it writes."""
+"""The entry point of the command ``zonebloom``, its exit codes, and its messages on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.cli.text import FAILED, say
+from zonebloom.cli.text import FAILED, print_to_stderr
 from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 
 INTERRUPTED = 130
@@ -22,14 +22,17 @@ _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
-        # What is imported stays until the command ends: to look at it again costs a lookup's time.
+        # Imported objects live until the command ends. Without this, the garbage collector would
+        # traverse them all again, which takes as long as a lookup.
         gc.freeze()
     try:
         import click
     except ImportError:
-        say("Error: the command needs the packages of an extra: pip install 'zonebloom[cli]'")
+        print_to_stderr(
+            "Error: the command needs the packages of an extra: pip install 'zonebloom[cli]'"
+        )
         return FAILED
-    with warnings.catch_warnings(), _noticing_interrupts() as interrupts:
+    with warnings.catch_warnings(), _recorded_interrupts() as interrupts:
         _show_warnings_as_lines()
         try:
             from zonebloom.cli.commands import zonebloom
@@ -40,54 +43,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.show()
             return error.exit_code
         except (click.Abort, KeyboardInterrupt):
-            say(_INTERRUPTED_TEXT)
+            print_to_stderr(_INTERRUPTED_TEXT)
             return INTERRUPTED
         except Exception as error:
-            # A module whose import is interrupted may raise whatever it likes.
+            # An interrupt during an import may turn into any other error.
             if interrupts:
-                say(_INTERRUPTED_TEXT)
+                print_to_stderr(_INTERRUPTED_TEXT)
                 return INTERRUPTED
             if isinstance(error, ZoneBloomError | OSError | pa.ArrowException):
-                say(f"Error: {_one_line(error)}")
+                print_to_stderr(f"Error: {_one_line(error)}")
                 return FAILED
             raise
 
 
 @contextmanager
-def _noticing_interrupts() -> Iterator[list[int]]:
-    seen: list[int] = []
+def _recorded_interrupts() -> Iterator[list[int]]:
+    """Give a list that each interrupt adds an entry to, before it raises KeyboardInterrupt."""
+    interrupts: list[int] = []
 
-    def notice(number: int, frame: object) -> None:
-        seen.append(number)
+    def record(signal_number: int, frame: object) -> None:
+        interrupts.append(signal_number)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield seen
+        yield interrupts
         return
-    before = signal.signal(signal.SIGINT, notice)
+    previous_handler = signal.signal(signal.SIGINT, record)
     try:
-        yield seen
+        yield interrupts
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
 def _one_line(error: Exception) -> str:
-    # A line of carets points into the line above, and points nowhere in one line.
+    # Drop lines of carets, which point into the line above them.
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
     return " ".join(lines) or type(error).__name__
 
 
 def _show_warnings_as_lines() -> None:
-    shown = warnings.showwarning
+    show_other_warning = warnings.showwarning
 
-    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show(message: Any, category: type[Warning], *args: Any, **options: Any) -> None:
         if issubclass(category, ZoneBloomWarning):
-            say(f"Warning: {message}")
+            print_to_stderr(f"Warning: {message}")
         else:
-            shown(message, category, *where, **more)
+            show_other_warning(message, category, *args, **options)
 
     warnings.showwarning = show
     warnings.simplefilter("always", ZoneBloomWarning)
     if not sys.warnoptions:
-        # Other packages' plans for their next versions are no business of a user's.
+        # Users of the command cannot act on announcements of changes in other packages.
         warnings.simplefilter("ignore", FutureWarning)

@@ -1,4 +1,4 @@
-"""What the commands share: their group, the dataset at PATH, options, the engine of a build."""
+"""The command group, and what its commands share: options, opening a dataset, running a build."""
 
 from __future__ import annotations
 
@@ -12,39 +12,54 @@ import click
 
 from zonebloom.base.version import __version__
 from zonebloom.cli import text
-from zonebloom.cli.output import JSON, OF_ROWS, TEXT, Answer, checked_format, write_answer
+from zonebloom.cli.output import (
+    JSON,
+    ROW_FORMATS,
+    TEXT,
+    CommandAnswer,
+    resolve_format,
+    write_answer,
+)
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
 
 _OUTPUT_HELP = (
-    "text by default, or what the ending of FILE says. json is one document: dates and times as "
-    "ISO 8601, binary values in base64, decimals as text, NaN and infinities as null. csv, arrow "
-    "(an IPC file) and parquet hold the rows alone."
+    "The format; by default that of FILE's extension, or text. json is one document: dates and "
+    "times as ISO 8601, binary values in base64, decimals as text, NaN and infinities as null. "
+    "csv, arrow (an IPC file) and parquet contain only the rows."
 )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__)
 def zonebloom() -> None:
-    """Bloom filters for the zones of a dataset's files, and lookups that read only those zones.
+    """Index the zones of files by Bloom filters, and look up rows in only the zones that may match.
 
     PATH is a folder, file, pattern or URI, or the folder of a Delta or Iceberg table. Exit codes:
     0 done, 1 error, 2 wrong usage, 3 a lookup that found no row, 130 interrupted.
     """
 
 
-def options(*given: Callable) -> Callable[[Callable], Callable]:
+def combine_options(*options: Callable) -> Callable[[Callable], Callable]:
+    """Return a decorator that applies several option decorators, the last one first."""
+
     def apply(command: Callable) -> Callable:
-        for option in reversed(given):
+        for option in reversed(options):
             command = option(command)
         return command
 
     return apply
 
 
-def answers(command: Callable[..., Answer], has_rows: bool = True) -> Callable[..., int]:
-    formats = [TEXT, JSON, *(OF_ROWS if has_rows else ())]
+def answer_command(
+    command: Callable[..., CommandAnswer], has_rows: bool = True
+) -> Callable[..., int]:
+    """Add output options to a command, and write its answer.
+
+    The new command returns an exit code.
+    """
+    formats = [TEXT, JSON, *(ROW_FORMATS if has_rows else ())]
 
     @click.option("--output", type=click.Choice(formats), help=_OUTPUT_HELP)
     @click.option(
@@ -52,133 +67,152 @@ def answers(command: Callable[..., Answer], has_rows: bool = True) -> Callable[.
         "path_out",
         metavar="FILE",
         type=click.Path(dir_okay=False),
-        help="Write the answer to FILE, which is there when it is whole.",
+        help="Write the answer to FILE, which appears when it is complete.",
     )
     @functools.wraps(command)
-    def run(output: str | None, path_out: str | None, **given: Any) -> int:
-        output = checked_format(output, path_out, has_rows)
-        answer = command(**given)
+    def run(output: str | None, path_out: str | None, **parameters: Any) -> int:
+        output = resolve_format(output, path_out, has_rows)
+        answer = command(**parameters)
         write_answer(answer, output, path_out)
-        return answer.code
+        return answer.exit_code
 
     return run
 
 
-answers_as_text = functools.partial(answers, has_rows=False)
+answer_command_without_rows = functools.partial(answer_command, has_rows=False)
 
 
-def on_dataset(command: Callable[..., Answer], has_rows: bool = True) -> Callable[..., int]:
+def dataset_command(
+    command: Callable[..., CommandAnswer], has_rows: bool = True
+) -> Callable[..., int]:
+    """Add the PATH argument to a command, and call it with the dataset at PATH."""
+
     @functools.wraps(command)
-    def run(path: str, embedded_filters: bool = False, **given: Any) -> Answer:
-        return command(opened(path, embedded_filters=embedded_filters, **_source(given)), **given)
+    def run(
+        path: str,
+        format: str,
+        index_dir: str | None,
+        embedded_filters: bool = False,
+        **parameters: Any,
+    ) -> CommandAnswer:
+        ds = open_at(path, format=format, index_dir=index_dir, embedded_filters=embedded_filters)
+        return command(ds, **parameters)
 
-    return options(
+    return combine_options(
         click.argument("path", type=click.Path()),
-        click.option("--format", default="parquet", help="Of the files; parquet by default."),
+        click.option(
+            "--format", default="parquet", help="Format of the files; parquet by default."
+        ),
         click.option(
             "--index-dir",
             type=click.Path(),
             help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
         ),
-    )(answers(run, has_rows))
+    )(answer_command(run, has_rows))
 
 
-on_dataset_as_text = functools.partial(on_dataset, has_rows=False)
+dataset_command_without_rows = functools.partial(dataset_command, has_rows=False)
 
 
-def _source(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given.pop(name) for name in ("format", "index_dir")}
-
-
-def opened(path: str, **given: Any) -> Dataset:
-    """What there is at a path: a table whose metadata is there, or files."""
+def open_at(path: str, **options: Any) -> Dataset:
+    """Open the Delta or Iceberg table at a path, or else the files there, with options."""
     from zonebloom.dataset import dataset
     from zonebloom.sources.table_folders import table_at
 
     table = table_at(path)
-    return dataset(path if table is None else table, **given)
+    return dataset(path if table is None else table, **options)
 
 
-in_columns = click.option(
-    "--columns", multiple=True, help="Names with commas between; all by default."
+columns_option = click.option(
+    "--columns", multiple=True, help="Names, separated by commas; all by default."
 )
-embedded = click.option(
+embedded_filters_option = click.option(
     "--embedded-filters",
     is_flag=True,
     help="Trust the Bloom filters inside files that no index covers; they have no checksum.",
 )
-layouts = click.option(
+layout_option = click.option(
     "--layout",
     type=click.Choice(["auto", "table", "sliced"]),
     default="auto",
-    help="How the bits of the filters lie; auto slices from 4096 zones on.",
+    help="Layout of the filters; auto is sliced for 4096 zones or more.",
 )
-named = click.option(
+index_names_option = click.option(
     "--name", "names", multiple=True, help="May be repeated; all indices by default."
 )
-zones = options(
-    click.option("--number-of-items", type=int, help="Rows a zone; 8192 by default."),
-    click.option("--probability", type=float, help="Of a false positive in a zone; 0.00057."),
+zone_options = combine_options(
+    click.option("--number-of-items", type=int, help="Rows in a zone; 8192 by default."),
+    click.option(
+        "--probability",
+        type=float,
+        help="False positive probability of a zone; 0.00057 by default.",
+    ),
 )
-engine = options(
+engine_options = combine_options(
     click.option(
         "--engine",
         type=click.Choice(["spark", "local"]),
-        help="Where to build; by default Spark, but this process for less than a gigabyte, and "
-        "where no Java 17 is found.",
+        help="Where to build; by default Spark, but this process for less than a gigabyte, or if "
+        "no Java 17 is found.",
     ),
-    click.option("--master", help="Of the Spark session to build on; local[*] by default."),
+    click.option("--master", help="Master of the Spark session; local[*] by default."),
 )
 
 
-def given(parameters: dict[str, Any]) -> dict[str, Any]:
+def drop_unset(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that are not None."""
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def split(columns: Sequence[str]) -> list[str] | None:
-    """Return the names that --columns gives, however often; None if it is not given."""
-    return [name.strip() for text in columns for name in text.split(",")] or None
+def split_names(columns: Sequence[str]) -> list[str] | None:
+    """Return all names in the values of --columns, or None if it is not given."""
+    return [name.strip() for names in columns for name in names.split(",")] or None
 
 
-def once(context: object, option: click.Parameter, values: tuple[Any, ...]) -> Any:
-    """Return the only value of an option, or None. Click itself would drop all but the last."""
+def single_value(context: object, option: click.Parameter, values: tuple[Any, ...]) -> Any:
+    """Return the only value of an option, or None. Click itself would use the last of several."""
     if len(values) > 1:
         raise click.BadParameter("give it once", param=option)
     return values[0] if values else None
 
 
-def how_to_build(ds: Dataset) -> str:
+def no_index_message(ds: Dataset) -> str:
     return f"no index at {ds.title}; make one: zonebloom build {ds.title} --column NAME"
 
 
 @dataclass(frozen=True)
 class EngineRun:
-    """A build on the engine that was asked for: where it ran, for how long, what it gave."""
+    """A finished build: the engine, its location as text, the time it took, and its result."""
 
     engine: str
-    where: str
+    location: str
     seconds: float
     result: Any
 
     @classmethod
-    def of(
+    def measure(
         cls,
         engine: Any,
         master: str | None,
         work: Callable[[Any], Any],
         num_bytes: Callable[[], int] | None = None,
     ) -> EngineRun:
+        """Choose an engine, call ``work`` with its session or False, and measure the time.
+
+        ``num_bytes`` returns how much data there is to read.
+        """
         from zonebloom.cli import engines
 
-        session = engines.choose(engine, master, text.say, num_bytes)
-        started = time.perf_counter()
+        session = engines.choose_session(engine, master, text.print_to_stderr, num_bytes)
+        start = time.perf_counter()
         result = work(session)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - start
         if session:
-            return cls("spark", f"on Spark {master or engines.LOCAL}", seconds, result)
+            return cls("spark", f"on Spark {master or engines.LOCAL_MASTER}", seconds, result)
         return cls("local", "in this process", seconds, result)
 
     def document(self, ds: Dataset, indices: Iterable[Any]) -> dict[str, Any]:
+        """Return the JSON document of a build or refresh of indices."""
         return {
             "path": ds.title,
             "engine": self.engine,

@@ -1,4 +1,4 @@
-"""How an answer leaves: as text, JSON, CSV, Arrow or Parquet, to stdout or whole into a file."""
+"""Write the answer of a command as text, JSON, CSV, Arrow or Parquet, to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -15,53 +15,58 @@ from typing import IO, Any
 import click
 import pyarrow as pa
 
-from zonebloom.cli.text import json_safe, more_text, rows_text, say
+from zonebloom.cli.text import left_out_text, print_to_stderr, rows_text, to_json_value
 from zonebloom.errors import InvalidArgument
 
 PIPE_CLOSED = 141
 
 TEXT, JSON = "text", "json"
-BINARY = ("arrow", "parquet")
-OF_ROWS = ("csv", *BINARY)
+BINARY_FORMATS = ("arrow", "parquet")
+ROW_FORMATS = ("csv", *BINARY_FORMATS)
 _IN_TERMINAL = "zonebloom.in_terminal"
 _ENDINGS = {".json": JSON, ".csv": "csv", ".arrow": "arrow", ".parquet": "parquet"}
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a command found: one JSON document, and text or rows, of which text is made when none is
-    given; notes go to stderr with any format, what is said aside with all but JSON, which holds it.
+class CommandAnswer:
+    """The answer of a command in each format, and what is printed to stderr.
+
+    Without ``text``, the rows are printed. ``notes`` are printed with every format. ``summary`` is
+    not printed with JSON, whose document contains the same facts.
     """
 
     document: Callable[[], dict[str, Any]]
     text: Callable[[], str] | None = None
     rows: Callable[[], pa.Table] | None = None
-    # Of all rows, where `rows` gives only those a terminal shows.
+    # The number of all rows. In a terminal, `rows` may return only the first of them.
     num_rows: int = 0
-    aside: str = ""
+    summary: str = ""
     notes: Sequence[str] = ()
-    code: int = 0
+    exit_code: int = 0
 
 
-def in_terminal() -> bool:
-    """Whether the command that runs answers as text in a terminal, where it says no end of rows."""
+def is_in_terminal() -> bool:
+    """Return whether the running command prints text to a terminal, which limits long answers."""
     return click.get_current_context().meta[_IN_TERMINAL]
 
 
-def table_of(records: Sequence[Any]) -> pa.Table:
-    """Dataclasses or dictionaries as rows."""
+def records_table(records: Sequence[Any]) -> pa.Table:
+    """Return a table of records, which are dataclass instances or dictionaries."""
     return pa.Table.from_pylist(
-        [each if isinstance(each, dict) else asdict(each) for each in records]
+        [record if isinstance(record, dict) else asdict(record) for record in records]
     )
 
 
-def checked_format(output: str | None, path: str | None, has_rows: bool) -> str:
-    """The format that is asked for, by name or by a file's ending; refused where it cannot be."""
+def resolve_format(output: str | None, path: str | None, has_rows: bool) -> str:
+    """Return the output format, by its name or by the extension of the file.
+
+    Raise a usage error if the command or the terminal cannot use it.
+    """
     meta = click.get_current_context().meta
     output = output or _ENDINGS.get(os.path.splitext(path or "")[1], TEXT)
-    if output in OF_ROWS and not has_rows:
+    if output in ROW_FORMATS and not has_rows:
         raise click.UsageError(f"this command answers as text or json, not as {output}")
-    if output in BINARY and path is None and sys.stdout.isatty():
+    if output in BINARY_FORMATS and path is None and sys.stdout.isatty():
         raise click.UsageError(
             f"{output} is binary and would garble the terminal; give -o FILE, or a pipe"
         )
@@ -69,45 +74,45 @@ def checked_format(output: str | None, path: str | None, has_rows: bool) -> str:
     return output
 
 
-def write_answer(answer: Answer, output: str, path: str | None) -> None:
+def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
     if output == TEXT:
         data = answer.text() if answer.text is not None else _rows_text(answer)
         data += "\n" if data else ""
     elif output == JSON:
         unicode = path is not None or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        document = json_safe(answer.document())
+        document = to_json_value(answer.document())
         data = json.dumps(document, indent=2, ensure_ascii=not unicode, allow_nan=False) + "\n"
     else:
         assert answer.rows is not None
-        data = encoded(answer.rows(), output)
-    with _whole(path) if path is not None else _stdout() as sink:
+        data = encode_rows(answer.rows(), output)
+    with _complete_file(path) if path is not None else _stdout() as sink:
         if isinstance(data, str):
             encoding = "utf-8" if path is not None else sys.stdout.encoding or "ascii"
             data = data.encode(encoding, "backslashreplace")
-        left = memoryview(data)
-        while left:
-            # Unbuffered, as PYTHONUNBUFFERED has it, not all is taken at once.
-            left = left[sink.write(left) :]
-    if output != JSON and answer.aside:
-        say(answer.aside)
+        remaining_bytes = memoryview(data)
+        while remaining_bytes:
+            # With PYTHONUNBUFFERED, stdout may take only a part of the bytes at once.
+            remaining_bytes = remaining_bytes[sink.write(remaining_bytes) :]
+    if output != JSON and answer.summary:
+        print_to_stderr(answer.summary)
     for note in answer.notes:
-        say(note)
+        print_to_stderr(note)
 
 
-def _rows_text(answer: Answer) -> str:
+def _rows_text(answer: CommandAnswer) -> str:
     assert answer.rows is not None
     table = answer.rows()
-    if not in_terminal():
+    if not is_in_terminal():
         return rows_text(table) if table.num_rows else ""
     parts = [rows_text(table, shutil.get_terminal_size().columns)] if table.num_rows else []
     if answer.num_rows > table.num_rows:
-        parts.append(more_text(answer.num_rows - table.num_rows, "row"))
+        parts.append(left_out_text(answer.num_rows - table.num_rows, "row"))
     return "\n".join(parts)
 
 
 @contextlib.contextmanager
-def _whole(path: str) -> Iterator[IO[bytes]]:
-    """A file that is there when all of it is written, and not before."""
+def _complete_file(path: str) -> Iterator[IO[bytes]]:
+    """Open a file for writing that appears under its name when all of it is written."""
     partial = f"{path}.{os.getpid()}.partial"
     try:
         with io.FileIO(partial, "w") as file, io.BufferedWriter(file) as sink:
@@ -127,13 +132,13 @@ def _stdout() -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit.
+        # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(PIPE_CLOSED) from None
 
 
-def encoded(table: pa.Table, output: str) -> pa.Buffer:
-    """A table in one of the formats of rows; an Arrow file is of Arrow IPC."""
+def encode_rows(table: pa.Table, output: str) -> pa.Buffer:
+    """Return a table as a CSV, Parquet or Arrow IPC file."""
     sink = pa.BufferOutputStream()
     if output == "csv":
         from pyarrow import csv
@@ -150,21 +155,21 @@ def encoded(table: pa.Table, output: str) -> pa.Buffer:
 
 
 def _for_csv(table: pa.Table) -> pa.Table:
-    """The same with text for what CSV lacks: JSON for lists and structs, base64 for binary."""
-    for at, field in enumerate(table.schema):
+    """Replace types that CSV lacks by text: nested values by JSON, binary values by base64."""
+    for number, field in enumerate(table.schema):
         t, kind = pa.types, field.type
         if t.is_nested(kind):
             values = [
-                each if each is None else json.dumps(each)
-                for each in _json_values(table.column(at))
+                None if value is None else json.dumps(value)
+                for value in _json_values(table.column(number))
             ]
         elif t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
-            values = _json_values(table.column(at))
+            values = _json_values(table.column(number))
         else:
             continue
-        table = table.set_column(at, field.name, pa.array(values, pa.string()))
+        table = table.set_column(number, field.name, pa.array(values, pa.string()))
     return table
 
 
 def _json_values(column: pa.ChunkedArray) -> list[Any]:
-    return [each if each is None else json_safe(each) for each in column.to_pylist()]
+    return [to_json_value(value) for value in column.to_pylist()]

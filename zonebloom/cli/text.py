@@ -1,4 +1,4 @@
-"""How what the commands found looks as text, and as the values that JSON has."""
+"""Format the results of commands as text, and as values that JSON can represent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zonebloom.base.text import align_cells, bytes_text, table_text, text_width
 
 if TYPE_CHECKING:
     from zonebloom.advise.judge import Advice
-    from zonebloom.cli.demo import LookupResult
+    from zonebloom.cli.demo import DemoLookupResult
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats
 
@@ -28,16 +28,16 @@ FAILED = 1
 FOUND_NOTHING = 3
 
 _CELL_WIDTH = 40
-# Of rows, in a terminal that is not told how many.
-SHOWN_ROWS = 40
+# A terminal shows at most this many rows if the command has no --limit.
+MAX_TERMINAL_ROWS = 40
 
 
-def say(line: str) -> None:
+def print_to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def json_safe(value: Any) -> Any:
-    """A value as JSON has it: times ISO 8601, binary base64, decimals text, NaN null."""
+def to_json_value(value: Any) -> Any:
+    """Convert a value to JSON types: times to ISO 8601, binary to base64, NaN to null."""
     match value:
         case float():
             return value if math.isfinite(value) else None
@@ -50,45 +50,51 @@ def json_safe(value: Any) -> Any:
         case datetime.timedelta():
             return value.total_seconds()
         case dict():
-            return {str(key): json_safe(each) for key, each in value.items()}
+            return {str(key): to_json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [json_safe(each) for each in value]
+            return [to_json_value(item) for item in value]
     return value
 
 
-def rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, with no column whose values Python's types would round."""
-    for at, field in enumerate(table.schema):
+def row_dicts(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a table as dictionaries. Nanoseconds become text or integers.
+
+    Python's own types would round them.
+    """
+    for number, field in enumerate(table.schema):
         if pa.types.is_temporal(field.type) and getattr(field.type, "unit", None) == "ns":
-            column = table.column(at)
+            column = table.column(number)
             if pa.types.is_duration(field.type):
                 column = column.cast(pa.int64())
             else:
                 texts = column.cast(pa.string()).to_pylist()
-                texts = [each if each is None else each.replace(" ", "T") for each in texts]
+                texts = [None if text is None else text.replace(" ", "T") for text in texts]
                 column = pa.array(texts, pa.string())
-            table = table.set_column(at, field.name, column)
+            table = table.set_column(number, field.name, column)
     return table.to_pylist()
 
 
 def rows_text(table: pa.Table, width: int | None = None) -> str:
-    """A table's rows aligned, long cells cut, numbers to the right as they are; with a width, as
-    many columns as fit, and the names of the others."""
+    """Return the rows of a table in aligned columns. Long cells are cut.
+
+    With a width, only the columns that fit are shown, and the others are named below.
+    """
     names = table.schema.names
     lines = [[_cut(name) for name in names]]
-    lines += [[_cell(row[name]) for name in names] for row in rows(table)]
-    right = [_is_number(field.type) for field in table.schema]
-    fitting = _fitting(lines, width) if width is not None else len(names)
-    shown = align_cells([line[:fitting] for line in lines], right[:fitting])
-    if fitting == len(names):
-        return shown
-    others = textwrap.fill(", ".join(lines[0][fitting:]), width or 0, subsequent_indent="  ")
-    left = count(len(names) - fitting, "more column")
-    return f"{shown}\n{left}, which --columns can name:\n  {others}"
+    lines += [[_cell(row[name]) for name in names] for row in row_dicts(table)]
+    is_right_aligned = [_is_number(field.type) for field in table.schema]
+    num_columns = len(names) if width is None else _num_fitting_columns(lines, width)
+    text = aligned([line[:num_columns] for line in lines], is_right_aligned[:num_columns])
+    if num_columns == len(names):
+        return text
+    hidden_names = ", ".join(lines[0][num_columns:])
+    hidden_text = textwrap.fill(hidden_names, width or 0, subsequent_indent="  ")
+    hidden_count = count_text(len(names) - num_columns, "more column")
+    return f"{text}\n{hidden_count}, which --columns can name:\n  {hidden_text}"
 
 
-def _fitting(lines: list[list[str]], width: int) -> int:
-    """How many columns fit, the first in any case."""
+def _num_fitting_columns(lines: list[list[str]], width: int) -> int:
+    """Return how many columns fit into a width, but at least 1."""
     ends = accumulate(max(map(text_width, column)) + 2 for column in zip(*lines, strict=True))
     return max(sum(end - 2 <= width for end in ends), 1)
 
@@ -107,12 +113,12 @@ def _cell(value: Any) -> str:
         case datetime.datetime():
             return value.isoformat(" ")
         case list() | dict():
-            return _cut(json.dumps(json_safe(value), ensure_ascii=False))
+            return _cut(json.dumps(to_json_value(value), ensure_ascii=False))
     return _cut(str(value))
 
 
 def _cut(text: str) -> str:
-    """At most so wide, with nothing in it that a terminal would obey."""
+    """Return a text without control characters, shortened to the width of a cell."""
     clean = "".join(
         character if character.isprintable() else repr(character)[1:-1]
         for character in text[: _CELL_WIDTH + 1]
@@ -124,66 +130,67 @@ def _cut(text: str) -> str:
     return clean + "…"
 
 
-def indices_text(described: list[Any], figures: Sequence[dict[str, Any]] | None = None) -> str:
-    from zonebloom.index.describe import INDEX_HEADERS, index_cells
+def indices_text(indices: list[Any], figures: Sequence[dict[str, Any]] | None = None) -> str:
+    """Return a table of index descriptions, with fill and false positives if figures are given."""
+    from zonebloom.index.describe import HEADERS, cells
 
-    headers, lines = list(INDEX_HEADERS), list(map(index_cells, described))
+    headers, lines = list(HEADERS), list(map(cells, indices))
     if figures is not None:
         headers += ["fill", "fpp"]
-        for line, each in zip(lines, figures, strict=True):
-            line += [each["fill_mean"], each["estimated_fpp_mean"]]
+        for line, index_figures in zip(lines, figures, strict=True):
+            line += [index_figures["fill_mean"], index_figures["estimated_fpp_mean"]]
     return table_text(headers, lines)
 
 
 def advices_text(advices: Iterable[Advice]) -> str:
-    """What decides, for a terminal that is too narrow for all figures."""
+    """Return the most important figures, for a terminal that is too narrow for all of them."""
     lines = [
         [
-            each.column,
-            "-" if each.distinct is None else bytes_text(each.index_bytes or 0),
-            each.zones_with_index,
-            each.num_zones,
-            each.verdict.partition(":")[0],
+            advice.column,
+            "-" if advice.distinct is None else bytes_text(advice.index_bytes or 0),
+            advice.zones_with_index,
+            advice.num_zones,
+            advice.verdict.partition(":")[0],
         ]
-        for each in advices
+        for advice in advices
     ]
     table = table_text(["column", "size", "zones read", "without", "verdict"], lines)
     return f"{table}\nall figures and reasons: in a wider terminal, or with --output json"
 
 
-def lookups_text(results: list[LookupResult]) -> str:
+def lookups_text(results: list[DemoLookupResult]) -> str:
     headers = ["filter", "rows", "zones kept", "read", "no index"]
     lines = [
         [
-            each.filter if each.same_rows else f"ROWS DIFFER: {each.filter}",
-            each.rows,
-            f"{each.kept_zones} of {each.num_zones}",
-            bytes_text(each.index_bytes + each.data_bytes),
-            bytes_text(each.scan_bytes),
+            result.filter if result.same_rows else f"ROWS DIFFER: {result.filter}",
+            result.rows,
+            f"{result.kept_zones} of {result.num_zones}",
+            bytes_text(result.index_bytes + result.data_bytes),
+            bytes_text(result.scan_bytes),
         ]
-        for each in results
+        for result in results
     ]
     return table_text(headers, lines)
 
 
-def count(number: int, noun: str) -> str:
-    """A number of things.
+def count_text(number: int, noun: str) -> str:
+    """Return a number with a noun in the singular or plural.
 
-    >>> count(1, "row"), count(2000, "key")
+    >>> count_text(1, "row"), count_text(2000, "key")
     ('1 row', '2,000 keys')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def more_text(number: int, noun: str) -> str:
-    """What a terminal leaves out, and how to see it."""
-    return f"{count(number, f'more {noun}')}: --limit N shows N, -o FILE writes all"
+def left_out_text(number: int, noun: str) -> str:
+    """Return a line that says how many items a terminal does not show, and how to see them."""
+    return f"{count_text(number, f'more {noun}')}: --limit N shows N, -o FILE writes all"
 
 
-def read_text(plan: ScanPlan, stats: ScanStats) -> str:
+def read_summary(plan: ScanPlan, stats: ScanStats) -> str:
     zones = " and ".join(map(str, plan.indices))
     return (
-        f"{count(stats.rows_found, 'row')}; {zones or 'no index used'}; read "
+        f"{count_text(stats.rows_found, 'row')}; {zones or 'no index used'}; read "
         f"{bytes_text(stats.data_bytes)} of data and {bytes_text(stats.index_bytes)} of index in "
         f"{stats.seconds * 1000:,.1f} ms"
     )
@@ -197,12 +204,12 @@ def plan_json(plan: ScanPlan) -> dict[str, Any]:
         "skipped": plan.skipped,
         "fragments": [
             {
-                "path": each.fragment.path,
-                # null reads all of it, and why is told.
-                "ranges": None if each.rows is None else list(each.rows),
-                "why": each.reason,
+                "path": part.fragment.path,
+                # Null means that the whole file is read, for the reason in "why".
+                "ranges": None if part.rows is None else list(part.rows),
+                "why": part.why,
             }
-            for each in plan.fragments
+            for part in plan.fragments
         ],
         "indices": [asdict(use) for use in plan.indices],
         "unanswered": [{"part": part, "why": why} for part, why in plan.unanswered],

@@ -231,7 +231,7 @@ def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
 def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
     """Return a dataset of a table, with indices that are deleted together with the dataset."""
     if index_dir is not None:
-        # Nothing identifies a table in memory, so a kept index could be used for another table.
+        # A table in memory has no identity, so a kept index might be used for another table.
         raise InvalidArgument(
             "the index of a table in memory cannot outlive it; leave index_dir out, or write the "
             "table to Parquet"

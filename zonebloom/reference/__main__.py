@@ -1,4 +1,4 @@
-"""``python -m zonebloom.reference [FOLDER]`` writes the reference; the folder is ``reference``."""
+"""Write the reference: ``python -m zonebloom.reference [FOLDER]``, by default to ``reference``."""
 
 import sys
 from pathlib import Path
