@@ -1,7 +1,7 @@
-"""One lookup in a process that has just begun, with its files dropped from the page cache.
+"""Measure one lookup in a new process, with its files dropped from the page cache.
 
-``python -m bench.cold FOLDER COMPETITOR KEY`` prints what it took, as JSON. Importing is timed
-apart: a service imports once, and how long that takes says nothing of an index.
+``python -m bench.cold FOLDER COMPETITOR KEY`` prints the measurements as JSON. Imports are timed
+separately, because a service imports once, and the time of that says nothing about an index.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from bench.processes import run_module
 
 @dataclass(frozen=True, slots=True)
 class FirstLookup:
-    """What the first lookup of a process took.
+    """The time and memory of the first lookup of a process.
 
     Attributes
     ----------
-    import_seconds, seconds : float
-        Until the packages are there; from opening the data set to the rows.
+    import_seconds : float
+        Time to import the packages.
+    seconds : float
+        Time from opening the data set until the rows are there.
     storage_bytes : int or None
-        Fetched from the disk, read ahead included; None where the system does not tell.
+        Bytes read from the disk, including readahead; None if the system does not report them.
     peak_bytes : int
-        The most memory the process held.
+        Peak memory of the process.
     rows : int
-        Found.
+        Number of rows found.
     """
 
     import_seconds: float
@@ -44,11 +46,11 @@ class FirstLookup:
 
 
 def drop_from_cache(paths: Iterable[Path]) -> None:
-    """Ask the system to forget the pages of files; those mapped by a process stay."""
+    """Ask the system to drop the pages of files. Pages that a process maps stay."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            # Only pages that are on disk are dropped.
+            # The system drops only pages that are already on disk.
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
@@ -56,7 +58,7 @@ def drop_from_cache(paths: Iterable[Path]) -> None:
 
 
 def bytes_read() -> tuple[int, int] | None:
-    """Bytes this process fetched from storage, and by reads; None where it cannot be known."""
+    """Return the bytes that this process read from storage, and by read calls, or None."""
     try:
         text = Path("/proc/self/io").read_text(encoding="ascii")
     except OSError:
@@ -66,10 +68,10 @@ def bytes_read() -> tuple[int, int] | None:
 
 
 def peak_bytes() -> int:
-    """The most memory this process held."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Of this program alone: what getrusage tells begins with the parent's.
+        # The peak that getrusage reports starts with that of the parent process.
         lines = status.read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -77,36 +79,36 @@ def peak_bytes() -> int:
 
 
 def first_lookup(folder: Path, competitor: str, key: Any) -> FirstLookup:
-    """Look a key up in a fresh process."""
+    """Look up a key in a new process."""
     return FirstLookup(**run_module("bench.cold", str(folder), competitor, json.dumps(key)))
 
 
 def main(folder: str, name: str, key: str) -> None:
-    """Look up in this process, and print."""
-    started = time.perf_counter()
+    """Look up a key in this process, and print the measurements."""
+    start = time.perf_counter()
     from bench.competitors import BY_NAME
     from bench.data import DataSet
 
     competitor = BY_NAME[name](DataSet.load(Path(folder)))
     importlib.import_module(competitor.package)
-    import_seconds = time.perf_counter() - started
+    import_seconds = time.perf_counter() - start
     drop_from_cache(competitor.paths())
 
     keys = [json.loads(key)]
     before = bytes_read()
-    started = time.perf_counter()
+    start = time.perf_counter()
     competitor.open()
-    found = competitor.lookup(keys)
-    seconds = time.perf_counter() - started
+    rows = competitor.lookup(keys)
+    seconds = time.perf_counter() - start
     after = bytes_read()
-    taken = FirstLookup(
-        import_seconds,
-        seconds,
-        after[0] - before[0] if after and before else None,
-        peak_bytes(),
-        found.num_rows,
+    result = FirstLookup(
+        import_seconds=import_seconds,
+        seconds=seconds,
+        storage_bytes=after[0] - before[0] if after and before else None,
+        peak_bytes=peak_bytes(),
+        rows=rows.num_rows,
     )
-    print(json.dumps(asdict(taken)))
+    print(json.dumps(asdict(result)))
 
 
 if __name__ == "__main__":

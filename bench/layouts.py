@@ -1,7 +1,7 @@
-"""The same rows as several writers lay them out by default, and a layout told from its files.
+"""Write the same rows in the default layouts of several writers, and describe the layout of files.
 
-``python -m bench.layouts SOURCE TARGET`` writes the files of a folder again with Spark, whose
-virtual machine ends with the process.
+``python -m bench.layouts SOURCE TARGET`` writes the files of a folder again with Spark. It runs in
+a process of its own, so that Spark's virtual machine ends with it.
 """
 
 from __future__ import annotations
@@ -22,32 +22,35 @@ from zonebloom.parquet.footer import read_footer
 from zonebloom.storage.random_access import RandomAccessFile
 
 ROW_GROUP_ROWS = 131_072
-# Small pages, as the README recommends; row groups as DuckDB's.
+# Small pages as the README recommends, and row groups of the size that DuckDB writes.
 RECOMMENDED_OPTIONS = {
     "row_group_size": ROW_GROUP_ROWS,
     "write_page_index": True,
     "max_rows_per_page": 2048,
 }
 RECOMMENDED, TPCHGEN = "recommended", "tpchgen-cli"
-# Dictionary pages of columns with more distinct values would only be in the way.
+# Columns with more distinct values are written without a dictionary, which would only be read in
+# addition to them.
 _FEW_DISTINCT = 1 << 15
 
 
 def without_views(schema: pa.Schema) -> pa.Schema:
-    """A schema with plain strings for views of strings."""
-    is_view = pa.types.is_string_view
-    plain = [each.with_type(pa.string()) if is_view(each.type) else each for each in schema]
-    return pa.schema(plain)
+    """Return a schema with plain strings instead of string views."""
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
+        for field in schema
+    ]
+    return pa.schema(fields)
 
 
-# Writers, each with its defaults
+# The functions below write with the default options of each writer.
 
 
 def _recommended(source: Path, target: Path) -> None:
     table = _table(source)
     sample = table.slice(0, ROW_GROUP_ROWS)
-    repeated = [name for name in table.column_names if len(sample[name].unique()) < _FEW_DISTINCT]
-    pq.write_table(table, target, use_dictionary=repeated, **RECOMMENDED_OPTIONS)
+    columns = [name for name in table.column_names if len(sample[name].unique()) < _FEW_DISTINCT]
+    pq.write_table(table, target, use_dictionary=columns, **RECOMMENDED_OPTIONS)
 
 
 def _pyarrow(source: Path, target: Path) -> None:
@@ -57,7 +60,7 @@ def _pyarrow(source: Path, target: Path) -> None:
 def _polars(source: Path, target: Path) -> None:
     import polars as pl
 
-    # In one chunk, or every chunk becomes a row group.
+    # Combine the chunks, because Polars writes a row group for each.
     pl.read_parquet(source).rechunk().write_parquet(target)
 
 
@@ -72,7 +75,7 @@ def _table(source: Path) -> pa.Table:
     return table.cast(without_views(table.schema))
 
 
-def _each(write: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+def _write_files(write: Callable[[Path, Path], None], source: Path, target: Path) -> None:
     for file in sorted(source.glob("*.parquet")):
         write(file, target / file.name)
 
@@ -81,40 +84,38 @@ def _spark(source: Path, target: Path) -> None:
     run_module("bench.layouts", str(source), str(target))
 
 
-# By layout, what writes the files of a folder again into another.
+# Functions that write the files of one folder to another folder, by layout.
 WRITERS: dict[str, Callable[[Path, Path], None]] = {
-    RECOMMENDED: partial(_each, _recommended),
-    "pyarrow": partial(_each, _pyarrow),
-    "Polars": partial(_each, _polars),
-    "DuckDB": partial(_each, _duckdb),
+    RECOMMENDED: partial(_write_files, _recommended),
+    "pyarrow": partial(_write_files, _pyarrow),
+    "Polars": partial(_write_files, _polars),
+    "DuckDB": partial(_write_files, _duckdb),
     "Spark": _spark,
 }
 NAMES = (RECOMMENDED, TPCHGEN, *(name for name in WRITERS if name != RECOMMENDED))
 
 
 def main(source: str, target: str) -> None:
-    """Write with Spark, a file for each."""
+    """Write each file of a folder with Spark, as one file of the same name."""
     from zonebloom.cli.engines import spark_session
 
     session = spark_session("local[2]", "zonebloom-bench")
     for file in sorted(Path(source).glob("*.parquet")):
-        written = Path(target, f"_{file.stem}")
-        session.read.parquet(str(file)).coalesce(1).write.parquet(str(written))
-        (part,) = written.glob("part-*.parquet")
+        folder = Path(target, f"_{file.stem}")
+        session.read.parquet(str(file)).coalesce(1).write.parquet(str(folder))
+        (part,) = folder.glob("part-*.parquet")
         part.rename(Path(target, file.name))
-        for left in [*written.iterdir()]:
-            left.unlink()
-        written.rmdir()
+        for other_file in [*folder.iterdir()]:
+            other_file.unlink()
+        folder.rmdir()
     session.stop()
     print(json.dumps(None))
 
 
-# What files tell
-
-
-def told(columns: Iterable[tuple[Path, str]]) -> str:
-    """The layout of some columns, each of a file, in words."""
-    writers, codecs, group_rows, page_rows, indexed, by_dictionary = (set() for _ in range(6))
+def describe_layout(columns: Iterable[tuple[Path, str]]) -> str:
+    """Return a description of the layout of columns, each given by its file and name."""
+    writers, codecs, group_rows, page_rows = set(), set(), set(), set()
+    has_page_index, has_dictionary = set(), set()
     for path, name in columns:
         metadata = pq.read_metadata(path)
         writers.add(metadata.created_by.partition(" (build")[0])
@@ -123,18 +124,18 @@ def told(columns: Iterable[tuple[Path, str]]) -> str:
         leaf = metadata.schema.names.index(name)
         chunk = groups[0].column(leaf)
         codecs.add(chunk.compression)
-        indexed.add(chunk.has_offset_index)
-        by_dictionary.add(chunk.has_dictionary_page)
-        page_rows.add(_most_page_rows(path, leaf))
+        has_page_index.add(chunk.has_offset_index)
+        has_dictionary.add(chunk.has_dictionary_page)
+        page_rows.add(_max_page_rows(path, leaf))
     return (
         f"written by {', '.join(sorted(writers))}: row groups of up to {_range(group_rows)} rows, "
-        f"pages of {_range(page_rows)} keys, {_yes_or_no('a page index', indexed)}, "
-        f"{_yes_or_no('a dictionary', by_dictionary)} of keys, {', '.join(sorted(codecs))}"
+        f"pages of {_range(page_rows)} keys, {_yes_or_no('a page index', has_page_index)}, "
+        f"{_yes_or_no('a dictionary', has_dictionary)} of keys, {', '.join(sorted(codecs))}"
     )
 
 
-def _most_page_rows(path: Path, leaf: int) -> int:
-    """Rows of the largest page of a column in the first row group."""
+def _max_page_rows(path: Path, leaf: int) -> int:
+    """Return the rows of the largest page of a column in the first row group."""
     file = RandomAccessFile(LocalFileSystem(), str(path))
     pages = read_footer(file.num_bytes, file.read, with_pages=True).locations(0, leaf)
     file.close()

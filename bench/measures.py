@@ -1,7 +1,8 @@
-"""What is measured of all competitors on one data set, always in this order.
+"""Measure all competitors on one data set, always in this order.
 
-build -> answers checked against brute force -> first lookups in fresh processes -> warm lookups,
-all competitors taking turns, so that what else the machine does falls on each alike
+build -> check answers against brute force -> first lookups in new processes -> warm lookups
+
+Competitors take turns in warm lookups, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ from bench.cold import FirstLookup, first_lookup
 from bench.competitors import Competitor
 from bench.data import DataSet, sorted_ids
 
-# A build that takes less is done twice, and the quicker one counts, seconds.
+# A build of fewer seconds runs twice, and the faster one counts.
 _SHORT_BUILD = 1.0
 ABSENT, BATCH = "absent key", "batch"
-# Keys of an IN, all present.
+# Numbers of keys in an IN, all of them present.
 IN_SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to ask.
+    """How much to measure.
 
     Attributes
     ----------
     keys : int
-        Different keys of single lookups, present and absent each.
+        Number of present keys, and of absent keys, in single lookups.
     turn : int
-        Of them a competitor is asked for in one turn.
+        Number of lookups in one turn of a competitor.
     seconds : float
-        After which a question is asked no more, for each competitor.
+        Time for one question and one competitor, after which no more turns start.
     rounds : tuple of int
-        Turns of each, at least and at most.
+        Minimum and maximum number of turns.
     in_sizes : tuple of int
-        Of `IN_SIZES`.
+        Members of `IN_SIZES`.
     batch : int
-        Keys of a batch, one in 1,000 of them present.
+        Keys of a batch, of which one in 1,000 is present.
     cold_runs : int
-        Fresh processes.
+        Number of new processes.
     """
 
     keys: int = 200
@@ -58,7 +59,7 @@ class Effort:
 
 
 class Timed(NamedTuple):
-    """Seconds of a lookup, the least of all turns: on the clock, and of all cores."""
+    """The shortest time of a lookup in seconds: on the clock, and as CPU time of all cores."""
 
     wall: float
     cpu: float
@@ -66,21 +67,21 @@ class Timed(NamedTuple):
 
 @dataclass(slots=True)
 class Measured:
-    """One competitor on one data set; seconds and bytes.
+    """The measurements of one competitor on one data set, in seconds and bytes.
 
     Attributes
     ----------
     build_rows_per_second : float or None
-        None where nothing is built.
+        None if nothing is built.
     index_bytes_per_row : float
     first : FirstLookup or None
-        The median run, of two the quicker one.
+        The median run, or the faster one of two.
     warm : dict of str to Timed
-        By question: `ABSENT`, those of `in_name`, `BATCH`.
+        Times by question: `ABSENT`, those of `in_name`, `BATCH`.
     batch_keys : int
     false_zones : float or None
-        Zones kept that do not hold the key, mean over absent and present keys; None where the
-        plan does not tell.
+        The mean number of kept zones that do not contain the key, over absent and present keys;
+        None if the plan does not show it.
     """
 
     data: DataSet
@@ -94,147 +95,154 @@ class Measured:
 
 
 class WrongAnswer(AssertionError):
-    """A competitor's rows are not those brute force finds."""
+    """The rows of a competitor are not those that brute force finds."""
 
 
 def in_name(count: int) -> str:
-    """The question for so many keys, all present."""
+    """Return the name of the question for a number of keys, all of them present."""
     return "one key" if count == 1 else f"IN of {count:,}"
 
 
 @dataclass(slots=True)
 class Questions:
-    """The keys all competitors are asked for, and brute force's answers to some.
+    """The keys that all competitors look up, and the answers of brute force to some of them.
 
     Attributes
     ----------
-    asked : dict of str to list of list
-        By question, lists of keys that take turns.
+    lookups : dict of str to list of list
+        Lists of keys by question. Each list is one lookup.
+    cold_keys : list
+        Keys of the first lookups in new processes.
+    checks : list of (list, pyarrow.Table)
+        Lists of keys, with the row ids that brute force finds.
+    zone_counts : list of (key, int)
+        Keys, with the number of zones that contain them.
     """
 
-    asked: dict[str, list[list]]
-    cold: list
-    checked: list[tuple[list, pa.Table]]
-    zones: list[tuple[object, int]]
+    lookups: dict[str, list[list]]
+    cold_keys: list
+    checks: list[tuple[list, pa.Table]]
+    zone_counts: list[tuple[object, int]]
 
     @classmethod
     def of(cls, data: DataSet, effort: Effort) -> Questions:
-        """Draw the keys of a data set; the same each time."""
+        """Draw the keys of a data set. They are the same each time."""
         present, absent = data.present(effort.keys), data.absent(effort.keys)
-        many = {in_name(n): data.present(n, seed=3) for n in effort.in_sizes if n > 1}
-        sizes = {in_name(n): n for n in effort.in_sizes}
-        # Of few distinct keys no more can be asked for.
-        many = {name: keys for name, keys in many.items() if 2 * len(keys) > sizes[name]}
-        hits = data.present(max(1, effort.batch // 1000), seed=5)
-        batch = (hits + data.absent(effort.batch))[: effort.batch]
-        asked = {ABSENT: [[key] for key in absent], in_name(1): [[key] for key in present]}
-        asked |= {name: [keys] for name, keys in (many | {BATCH: batch}).items()}
-        some = list(dict.fromkeys(present[:5] + absent[:5]))
-        zones = [(key, 0) for key in absent[:20]]
-        zones += [(key, data.zones_of(key)) for key in present[:5]]
-        checks = [some, *(keys[0] for keys in asked.values())]
-        checked = [(keys, data.expected(keys)) for keys in checks]
-        return cls(asked, present[: effort.cold_runs], checked, zones)
+        lookups = {ABSENT: [[key] for key in absent], in_name(1): [[key] for key in present]}
+        for size in effort.in_sizes:
+            keys = data.present(size, seed=3) if size > 1 else []
+            # Leave out sizes that the data set does not have enough distinct keys for.
+            if 2 * len(keys) > size:
+                lookups[in_name(size)] = [keys]
+        batch_hits = data.present(max(1, effort.batch // 1000), seed=5)
+        lookups[BATCH] = [(batch_hits + data.absent(effort.batch))[: effort.batch]]
+        zone_counts = [(key, 0) for key in absent[:20]]
+        zone_counts += [(key, data.zones_of(key)) for key in present[:5]]
+        mixed_keys = list(dict.fromkeys(present[:5] + absent[:5]))
+        checked_keys = [mixed_keys, *(question[0] for question in lookups.values())]
+        checks = [(keys, data.expected(keys)) for keys in checked_keys]
+        return cls(lookups, present[: effort.cold_runs], checks, zone_counts)
 
 
 def measure(
     competitors: Sequence[Competitor], data: DataSet, questions: Questions, effort: Effort
 ) -> list[Measured]:
-    """Measure all there is to measure.
+    """Measure all competitors on a data set.
 
     Raises
     ------
     WrongAnswer
     """
-    # Without the keys it holds once it was asked for them.
-    described = replace(data)
-    found = [_prepared(each, described, questions) for each in competitors]
-    for each in competitors:
-        each.open()
-        each.warm()
-    for name, asked in questions.asked.items():
-        times = _taking_turns(competitors, asked, effort)
-        for measured, timed in zip(found, times, strict=True):
-            measured.warm[name] = timed
-    for each, measured in zip(competitors, found, strict=True):
-        measured.batch_keys = len(questions.asked[BATCH][0])
-        measured.false_zones = _false_zones(each, questions)
-        each.close()
-    return found
+    # The copy has no cached keys, which would stay in memory with the results.
+    data = replace(data)
+    results = [_measure_alone(competitor, data, questions) for competitor in competitors]
+    for competitor in competitors:
+        competitor.open()
+        competitor.warm()
+    for name, lookups in questions.lookups.items():
+        times = _measure_in_turns(competitors, lookups, effort)
+        for result, timed in zip(results, times, strict=True):
+            result.warm[name] = timed
+    for competitor, result in zip(competitors, results, strict=True):
+        result.batch_keys = len(questions.lookups[BATCH][0])
+        result.false_zones = _false_zones(competitor, questions)
+        competitor.close()
+    return results
 
 
-def _prepared(competitor: Competitor, data: DataSet, questions: Questions) -> Measured:
-    """What is measured of a competitor by itself."""
-    measured = Measured(data, competitor.name)
-    built = competitor.build()
-    if built.seconds is not None:
-        if built.seconds < _SHORT_BUILD:
-            built = min(built, competitor.build(), key=lambda each: each.seconds or 0.0)
-        measured.build_rows_per_second = data.num_rows / built.seconds
-    measured.index_bytes_per_row = built.index_bytes / data.num_rows
+def _measure_alone(competitor: Competitor, data: DataSet, questions: Questions) -> Measured:
+    """Build, check answers, and measure first lookups of one competitor."""
+    result = Measured(data, competitor.name)
+    build = competitor.build()
+    if build.seconds is not None:
+        if build.seconds < _SHORT_BUILD:
+            build = min(build, competitor.build(), key=lambda one: one.seconds or 0.0)
+        result.build_rows_per_second = data.num_rows / build.seconds
+    result.index_bytes_per_row = build.index_bytes / data.num_rows
     competitor.open()
-    for keys, expected in questions.checked:
+    for keys, expected in questions.checks:
         _check(competitor, data, keys, expected)
-    # Pages that this process maps could not be dropped.
+    # Close the competitor, because pages that this process maps cannot be dropped.
     competitor.close()
-    runs = [first_lookup(data.folder, competitor.name, key) for key in questions.cold]
+    runs = [first_lookup(data.folder, competitor.name, key) for key in questions.cold_keys]
     runs.sort(key=lambda run: run.seconds)
-    measured.first = runs[(len(runs) - 1) // 2] if runs else None
-    return measured
+    result.first = runs[(len(runs) - 1) // 2] if runs else None
+    return result
 
 
 def _check(competitor: Competitor, data: DataSet, keys: list, expected: pa.Table) -> None:
-    found = sorted_ids(competitor.lookup(keys), data.row_id)
-    if not found.equals(expected):
+    ids = sorted_ids(competitor.lookup(keys), data.row_id)
+    if not ids.equals(expected):
         raise WrongAnswer(
-            f"{competitor.name} on {data.name}: {found.num_rows:,} rows of {len(keys):,} keys, "
+            f"{competitor.name} on {data.name}: {ids.num_rows:,} rows of {len(keys):,} keys, "
             f"brute force finds {expected.num_rows:,}"
         )
 
 
-def _taking_turns(
-    competitors: Sequence[Competitor], asked: list[list], effort: Effort
+def _measure_in_turns(
+    competitors: Sequence[Competitor], lookups: list[list], effort: Effort
 ) -> list[Timed]:
-    """The least time of each, all asked for the same keys in a turn."""
-    keys = _turns(asked, effort.turn)
-    first = next(keys)
-    for each in competitors:
-        _ask(each, first)
-    taken: list[list[Timed]] = [[] for _ in competitors]
-    until = time.perf_counter() + effort.seconds * len(competitors)
-    least, most = effort.rounds
-    for turn, wanted in zip(range(most), keys, strict=False):
-        if turn >= least and time.perf_counter() > until:
+    """Return the shortest time of each competitor. All look up the same keys in a turn."""
+    turns = _endless_turns(lookups, effort.turn)
+    first_turn = next(turns)
+    for competitor in competitors:
+        _time_turn(competitor, first_turn)
+    times: list[list[Timed]] = [[] for _ in competitors]
+    deadline = time.perf_counter() + effort.seconds * len(competitors)
+    min_turns, max_turns = effort.rounds
+    for number, turn in zip(range(max_turns), turns, strict=False):
+        if number >= min_turns and time.perf_counter() > deadline:
             break
-        numbers = list(range(len(competitors)))
-        # Threads of the one before may still be at work: let it not always be the same.
-        for number in numbers if turn % 2 else reversed(numbers):
-            taken[number].append(_ask(competitors[number], wanted))
-    return [Timed(*map(min, zip(*each, strict=True))) for each in taken]
+        order = list(range(len(competitors)))
+        # Reverse the order in every other turn, because threads of the competitor before may still
+        # be running.
+        for index in order if number % 2 else reversed(order):
+            times[index].append(_time_turn(competitors[index], turn))
+    return [Timed(*map(min, zip(*one, strict=True))) for one in times]
 
 
-def _turns(asked: list[list], count: int) -> Iterator[list[list]]:
-    """So many questions a turn, without end."""
-    endless = cycle(asked)
+def _endless_turns(lookups: list[list], count: int) -> Iterator[list[list]]:
+    """Yield lists of at most ``count`` lookups, and start again after the last one."""
+    endless = cycle(lookups)
     while True:
-        yield list(islice(endless, min(count, len(asked))))
+        yield list(islice(endless, min(count, len(lookups))))
 
 
-def _ask(competitor: Competitor, wanted: list[list]) -> Timed:
-    """Mean of one turn."""
-    began, cpu = time.perf_counter(), time.process_time()
-    for keys in wanted:
+def _time_turn(competitor: Competitor, lookups: list[list]) -> Timed:
+    """Return the mean time of the lookups of one turn."""
+    start, cpu_start = time.perf_counter(), time.process_time()
+    for keys in lookups:
         competitor.lookup(keys)
-    spent = time.process_time() - cpu
-    return Timed((time.perf_counter() - began) / len(wanted), spent / len(wanted))
+    cpu_seconds = time.process_time() - cpu_start
+    return Timed((time.perf_counter() - start) / len(lookups), cpu_seconds / len(lookups))
 
 
 def _false_zones(competitor: Competitor, questions: Questions) -> float | None:
-    beyond = []
-    for key, holding in questions.zones:
-        kept = competitor.zones_kept(key)
-        if kept is None:
+    counts = []
+    for key, num_zones in questions.zone_counts:
+        kept_zones = competitor.zones_kept(key)
+        if kept_zones is None:
             return None
-        # A B-tree keeps rows, less than the zones they are in.
-        beyond.append(max(0, kept - holding))
-    return statistics.mean(beyond)
+        # A B-tree keeps rows, which may be fewer than the zones they are in.
+        counts.append(max(0, kept_zones - num_zones))
+    return statistics.mean(counts)

@@ -1,4 +1,4 @@
-"""Modules of the bench run in processes of their own."""
+"""Run modules of the bench in processes of their own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def run_module(module: str, *arguments: str, timeout: float = 600) -> Any:
-    """Run a module in a fresh process; what it prints, from JSON."""
+    """Run a module in a new process, and return the JSON value that it prints."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -23,6 +23,6 @@ def run_module(module: str, *arguments: str, timeout: float = 600) -> Any:
         timeout=timeout,
         check=False,
     )
-    if done.returncode:
-        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    if process.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments)} failed:\n{process.stderr[-2000:]}")
+    return json.loads(process.stdout)

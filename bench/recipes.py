@@ -11,12 +11,12 @@ _NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "delta_and_ic
 
 
 def recipes() -> dict[str, Callable[..., Any]]:
-    """``erase`` and ``upsert``, run from the notebook's imports and the cells that define them."""
+    """Return ``erase`` and ``upsert``, made by running the cells that import and define them."""
     cells = json.loads(_NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    code = ["".join(each["source"]) for each in cells if each["cell_type"] == "code"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     names: dict[str, Any] = {}
     exec(code[0], names)
     for name in ("erase", "upsert"):
-        (cell,) = [each for each in code if each.startswith(f"def {name}(")]
+        (cell,) = [source for source in code if source.startswith(f"def {name}(")]
         exec(cell.partition("\n\n\n")[0], names)
     return {name: names[name] for name in ("erase", "upsert")}

@@ -184,13 +184,13 @@ def _ratios(measured: list[Measured]) -> list[str]:
             continue
         sets = dict.fromkeys(each.data for each in found)
         columns = [(file, each.column) for each in sets for file in each.files]
-        lines += ["", f"## Layout: {layout}, {layouts.told(columns)}", ""]
+        lines += ["", f"## Layout: {layout}, {layouts.describe_layout(columns)}", ""]
         lines += ratio_table(found)
     return lines
 
 
 def _described(each: DataSet) -> str:
-    told = layouts.told((file, each.column) for file in each.files)
+    told = layouts.describe_layout((file, each.column) for file in each.files)
     return f"{each.num_rows:,} rows in {each.num_zones:,} zones, {told}."
 
 

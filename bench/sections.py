@@ -1,15 +1,15 @@
-"""Sections of Markdown files that commands write: what stands between two comments."""
+"""Read and write sections of Markdown files: the text between two comments."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# In REPORT.md, of `pytest bench --write`.
+# The section of REPORT.md that `pytest bench --write` writes.
 BENCHMARKS = "benchmarks"
 
 
 def read_section(path: Path, name: str) -> str:
-    """The text of a section, empty where there is none."""
+    """Return the text of a section, or an empty text if there is none."""
     _, begin, rest = path.read_text(encoding="utf-8").partition(_begin(name))
     text, end, _ = rest.partition(_end(name))
     return text if begin and end else ""
@@ -21,10 +21,10 @@ def write_section(path: Path, name: str, text: str) -> None:
     Raises
     ------
     ValueError
-        When the file has no such section.
+        If the file has no such section.
     """
-    whole = path.read_text(encoding="utf-8")
-    before, begin, rest = whole.partition(_begin(name))
+    old_text = path.read_text(encoding="utf-8")
+    before, begin, rest = old_text.partition(_begin(name))
     _, end, after = rest.partition(_end(name))
     if not begin or not end:
         raise ValueError(f"{path.name} has no {_begin(name).strip()} and {_end(name)}")
@@ -32,7 +32,7 @@ def write_section(path: Path, name: str, text: str) -> None:
 
 
 def section(name: str, text: str) -> str:
-    """A section with its comments."""
+    """Return a section with its comments."""
     return f"{_begin(name)}{text}{_end(name)}"
 
 

@@ -153,15 +153,15 @@ def test_a_layout_is_told_by_its_files(tmp_path):
     pq.write_table(table, paged, row_group_size=1_000, compression="zstd", **options)
     pq.write_table(table, plain, max_rows_per_page=500)
     writer = f"written by {pq.read_metadata(plain).created_by}"
-    assert layouts.told([(paged, "key")]) == (
+    assert layouts.describe_layout([(paged, "key")]) == (
         f"{writer}: row groups of up to 1,000 rows, pages of 100 keys, a page index, "
         "no dictionary of keys, ZSTD"
     )
-    assert layouts.told([(plain, "key")]) == (
+    assert layouts.describe_layout([(plain, "key")]) == (
         f"{writer}: row groups of up to 3,000 rows, pages of 500 keys, no page index, "
         "a dictionary of keys, SNAPPY"
     )
-    assert layouts.told([(plain, "key"), (paged, "key")]) == (
+    assert layouts.describe_layout([(plain, "key"), (paged, "key")]) == (
         f"{writer}: row groups of up to 1,000 to 3,000 rows, pages of 100 to 500 keys, "
         "a page index in some, a dictionary in some of keys, SNAPPY, ZSTD"
     )
