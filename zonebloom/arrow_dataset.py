@@ -117,13 +117,13 @@ class ArrowDataset(pads.UnionDataset):
     def _row_addresses(self, indices: Any) -> np.ndarray:
         """Return the row addresses of rows numbered over all files, without deleted rows."""
         planner = self._dataset.opened.planner
-        files = planner.to_read().present
+        files = planner.coverage_for_scan().fragments
         rows_of_files = [
             RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted for file in files
         ]
         first_rows = np.cumsum([0, *map(len, rows_of_files)])
         num_rows = int(first_rows[-1])
-        rows = arguments.whole_numbers(indices, "indices", num_rows - 1).astype(np.int64)
+        rows = arguments.require_integers(indices, "indices", num_rows - 1).astype(np.int64)
         file_numbers = first_rows.searchsorted(rows, side="right") - 1
         addresses = rows - first_rows[file_numbers]
         for number in np.unique(file_numbers).tolist():
@@ -224,7 +224,7 @@ class ArrowDataset(pads.UnionDataset):
         return _unpickled, (self._dataset, self._filter)
 
 
-class ArrowFragment(NotPickled):
+class ArrowFragment(ProcessBound):
     """A file that may contain a match, in place of a ``pyarrow.dataset.Fragment``.
 
     Scans with a filter skip zones, and return the dataset's columns. All other attributes are

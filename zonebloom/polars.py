@@ -177,7 +177,7 @@ def _open_dataset(source: Any, **options: Any) -> Dataset:
 class _Query:
     """A Polars query over one state of a dataset."""
 
-    def __init__(self, opened: Opened):
+    def __init__(self, opened: OpenedDataset):
         self.opened = opened
         self._source = opened.source
 
@@ -210,7 +210,7 @@ class _Query:
             and source.is_parquet
             and source.parquet_keys is None
             # Polars can cast only to wider integers and floats.
-            and source.types != "cast"
+            and source.type_agreement != "cast"
             and isinstance(source.filesystem, pafs.LocalFileSystem)
             and source.format.default_fragment_scan_options == pads.ParquetFragmentScanOptions()
         )
@@ -221,8 +221,10 @@ class _Query:
         names = tuple(arrow_schema.names)
         row_filter = predicate = None
         if filters:
-            predicate = And(tuple(to_predicate(filter, arrow_schema) for filter in filters))
-            row_filter = filter_of(functools.reduce(and_, filters), self.schema)
+            predicate = And(
+                tuple(predicate_from_polars(filter, arrow_schema) for filter in filters)
+            )
+            row_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
         plan = self.opened.planner.plan(names, row_filter, predicate)
         frames = [
             self._scan_whole(fragments) if is_whole else self._scan_kept_rows(plan, fragments)
@@ -296,7 +298,7 @@ class _Query:
             names = schema.names() if columns is None else columns
             # The plan was made for rows that match all filters, so its filter may be applied even
             # if Polars did not push a predicate down to here.
-            row_filter = plan.filter if predicate is None else filter_of(predicate, schema)
+            row_filter = plan.filter if predicate is None else pushed_down_filter(predicate, schema)
             request = Request(
                 # A Polars frame without columns has no rows, so read at least one column.
                 names or schema.names()[:1],

@@ -39,7 +39,7 @@ def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
     (path, bytes, rows, indices).
     """
     ids_by_index = {name: entry.fragment_ids for name, entry in ds.opened.version.indices.items()}
-    present = ds.opened.planner.coverage().present
+    present = ds.opened.planner.coverage().fragments
     files = [
         {
             "path": file.fragment.key,
@@ -140,8 +140,10 @@ def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandA
     ]
     if not indices and (name or column):
         if name:
-            ds.opened.entry(name)
-        columns = choices(column or "", [index.column for index in all_indices], "there is one on:")
+            ds.opened.index_entry(name)
+        columns = suggest_names(
+            column or "", [index.column for index in all_indices], "there is one on:"
+        )
         raise IndexNotFound(f"there is no index like that at {ds.title}; {columns}")
     figures = [ds.index_statistics(index.name) for index in indices]
     all_embedded = [] if name else ds.embedded_filters()

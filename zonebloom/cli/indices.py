@@ -114,7 +114,9 @@ def refresh_command(
             names or None, layout=layout, repair=verify, spark=session, progress=True
         ),
         lambda: sum(
-            file.identity.size for file in ds.opened.planner.to_read().present if not file.is_known
+            file.identity.size
+            for file in ds.opened.planner.coverage_for_scan().fragments
+            if not file.is_known
         ),
     )
     headers = ["index", "files added", "files dropped", "layout", "tables"]

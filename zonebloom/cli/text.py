@@ -84,7 +84,7 @@ def rows_text(table: pa.Table, width: int | None = None) -> str:
     lines += [[_cell(row[name]) for name in names] for row in row_dicts(table)]
     is_right_aligned = [_is_number(field.type) for field in table.schema]
     num_columns = len(names) if width is None else _num_fitting_columns(lines, width)
-    text = aligned([line[:num_columns] for line in lines], is_right_aligned[:num_columns])
+    text = align_cells([line[:num_columns] for line in lines], is_right_aligned[:num_columns])
     if num_columns == len(names):
         return text
     hidden_names = ", ".join(lines[0][num_columns:])
@@ -132,9 +132,9 @@ def _cut(text: str) -> str:
 
 def indices_text(indices: list[Any], figures: Sequence[dict[str, Any]] | None = None) -> str:
     """Return a table of index descriptions, with fill and false positives if figures are given."""
-    from zonebloom.index.describe import HEADERS, cells
+    from zonebloom.index.describe import INDEX_HEADERS, index_cells
 
-    headers, lines = list(HEADERS), list(map(cells, indices))
+    headers, lines = list(INDEX_HEADERS), list(map(index_cells, indices))
     if figures is not None:
         headers += ["fill", "fpp"]
         for line, index_figures in zip(lines, figures, strict=True):
@@ -207,7 +207,7 @@ def plan_json(plan: ScanPlan) -> dict[str, Any]:
                 "path": part.fragment.path,
                 # Null means that the whole file is read, for the reason in "why".
                 "ranges": None if part.rows is None else list(part.rows),
-                "why": part.why,
+                "why": part.reason,
             }
             for part in plan.fragments
         ],

@@ -8,7 +8,7 @@ from typing import Any
 from zonebloom.building.builder import WORTH_AN_ENGINE, Engine
 
 
-def engine_of(spark: Any) -> Engine | None:
+def choose_engine(spark: Any) -> Engine | None:
     """Return the engine of a Spark session, or None to build in this process.
 
     Without a session, the active one is used if there are enough bytes to read. False never
@@ -16,7 +16,7 @@ def engine_of(spark: Any) -> Engine | None:
     """
     min_bytes = 0
     if spark is None:
-        spark = active_session()
+        spark = active_spark_session()
         min_bytes = WORTH_AN_ENGINE
     if spark is None or spark is False:
         return None
@@ -25,7 +25,7 @@ def engine_of(spark: Any) -> Engine | None:
     return spark_engine(spark, min_bytes)
 
 
-def active_session() -> Any:
+def active_spark_session() -> Any:
     """Return the active Spark session, or None. Do not import pyspark for it."""
     sql = sys.modules.get("pyspark.sql")
     return sql.SparkSession.getActiveSession() if sql is not None else None

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from zonebloom.base import arguments
-from zonebloom.base.display import Rows
+from zonebloom.base.display import DisplayedList
 from zonebloom.base.notices import warn
-from zonebloom.base.progress import Progress, require_progress
-from zonebloom.building.adopt import Adopted, adopt
+from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.building.adopt import Adopted, adopt_files
 from zonebloom.building.builder import (
     REFRESHED_HEADERS,
     Builder,
@@ -73,8 +73,8 @@ class DatasetOptimizer:
         retention: timedelta | None = RETENTION,
         repair: bool = False,
         spark: SparkSession | Literal[False] | None = None,
-        progress: Progress = None,
-    ) -> Rows[Refreshed]:
+        progress: ProgressOption = None,
+    ) -> DisplayedList[Refreshed]:
         """Index new and changed files, forget deleted files, and choose a layout.
 
         This method first lists the files again, as `Dataset.refresh` does. It does not read files
@@ -139,7 +139,7 @@ class DatasetOptimizer:
             except SchemaMismatch as error:
                 if index_names is not None:
                     raise
-                misfits.append(not_refreshed(entry, str(error)))
+                misfits.append(failed_refresh(entry, str(error)))
         damages = _find_damage(ds, [entry.name for entry, _ in indices]) if repair else {}
         version, refreshed = builder.refresh(
             indices,
@@ -147,12 +147,12 @@ class DatasetOptimizer:
             choose_engine(spark),
             progress,
             damages,
-            skips_misfits=index_names is None,
+            skip_misfits=index_names is None,
         )
         if repair and version.number < ds.opened.catalog.newest_number():
             # The newest version cannot be read. Commit another one, so that readers do not try it.
             version = ds.opened.catalog.commit(lambda latest: latest)
-        ds.opened = ds.opened.at(version)
+        ds.opened = ds.opened.at_version(version)
         if retention is not None and any(record.changed for record in refreshed):
             _vacuum_after_commit(ds, retention)
         by_name = {record.name: record for record in [*refreshed, *misfits]}
@@ -160,7 +160,7 @@ class DatasetOptimizer:
         for record in refreshed:
             if record.problem is not None:
                 warn(StaleIndexWarning(record.problem))
-        return Rows(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
+        return DisplayedList(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
 
 
 @arguments.with_methods_of(ReadableDataset, KeyedDataset, IndexedDataset)

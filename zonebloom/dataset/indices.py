@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from zonebloom.index.validate import ValidatedIndex
 
 
-class IndexedDataset(KeyedDataset, Shown):
+class IndexedDataset(KeyedDataset, Displayed):
     """A dataset whose methods describe its indices."""
 
     def advise(
@@ -70,7 +70,7 @@ class IndexedDataset(KeyedDataset, Shown):
             self.opened, columns, number_of_items=number_of_items, probability=probability
         )
 
-    def describe_indices(self) -> Rows[IndexDescription]:
+    def describe_indices(self) -> DisplayedList[IndexDescription]:
         """Return a description of each index, and how many of the current files it covers.
 
         >>> print(ds.describe_indices())
@@ -82,7 +82,7 @@ class IndexedDataset(KeyedDataset, Shown):
         """
         return describe(self.opened.version.indices.values(), self.opened.planner.coverage())
 
-    def embedded_filters(self) -> Rows[EmbeddedDescription]:
+    def embedded_filters(self) -> DisplayedList[EmbeddedDescription]:
         """Return a description of the Bloom filters inside the Parquet files, by column.
 
         A dataset opened with ``embedded_filters=True`` uses them for fragments that no index
@@ -96,11 +96,11 @@ class IndexedDataset(KeyedDataset, Shown):
         """
         planner = self.opened.planner
         return describe_embedded(
-            planner.embedded.columns(file.fragment, file.identity)
-            for file in planner.coverage().present
+            planner.embedded_filters.columns(file.fragment, file.identity)
+            for file in planner.coverage().fragments
         )
 
-    def list_indices(self) -> Rows[dict[str, Any]]:
+    def list_indices(self) -> DisplayedList[dict[str, Any]]:
         """Return the indices as dictionaries with the keys that Lance uses.
 
         >>> ds.list_indices()[0]
@@ -118,7 +118,7 @@ class IndexedDataset(KeyedDataset, Shown):
         ]
         return DisplayedList(indices, list(indices[0]) if indices else [], _values, NO_INDEX)
 
-    def index_statistics(self, name: str) -> Figures:
+    def index_statistics(self, name: str) -> DisplayedDict:
         """Return coverage, size, fill and estimated false positive probability of an index.
 
         This method reads all filters of the index.
@@ -139,9 +139,11 @@ class IndexedDataset(KeyedDataset, Shown):
         >>> figures["filter_bytes"], round(figures["fill_mean"], 2)
         (256, 0.33)
         """
-        entry = self.opened.entry(name)
+        entry = self.opened.index_entry(name)
         description = next(index for index in self.describe_indices() if index.name == name)
-        return index_statistics(description, entry, self.opened.planner.loaded[name].tables())
+        return index_statistics(
+            description, entry, self.opened.planner.loaded_indices[name].tables()
+        )
 
     def key_ranges(self, column: str) -> pa.Table:
         """Return the least and the greatest value of a column in each fragment, from its index.
@@ -281,8 +283,8 @@ class IndexedDataset(KeyedDataset, Shown):
 
     def _repr_html_(self) -> str:
         indices = self.describe_indices()
-        table = table_html(HEADERS, list(map(cells, indices)))
-        return page(title_html(self._title()), table if indices else list_html([NO_INDEX]))
+        table = table_html(INDEX_HEADERS, list(map(index_cells, indices)))
+        return styled_html(title_html(self._title()), table if indices else list_html([NO_INDEX]))
 
 
 def _values(row: dict[str, Any]) -> list[object]:

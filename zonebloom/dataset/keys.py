@@ -10,11 +10,10 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.dataset.reading import ReadableDataset
-from zonebloom.index.batch_lookup import SCHEMA
-from zonebloom.scan.binding import check_columns
-from zonebloom.scan.locate import Located, locate
-from zonebloom.scan.locate import key_columns as split_key_table
-from zonebloom.scan.lookup import lookup
+from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
+from zonebloom.scan.binding import checked_names
+from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
+from zonebloom.scan.lookup import lookup_keys
 
 
 class ArrowExport(Protocol):
@@ -187,7 +186,7 @@ class KeyedDataset(ReadableDataset):
             else arguments.require_name_list(columns, "columns")
         )
         if not names or len(set(names)) < len(names):
-            raise arguments.refusal(columns, "columns", "name one at least, each once")
-        key_columns = [opened.key_column(arguments.text(name, "columns")) for name in names]
-        values = [keys] if isinstance(columns, str) else split_key_table(keys, names)
-        return locate(opened.source, opened.planner, key_columns, values)
+            raise arguments.invalid_value(columns, "columns", "name one at least, each once")
+        key_columns = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
+        values = [keys] if isinstance(columns, str) else select_key_columns(keys, names)
+        return locate_keys(opened.source, opened.planner, key_columns, values)

@@ -144,8 +144,10 @@ def dataset(
         arguments.require_instance(parquet_keys, ParquetKeys, "parquet_keys")
         if is_delta(source) or is_iceberg(source) or format != "parquet":
             raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
-    embedded_filters = arguments.flag(embedded_filters, "embedded_filters")
-    title = arguments.path(source, "source") if isinstance(source, str | os.PathLike) else None
+    embedded_filters = arguments.require_bool(embedded_filters, "embedded_filters")
+    title = (
+        arguments.require_path(source, "source") if isinstance(source, str | os.PathLike) else None
+    )
     if title is not None and filesystem is None and not is_uri(title):
         # The path keeps its meaning in another working directory and in another process.
         source = absolute_path(title)
@@ -219,11 +221,11 @@ def _require_unlisted(index_dir: str, root: str) -> None:
 
 def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a URI, with any credentials of the URI, and the path in it."""
-    spark = active_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
+    spark = active_spark_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
     if spark is None:
-        return open_uri(uri)
+        return filesystem_of_uri(uri)
     # The settings of the active Spark session apply to Hadoop's own schemes.
-    from zonebloom.spark.session import open_place
+    from zonebloom.spark.session import open_path
 
     return open_path(spark, uri)
 

@@ -71,8 +71,8 @@ class PickledDataset:
             source=source,
             index_dir=catalog.folder,
             encryption=catalog.encryption,
-            version=None if version.locked else version.number,
-            embedded_filters=opened.planner.asks_embedded,
+            version=None if version.locked_reason else version.number,
+            embedded_filters=opened.planner.uses_embedded_filters,
             title=title,
             # The table object of Delta Lake or Iceberg is not pickled, but its files are.
             list_files=None if isinstance(source, SnapshotSource) else list_files,

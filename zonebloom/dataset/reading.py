@@ -143,10 +143,10 @@ class ReadableDataset:
         100
         """
         if limit is not None:
-            limit = arguments.whole(limit, "limit")
-        batch_size = arguments.whole(batch_size, "batch_size", 1, MOST_BATCH_ROWS)
-        uses_index = arguments.flag(use_scalar_index, "use_scalar_index")
-        callback = arguments.function(scan_stats_callback, "scan_stats_callback")
+            limit = arguments.require_integer(limit, "limit")
+        batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
+        uses_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
+        callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
         opened = self.opened
         projection = opened.binding.checked_columns(columns)
         expression, predicate = opened.translate(filter)
@@ -159,7 +159,7 @@ class ReadableDataset:
 
         def plan(described: bool) -> ScanPlan:
             # Plan with the files that the dataset has when the scanner runs.
-            return self.opened.planner.plan(names, expression, predicate, described=described)
+            return self.opened.planner.plan(names, expression, predicate, is_described=described)
 
         return Scanner(opened.source, request, plan, callback)
 
@@ -264,7 +264,7 @@ class ReadableDataset:
         [42, 1063]
         """
         request = Request(self.opened.binding.checked_columns(columns), None)
-        addresses = arguments.whole_numbers(row_addresses, "row_addresses").astype(np.int64)
+        addresses = arguments.require_integers(row_addresses, "row_addresses").astype(np.int64)
         plan, addresses_in_scan_order = self.opened.planner.plan_rows(addresses)
         rows = Scanner(self.opened.source, request, lambda described: plan).to_table()
         order = np.argsort(addresses_in_scan_order)

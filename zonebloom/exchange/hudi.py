@@ -198,7 +198,7 @@ def export(
                 stats.append((key, {**record, "isDeleted": is_deleted}))
 
     coverage = ds.opened.planner.coverage()
-    for file in coverage.present:
+    for file in coverage.fragments:
         bloom, ranges = _describe_file(source, file.fragment, resolved, probability)
         add(file.fragment.path, bloom, ranges, is_deleted=False)
     for path in _deleted_paths(source, ds.opened.version, coverage):
@@ -231,7 +231,7 @@ def _records(
 
 def _deleted_paths(source: Source, version: Version, coverage: Coverage) -> list[str]:
     """Return the paths of files that the catalog lists and that no longer exist."""
-    present_keys = {file.fragment.key for file in coverage.present}
+    present_keys = {file.fragment.key for file in coverage.fragments}
     paths = [source.path_of(key) for key in version.fragments if key not in present_keys]
     # A file that exists belongs to another dataset in the same catalog.
     current = identities(source.filesystem, paths)
@@ -266,9 +266,9 @@ def _describe_file(
     return bloom.fold(probability).to_parquet_bytes(), stats
 
 
-def _certain_bounds(column: Column, key_range: KeyRange) -> dict[str, Any] | None:
+def _certain_bounds(column: Column, key_range: KeyRangeBuilder) -> dict[str, Any] | None:
     """Return bounds and counts of a column, or None if a value may lie outside of the bounds."""
-    row = key_range.row(0)
+    row = key_range.to_row(0)
     # Readers skip files by these bounds, and NaN lies outside of any bounds.
     if not row["is_known"] or row["has_nan"]:
         return None
@@ -300,7 +300,7 @@ def _wrap(
         raise LookupError(kind)
     elif name.endswith("MicrosWrapper"):
         # Bounds may be wider than the values, but never narrower.
-        value = round_outward(bound.value * unit(kind) * 10**6)
+        value = round_outward(bound.value * value_step(kind) * 10**6)
     else:
         value = bound.as_py()
     return {name: {"value": pa.scalar(value, _WRAPPERS[name]).as_py()}}

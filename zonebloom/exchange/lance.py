@@ -36,7 +36,7 @@ FILE_NAME = "bloomfilter.lance"
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
 
 
-def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> int:
+def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[str]) -> int:
     """Write the tables of one index as the file of a BLOOMFILTER index of Lance.
 
     Parameters
@@ -65,7 +65,7 @@ def to_lance(tables: Table | Sequence[Table], path: str | os.PathLike[str]) -> i
     True
     """
     files = _pylance().file
-    segments = [tables] if isinstance(tables, Table) else list(tables)
+    segments = [tables] if isinstance(tables, ZoneTable) else list(tables)
     items, probability = _shared_parameters(segments)
     _require_disjoint(segments)
     try:
@@ -163,7 +163,7 @@ def commit_to_lance(
     True
     """
     lance = _pylance()
-    segments = [tables] if isinstance(tables, Table) else list(tables)
+    segments = [tables] if isinstance(tables, ZoneTable) else list(tables)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
         raise IndexExists(
@@ -171,7 +171,7 @@ def commit_to_lance(
         )
     lance_field = dataset.lance_schema.field(column)
     if lance_field is None:
-        columns = arguments.choices(column, dataset.schema.names, "the Lance dataset has")
+        columns = arguments.suggest_names(column, dataset.schema.names, "the Lance dataset has")
         raise ColumnNotFound(f"there is no column {column!r}; {columns}")
     fragment_ids = _require_whole_fragments(segments, dataset)
 
@@ -227,7 +227,7 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
         )
 
 
-def _require_whole_fragments(tables: Sequence[Table], dataset: Any) -> set[int]:
+def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
     """Return the fragment ids of tables. Raise if a table does not cover a whole fragment."""
     rows = {fragment.fragment_id: fragment.physical_rows for fragment in dataset.get_fragments()}
     indexed: set[int] = set()
