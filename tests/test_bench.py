@@ -27,7 +27,7 @@ def found(root):
     here, missing = competitors.competitors()
     first = data.synthetic("int64, 10 % null", 20_000, root)
     measured = []
-    for each in (first, first.written("pyarrow")):
+    for each in (first, first.in_layout("pyarrow")):
         some = [one(each) for one in here if each.is_first or one in competitors.PEERS]
         measured += measure(some, each, Questions.of(each, TINY), TINY)
     scaled = scale.run(root=root, sizes=(20_000,))
@@ -137,7 +137,7 @@ def check_answers(each, some):
 @pytest.mark.parametrize("layout", layouts.WRITERS)
 def test_rows_are_the_same_in_every_layout(root, layout):
     first = data.synthetic("uuid, 36 bytes", 2_000, root)
-    each = first.written(layout)
+    each = first.in_layout(layout)
     assert data.DataSet.load(each.folder) == each
     assert each.file_rows == first.file_rows
     assert each.keys.to_pylist() == first.keys.to_pylist()
@@ -170,10 +170,10 @@ def test_a_layout_is_told_by_its_files(tmp_path):
 def test_other_layouts_lie_beside_the_first(root):
     """Under the names older data has; Lance's copy of the rows is shared."""
     first = data.synthetic("random int64", 2_000, root)
-    other = first.written("Polars")
+    other = first.in_layout("Polars")
     assert first.folder == root / "random-int64-2000"
     assert other.folder == root / "random-int64-2000-polars"
-    assert other.first_folder == other.written("DuckDB").first_folder == first.folder
+    assert other.first_folder == other.in_layout("DuckDB").first_folder == first.folder
 
 
 def test_a_wrong_answer_ends_the_run(root):

@@ -171,7 +171,7 @@ class Dataset(IndexedDataset):
     ----------
     title : str
         The name of the dataset in texts.
-    opened : Opened
+    opened : OpenedDataset
         Its files, its index folder, the index version in use, and the planner of its scans.
 
     Raises
