@@ -1,8 +1,8 @@
-"""Lets Spark find the format ``zonebloom`` by itself.
+"""Let Spark discover the data source format ``zonebloom``.
 
-Spark imports every module named ``pyspark_*`` when a Python data source is first asked for, and
-registers its ``DefaultSource``. It asks so for the formats of others too: what is missing here
-must not fail them.
+When a query first uses a Python data source, Spark imports every module named ``pyspark_*`` and
+registers its ``DefaultSource``. It does so for all formats, so an import error here must not fail
+queries that use another format.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""Rows of many types, and what Spark itself answers over them."""
+"""Rows of many types, and random conditions that Spark evaluates on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ZONE_ROWS = 250
 
 @contextlib.contextmanager
 def settings(spark, **given):
-    """Settings of a session for a while."""
+    """Change settings of a session for a while."""
     kept = {name: spark.conf.get(name, None) for name in given}
     try:
         for name, value in given.items():
@@ -33,7 +33,7 @@ def settings(spark, **given):
 
 
 def table(number: int) -> pa.Table:
-    """One file's rows; `row` tells all of them apart."""
+    """Return the rows of one file, with unique numbers in `row`."""
     generator = np.random.default_rng(number)
     rows = FILE_ROWS
 
@@ -78,7 +78,7 @@ def table(number: int) -> pa.Table:
 
 
 def write(folder, files=3):
-    """Files by PyArrow, with an index on every column that can carry one."""
+    """Write files with PyArrow, and index all columns that can be indexed."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         pq.write_table(
@@ -139,7 +139,7 @@ LITERALS = {
 
 
 def condition(dice: random.Random, depth: int = 0) -> str:
-    """A random condition that Spark can evaluate on every row."""
+    """Return a random condition that Spark can evaluate on every row."""
     if depth < 3 and dice.random() < 0.45:
         kind = dice.choice(["AND", "OR", "AND", "OR", "NOT"])
         if kind == "NOT":
@@ -179,7 +179,7 @@ def _nodes(plan):
 
 
 def files_read(frame):
-    """What each scan of a frame counted when it ran, none of those that turned out not needed."""
+    """Return the metrics of each scan of a frame that ran, without scans that were not needed."""
     plan = frame._jdf.queryExecution().executedPlan()
     scans = [node for node in _nodes(plan) if node.nodeName().startswith("Scan parquet")]
     return sorted(scan.metrics().apply("numFiles").value() for scan in scans)

@@ -1,4 +1,4 @@
-"""PySpark's daemon, whose workers are forked with what they import already loaded.
+"""PySpark's daemon with the imports of its workers loaded before it forks them.
 
 Spark kills the worker of a task that fails or is not read to its end, as many here do.
 """

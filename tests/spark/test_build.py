@@ -1,4 +1,4 @@
-"""The build on Spark writes what the build in process writes."""
+"""A build on Spark writes the same files as a build in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 30_000
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three files, each a task of its own."""
+    """Three files, each of which is a task."""
     monkeypatch.setattr(zonebloom.building.tasks, "_TASK_BYTES", 1)
     random = np.random.default_rng(3)
     for number in range(3):
@@ -73,7 +73,7 @@ def test_lookups_over_an_index_built_on_spark(spark, lake):
 
 
 @pytest.mark.parametrize("least_bytes", [0, 1 << 30])
-def test_active_session_is_used_for_much_when_none_is_given(
+def test_active_session_is_used_for_large_builds_without_a_session(
     spark, lake, monkeypatch, capsys, least_bytes
 ):
     used = []
@@ -84,7 +84,7 @@ def test_active_session_is_used_for_much_when_none_is_given(
         return train_on_spark(session, tasks, **options)
 
     monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
-    # Of work that takes this long, a log has a line.
+    # Print a log line for each step of the progress.
     monkeypatch.setattr("zonebloom.base.progress._SECONDS_BETWEEN_LINES", 0)
     zb.dataset(lake).create_scalar_index("id", progress=True)
     assert used == ([] if least_bytes else [spark])
@@ -94,8 +94,8 @@ def test_active_session_is_used_for_much_when_none_is_given(
 
 
 @pytest.mark.parametrize(("most_bytes", "wanted"), [(1 << 28, 2), (1, 12)])
-def test_small_work_is_few_spark_tasks(spark, lake, monkeypatch, most_bytes, wanted):
-    """On two cores; each file is a segment, however many of them a Spark task makes."""
+def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, wanted):
+    """There are two cores. Each file is a segment, however many of them a Spark task builds."""
     for number in range(3, 12):
         (lake / f"{number}.parquet").write_bytes((lake / "0.parquet").read_bytes())
     counts = []
@@ -140,13 +140,13 @@ def test_column_of_another_type_in_a_later_file_is_refused(spark, lake):
     assert not index_folder(lake).exists()
 
 
-def test_what_is_no_session_is_refused(lake):
+def test_objects_other_than_sessions_are_refused(lake):
     with pytest.raises(EngineError, match="give a SparkSession"):
         zb.dataset(lake).create_scalar_index("id", spark="local[2]")
     assert not index_folder(lake).exists()
 
 
-def test_failure_of_the_job_says_what_to_do(spark, lake, monkeypatch):
+def test_failed_jobs_say_what_to_do(spark, lake, monkeypatch):
     monkeypatch.setattr("zonebloom.spark.jobs._attempt", _raise_missing)
     with pytest.raises(EngineError, match=r"no module numba\. Executors need"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)

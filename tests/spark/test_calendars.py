@@ -1,4 +1,4 @@
-"""Days and times of old: files that may hold them by another calendar are refused, or Spark's.
+"""Old days and times: files that may store them in another calendar are refused or left to Spark.
 
 Spark writes the files, in the calendar of Spark 2 or of today, and its own reader is the oracle.
 """
@@ -33,7 +33,7 @@ REFUSED = "by the calendar of Spark 2"
 
 
 def write(spark, folder, mode, kind="TIMESTAMP_MICROS", first=0):
-    """Six days and times, twice each; the file's rows are numbered from `first`."""
+    """Return six days and times, twice each. The rows are numbered from `first`."""
     days = ", ".join(f"DATE'{day}'" for day in DAYS)
     frame = spark.range(first, first + 12).selectExpr(
         "id",
@@ -65,7 +65,7 @@ def session(spark):
 
 @pytest.fixture(scope="module")
 def lakes(spark, tmp_path_factory):
-    """By name: files in both calendars, and in that of today alone."""
+    """Write files in both calendars, and only in the modern one, by name."""
     folder = tmp_path_factory.mktemp("calendars")
     with settings(spark, **{"spark.sql.session.timeZone": "UTC"}):
         write(spark, folder / "legacy", "LEGACY")
@@ -90,7 +90,7 @@ def modern(lakes):
 
 @pytest.fixture(scope="module")
 def shown(spark, legacy, modern):
-    """What Spark shows: the same rows in both calendars."""
+    """Return the rows that Spark shows, which are the same in both calendars."""
     with settings(spark, **{"spark.sql.session.timeZone": "UTC"}):
         found, other = (rows(spark.read.parquet(lake)) for lake in (legacy, modern))
     assert found == other
@@ -99,7 +99,7 @@ def shown(spark, legacy, modern):
 
 
 def rows(frame):
-    # As text: Python's own days and times are those of today's calendar.
+    # Compare texts, because Python's dates use only the modern calendar.
     found = frame.selectExpr("to_json(struct(*))").collect()
     return sorted((json.loads(row[0]) for row in found), key=lambda row: row["id"])
 
@@ -110,7 +110,7 @@ def refused(frame):
 
 
 def test_spark_corrects_what_is_stored(spark, legacy):
-    """Else the tests below would show nothing."""
+    """Otherwise the tests below would prove nothing."""
     stored = pq.read_table(f"{legacy}/0.parquet", columns=["id", "d"]).slice(1, 1)
     assert stored.to_pylist() == [{"id": 1, "d": datetime.date(1500, 3, 9)}]
     (row,) = spark.read.parquet(legacy).where("id = 1").selectExpr("string(d)").collect()
@@ -127,7 +127,7 @@ def test_columns_with_times_are_refused(spark, legacy):
     for number, column in ((1, "d"), (1, "st"), (5, "d")):
         refused(scan(spark, legacy, f"id = {number}", [column]))
     refused(spark.read.format("zonebloom").option("columns", "t").load(legacy))
-    # Those of the filter count too.
+    # Columns of the filter count too.
     refused(scan(spark, legacy, "d > DATE'2000-01-01'", ["id"]))
 
 
@@ -143,7 +143,7 @@ def test_days_and_times_asked_for(spark, legacy, modern, shown, column, day):
     for found in (scan(spark, modern, condition), option.load(modern)):
         assert rows(found) == expected
     for found in (scan(spark, legacy, condition), option.load(legacy)):
-        # A row of another day that Spark shows as this one must not be lost in silence.
+        # A row that stores another day, which Spark shows as this one, must not be lost silently.
         refused(found)
 
 
@@ -178,7 +178,7 @@ def is_refused(calendars, opened):
 
 
 def test_marks_of_writers(spark, tmp_path):
-    """Spark and we tell alike which files are to be corrected."""
+    """Spark and this package choose the same files for correction."""
     time = datetime.datetime(1500, 3, 9, tzinfo=datetime.UTC)
     for number, (version, mark, kind) in enumerate(MARKS):
         said = {b"org.apache.spark.version": version} if version else {}
@@ -248,12 +248,12 @@ def test_keys(spark, legacy, modern, column, way, monkeypatch):
     days = Counter(str(row[column])[:10] for row in found)
     assert sorted(days.values()) == [1, 4, 4]
     assert [str(row[column])[:4] for row in found if row.path is None] == ["1234"]
-    # By other columns the same files are looked into.
+    # Keys of other columns are found in the same files.
     assert tag_location(spark.range(1, 2), legacy, "id").where("row_offset = 1").count() == 1
 
 
 def test_times_that_are_shown_as_later_ones(spark, tmp_path):
-    """Stored before 1900 and shown after it, by a zone's local solar clock."""
+    """Local solar time makes Spark show times after 1900 that are stored before it."""
     stored = [datetime.datetime(1899, 12, 31, 23, 50 + i, tzinfo=datetime.UTC) for i in range(3)]
     table = pa.table({"t": pa.array(stored, pa.timestamp("us", "UTC")), "id": range(3)})
     said = {
@@ -280,7 +280,7 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
 # Parts
 
 
-def test_what_a_filter_says_of_old_times_is_unknown():
+def test_conditions_on_old_times_are_unknown():
     old, new = (pa.scalar(datetime.date(year, 1, 1)) for year in (1500, 2000))
     kept = ast.Or((ast.Equals(("d",), new), ast.IsNull(("d",))))
     assert without_rebased_literals(kept) == kept
@@ -303,7 +303,7 @@ NESTED = [
 
 
 @pytest.mark.parametrize("arrow_type", NESTED, ids=str)
-def test_times_are_found_wherever_they_are(arrow_type):
+def test_nested_times_are_found(arrow_type):
     assert has_times(arrow_type)
 
 
@@ -314,7 +314,7 @@ def test_types_that_no_calendar_changes(arrow_type):
     assert not has_times(arrow_type)
 
 
-def test_a_footer_is_read_where_it_counts_and_must_be_readable(tmp_path):
+def test_footers_are_read_only_for_times_and_must_be_readable(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"d": [DAY], "id": [1]}), path)
     source = zb.dataset(tmp_path).opened.source

@@ -1,4 +1,4 @@
-"""A session with executors in processes of their own: ``local-cluster[2,1,1024]``.
+"""A session whose executors are separate processes: ``local-cluster[2,1,1024]``.
 
 Their Python has every package but zonebloom, until it is sent to them.
 """
@@ -20,7 +20,7 @@ import zonebloom.building.tasks
 
 
 def start(folder):
-    # Each file a task, and a Spark task; in this process alone.
+    # Each file is a task, and each task a Spark task. This changes only the driver.
     zonebloom.building.tasks._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
@@ -36,12 +36,12 @@ def start(folder):
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.task.maxFailures", "2")
-        # Soon, for tasks of a moment.
+        # Start speculation early, because these tasks are short.
         .config("spark.speculation", "true")
         .config("spark.speculation.interval", "100ms")
         .config("spark.speculation.multiplier", "1.5")
         .config("spark.speculation.quantile", "0.5")
-        # Longer than an executor takes to start Python: only what waits is tried again.
+        # This is longer than an executor takes to start Python, so only waiting tasks are repeated.
         .config("spark.speculation.minTaskRuntime", "5s")
         .getOrCreate()
     )
@@ -61,7 +61,7 @@ def check_executors_it_was_sent_to(spark):
     report = zb.spark.check_executors(spark)
     assert {worker.versions["zonebloom"] for worker in report.workers} == {zb.__version__}
     assert f"zonebloom {zb.__version__}" in str(report)
-    # This process goes on with its own.
+    # The driver keeps its own package.
     assert not any(name in path for path in sys.path)
 
 
@@ -107,7 +107,7 @@ def check_refresh_and_scan(spark, folder):
     (lake / "0.parquet").unlink()
     dataset = zb.dataset(lake)
     (done,) = dataset.optimize.optimize_indices(spark=spark)
-    # The file written anew is the same: its bytes are.
+    # A rebuilt file has the same bytes.
     assert (done.fragments_added, done.fragments_dropped) == (2, 1)
     wanted = some_id(lake)
     found = zb.spark.scan(spark, lake, f"id = {wanted}")
@@ -123,7 +123,7 @@ def check_refresh_and_scan(spark, folder):
 
 
 def attempts(spark, folder, kind):
-    """Build where one attempt dies or waits; page maps begun and in use, folders in use."""
+    """Build while one attempt of a task dies or waits."""
     write_lake(folder / "lake")
     spark.addArtifacts(watched.__file__, pyfile=True)
     log = folder / "log"
@@ -148,13 +148,13 @@ def kept(folder):
 
 def check_worker_killed_in_a_task(spark, folder):
     begun, named, folders = attempts(spark, folder, "dies")
-    # At least one task twice, as slow ones are; of its first attempt nothing is left.
+    # At least one slow task ran twice, and its first attempt left no file.
     assert named < set(begun)
     assert kept(folder) == folders
 
 
 def add_host(spark, host):
-    """An executor at another address: Spark runs no second attempt at the address of the first."""
+    """An executor at another address, because Spark repeats no task at the same address."""
     backend = spark._jsc.sc().schedulerBackend()
     field = backend.getClass().getDeclaredField("masters")
     field.setAccessible(True)
@@ -181,7 +181,7 @@ def check_speculative_attempts(spark, folder):
     add_host(spark, "127.0.0.2")
     begun, named, folders = attempts(spark, folder, "waits")
     assert named < set(begun)
-    # By now the other attempt is dead, or goes on after the commit, with a name of its own.
+    # The other attempt is dead by now, or continues after the commit under its own name.
     time.sleep(1)
     assert kept(folder) == folders
 

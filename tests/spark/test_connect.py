@@ -27,7 +27,7 @@ from zonebloom.spark.tagging import locate
 
 
 def start(folder):
-    # Each file a task; in this process alone.
+    # Each file is a task. This changes only the driver.
     zonebloom.building.tasks._TASK_BYTES = 1
     from pyspark.sql import SparkSession
 
@@ -76,7 +76,7 @@ def check_refresh_and_scan(spark, folder):
     write_lake(lake, files=4)
     (lake / "0.parquet").unlink()
     (done,) = zb.dataset(lake).optimize.optimize_indices(spark=spark)
-    # The file written anew is the same: its bytes are.
+    # A rebuilt file has the same bytes.
     assert (done.fragments_added, done.fragments_dropped) == (2, 1)
     wanted = some_id(lake)
     filter = f"id = {wanted} AND name IS NOT NULL OR id = -1"
@@ -140,7 +140,7 @@ def check_keys_are_tagged(spark, folder):
     keys = spark.createDataFrame([(held,), (held,), (None,), (-1,)], "id bigint")
     times = 2 * len(rows_in(lake, id=held))
     wanted = Counter({(held, False): times, (None, True): 1, (-1, True): 1})
-    # On the driver, then as jobs.
+    # The rows are first located on the driver, and then by jobs.
     for few in (locate._MOST_COLLECTED, 0):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(locate, "_MOST_COLLECTED", few)
@@ -176,7 +176,7 @@ def check_joins(spark, folder):
     assert by_id != []
     assert 0 < len(by_name) < 200
     given = {"right_index": str(lake), "max_keys": 0, "stored_keys": True}
-    # Where no size is known, Spark may send a side to all tasks.
+    # If the size is unknown, Spark may broadcast the side.
     with pytest.warns(IndexNotUsedWarning, match="as far as files tell left may be within"):
         plain = zb.spark.filter_join(names, stored, "name", "left_semi", **given)
     assert rows_of(plain) == by_name
@@ -225,7 +225,7 @@ def check_an_encrypted_index(spark, folder):
 
 
 def check_a_filter_of_64_mib(spark):
-    """One that is sent in parts, and broadcast in pieces."""
+    """A filter that is sent in parts and broadcast in pieces."""
     sbbf = Sbbf.from_bytes(bytes(64 << 20))
     sbbf.insert(pa.array(range(0, 1_000, 7)))
     keys, others = spark.range(1_000), spark.range(0, 1_000, 7)

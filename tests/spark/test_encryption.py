@@ -1,4 +1,4 @@
-"""Encrypted indices of Spark's entry points: asked by their keys, which are told to nobody."""
+"""Encrypted indices on Spark are used with their keys, and no log or plan shows the keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(folder):
 
 @contextlib.contextmanager
 def untold(spark, folder, frames=()):
-    """What runs within tells no log of events the key, nor do the plans of the frames it lists."""
+    """Check that neither event logs nor the plans of the collected frames contain the key."""
     context = spark._jsc.sc()
     log = spark._jvm.org.apache.spark.scheduler.EventLoggingListener(
         "encryption",
@@ -69,12 +69,12 @@ def untold(spark, folder, frames=()):
 
 def require_no_key(data):
     ways = [b"elsewhere, 32", KEY.hex().encode(), str(list(KEY)).encode()[1:-1]]
-    # Of a part of some text, whatever stands before it.
+    # The key may be part of a longer text in base64, at any offset.
     ways += [base64.b64encode(b"x" * before + KEY)[4:-4] for before in range(3)]
     assert not [way for way in ways if way in data]
 
 
-def test_what_tells_a_key_is_noticed():
+def test_leaked_keys_are_noticed():
     for data in (KEY, pickle.dumps(KEYS), base64.b64encode(b"..." + pickle.dumps(KEYS))):
         with pytest.raises(AssertionError):
             require_no_key(data)
@@ -93,7 +93,7 @@ def test_scan(spark, lake, tmp_path_factory):
 
 
 def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
-    """Also those that are used after another was made."""
+    """A scan keeps its keys when another scan is made before it runs."""
     other = zb.Encryption("a", {"a": b"1" * 32})
     wanted = spark.read.parquet(lake).where("id = 142").collect()
     scans = [zs.scan(spark, lake, "id = 142", encryption=keys) for keys in (KEYS, other, None)]
@@ -147,7 +147,7 @@ def test_manager(spark, tmp_path):
         with pytest.warns(IndexNotUsedWarning, match="encrypted by key 'a'"):
             assert zb.dataset(lake).opened.version.locked_reason
         require_no_key(b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()))
-        # Who has no keys reads everything, and is told why.
+        # A manager without keys reads all files, and warns about the reason.
         other = zs.IndexManager(spark)
         with pytest.warns(IndexNotUsedWarning, match="encrypted"):
             frame = other.apply(whole.where("id = 142"))
@@ -155,8 +155,8 @@ def test_manager(spark, tmp_path):
         assert Reason.DATA_UNREADABLE in other.why_not(whole.where("id = 142")).reasons
 
 
-def test_a_manager_indexes_no_encrypted_files_in_clear(spark, tmp_path):
-    """A footer in clear lets Spark read the columns that are not encrypted."""
+def test_a_manager_without_keys_does_not_index_encrypted_files(spark, tmp_path):
+    """With a plaintext footer, Spark can read the columns that are not encrypted."""
     lake = tmp_path / "lake"
     lake.mkdir()
 

@@ -1,4 +1,4 @@
-"""Examples in docstrings of `zonebloom.spark`, which begin where those of `zonebloom` end."""
+"""Examples in the docstrings of `zonebloom.spark`, which continue those of `zonebloom`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zonebloom
 
 @pytest.fixture
 def names(spark, tmp_path, monkeypatch):
-    """What the examples begin with; relative paths are the same for Spark as for Python."""
+    """Return the names that the examples use. Spark and Python resolve the same relative paths."""
     monkeypatch.chdir(tmp_path)
     hadoop = spark._jvm.org.apache.hadoop.fs
     files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
@@ -29,5 +29,5 @@ def names(spark, tmp_path, monkeypatch):
     [each for each in public("zonebloom.spark") if each.is_called and each.has_examples],
     ids=lambda each: each.name,
 )
-def test_its_examples_do_as_they_say(each: Public, names):
+def test_examples_print_their_output(each: Public, names):
     assert each.run(names) == ""

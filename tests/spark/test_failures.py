@@ -1,4 +1,4 @@
-"""Failures of Spark and of its Pythons, made for real, and what is said of them."""
+"""Real failures of Spark and of its Python workers, and their error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from zonebloom.spark.tagging import locate
 
 @contextmanager
 def workers_run(spark, command: str) -> Iterator[None]:
-    """Have the jobs of a session run in another Python; later jobs do not."""
+    """Run the jobs of a session in another Python for a while."""
     context, settings = spark.sparkContext, spark._jsc.sc().conf()
     before, daemon = context.pythonExec, settings.get("spark.python.daemon.module")
     context.pythonExec = command
@@ -41,21 +41,21 @@ def workers_run(spark, command: str) -> Iterator[None]:
 
 
 def script(path: Path, text: str) -> str:
-    # Python would find the package in the folder the tests run in.
+    # Otherwise Python would find the package in the current folder.
     path.write_text(f"#!/bin/sh\ncd {path.parent}\n{text}\n")
     path.chmod(0o755)
     return str(path)
 
 
 def other_python(folder: Path) -> tuple[str, str]:
-    """A Python of another minor version, and which; one that says so where there is none."""
+    """Return a Python of another minor version, or a fake one, and its version."""
     pythons = (Path.home() / ".pyenv" / "versions").glob("3.*/bin/python")
     names = [shutil.which(f"python3.{minor}") for minor in range(10, 16)]
     for found in [*map(str, pythons), *filter(None, names)]:
         ask = "import sys; print('%d.%d' % sys.version_info[:2])"
         said = subprocess.run([found, "-c", ask], capture_output=True, text=True, check=False)
         version = said.stdout.strip()
-        # Older ones do not get as far as to compare versions.
+        # Older Pythons fail before they compare versions.
         if version and (3, 10) <= tuple(map(int, version.split("."))) != sys.version_info[:2]:
             return found, version
     (folder / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 99, 0)\n")
@@ -70,7 +70,7 @@ def dataset(tmp_path):
 
 
 def message(spark, dataset, tmp_path) -> str:
-    """What a build says, and what the check of executors says just so."""
+    """Return the error of a build, which must be that of the check of executors."""
     with pytest.raises(EngineError) as raised:
         dataset.create_scalar_index("id", spark=spark)
     assert not index_folder(tmp_path / "lake").exists()
@@ -130,14 +130,14 @@ def test_worker_that_dies(spark, tmp_path):
         pytest.raises(EngineError, match=says),
     ):
         dataset.create_scalar_index("id", spark=spark)
-    # In local mode Spark tries once.
+    # Spark tries a task only once in local mode.
     assert len((tmp_path / "log").read_text().split()) == 1
     assert not list(index_folder(tmp_path / "lake").rglob("*.arrow"))
 
 
 @pytest.fixture
 def older(tmp_path) -> Path:
-    """A copy of the package that says it is of another version."""
+    """Write a copy of the package with another version number."""
     copy = tmp_path / "older"
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom", ignore=without)
@@ -164,7 +164,7 @@ def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_o
 
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_tagging_by_another_version(spark, dataset, tmp_path, older, monkeypatch, few):
-    """What is sent to workers of another version is not opened there."""
+    """Workers with another version refuse to unpickle their functions."""
     dataset.create_scalar_index("id", spark=False)
     monkeypatch.setattr(locate, "_MOST_COLLECTED", few)
     monkeypatch.setattr(locate, "_MOST_ROWS_HERE", -1)
@@ -189,7 +189,7 @@ def test_what_executors_lack_is_listed(spark, tmp_path):
         check_executors(spark)
 
 
-def test_executors_that_have_all_are_shown(spark):
+def test_complete_executors_are_shown(spark):
     report = check_executors(spark)
     (worker,) = report.workers
     assert worker.executable == sys.executable
@@ -203,13 +203,13 @@ def test_requirements_are_those_of_the_package():
     assert project["dependencies"] == [f"{name}>={v}" for name, v in REQUIREMENTS.items()]
 
 
-def test_what_is_no_session_is_refused():
+def test_objects_other_than_sessions_are_refused():
     for function in (check_executors, zb.spark.send_package):
         with pytest.raises(EngineError, match="spark is a str; give a SparkSession"):
             function("local[2]")
 
 
-def test_an_unknown_failure_is_told_as_it_is():
+def test_unknown_failures_keep_their_message():
     assert failures.find_cause(ValueError("something else")) is None
     with pytest.raises(ValueError, match="something else"), failures.explain_spark_errors():
         raise ValueError("something else")
@@ -227,7 +227,7 @@ def test_session_without_java(tmp_path, version, says):
     if version:
         (tmp_path / "bin").mkdir()
         script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2019-01-15' >&2")
-    # In a process without a session.
+    # Run in a process without a session.
     code = "from zonebloom.cli.engines import spark_session; spark_session('local[2]')"
     done = in_process(code, JAVA_HOME=str(tmp_path))
     assert re.search(rf"EngineError: no Java 17 or newer {says}", done.stderr)
@@ -247,10 +247,10 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
     )
 
 
-# The archive that is sent
+# The archive of the package
 
 
-def test_archive_is_the_same_in_each_process_and_gone_after_it():
+def test_archives_are_the_same_in_all_processes_and_deleted_after_them():
     code = (
         "import hashlib, json; from zonebloom.spark.executors import _archive; "
         "path = _archive(); "

@@ -1,4 +1,4 @@
-"""Keys looked up in a filter by Spark: what the filter itself says of every key."""
+"""Spark expressions give the same result for every key as the filter itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORTS = (-32_768, 32_767, -1, 1, 127, 128)
 
 
 def key_columns(seed):
-    """Keys of many types, half of them likely to be in a filter of the same seed."""
+    """Return keys of many types. About half of them are in a filter of the same seed."""
     dice = random.Random(seed)
 
     def some(make, extra=()):
@@ -72,7 +72,7 @@ STORED = {
 
 
 def as_stored(value, stored):
-    """A key as a value of the filter's type, None when it is none: plain Python's ranges."""
+    """Return a key as a value of the filter's type, or None if it is out of range."""
     if value is None or not pa.types.is_integer(stored):
         return value
     beyond = 2 ** (stored.bit_width - 1)
@@ -80,7 +80,7 @@ def as_stored(value, stored):
 
 
 @pytest.mark.parametrize(("ansi", "codegen"), [("true", "CODEGEN_ONLY"), ("false", "NO_CODEGEN")])
-def test_every_key_is_told_as_by_the_filter_itself(spark, ansi, codegen):
+def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
     columns = key_columns("expressions" + ansi)
     frame = spark.createDataFrame(pa.table(columns), KEY_SCHEMA)
     dice = np.random.default_rng(5)
@@ -88,7 +88,7 @@ def test_every_key_is_told_as_by_the_filter_itself(spark, ansi, codegen):
     for name, types in STORED.items():
         keys = columns[name].to_pylist()
         for stored in types:
-            # One block, a power of two, and neither.
+            # The numbers of blocks are one, a power of two, and another number.
             sbbf = Sbbf.from_bytes(bytes(32 * int(dice.choice([1, 16, 21, 77]))))
             held = [as_stored(key, stored) for key in keys]
             kept = [key for key in held if key is not None and dice.random() < 0.4]
@@ -116,8 +116,8 @@ def test_every_key_is_told_as_by_the_filter_itself(spark, ansi, codegen):
     assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
 
 
-def test_functions_of_a_users_own(spark):
-    """One named as Spark's is not taken for it."""
+def test_user_defined_functions(spark):
+    """A user's function with the name of a Spark function is not called instead."""
     held = Sbbf(10)
     held.insert(pa.array([3, 5]))
     names = ["xxhash64", "shiftleft", "shiftrightunsigned", "get"]
@@ -132,11 +132,11 @@ def test_functions_of_a_users_own(spark):
 
 
 def test_keys_of_the_old_calendar_pass(spark):
-    """Files of old writers hold other days for them, which Spark corrects as it reads."""
+    """Files of old writers store other days for these keys, which Spark corrects."""
     frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
     found = may_contain(spark, frame.schema["d"], Sbbf(10), pa.date32())
     assert [str(row.d) for row in frame.where(found).collect()] == ["1582-10-14"]
-    # What lies before 1900 may be shown as up to a day later.
+    # Spark may show a time before 1900 as up to a day later.
     texts = "1899-12-31 23:59:59Z", "1900-01-02 00:29:19Z", "1902-01-01 00:00:00Z"
     listed = ", ".join(f"TIMESTAMP'{text}'" for text in texts)
     frame = spark.sql(f"SELECT explode(array({listed})) AS t")
@@ -166,5 +166,5 @@ def test_keys_of_the_old_calendar_pass(spark):
         (st.StructType([]), pa.int64(), "after a cast"),
     ],
 )
-def test_types_that_are_not_looked_up(key, stored, why):
+def test_unsupported_key_types(key, stored, why):
     assert why in filter_mismatch_reason(st.StructField("key", key), stored)

@@ -1,4 +1,4 @@
-"""filter_join: the rows of Spark's own join, fewer of them moved, and no wrong join made."""
+"""filter_join returns the rows of Spark's own join, and shuffles fewer rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEFT_ROWS = 1_500
 
 
 def stored_table(number, rows=400):
-    """One file of the indexed side: keys of every file overlap, some are null."""
+    """Return one file of the indexed side. Keys of all files overlap, and some are null."""
     dice = np.random.default_rng(number)
     keys = dice.integers(number * 90, number * 90 + 150, rows)
     odd = [NAN, 0.0, -0.0, float("inf")]
@@ -93,7 +93,7 @@ NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 @pytest.fixture(scope="module", autouse=True)
 def worth_it(spark):
-    """Sides as large as those that rules are for."""
+    """Make the sides count as large enough for the rules."""
     with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
         for name in ("_LEAST_BYTES", "_ZONES_BYTES", "_ZONES_TIMES"):
             patched.setattr(rules, name, 0)
@@ -114,7 +114,7 @@ def oracle(spark, folder):
 
 @pytest.fixture(scope="module")
 def others(spark):
-    """A side of which about a third finds a match, with nulls and repeats."""
+    """A side of which about a third has a match, with nulls and duplicates."""
     made = pa.concat_tables([stored_table(7, LEFT_ROWS), stored_table(2, 300), stored_table(30)])
     other = made.rename_columns([*made.column_names[:-1], "other"])
     return spark.createDataFrame(other).repartition(2).cache()
@@ -124,14 +124,14 @@ HOWS = ["inner", "left_semi", "left", "right"]
 
 
 def cases(columns):
-    """Every way to join by the first column, and one way by each of the others."""
+    """Return all kinds of joins for the first column, and one kind for each other column."""
     others = [(column, HOWS[i % 4]) for i, column in enumerate(columns[1:])]
     return [(columns[0], how) for how in HOWS] + others
 
 
 @pytest.mark.parametrize(("column", "how"), cases(LOOKED_UP))
 def test_filter_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
-    """The indexed side is the one whose keys may filter the other."""
+    """The keys of the indexed side may filter the other side."""
     stored, other = oracle.select(column, "row"), others.select(column, "other")
     sides = (stored, other) if how == "left" else (other, stored)
     which = "left_index" if how == "left" else "right_index"
@@ -153,7 +153,7 @@ def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, co
 
 
 def test_composite_keys(spark, folder, oracle, others):
-    """Only some of the keys are looked up; the rest stay with the join."""
+    """Only some key columns are looked up in the index; the join compares all of them."""
     plan = zs.explain_join(others, oracle, ["id", "x", "dec"], right_index=folder)
     assert [each.split(" whose ")[1][:3] for each in plan.used] == ["id "]
     assert len(plan.not_used) == 2
@@ -171,7 +171,7 @@ def test_names_in_another_case(spark, folder, oracle, others):
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_integers_of_other_widths(spark, folder, oracle, ansi):
-    """A bigint no int holds matches nothing, and raises nothing."""
+    """A bigint that is out of range for int matches nothing, and raises no error."""
     wide = pa.array([5, 120, None, 2**31 + 5, -(2**63), 2**32 + 120, 2**63 - 1], pa.int64())
     left = spark.createDataFrame(pa.table({"id": wide, "other": range(7)}))
     narrow = left.selectExpr("try_cast(id AS smallint) AS big", "other")
@@ -204,7 +204,7 @@ def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, others):
 
 
 def shuffled(frame):
-    """Records each shuffle of a plan wrote, once it has run."""
+    """Return the number of records that each shuffle of an executed plan wrote."""
     nodes, found = [frame._jdf.queryExecution().executedPlan()], []
     while nodes:
         node = nodes.pop()
@@ -223,7 +223,7 @@ def shuffled(frame):
 
 
 def test_zones_without_a_key_are_not_read(spark, folder):
-    """Of 24 zones those that hold one of two keys, and of them the rows that do."""
+    """Only zones with one of the two keys are read, and only rows with them are returned."""
     keys = pa.table({"id": pa.array([3, 300], pa.int64())})
     options = {**zs.Indexed(folder, ["id", "row"]).options(spark), "keys": encode_keys(keys)}
     load = Load(Options(options))
@@ -251,7 +251,7 @@ def test_filters_of_a_side_stay(spark, folder, oracle, others):
 
 
 def test_a_frame_that_changes_each_time_is_computed_once(spark, folder, oracle):
-    """Its keys must be those of the rows that are joined."""
+    """The collected keys must belong to the joined rows."""
     ids = [row.id for row in oracle.where("id IS NOT NULL").select("id").distinct().collect()]
     pick = sf.element_at(sf.array(*map(sf.lit, ids)), (sf.rand() * len(ids)).cast("int") + 1)
     shifting = spark.range(20).select(pick.alias("id"))
@@ -266,7 +266,7 @@ def test_a_side_that_is_not_small_is_filtered(spark, folder, oracle, others):
     assert rows(plan.frame) == rows(others.join(oracle, "id"))
 
 
-# What a join costs
+# Costs of a join
 
 
 BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "10MB"}
@@ -298,7 +298,7 @@ def test_keys_that_are_in_most_files_choose_none(spark, folder, oracle):
 
 
 def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, others):
-    """Nobody is warned of what is as it should be."""
+    """There is no warning about it, because nothing is wrong."""
     with settings(spark, **BROADCASTS), warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = zs.explain_join(others, oracle, "id", right_index=folder)
@@ -309,7 +309,7 @@ def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, oth
 
 @pytest.mark.parametrize(("share", "is_used"), [(0.9, False), (0.2, True)])
 def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_path, share, is_used):
-    """As many of the other side's files tell, whatever is made of them."""
+    """A sample of the files of the other side decides, whatever the frame does with them."""
     dice = np.random.default_rng(1)
     held = zb.dataset(folder).to_table(["id"])["id"].drop_null().to_numpy()
     for number in range(3):
@@ -328,7 +328,7 @@ def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatc
     few = others.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(few, zs.Indexed(folder, filter="x > 1"), "id")
-    assert not plan.used and "kB of right only" in plan.not_used[0]
+    assert not plan.used and "Spark reads only" in plan.not_used[0]
     assert rows(plan.frame) == rows(few.join(oracle.where("x > 1"), "id"))
 
 
@@ -336,7 +336,7 @@ def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatc
 
 
 def changed(spark, folder, column="id"):
-    """A join by an index that is stale, and Spark's own."""
+    """Return the rows of a join with a stale index, and those of Spark's own join."""
     left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
     plan = zs.explain_join(left, stored, column, right_index=folder)
@@ -404,7 +404,7 @@ def test_a_dataset_opened_before_the_frame(spark, tmp_path):
     assert rows(frame) == rows(left.join(stored, "id"))
 
 
-# Where no rule is used
+# Joins without rules
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_a_dataset_opened_before_the_frame(spark, tmp_path):
         ("row", "other", "no index"),
     ],
 )
-def test_keys_that_need_a_cast_step_aside(spark, folder, oracle, others, column, cast, why):
+def test_keys_that_need_a_cast_are_not_looked_up(spark, folder, oracle, others, column, cast, why):
     left = others.selectExpr(f"{cast} AS {column}", "other AS o")
     right = oracle
     if "COLLATE" in cast:
@@ -430,7 +430,7 @@ def test_keys_that_need_a_cast_step_aside(spark, folder, oracle, others, column,
 
 
 @pytest.mark.parametrize("cast", ["cast(id AS double)", "cast(id AS string)"])
-def test_small_sides_whose_keys_need_a_cast_step_aside(spark, folder, oracle, cast):
+def test_keys_of_small_sides_that_need_a_cast_are_not_looked_up(spark, folder, oracle, cast):
     left = spark.range(200).selectExpr(f"{cast} AS id")
     with pytest.warns(IndexNotUsedWarning, match="compared after a cast"):
         frame = zs.filter_join(left, zs.Indexed(folder), "id")
@@ -475,7 +475,7 @@ def test_filters_too_large_or_too_full(spark, folder, oracle, others, monkeypatc
 
 @pytest.mark.parametrize("column", ["id", "name", "d"])
 def test_filters_in_pieces(spark, folder, oracle, others, monkeypatch, column):
-    """As large ones are sent: the very rows that are kept by a filter in one."""
+    """A filter in pieces, as large ones are sent, keeps the same rows as a whole filter."""
     stored = zb.dataset(folder).global_filter(column)
     key = others.schema[column]
     whole = others.where(may_contain(spark, key, stored.sbbf, stored.type))
@@ -491,7 +491,7 @@ def test_filters_in_pieces(spark, folder, oracle, others, monkeypatch, column):
 
 
 @pytest.mark.parametrize("how", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])
-def test_joins_that_show_rows_without_a_match_are_refused(folder, oracle, others, how):
+def test_joins_that_return_rows_without_a_match_are_refused(folder, oracle, others, how):
     with pytest.raises(InvalidArgument, match="one of inner, left_semi, left, right"):
         zs.filter_join(others, oracle, "id", how, right_index=folder)
 
@@ -502,8 +502,8 @@ def test_wrong_directions_are_refused(folder, oracle, others, how, which):
         zs.filter_join(oracle, others, "id", how, **{which: folder})
 
 
-def test_an_indexed_side_whose_rows_all_show_is_not_pruned(spark, folder, oracle, others):
-    """Its keys may filter the other side all the same."""
+def test_an_indexed_side_that_must_keep_all_rows_is_not_pruned(spark, folder, oracle, others):
+    """Its keys may still filter the other side."""
     few = others.where("other % 20 = 0")
     plan = zs.explain_join(zs.Indexed(folder), few, "id", "left")
     assert len(plan.used) == 1 and "filter" in plan.used[0]
@@ -559,7 +559,7 @@ def indexed(folder, *columns):
 
 
 def check_aside(spark, other, frame, on, why, index):
-    """The rule steps aside, and the rows are those of the join."""
+    """Check that the rule is not used, and that the rows are those of the join."""
     plan = zs.explain_join(other, frame, on, right_index=index)
     assert not plan.used
     assert re.search(why, str(plan)), str(plan)
@@ -593,7 +593,7 @@ def test_keys_with_a_default(spark, tmp_path):
         (old,) = (tmp_path / "t").glob("*.parquet")
         spark.sql("ALTER TABLE filled ADD COLUMN y BIGINT DEFAULT 7")
         spark.sql("INSERT INTO filled VALUES (2, 9)")
-        # The first file tells the dataset's schema.
+        # The dataset has the schema of its first file.
         old.rename(tmp_path / "t" / "zz.parquet")
         spark.catalog.refreshTable("filled")
         indexed(tmp_path / "t", "y")
@@ -604,7 +604,7 @@ def test_keys_with_a_default(spark, tmp_path):
         spark.sql("DROP TABLE filled")
 
 
-def test_keys_that_paths_give(spark, tmp_path):
+def test_keys_that_are_partition_columns(spark, tmp_path):
     (tmp_path / "id=7").mkdir()
     path = tmp_path / "id=7" / "a.parquet"
     pq.write_table(pa.table({"id": pa.array([1], pa.int32()), "x": [1]}), path)
@@ -615,7 +615,7 @@ def test_keys_that_paths_give(spark, tmp_path):
     assert check_aside(spark, other, frame, "id", "from the paths", opened) == 1
 
 
-def test_text_that_a_union_makes_of_char(spark, tmp_path):
+def test_char_columns_in_a_union(spark, tmp_path):
     pq.write_table(pa.table({"m": ["x", "y"]}), tmp_path / "a.parquet")
     indexed(tmp_path, "m")
     spark.sql(f"CREATE TABLE padded (m CHAR(4)) USING parquet LOCATION '{tmp_path}'")
@@ -652,14 +652,14 @@ def test_cached_frames_of_files_that_are_gone(spark, tmp_path):
 
 
 def test_zones_by_keys_in_another_case(spark, tmp_path):
-    """The keys are looked up too, whatever the filter of the side names."""
+    """Keys in another case are noticed too, not only columns of the filter."""
     pq.write_table(pa.table({"id": [1, 2], "x": [1, 1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"ID": [3, 4], "x": [1, 1]}), tmp_path / "b.parquet")
     indexed(tmp_path, "id", "x")
     side = zs.Indexed(str(tmp_path), filter="x = 1")
     with pytest.raises(Exception, match=r"b\.parquet calls column 'id' 'ID'"):
         zs.filter_join(keyed(spark, 1, 3), side, "id").collect()
-    # Named by the frame in another case than by the first file.
+    # The frame spells the name in another case than the first file.
     frame = spark.read.schema("ID bigint").parquet(str(tmp_path))
     why = r"calls column 'id' 'ID'"
     assert check_aside(spark, keyed(spark, 1, 3), frame, "ID", why, str(tmp_path)) == 2

@@ -1,4 +1,4 @@
-"""Files as Spark listed them: below which root each is, and whether it is as it was then."""
+"""Listed files: the root of each file, and whether it is unchanged."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_each_file_is_once_below_the_longest_root_above_it(seed):
         paths = below.paths.to_pylist()
         assert below.sizes.tolist() == [ord(path[-1]) for path in paths]
         assert below.mtimes_ms.tolist() == [len(posixpath.dirname(path)) for path in paths]
-        # A number means all places that a path has in the listing.
+        # A number stands for all positions of a path in the listing.
         is_meant = np.isin(files.numbers, below.numbers).tolist()
         assert is_meant == [path in paths for path in files.paths.to_pylist()]
 
 
-def test_a_listing_of_nothing_has_no_roots():
+def test_an_empty_listing_has_no_roots():
     assert ListedFiles.of([]).by_root(["file:/a"]) == []
 
 
@@ -49,19 +49,19 @@ def test_a_listing_of_nothing_has_no_roots():
     [
         (1_234_567, 1_234_567_890_123, True),
         (1_234_567, 1_234_568_000_000, False),
-        # In whole seconds, as some file systems tell Spark.
+        # Some file systems give Spark times in whole seconds.
         (1_234_000, 1_234_567_890_123, True),
         (1_234_000, 1_233_999_999_999, False),
         (1_235_000, 1_234_567_890_123, False),
     ],
 )
-def test_sizes_and_times_tell_a_file_from_another(mtime_ms, mtime_ns, is_still):
+def test_files_with_another_size_or_time_are_changed(mtime_ms, mtime_ns, is_still):
     files = ListedFiles.of([("file:/a", ["x", "y"], [5, 6], [mtime_ms, mtime_ms])])
     now = np.array([5, 5]), np.array([mtime_ns, mtime_ns])
     assert files.unchanged_mask(*now).tolist() == [is_still, False]
 
 
-def test_a_listing_is_read_once_while_it_is_the_same(spark, tmp_path, monkeypatch):
+def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
     folder = tmp_path / "\u00fc \u20ac"
     folder.mkdir()
     read = []

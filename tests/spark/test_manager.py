@@ -1,4 +1,4 @@
-"""IndexManager: the life of an index, over files that come, change and go."""
+"""IndexManager: the life of an index while files are added, changed and deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COUNTS = ["Source", "Appended", "Deleted"]
 
 
 def table(number: int, rows: int = ROWS) -> pa.Table:
-    """Rows of one file: ids of its own, names that files share."""
+    """Return rows of one file, with unique ids and shared names."""
     random = np.random.default_rng(number)
     ids = np.arange(rows) + number * 1_000_000
     names = [None if i % 9 == 0 else f"n{i}" for i in random.integers(0, 500, rows)]
@@ -80,7 +80,7 @@ def manager(spark, tmp_path):
 
 @pytest.fixture
 def ids(manager, spark, lake):
-    """An index over two columns of the lake."""
+    """Build an index on two columns of the lake."""
     manager.create_index(spark.read.parquet(str(lake)), BFIndexConfig("ids", ["id", "Name"]))
     return manager
 
@@ -99,13 +99,13 @@ def in_catalog(lake):
 
 
 def brute_force(lake, column, value):
-    """Ids of the rows whose column is a value, without any index."""
+    """Return the ids of rows with a value, found without an index."""
     whole = pa.concat_tables(pq.read_table(each) for each in sorted(lake.glob("*.parquet")))
     return sorted(r["id"] for r in whole.to_pylist() if r[column] == value)
 
 
 def assert_right(lake, covered):
-    """The index finds the rows that are there, and covers so many files."""
+    """Check that the index finds all existing rows, and covers a number of files."""
     dataset = zb.dataset(lake)
     for each in dataset.describe_indices():
         assert each.num_fragments_indexed == covered
@@ -123,7 +123,7 @@ def assert_right(lake, covered):
     ]:
         filter = [(column, "=", value)]
         with warnings.catch_warnings():
-            # Files not as they were indexed are told of, once.
+            # The first query warns about files that changed after they were indexed.
             warnings.simplefilter("ignore", StaleIndexWarning)
             found = dataset.to_table(filter=filter)
         assert sorted(found["id"].to_pylist()) == brute_force(lake, column, value)
@@ -146,7 +146,7 @@ def test_an_index_that_was_moved_is_found(ids, spark, lake):
         assert zb.dataset(lake).index_dir == moved.index_dir
 
 
-def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
+def test_life_of_an_index(manager, spark, lake, tmp_path):
     frame = spark.read.parquet(str(lake))
     assert manager.indexes().collect() == []
     manager.create_index(frame, BFIndexConfig("ids", ["id", "name"], 5_000, fpp=0.02))
@@ -162,7 +162,7 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     files = [Path(each) for each in row.indexContentPaths]
     assert all(each.is_file() for each in files) and len(set(files)) == row.numIndexFiles
     assert row.sizeIndexFiles == sum(each.stat().st_size for each in files)
-    # Three files of 1,000 rows: a zone each, twice.
+    # Three files of 1,000 rows have one zone each, for two columns.
     assert row.numZones == 6
     made = zb.dataset(lake).global_filter("Name")
     assert (made.num_items, made.probability, len(made.covered)) == (5_000, 0.02, 3)
@@ -182,14 +182,14 @@ def test_an_index_from_its_making_to_its_end(manager, spark, lake, tmp_path):
     with pytest.raises(IndexNotFound, match="no index 'ids'"):
         manager.index("ids")
 
-    # The name is free again.
+    # The name can be used again.
     manager.create_index(frame, BFIndexConfig("ids", ["id"]))
     row = manager.index("ids").first()
     assert (row.state, row.expectedNumItems) == ("ACTIVE", 3 * ROWS)
     assert row.createdAt.startswith("20") and row.message == ""
 
 
-def test_transitions_that_are_none_are_refused_and_change_nothing(ids, spark, lake):
+def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
     frame = spark.read.parquet(str(lake))
     unknown = [
         *(ids.delete_index, ids.restore_index, ids.vacuum_index, ids.refresh_index),
@@ -220,11 +220,11 @@ def test_transitions_that_are_none_are_refused_and_change_nothing(ids, spark, la
     with pytest.raises(IndexExists, match="restore it or vacuum it first"):
         ids.create_index(frame, config)
     assert state(ids) == "DELETED"
-    # Nothing was made in the system folder for names there are not.
+    # Unknown names leave nothing in the system folder.
     assert os.listdir(ids._records().path) == ["ids"]
 
 
-def test_modes_there_are_not(ids):
+def test_unknown_modes(ids):
     for action in (ids.refresh_index, ids.optimize_index):
         with pytest.raises(InvalidArgument, match="mode is 'fast'; it is one of"):
             action("ids", mode="fast")
@@ -235,13 +235,13 @@ def test_modes_there_are_not(ids):
 
 
 def change(lake):
-    """One file more, one written anew, one gone."""
+    """Add one file, rewrite one, and delete one."""
     write(lake, 7)
     pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
     (lake / "2.parquet").unlink()
 
 
-def test_full_refresh_builds_anew(ids, lake):
+def test_full_refresh_rebuilds(ids, lake):
     before = set(zb.dataset(lake).opened.version.indices["ids.id"].segments)
     change(lake)
     assert counts(ids) == [3, 2, 2]
@@ -259,7 +259,7 @@ def test_incremental_refresh_reads_what_changed(ids, lake):
     ids.refresh_index(
         "ids", mode="incremental", progress=lambda done, total: seen.append((done, total))
     )
-    # Rows of the two files that are new, not of those that are as they were.
+    # Only rows of the two new files are read.
     assert {total for _, total in seen} == {ROWS + 700}
     assert counts(ids) == [4, 0, 0]
     assert_right(lake, 4)
@@ -267,7 +267,7 @@ def test_incremental_refresh_reads_what_changed(ids, lake):
     ids.refresh_index("ids", mode="incremental")
     assert counts(ids) == [3, 0, 0]
     assert_right(lake, 3)
-    # Nothing to do is done in no time, and leaves the catalog as it is.
+    # A refresh without changes leaves the catalog unchanged.
     version = zb.dataset(lake).version
     ids.refresh_index("ids", mode="incremental")
     assert zb.dataset(lake).version == version
@@ -296,7 +296,7 @@ def test_optimize_merges_segments(ids, lake):
     ids.optimize_index("ids", mode="quick")
     entries = zb.dataset(lake).opened.version.indices
     assert {n: len(e.segments) for n, e in entries.items()} == {"ids.id": 1, "ids.Name": 1}
-    # It reads no data: the last file is not in it.
+    # It reads no data, so the last file stays unindexed.
     assert_right(lake, 5)
     size = ids.index("ids").first().sizeIndexFiles
     ids.optimize_index("ids", mode="full")
@@ -305,7 +305,7 @@ def test_optimize_merges_segments(ids, lake):
     assert zb.dataset(lake).validate_index("ids.id") == 5
 
 
-def test_an_index_dropped_behind_the_managers_back(ids, lake):
+def test_an_index_dropped_without_the_manager(ids, lake):
     zb.dataset(lake).drop_index("ids.Name")
     with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
         ids.refresh_index("ids", mode="incremental")
@@ -321,10 +321,10 @@ def test_an_index_dropped_behind_the_managers_back(ids, lake):
     assert in_catalog(lake) == []
 
 
-def test_data_that_is_gone(ids, lake):
+def test_deleted_data(ids, lake):
     lake.rename(lake.parent / "elsewhere")
     row = ids.index("ids").first()
-    assert row.numSourceFiles is None and "cannot be looked at" in row.message
+    assert row.numSourceFiles is None and "cannot be read" in row.message
     assert ids.indexes().first().numAppendedFiles is None
     for mode in ("full", "incremental", "quick"):
         with pytest.raises(NoFragments):
@@ -336,13 +336,13 @@ def test_data_that_is_gone(ids, lake):
     assert not lake.exists()
 
 
-# What goes wrong on the way
+# Errors during actions
 
 
-def test_a_build_that_fails_leaves_all_as_it_was(manager, spark, lake):
+def test_a_failed_build_changes_nothing(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
     good = (lake / "1.parquet").read_bytes()
-    # Its footer is whole, the pages are not.
+    # The footer of this file is intact, but its pages are damaged.
     torn = bytearray(good)
     torn[4:-8_000] = b"\xff" * (len(good) - 8_004)
     (lake / "1.parquet").write_bytes(torn)
@@ -364,7 +364,7 @@ def test_a_build_that_fails_leaves_all_as_it_was(manager, spark, lake):
 
 
 def test_a_creation_whose_process_died(manager, spark, lake):
-    """Its record is there, and no filter: tests of records kill it at every step."""
+    """The record exists without filters. The tests of records kill a process at every step."""
     path = str(lake)
     wanted = Record("ids", State.ACTIVE, 0, path, index_folder(path), ("id", "Name"), 9, 0.1)
     manager._records().put(wanted)
@@ -378,7 +378,7 @@ def test_a_creation_whose_process_died(manager, spark, lake):
     assert manager.indexes().collect() == []
     manager.create_index(frame, BFIndexConfig("ids", ["id"]))
     assert_right(lake, 3)
-    # Or it is built, by what its record says.
+    # A full refresh builds it from its record.
     manager._records().put(replace(wanted, name="other", columns=("id",)))
     manager.refresh_index("other")
     assert_right(lake, 3)
@@ -386,7 +386,7 @@ def test_a_creation_whose_process_died(manager, spark, lake):
 
 
 def test_two_managers_at_once(manager, spark, lake):
-    """Of creations of one name one is made; of refreshes at once none harms another."""
+    """Only one creation of a name succeeds, and concurrent refreshes do no harm."""
     other = IndexManager(spark)
     outcomes = []
 

@@ -1,4 +1,4 @@
-"""The records of a manager, whoever writes them, and what a crash leaves of an action."""
+"""The records of managers under concurrent writes and crashes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def as_dict(made):
     return {name: getattr(made, name) for name in Record.__dataclass_fields__}
 
 
-def test_of_many_writers_of_one_record_one_wins(tmp_path):
+def test_only_one_writer_of_a_record_wins(tmp_path):
     records = Records(str(tmp_path))
     start = threading.Barrier(8)
     outcomes = []
@@ -73,11 +73,11 @@ def test_of_many_writers_of_one_record_one_wins(tmp_path):
     winners = [each for each in outcomes if each is not None]
     assert len(winners) == 1
     assert records.latest("ids").expected_num_items == winners[0]
-    # Drafts of the others are gone.
+    # Temporary files of the others are deleted.
     assert [path.name for path in (tmp_path / "ids").iterdir()] == [FIRST]
 
 
-def test_names_that_are_no_folder_names(tmp_path):
+def test_names_that_need_quoting_as_folders(tmp_path):
     records = Records(str(tmp_path))
     names = ["a b", "ü%2F", "x.y", "C:\\x"]
     for name in names:
@@ -98,7 +98,7 @@ def test_names_that_are_no_folder_names(tmp_path):
         lambda document: document.clear(),
     ],
 )
-def test_what_is_no_record_is_refused(tmp_path, change):
+def test_invalid_records_are_refused(tmp_path, change):
     records = Records(str(tmp_path))
     records.put(record())
     rewrite_document(tmp_path / "ids" / FIRST, change)
@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_opened_is_named():
         Records("dbfs://x/indexes")
 
 
-# What an action did not make it does not remove. Files of the lake are small, so builds are here.
+# An action removes only what it made. The files are small, so builds run in this process.
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def segments(lake):
 
 
 def once(action):
-    """As progress of a build: something that happens while it is under way."""
+    """A progress function that does something else during a build."""
     done = []
 
     def report(*_):
@@ -212,13 +212,13 @@ def test_an_index_that_another_manager_made_meanwhile(lake, tmp_path, fails):
     assert latest_in(tmp_path / "other").state == State.ACTIVE
     with pytest.raises(IndexExists, match="by hand, or by a manager with another system path"):
         one.create(*to_build(lake))
-    # What was refused before it began wrote nothing.
+    # A refused creation writes nothing.
     assert latest_in(tmp_path / "one").number == 2
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, again):
-    """Nor does it take what another creation of the name made meanwhile."""
+    """It also keeps what another creation of the same name made meanwhile."""
     actions = actions_in(tmp_path / "system")
 
     def cancel():
@@ -329,8 +329,8 @@ EITHER = {
     "action", [*EITHER, *("full", "incremental", "quick"), "optimize"], ids=str
 )
 def test_a_process_that_dies_before_any_change_of_a_file(tmp_path, action):
-    """The index is as before the action or after it, what it says is right, and all goes on."""
-    # Of many changes only some, unless asked.
+    """The index is as before or after the action, gives right results, and can be used further."""
+    # Test only some of the many changes, unless all are requested.
     step = {"create": 15, "full": 15, "incremental": 15, "optimize": 4}.get(action, 1)
     run_python(KILLED, tmp_path, action, 1 if os.environ.get(THOROUGH) else step)
     folders = sorted(tmp_path.iterdir(), key=lambda folder: int(folder.name))
@@ -428,12 +428,12 @@ def test_records_on_an_object_store(lake):
 # Errors on the way back
 
 
-def test_the_first_error_is_the_one_that_is_seen(lake, tmp_path):
+def test_the_first_error_is_raised(lake, tmp_path):
     system = tmp_path / "system"
     actions = actions_in(system)
 
     def fail():
-        # Records cannot be written any more.
+        # From now on records cannot be written.
         system.rename(tmp_path / "elsewhere")
         system.write_bytes(b"")
         raise NoFragments("the cause")
@@ -445,11 +445,11 @@ def test_the_first_error_is_the_one_that_is_seen(lake, tmp_path):
 
 
 def undeletable(lake, name):
-    """A file where a folder of a segment would be: it cannot be deleted as one."""
+    """Put a file where a segment folder would be, so that deleting the folder fails."""
     (index_folder(lake) / "segments" / f"{name}-file").write_bytes(b"")
 
 
-def test_a_vacuum_that_cannot_delete_segments_says_so_and_is_done(lake, tmp_path):
+def test_a_vacuum_that_cannot_delete_segments_warns_and_succeeds(lake, tmp_path):
     actions = actions_in(tmp_path / "system")
     actions.create(*to_build(lake))
     for name in segments(lake):
@@ -461,7 +461,7 @@ def test_a_vacuum_that_cannot_delete_segments_says_so_and_is_done(lake, tmp_path
     assert in_catalog(lake) == {}
 
 
-def test_a_build_whose_leftovers_cannot_be_deleted_stands(lake, tmp_path):
+def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path):
     actions = actions_in(tmp_path / "system")
     opened, wanted = to_build(lake)
     before = set()
@@ -479,7 +479,7 @@ def test_a_build_whose_leftovers_cannot_be_deleted_stands(lake, tmp_path):
     made = in_catalog(lake)
     actions.refresh_index("ids", "full", progress=block)
     assert in_catalog(lake) != made and zb.dataset(lake).validate_index("ids.id") == 3
-    # Nor does it hide why a build failed.
+    # The warning does not hide the error of a failed build.
     before |= segments(lake)
     made = in_catalog(lake)
 

@@ -28,7 +28,7 @@ EVERY = list(range(FILES))
 
 
 def write(lake: Path, number: int, rows: int = ROWS) -> None:
-    """A file whose ids no other has; every file holds the name "everywhere"."""
+    """Write a file with unique ids. Every file holds the name "everywhere"."""
     ids = np.random.default_rng(number).permutation(rows) + number * 1_000
     names = ["everywhere", None, *(f"n{i}" for i in ids[2:])]
     pq.write_table(pa.table({"id": ids, "Name": names, "x": ids % 7}), lake / f"{number}.parquet")
@@ -43,13 +43,13 @@ def make_lake(folder: Path, files: int = FILES) -> Path:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Files that no test changes."""
+    """Write files that no test changes."""
     return make_lake(tmp_path_factory.mktemp("use") / "the lake")
 
 
 @pytest.fixture
 def conf(spark):
-    """The session's conf, with keys set in a test forgotten after it."""
+    """The session's conf. Keys that a test sets are removed after it."""
     before = set(spark.conf.getAll)
     yield spark.conf
     for key in set(spark.conf.getAll) - before:
@@ -58,7 +58,7 @@ def conf(spark):
 
 @pytest.fixture(scope="module")
 def system(spark, lake, tmp_path_factory):
-    """A system folder with an index over the lake."""
+    """A manager with an index on the lake."""
     folder = str(tmp_path_factory.mktemp("system"))
     spark.conf.set(SYSTEM_PATH, folder)
     manager = IndexManager(spark)
@@ -75,7 +75,7 @@ def manager(spark, conf, system):
 
 @pytest.fixture
 def changing(spark, conf, tmp_path):
-    """A manager and a lake of its own, to be changed."""
+    """A manager and a lake that the test may change."""
     conf.set(SYSTEM_PATH, str(tmp_path / "system"))
     manager = IndexManager(spark)
     lake = make_lake(tmp_path / "lake")
@@ -88,7 +88,7 @@ def rows(frame):
 
 
 def expected(spark, conf, frame):
-    """What Spark itself answers, its own pushdown off."""
+    """Return the rows of Spark without its own pushdown."""
     conf.set("spark.sql.parquet.filterPushdown", "false")
     found = rows(frame)
     conf.unset("spark.sql.parquet.filterPushdown")
@@ -96,13 +96,13 @@ def expected(spark, conf, frame):
 
 
 def files(manager, frame):
-    """Numbers of the files that a frame reads, as the manager says."""
+    """Return the numbers of the files that a frame reads according to the manager."""
     plan = manager.why_not(frame)
     return sorted(int(Path(path).stem) for each in plan.relations for path in each.kept_paths)
 
 
 def applied(manager, frame):
-    """The rows of a frame with indices, in it and in all of the session."""
+    """Return the rows of a frame with indices, and check those of the session."""
     found = rows(manager.apply(frame))
     manager.enable()
     assert rows(frame.alias("again")) == found
@@ -111,7 +111,7 @@ def applied(manager, frame):
 
 
 def read(frame):
-    """Files read when a frame runs."""
+    """Return the number of files that a frame reads when it runs."""
     frame.collect()
     return files_read(frame)
 
@@ -132,7 +132,7 @@ def read(frame):
         ("x = 3", [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_files_are_left_out_and_no_row_is(manager, spark, conf, lake, condition, kept):
+def test_files_are_skipped_and_rows_stay(manager, spark, conf, lake, condition, kept):
     frame = spark.read.parquet(str(lake)).where(condition)
     assert files(manager, frame) == kept
     assert applied(manager, frame) == expected(spark, conf, frame)
@@ -153,7 +153,7 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     set_session_rule(spark, None)
 
 
-def test_queries_of_a_session_go_on_when_the_manager_cannot_say(manager, spark, conf, lake):
+def test_queries_run_without_an_answer_of_the_manager(manager, spark, conf, lake):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     pruned = manager.apply(frame)
     manager.enable()
@@ -178,7 +178,7 @@ def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_p
 # Hybrid scan
 
 
-def test_files_within_the_ratios_are_read_along(changing, spark, conf):
+def test_changed_files_within_the_ratios_are_read(changing, spark, conf):
     manager, lake = changing
     write(lake, 7)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
@@ -188,7 +188,7 @@ def test_files_within_the_ratios_are_read_along(changing, spark, conf):
     assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
     assert manager.why_not(frame).is_pruned
 
-    # A file written anew is neither trusted nor lost, and counts on both sides.
+    # A rewritten file is read, and counts as appended and as deleted.
     write(lake, 2, rows=ROWS - 100)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 1)")
     assert files(manager, frame) == [0, 2, 7]
@@ -214,12 +214,12 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
     assert files(manager, frame) == [2, 7, 8, 9]
     conf.set("zonebloom.index.hybridscan.enabled", "false")
     refused(Reason.HYBRID_SCAN_DISABLED, "3 files were appended and 0 deleted.*is false")
-    # A quick refresh takes note of the files, and nothing is said of them any more.
+    # A quick refresh records the files, so there is no warning about them any more.
     manager.refresh_index("ids", mode="quick")
     assert files(manager, frame) == [2, 7, 8, 9]
     with pytest.warns(StaleIndexWarning):
         assert applied(manager, frame) == expected(spark, conf, frame)
-    # But of files that change after it there is.
+    # There is a warning about files that change after it.
     for number in (4, 5):
         (lake / f"{number}.parquet").unlink()
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
@@ -232,7 +232,7 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
     assert files(manager, frame) == [2, 7]
 
 
-def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, conf):
+def test_only_changes_after_a_quick_refresh_count(changing, spark, conf):
     manager, lake = changing
     for number in (7, 8, 9):
         write(lake, number)
@@ -240,7 +240,7 @@ def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, co
     manager.refresh_index("ids", mode="quick")
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
     assert files(manager, frame) == [0, 2, 7, 8, 9]
-    # A small file more is within the ratios, whatever the files before it were.
+    # One more small file is within the ratios.
     write(lake, 10, rows=3)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 10001)")
     assert files(manager, frame) == [0, 2, 7, 8, 9, 10]
@@ -250,14 +250,14 @@ def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, co
     with pytest.warns(IndexNotUsedWarning, match="1 files were appended and 0 deleted since"):
         manager.apply(frame).collect()
     conf.set("zonebloom.index.hybridscan.enabled", "true")
-    # One of those noted, written anew, is one more; five new ones of seven are too many.
+    # Rewriting a recorded file is a new change. Five new files of seven are too many.
     write(lake, 7, rows=ROWS - 50)
     for number in (11, 12, 13, 14, 15):
         write(lake, number)
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     with pytest.warns(IndexNotUsedWarning, match="7 files, 4.% of the bytes, were appended"):
         manager.apply(frame).collect()
-    # Of those gone the one noted is not counted again.
+    # The recorded deletion is not counted again.
     for number in (7, 8, 9, 10, 11, 12, 13, 14, 15, 3):
         (lake / f"{number}.parquet").unlink()
     frame = spark.read.parquet(str(lake)).where("id = 2003")
@@ -266,7 +266,7 @@ def test_after_a_quick_refresh_only_what_changes_then_counts(changing, spark, co
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     with pytest.warns(IndexNotUsedWarning, match="2 files, 3.% of the bytes, were deleted"):
         manager.apply(frame).collect()
-    # The figures are against what the index holds.
+    # The statistics compare the files with the index.
     row = manager.indexes().first()
     assert (row.numAppendedFiles, row.numDeletedFiles) == (1, 3)
 
@@ -279,7 +279,7 @@ def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf
     manager.delete_index("ids")
     assert files(manager, frame) == EVERY
     assert manager.why_not(frame, "ids").reasons >= {Reason.NOT_ACTIVE}
-    # The other manager read the records a moment ago, and may believe them for so long.
+    # The other manager may use its cached records for a while.
     assert files(other, frame) == [2]
     conf.set("zonebloom.index.cache.expiryDurationInSeconds", "0")
     assert files(other, frame) == EVERY
@@ -335,7 +335,7 @@ def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_
     assert manager.why_not(frame, "ids").reasons == frozenset()
     aside = str(tmp_path / "aside")
     manager.create_index(str(lake), BFIndexConfig("aside", ["Name"]), index_dir=aside)
-    # Both folders are asked: each index excludes what it can.
+    # Both folders are used, and each index excludes files.
     both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
     assert files(manager, both) == [3]
     assert set(used(both)[0]) == {"ids.id", "aside.Name"}
@@ -388,7 +388,7 @@ def test_indices_that_are_lost_or_damaged(changing, spark, conf):
 
 
 class Tags(HTMLParser):
-    """Fails on a tag that is not closed in its order."""
+    """A parser that fails if a tag is not closed in order."""
 
     def __init__(self):
         super().__init__()
@@ -442,7 +442,7 @@ def test_why_not_as_text_and_html(manager, spark, lake):
     html_text(found)
 
 
-def test_what_spark_gives_shows_itself_on_one_line(manager, spark, lake):
+def test_the_manager_has_a_repr_of_one_line(manager, spark, lake):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     given = [
         *(manager, manager.why_not(frame), zs.BFIndexConfig("a", ["id"]), zs.Indexed(str(lake))),

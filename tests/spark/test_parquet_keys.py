@@ -1,4 +1,4 @@
-"""Encrypted files that Spark wrote, by parquet-java, read page by page; and a build on Spark."""
+"""Reading pages of encrypted files that Spark wrote with parquet-java, and building on Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("cryptography")
 
 ROWS, PAGE = 8_000, 500
 NAME = "zonebloom.tests.PlainKms"
-# What wraps keys without a master key, as `kms` unwraps them.
+# A KMS client that wraps keys without a master key, like `kms` unwraps them.
 KMS = """
 package zonebloom.tests;
 import java.util.Base64;
@@ -47,7 +47,7 @@ def kms(connection):
 
 @pytest.fixture(scope="module")
 def crypto(spark, tmp_path_factory):
-    """Options by which Spark encrypts; its compiler is in every classic session."""
+    """Return the options with which Spark encrypts. Every classic session can compile Java."""
     compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
     loader = spark._jvm.java.lang.Thread.currentThread().getContextClassLoader()
     compiler.setParentClassLoader(loader)

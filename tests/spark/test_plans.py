@@ -1,4 +1,4 @@
-"""Frames of every kind of plan: what an index may leave out of them, and no row more.
+"""Frames with all kinds of plans: an index may skip files, but must not lose rows.
 
 A key that a plan computes, or takes from several places, keeps the name of the files' column, and
 often its id. The oracle is Spark's own join and filter, with its pushdown off, which loses rows.
@@ -19,11 +19,11 @@ import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning
 
 FILES, ROWS = 4, 20
-# Of both relations, of one, computed from one, and of none.
+# Keys of both relations, of one, computed from one, and of none.
 WANTED = "id IN (7, 41, 65, 100, 1007, 1100, 5000)"
 UNION = "(SELECT id, g FROM a UNION ALL SELECT id, z FROM b)"
 
-# With a key that is the files' own: the filter over all keys may be used.
+# Queries whose key is the stored column, so that the global filter may be used.
 OWN = {
     "table": "SELECT * FROM a",
     "filter": "SELECT id FROM a WHERE g = 2 AND y > 105",
@@ -74,7 +74,7 @@ OWN = {
     "observed": lambda a, b: a.observe("seen", sf.count(sf.lit(1))),
     "without nulls": lambda a, b: a.dropna(),
 }
-# With one that is not, or not known to be.
+# Queries whose key is not, or not certainly, the stored column.
 OTHERS = {
     "union": "SELECT id FROM a UNION ALL SELECT id FROM b",
     "distinct union": "SELECT id FROM a UNION SELECT id FROM b",
@@ -154,7 +154,7 @@ QUERIES = {**OWN, **OTHERS}
 
 
 def plus_1000():
-    """A function that workers need not import from here."""
+    """Return a function that workers need not import from this module."""
 
     def work(batches):
         for batch in batches:
@@ -166,7 +166,7 @@ def plus_1000():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """An indexed relation of files whose keys differ, and one that is not, with keys of both."""
+    """Write an indexed relation with different keys in its files, and one without an index."""
     path = tmp_path_factory.mktemp("plans")
     for name in "ab":
         (path / name).mkdir()
@@ -189,14 +189,14 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def relations(spark, folder):
-    """Both relations, and views of them."""
+    """Both relations, and their views."""
     given = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "1",
-        # Of joins for which nothing is shuffled nothing is filtered.
+        # Filters are used only for joins with a shuffle.
         "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.adaptive.enabled": "false",
-        # Compiling takes longer than these queries.
+        # Compiling takes longer than running these queries.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
@@ -213,7 +213,7 @@ def relations(spark, folder):
 
 @pytest.fixture(scope="module")
 def keys(spark, relations):
-    """Keys of each relation, computed from them, and of neither."""
+    """A frame with keys of each relation, computed keys, and keys of neither."""
     return spark.range(0, 1200, 1, 1).union(spark.range(5000, 5001))
 
 
@@ -236,7 +236,7 @@ def test_join_by_a_key_of_the_files(spark, folder, relations, keys, name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_join_by_any_other_key_is_as_spark_joins(spark, folder, relations, keys, name):
+def test_join_by_any_other_key_is_sparks_own(spark, folder, relations, keys, name):
     frame = made(spark, relations, OTHERS[name])
     plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert not plan.used, plan
@@ -264,7 +264,7 @@ def test_an_index_leaves_the_rows_of_the_frame(spark, relations, name):
 
 
 def test_prune_leaves_files_of_a_union_out(spark, relations):
-    """Each branch is a relation of its own, whatever ids the union goes on with."""
+    """Each branch is a separate relation, although the union reuses the ids of the first."""
     for name in ("union", "union the other way", "union by name", "filter above a union"):
         plan = zs.prune_plan(made(spark, relations, QUERIES[name]).where("id = 41"))
         kept = sorted((each.kept_files, each.num_files) for each in plan.relations)

@@ -1,4 +1,4 @@
-"""Frames and sessions with an index: the rows of plain Spark, from fewer files.
+"""Frames and sessions with an index return the rows of plain Spark from fewer files.
 
 The oracle reads the same files with Spark's own pushdown off, which would lose rows.
 """
@@ -44,7 +44,7 @@ INDEXED = ["id", "name", "d", "t", "n", "dec", "x", "f", "small", "b", "st.a", "
 
 
 def table(number):
-    """Rows no two files share a value of; `odd` is in all of them."""
+    """Return rows whose values are in no other file, but for `odd`."""
     ids = range(number * ROWS, (number + 1) * ROWS)
     hours = [MOMENT + datetime.timedelta(hours=i) for i in ids]
     return pa.table(
@@ -120,7 +120,7 @@ def enabled(spark, **options):
 
 
 def check(frame, num_files, numbers=None, **options):
-    """Ask the index, in a frame and in the session: the rows stay, and so many files are read."""
+    """Check the rows and the number of files read, for a frame and for the session."""
     wanted = rows(frame)
     plan = zs.prune_plan(frame, **options)
     assert sum(each.kept_files for each in plan.relations) == num_files, plan
@@ -131,11 +131,11 @@ def check(frame, num_files, numbers=None, **options):
     assert pruned.schema == frame.schema
     assert rows(pruned) == wanted
     with enabled(frame.sparkSession, **options):
-        # Planned anew.
+        # This plans the query again.
         again = frame.alias("again")
         assert rows(again) == wanted
     for each in (pruned, again):
-        # What turns out to be empty, or is reused, is not read.
+        # Empty and reused branches are not read.
         assert sum(files_read(each)) <= num_files, each._jdf.queryExecution().toString()
     return pruned
 
@@ -145,7 +145,7 @@ def check(frame, num_files, numbers=None, **options):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """The rows of the data source's tests, of which each file holds few keys."""
+    """Write the rows of the data source's tests, with few keys in each file."""
     path = tmp_path_factory.mktemp("mixed")
     for number in range(6):
         pq.write_table(spark_data.table(number).slice(0, 60), path / f"{number}.parquet")
@@ -168,7 +168,7 @@ def test_random_filters(spark, mixed, seed):
 
 
 def many(column, first, literal):
-    """An IN of more values than Spark keeps in a list."""
+    """Return an IN with more values than Spark keeps in a list."""
     return f"{column} IN ({', '.join(map(literal, range(first, first + 13)))})"
 
 
@@ -212,7 +212,7 @@ def many(column, first, literal):
         ("id = 450.0", [1]),
         ("id = '450'", [1]),
         ("ID = 450", [1]),
-        # Not the index's to answer.
+        # The index cannot answer these filters.
         ("id > 2350", range(FILES)),
         ("CAST(id AS string) = '450'", range(FILES)),
         ("id + 1 = 451", range(FILES)),
@@ -257,7 +257,7 @@ def test_explain_says_what_is_read_and_why_not_fewer(spark, tmp_path):
     assert "(zonebloom: 2 of 7 files by id_idx; not indexed, so kept: new.parquet)" in text
 
 
-def test_a_frame_that_was_planned_asks_again_when_it_runs(spark, tmp_path):
+def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):
     path = write(tmp_path / "t")
     frame = zs.prune(spark.read.parquet(path)).where("id = 450")
     assert "1 of 6 files" in explained(frame)
@@ -269,7 +269,7 @@ def test_a_frame_that_was_planned_asks_again_when_it_runs(spark, tmp_path):
     assert zs.last_scans(frame).relations[0].kept_files == 2
 
 
-def test_what_runs_is_chosen_once(spark, lake, monkeypatch):
+def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
     asked = []
     monkeypatch.setattr(IndexLookup, "ask", lambda *_: asked.append(1) or PruningResult())
     found = zs.prune(lake)
@@ -277,7 +277,7 @@ def test_what_runs_is_chosen_once(spark, lake, monkeypatch):
     for frame, num_scans in (
         (found.where("id = 450"), 1),
         (found.where("id = 450").groupBy("odd").count(), 1),
-        # The other side is planned again once the keys are broadcast.
+        # Spark plans the other side again after it broadcasts the keys.
         (found.where("x > 1").join(few, "id"), 1),
         (found.where("id = 450").join(found.where("x < 99"), "odd").orderBy("odd"), 2),
     ):
@@ -292,7 +292,7 @@ def test_filters_may_come_later(spark, lake):
     assert rows(found) == rows(lake.where("id IN (450, 451, 2000)").select("name"))
     assert files_read(found) == [2]
     assert indexed.count() == FILES * ROWS
-    # No filter of one scan reaches another of the same frame.
+    # A filter of one scan must not reach another scan of the same frame.
     both = indexed.where("id = 450").union(indexed.where("id = 2000")).union(indexed)
     assert both.count() == FILES * ROWS + 2
     assert rows(both) and files_read(both) == [1, 1, FILES]
@@ -317,7 +317,7 @@ def test_collations_and_char_are_left_to_spark(spark, tmp_path):
 
 @contextmanager
 def spark_table(spark, ddl, folder, more=""):
-    """A table of the session's catalog, outside the warehouse folder."""
+    """Make a catalog table outside the warehouse folder."""
     name = ddl.split()[0]
     spark.sql(f"CREATE TABLE {ddl} USING parquet {more} LOCATION '{folder}'")
     try:
@@ -364,7 +364,7 @@ def test_other_calendars(spark, tmp_path):
     assert check(whole.where("d = DATE'2000-01-01'"), 1).count() == 1
 
 
-# What stands above
+# Operations on pruned frames
 
 
 def test_projections_aggregates_windows_and_limits(spark, lake):
@@ -389,7 +389,7 @@ def test_self_joins(lake):
     one, two = lake.where("id IN (450, 2000)"), lake.where("name = 'n2000'")
     joined = one.alias("a").join(two.alias("b"), f.col("a.id") == f.col("b.id"))
     check(joined, 3)
-    # The optimizer brings neither filter to the other side.
+    # The optimizer does not copy a filter to the other side.
     assert sorted(each.kept_files for each in zs.prune_plan(joined).relations) == [1, 2]
     check(one.join(two, "odd", "left"), 3)
     check(two.join(one, "odd", "leftanti"), 3)
@@ -425,7 +425,7 @@ def test_common_table_expressions(spark, lake):
         ),
         ("WITH c AS (SELECT * FROM lake WHERE id = 450) SELECT * FROM c a JOIN c b ON a.x=b.x", 2),
         ("WITH c AS (SELECT *, rand() r FROM lake) SELECT id FROM c WHERE id = 450", 1),
-        # The one in the subquery has no filter of its own.
+        # The relation in the subquery has no filter.
         (
             "WITH c AS (SELECT * FROM lake) SELECT * FROM c WHERE id = 450 "
             "AND x < (SELECT max(x) FROM c)",
@@ -535,7 +535,7 @@ def test_spark_refuses_to_overwrite_a_table_that_a_pruned_frame_reads(spark, tmp
         spark.catalog.dropTempView("pruned_view")
 
 
-def test_no_file_left(lake):
+def test_all_files_are_skipped(lake):
     pruned = check(lake.where("id = 99999"), 0)
     assert pruned.count() == 0
     assert pruned.agg(f.count("*"), f.max("id")).collect() == [(0, None)]
@@ -580,7 +580,7 @@ def test_a_cached_frame_and_a_pruned_one_answer_only_for_the_same_rows(spark, fo
 
 
 def test_a_cached_pruned_frame_follows_its_table(spark, tmp_path):
-    # Spark truncates managed tables alone, and those lie in the folder of their database.
+    # Spark truncates only managed tables, which are in the folder of their database.
     spark.sql(f"CREATE DATABASE changing LOCATION '{tmp_path}'")
     changes = [
         ("parts", "INSERT INTO {} VALUES (100, 9)", 36),
@@ -604,7 +604,7 @@ def test_a_cached_pruned_frame_follows_its_table(spark, tmp_path):
         spark.sql("DROP DATABASE changing CASCADE")
 
 
-def test_a_cached_frame_answers_for_a_pruned_one(lake):
+def test_a_pruned_frame_reads_a_cached_one(lake):
     cached = lake.where("odd = 0").cache()
     try:
         assert cached.count() == FILES * ROWS // 2
@@ -641,7 +641,7 @@ def test_refresh_sees_files_written_since(spark, tmp_path):
         pruned.unpersist()
 
 
-# Where files are
+# Locations of files
 
 
 @pytest.fixture
@@ -666,7 +666,7 @@ def test_partitions_keep_their_values(spark, partitioned):
     check(whole.where("id IN (5, 777) AND part < 3").groupBy("kind", "part").count(), 1)
     check(whole.where("id = 5 AND part = 3"), 0)
     check(whole.where("id = 5 OR part = 3"), 6)
-    # Dynamic pruning of partitions goes on, over the files that are left.
+    # Dynamic partition pruning still works on the remaining files.
     some = spark.range(3).selectExpr("CAST(id AS INT) AS part").where("part > 0 AND part < 99")
     check(whole.where("id IN (5, 250, 777)").join(some.hint("broadcast"), "part"), 2)
     check(spark.read.parquet(f"{partitioned}/kind=a b").where("id = 5"), 1)
@@ -731,7 +731,7 @@ def test_paths_that_overlap_are_read_as_spark_reads_them(spark, tmp_path, is_par
             try:
                 wanted = rows(spark.read.parquet(*paths).where(condition))
             except PySparkException:
-                # Folders of values beside a path that is one.
+                # Some partition folders are beside a path that is itself one.
                 continue
             found = zs.prune(spark.read.parquet(*paths)).where(condition)
             assert rows(found) == wanted, (paths, condition)
@@ -755,7 +755,7 @@ def test_indices_lie_in_several_folders_and_beside_the_data(spark, tmp_path):
         for number in range(3):
             pq.write_table(table(number), folder / f"{number}.parquet")
         index(folder, index_dir=None if place is None else str(place))
-    # This index answers for another column than the one in the given folder.
+    # This index is on another column than the one in the given folder.
     index(tmp_path / "one", ["name"])
     given = [f"file:{places['one']}/", places["two"]]
     for name in places:
@@ -764,7 +764,7 @@ def test_indices_lie_in_several_folders_and_beside_the_data(spark, tmp_path):
         check(frame.where("name = 'n450'"), 1 if name == "one" else 3, index_dir=iter(given))
 
 
-def test_an_index_dir_without_an_index_is_warned_of(spark, tmp_path):
+def test_an_index_dir_without_an_index_raises_a_warning(spark, tmp_path):
     path = write(tmp_path / "t")
     frame = spark.read.parquet(path).where("id = 450")
     wrong = str(tmp_path / "indicse")
@@ -795,14 +795,14 @@ def test_files_that_changed_are_kept(spark, tmp_path):
     assert names(plan) == ["1.parquet", "2.parquet", "8.parquet"]
     assert plan.reasons == {Reason.NEW_FILES, Reason.STALE_FILES}
     assert "changed since they were indexed, so kept: 2.parquet" in str(plan)
-    # Indexed anew, but Spark listed another file of that name.
+    # The file is indexed again, but Spark listed an older file with this name.
     zb.dataset(path).optimize.optimize_indices(spark=False)
     assert names(zs.prune_plan(before.where("id = 450"))) == ["1.parquet", "2.parquet"]
     assert names(zs.prune_plan(spark.read.parquet(path).where("id = 450"))) == ["1.parquet"]
 
 
 def test_a_frame_follows_the_index(spark, tmp_path):
-    """What is chosen is chosen when a query is planned, by the index there is then."""
+    """Files are chosen by the index that exists when a query is planned."""
     path = write(tmp_path / "t")
     shutil.rmtree(index_folder(path))
     indexed = zs.prune(spark.read.parquet(path))
@@ -820,7 +820,7 @@ def test_a_frame_follows_the_index(spark, tmp_path):
         pq.write_table(table(9), tmp_path / "t" / "3.parquet")
         assert read() == [2]
     zb.dataset(path).optimize.optimize_indices(spark=False)
-    # Another file than Spark listed.
+    # This is not the file that Spark listed.
     assert read() == [2]
     spark.catalog.refreshByPath(path)
     zb.dataset(path).drop_index("id_idx")
@@ -837,10 +837,10 @@ def test_damaged_index(spark, tmp_path):
     assert Reason.INDEX_DAMAGED in zs.prune_plan(frame).reasons
 
 
-# What is left alone, and what is said
+# Unsupported relations, and messages
 
 
-def test_other_sources_are_left_alone(spark, folder, lake, tmp_path):
+def test_other_sources_are_unchanged(spark, folder, lake, tmp_path):
     lake.select("id").write.json(str(tmp_path / "json"))
     for frame in (
         spark.range(5).where("id = 3"),
@@ -901,11 +901,11 @@ def test_last_scans_say_what_was_read(spark, folder, lake):
     assert [each.kept_files for each in told] == [each.metrics["numFiles"] for each in told]
 
 
-def test_last_scans_tell_of_the_scan_itself(spark, tmp_path):
+def test_last_scans_belong_to_their_frame(spark, tmp_path):
     path = write(tmp_path / "t")
     other = str(tmp_path / "other")
     zb.dataset(path, index_dir=other).create_scalar_index("id", name="other_idx", spark=False)
-    # All frames put the same question: Spark's ids of the columns are the same in them.
+    # All frames make the same request, because their columns have the same ids.
     whole = spark.read.parquet(path)
 
     def run(frame):
@@ -941,7 +941,7 @@ def test_table_takes_names_and_paths(spark, tmp_path):
     spark.catalog.dropTempView("some_files")
 
 
-def test_each_cause_is_said_once_a_session(spark, tmp_path):
+def test_each_cause_is_warned_of_once_per_session(spark, tmp_path):
     write(tmp_path)
     pq.write_table(table(9), tmp_path / "3.parquet")
     query = "SELECT * FROM parquet.`{}` WHERE id = {}"
@@ -949,7 +949,7 @@ def test_each_cause_is_said_once_a_session(spark, tmp_path):
         for key in (450, 7, 450):
             assert spark.sql(query.format(tmp_path, key)).count() == 1
     assert len(caught) == 1
-    # Switched on again, in a session of its own.
+    # Enable it again in a new session.
     with enabled(spark):
         assert spark.sql(query.format(tmp_path, 8)).count() == 1
     other = spark.newSession()
@@ -986,7 +986,7 @@ def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkey
     assert relation.reasons == {Reason.INDEX_DAMAGED} and "out of order" in str(relation)
 
 
-def test_an_index_that_does_not_answer_in_time_is_not_waited_for(spark, lake, monkeypatch):
+def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
     is_released, has_answered = threading.Event(), threading.Event()
     ask = CatalogFiles.ask
 
@@ -1013,7 +1013,7 @@ def test_an_index_that_does_not_answer_in_time_is_not_waited_for(spark, lake, mo
     assert text in str(zs.last_scans(frame)) and text in explained(frame)
 
 
-def test_queries_ask_at_the_same_time_and_change_nothing_of_the_process(spark, lake, monkeypatch):
+def test_concurrent_queries_change_no_global_state(spark, lake, monkeypatch):
     both = threading.Barrier(2, timeout=60)
     ask, filters = CatalogFiles.ask, warnings.filters
     states = []
@@ -1031,9 +1031,9 @@ def test_queries_ask_at_the_same_time_and_change_nothing_of_the_process(spark, l
     assert states == [(True, True)] * 2
 
 
-def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):
+def test_an_index_that_an_overwrite_deletes_raises_a_warning(spark, tmp_path):
     write(tmp_path)
-    # Earlier releases put the index there.
+    # Earlier releases put the index into the data folder.
     zb.dataset(tmp_path).move_index(f"{tmp_path}/_zonebloom")
     path = str(tmp_path)
     assert zs.prune(spark.read.parquet(path)).where("id = 450").count() == 1
@@ -1049,7 +1049,7 @@ def test_an_index_that_an_overwrite_deletes_is_missed(spark, tmp_path):
 
 
 def test_an_index_beside_the_data_outlives_an_overwrite(spark, tmp_path):
-    """Spark reads the same rows before and after each step; the index only lags behind."""
+    """Spark reads the same rows before and after each step, also with a stale index."""
     path = write(tmp_path / "t")
     assert sorted(os.listdir(path)) == [f"{number}.parquet" for number in range(FILES)]
     assert spark.read.parquet(path).count() == FILES * ROWS
@@ -1060,7 +1060,7 @@ def test_an_index_beside_the_data_outlives_an_overwrite(spark, tmp_path):
     check(spark.read.parquet(path).where("id = 450"), 1)
     spark.range(900, numPartitions=3).write.mode("overwrite").parquet(path)
     assert index_folder(path).is_dir()
-    # The new files are unknown to the index, so all are read.
+    # The index does not know the new files, so all are read.
     check(spark.read.parquet(path).where("id = 450"), 3)
     with pytest.warns(StaleIndexWarning, match="3 of 3 files"):
         assert zb.dataset(path).count_rows("id = 450") == 1
@@ -1073,7 +1073,7 @@ def test_an_index_is_found_in_both_places_and_by_every_spelling(spark, tmp_path,
     path = write(tmp_path / "lake" / "t")
     if place == "inside":
         zb.dataset(path).move_index(f"{path}/_zonebloom")
-    # A folder of the parent must not be taken for an index of the parent.
+    # An index folder of a child must not count as an index of the parent.
     other = write(tmp_path / "lake" / "other", range(FILES, FILES + 2))
     link = tmp_path / "link"
     link.symlink_to(path)
@@ -1086,10 +1086,10 @@ def test_an_index_is_found_in_both_places_and_by_every_spelling(spark, tmp_path,
     check(spark.read.parquet(path).where("id = 450"), 1)
 
 
-# The public way
+# Public functions
 
 
-def test_names_that_need_care(spark, tmp_path):
+def test_unusual_names(spark, tmp_path):
     path = tmp_path / "a b%20{c}"
     path.mkdir()
     odd_names = ["x y.parquet", "p%20q.parquet", "k=v[1].parquet", "s{a,b}*.parquet", "ü+#.parquet"]
@@ -1104,7 +1104,7 @@ def test_names_that_need_care(spark, tmp_path):
         assert names(zs.prune_plan(whole.where(key))) == [name]
 
 
-def test_nothing_is_warned_of_where_there_is_no_index(spark, tmp_path):
+def test_there_is_no_warning_without_an_index(spark, tmp_path):
     pq.write_table(table(0), tmp_path / "a.parquet")
     frame = spark.read.parquet(str(tmp_path)).where("id = 5")
     with warnings.catch_warnings():
@@ -1115,7 +1115,7 @@ def test_nothing_is_warned_of_where_there_is_no_index(spark, tmp_path):
 
 @pytest.fixture
 def four(tmp_path):
-    """Four files of five ids each, indexed."""
+    """Write and index four files of five ids each."""
     folder = tmp_path / "four"
     folder.mkdir()
     for number in range(4):
@@ -1170,7 +1170,7 @@ def test_leaves_that_are_found_by_field_id(spark, tmp_path):
         spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
 
 
-# A session
+# Sessions
 
 
 def test_a_bucketed_table_that_is_written_from_itself(spark, tmp_path):
@@ -1193,7 +1193,7 @@ def test_a_bucketed_table_that_is_written_from_itself(spark, tmp_path):
         spark.sql("DROP TABLE bucketed")
 
 
-def test_sessions_are_switched_one_by_one_and_threads_share_one(spark, folder):
+def test_each_session_is_enabled_by_itself_and_threads_share_one(spark, folder):
     other = spark.newSession()
     with enabled(spark):
         assert "InMemoryFileIndex" in plan_text(other.read.parquet(folder).where("id = 450"))

@@ -1,4 +1,4 @@
-"""The README's block of Spark: each line does as it says."""
+"""The Spark example of the README runs and returns the right rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_block_runs_and_finds_the_rows(spark, orders, monkeypatch):
     names = {"ds": zb.dataset(orders), "spark": spark, "updates": updates}
     try:
         exec(code.replace('"orders"', f'"{orders}"'), names)
-        # What enable() is for.
+        # After enable(), plain queries of the session use the index.
         query = spark.read.parquet(str(orders)).where("id = 42")
         query.collect()
         (scan,) = zs.last_scans(query).relations

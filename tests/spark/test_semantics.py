@@ -1,4 +1,4 @@
-"""Conditions as Spark means them: what the translator says against what Spark itself answers."""
+"""Translated conditions have the meaning that they have in Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def setting(spark):
-    """Sets a configuration for one test."""
+    """Return a function that changes the conf for one test."""
     kept = {}
 
     def change(name, value):
@@ -44,7 +44,7 @@ def rows_of(load):
 
 
 def answers(spark, folder, conditions):
-    """Rows each condition keeps, by one query."""
+    """Return the rows that each condition keeps, from one query."""
     frame = spark.read.parquet(folder)
     shown = frame.selectExpr("row", *(f"({text}) AS c{i}" for i, text in enumerate(conditions)))
     table = shown.toArrow()
@@ -55,7 +55,7 @@ def answers(spark, folder, conditions):
 
 
 def valid(spark, folder, conditions):
-    """Those that Spark can evaluate: some literals have no meaning beside a column."""
+    """Return the conditions that Spark can evaluate. Some literals do not fit their column."""
     frame = spark.read.parquet(folder)
     for text in conditions:
         try:
@@ -94,7 +94,7 @@ def test_random_conditions(spark, folder, setting, zone, ansi):
     assert exact > len(conditions) // 4
 
 
-# Of both kinds of column rows hold these, by the clocks of some zone.
+# Columns of both kinds hold these times, in some time zone.
 TIMES = ["2024-04-20 12:00:00", "2024-04-20 00:00:00", "2024-03-31 02:00:00"]
 SPELLINGS = [
     f"{prefix}'{time}{zone}'"
@@ -105,7 +105,7 @@ SPELLINGS = [
 
 
 def refused(text, column):
-    """Whether one of literal and column has a zone and the other not, as far as its text tells."""
+    """Return whether only one of the literal and the column has a time zone."""
     if column == "t":
         return text.startswith("TIMESTAMP_NTZ")
     return text.startswith(("TIMESTAMP'", "TIMESTAMP_LTZ'")) or text.endswith(("Z'", "+02:00'"))
@@ -114,7 +114,7 @@ def refused(text, column):
 @pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
 def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
-    """Spark reads the one without by the session's zone; what that does not settle is refused."""
+    """Spark uses the session's zone for the one without; ambiguous cases are refused."""
     setting("spark.sql.parquet.filterPushdown", "false")
     setting("spark.sql.session.timeZone", zone)
     setting("spark.sql.timestampType", kind)
@@ -137,7 +137,7 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
                 wants = "TIMESTAMP'2024" if column == "t" else "TIMESTAMP_NTZ'2024"
                 assert wants in str(error), text
             else:
-                # Two instants are of that time, or none.
+                # The clocks show this time twice or never.
                 assert "the clocks were set" in str(error), text
         if is_given:
             assert not refused(text, column), text
@@ -147,7 +147,7 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
 
 @pytest.mark.parametrize("text", SPELLINGS[::3])
 def test_a_time_of_an_unknown_session_is_refused(folder, text):
-    """A load with no word of the session's zone, for columns of instants."""
+    """Load columns of instants without the session's time zone."""
     with pytest.raises(FilterError, match=r"TIMESTAMP'2024|zone of the session"):
         Load(Options({"path": folder, "filter": f"t = {text}"}))
 
@@ -216,7 +216,7 @@ SCHEMA = spark_data.table(0).schema
         "",
     ],
 )
-def test_what_depends_on_settings_or_casts_is_unknown(text):
+def test_conditions_that_depend_on_settings_or_casts_are_unknown(text):
     found = translate_spark_sql(text, SCHEMA)
     assert unknowns(found.predicate), found.predicate
     assert found.row_filter(SCHEMA) is None

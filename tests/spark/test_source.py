@@ -1,4 +1,4 @@
-"""The data source in a real session: its rows are those of ``spark.read.parquet``."""
+"""The data source returns the rows of ``spark.read.parquet`` in a real session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def oracle(spark, folder):
-    """Spark's own read, which with its own pushdown would lose rows."""
+    """Spark's own read, without its pushdown, which would lose rows."""
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     yield spark.read.parquet(folder)
     spark.conf.unset("spark.sql.parquet.filterPushdown")
@@ -86,8 +86,8 @@ def test_option_and_sql_view_give_the_rows_of_the_filter(spark, folder, oracle):
     assert rows(spark.sql("SELECT * FROM found WHERE id = 5")) == rows(oracle.where("id = 5"))
 
 
-def test_a_session_that_takes_no_source_it_discovered_itself(spark, folder, monkeypatch):
-    """PySpark 4.0 refuses a name that it knows by our module; other refusals are errors."""
+def test_a_session_that_refuses_a_discovered_source(spark, folder, monkeypatch):
+    """PySpark 4.0 refuses to register a discovered name again. Other refusals are errors."""
     conditions = ["DATA_SOURCE_ALREADY_EXISTS", "DATA_SOURCE_NOT_FOUND"]
 
     def refuse(registration, source):
@@ -160,7 +160,7 @@ def test_partitioned_folders(spark, tmp_path):
         assert rows(zs.scan(spark, path, text)) == rows(wanted.where(text)), text
 
 
-def test_no_row_and_no_zone(spark, folder):
+def test_scans_without_rows_or_zones(spark, folder):
     none = zs.scan(spark, folder, "id = 123456789")
     assert none.collect() == []
     assert none.count() == 0
@@ -243,7 +243,7 @@ def test_plan_says_what_is_read(spark, folder):
 def test_errors_say_what_to_do(spark, folder):
     with pytest.raises(NoFragments, match=r"/nowhere does not exist") as caught:
         zs.scan(spark, "/nowhere")
-    # Spark's own pages about it are not shown.
+    # The stack trace of the JVM is not shown.
     assert caught.value.__suppress_context__ and caught.value.__cause__ is None
     with pytest.raises(ColumnNotFound, match=r"no column 'nope'; the dataset has row, id"):
         zs.scan(spark, folder, columns=["nope"])
@@ -273,7 +273,7 @@ def test_several_paths(spark, folder, oracle):
     assert rows(zs.scan(spark, f"{folder}/[02].parquet", "id = 5")) == wanted
 
 
-def test_rows_are_right_where_the_session_pushes(spark, folder, oracle):
+def test_rows_are_right_with_pushdown_in_the_session(spark, folder, oracle):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         whole = spark.read.format("zonebloom").load(folder)
@@ -284,7 +284,7 @@ def test_rows_are_right_where_the_session_pushes(spark, folder, oracle):
 
 
 def test_columns_in_another_case_are_refused(spark, tmp_path):
-    """Spark reads both as one; rows are not lost without a word."""
+    """Spark reads both as one column. Losing rows silently is not allowed."""
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
     whole = spark.read.schema("id bigint").parquet(str(tmp_path))
@@ -296,7 +296,7 @@ def test_columns_in_another_case_are_refused(spark, tmp_path):
             with pytest.raises(Exception, match=r"b\.parquet calls column 'id' 'ID'.*prune"):
                 zs.scan(spark, tmp_path, text).collect()
     assert zs.prune(whole.where("id = 3")).count() == 1
-    # Where no file that is read has it, there is nothing to refuse.
+    # If no file that is read has it, nothing is refused.
     (tmp_path / "b.parquet").unlink()
     zb.dataset(tmp_path).optimize.optimize_indices(spark=False)
     assert zs.scan(spark, tmp_path, "id = 2").count() == 1

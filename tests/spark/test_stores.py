@@ -1,4 +1,4 @@
-"""Tables of S3 as a session's ``fs.s3a`` settings have them, and places nothing can open."""
+"""Tables on S3 with the ``fs.s3a`` settings of a session, and paths that cannot be opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES, ROWS = 4, 200
 
 @pytest.fixture(scope="module")
 def store():
-    """A server of buckets, and the folder of no other."""
+    """Start a server of buckets with its own folder."""
     moto = pytest.importorskip("moto.server")
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -60,7 +60,7 @@ def bucket(spark, store, tmp_path, monkeypatch):
         pq.write_table(pa.table({"id": [*range(number * ROWS, (number + 1) * ROWS)]}), path)
         with s3.open_output_stream(f"{name}/lake/{number}.parquet") as sink:
             sink.write(path.read_bytes())
-        # As the listing of a store has it, in whole seconds.
+        # Listings of object stores have times in whole seconds.
         at = s3.get_file_info(f"{name}/lake/{number}.parquet").mtime_ns // 10**9
         os.utime(path, (at, at))
     settings = {
@@ -83,7 +83,7 @@ def bucket(spark, store, tmp_path, monkeypatch):
 
 
 def stored(s3, name):
-    """All bytes of what was written beside the data."""
+    """Return all bytes that were written beside the data."""
     found = s3.get_file_info(pafs.FileSelector(name, recursive=True))
     paths = [each.path for each in found if each.is_file and not each.path.endswith(".parquet")]
     assert paths
@@ -93,7 +93,7 @@ def stored(s3, name):
 def test_a_table_of_a_store_from_its_index_to_its_queries(spark, bucket, capfd):
     s3, name = bucket
     path = f"s3a://{name}/lake"
-    # By Spark's tasks, as the active session is set.
+    # Spark tasks build it, because a session is active.
     ds = zb.dataset(path)
     ds.create_scalar_index("id", "BLOOMFILTER", spark=spark, global_filter=True)
     assert s3.get_file_info(f"{name}/_zonebloom/lake").type == pafs.FileType.Directory
@@ -130,7 +130,7 @@ def test_a_table_of_a_store_from_its_index_to_its_queries(spark, bucket, capfd):
     assert SECRET not in shown and SECRET.encode() not in stored(s3, name)
 
 
-def test_wrong_settings_are_told_without_their_secrets(spark, bucket):
+def test_errors_about_settings_contain_no_secrets(spark, bucket):
     _, name = bucket
     spark.conf.set("fs.s3a.endpoint", "http://127.0.0.1:9")
     spark.conf.set("fs.s3a.connection.timeout", "1s")
@@ -213,7 +213,7 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_places_that_cannot_be_opened_are_named_with_what_to_do(
+def test_paths_that_cannot_be_opened_are_named_with_advice(
     spark, entry, monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
@@ -238,7 +238,7 @@ def test_dbfs_is_read_where_it_is_mounted(spark, tmp_path, monkeypatch):
     assert Indexed("dbfs:/a.parquet", filter="id = 1").load(spark).dataset.count_rows() == 2
 
 
-def test_an_encrypted_index_is_asked_by_its_keys(spark, tmp_path):
+def test_encrypted_index(spark, tmp_path):
     pytest.importorskip("cryptography")
     for number in range(3):
         pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")

@@ -1,4 +1,4 @@
-"""Keys located on Spark come with exactly the rows that brute force finds."""
+"""Locating keys on Spark finds exactly the rows that a full scan finds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lake(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows():
-    """Every row of the lake, with its file and its offset."""
+    """Return all rows of the lake, with file and offset."""
     return [
         (f"{number}.parquet", offset, row)
         for number in range(FILES)
@@ -50,7 +50,7 @@ def rows():
 
 @pytest.fixture
 def way(request, monkeypatch):
-    """Force one of the ways keys are located."""
+    """Force one of the ways of locating keys."""
     go(request.param, monkeypatch)
     return request.param
 
@@ -63,14 +63,14 @@ def go(way, monkeypatch):
 
 
 def same(value):
-    """A value as Spark compares it; None for one that equals nothing."""
+    """Return a value as Spark compares it, or None if it equals nothing."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value
 
 
 def brute(keys, rows, on):
-    """What must come back: (number of the key row, file, offset), counted."""
+    """Return the expected counts of (number of the key row, file, offset)."""
     places = defaultdict(list)
     for file, offset, row in rows:
         found = tuple(same(row[name]) for name in on)
@@ -96,14 +96,14 @@ def tagged(frame):
 def frame_of(spark, keys, schema):
     table = pa.Table.from_pylist(keys, pa.schema([*schema, ("number", pa.int64())]))
     frame = spark.createDataFrame(table)
-    # Spark takes every timestamp for an instant.
+    # Spark reads every timestamp as an instant.
     return (
         frame.withColumn("n", sf.col("n").cast("timestamp_ntz")) if "n" in frame.columns else frame
     )
 
 
 def some_keys(rows, on, seed, count=40):
-    """Present keys, some of them twice, absent ones made of parts of others, and nulls."""
+    """Return existing keys, some twice, absent keys made from parts of others, and nulls."""
     generator = np.random.default_rng(seed)
     picked = [rows[i][2] for i in generator.integers(0, len(rows), count)]
     keys = [{name: row[name] for name in on} for row in picked]
@@ -157,8 +157,8 @@ def test_composite_keys(spark, lake, rows, way):
 
 
 @pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
-def test_spark_says_the_same_over_any_numbers(spark, lake, way):
-    """Against Spark's own join, with keys of other types than the column."""
+def test_numbers_match_as_in_sparks_join(spark, lake, way):
+    """Compare with Spark's own join, for keys of other types than the column."""
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     try:
         data = spark.read.parquet(lake).withColumn("at", sf.col("_metadata.row_index"))
@@ -185,7 +185,7 @@ def test_spark_says_the_same_over_any_numbers(spark, lake, way):
         spark.conf.unset("spark.sql.parquet.filterPushdown")
 
 
-def test_columns_of_the_keys_come_along_unchanged(spark, lake):
+def test_columns_of_the_keys_are_unchanged(spark, lake):
     keys = spark.sql("SELECT 5L AS id, array(1, 2) AS `a.b`, map('k', 1.5) AS m, NULL AS nothing")
     found = tag_location(keys, lake, "id")
     assert found.columns == ["id", "a.b", "m", "nothing", "fragment_id", "path", "row_offset"]
@@ -216,8 +216,8 @@ def test_a_dataset_without_rows(spark, tmp_path):
     assert [row.path for row in found.collect()] == [None] * 3
 
 
-def test_keys_that_are_others_each_time_are_taken_once(spark, lake, rows, monkeypatch):
-    """A frame of random keys: what comes back is right for the keys that come back."""
+def test_random_keys_are_computed_once(spark, lake, rows, monkeypatch):
+    """The result is right for the keys that it contains."""
     go("dense", monkeypatch)
     keys = spark.range(60).select((sf.rand() * 4_000).cast("bigint").alias("id"))
     found = tag_location(keys, lake, "id")
@@ -227,7 +227,7 @@ def test_keys_that_are_others_each_time_are_taken_once(spark, lake, rows, monkey
     assert {new == (there[key] == 0) for key, new in twice[0]} == {True}
 
 
-# Files that are not as they were indexed
+# Files that changed after they were indexed
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
@@ -335,7 +335,7 @@ def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
     assert tag_location(keys, partitioned, "id", partition_by="day").count() == 2
     assert read == ["day=2024-05-02/part=0/f.parquet", "day=2024-05-02/part=1/f.parquet"]
     read.clear()
-    # Key ranges: no file has 120 but those of part 1.
+    # By key ranges, only files of part 1 may hold 120.
     keys = spark.sql("SELECT 120L AS id")
     assert tag_location(keys, partitioned, "id").count() == 2
     assert {key.split("/")[1] for key in read} == {"part=1"}
@@ -380,7 +380,7 @@ def test_files_that_hold_nan(spark, tmp_path):
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
-    """Spark reads it, pyarrow sees nulls."""
+    """Spark reads the column, but pyarrow returns nulls."""
     pq.write_table(pa.table({"id": [1, 2], "n": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"ID": [3, 4], "n": [3, 4]}), tmp_path / "b.parquet")
     pq.write_table(pa.table({"n": [5, 6]}), tmp_path / "c.parquet")
@@ -402,7 +402,7 @@ def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
-def test_columns_are_named_as_they_please(spark, tmp_path):
+def test_columns_with_unusual_names(spark, tmp_path):
     names = ["file", "fragment_id", "row_offset", "path"]
     table = pa.table({name: pa.array([7, 8], pa.int64()) for name in names})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -431,7 +431,7 @@ def test_columns_are_named_as_they_please(spark, tmp_path):
 
 @pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
 def test_times_beyond_the_year_9999(spark, tmp_path, way):
-    """Python's end there, Spark's do not."""
+    """Python's times end there, but Spark's do not."""
     table = pa.table(
         {
             "d": pa.array([19_000, 4_000_000], pa.int32()).cast(pa.date32()),
@@ -454,7 +454,7 @@ def test_times_beyond_the_year_9999(spark, tmp_path, way):
         assert tagged(found) == expected
 
 
-def test_int96_is_said_to_have_no_index_to_ask(spark, tmp_path):
+def test_int96_raises_a_warning_that_no_index_is_used(spark, tmp_path):
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     try:
         keys = spark.sql("SELECT TIMESTAMP'2024-01-01 00:00:00' AS t, 5L AS id")
@@ -471,7 +471,7 @@ def test_int96_is_said_to_have_no_index_to_ask(spark, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
-def test_paths_of_texts_that_numbers_do_not_give(spark, tmp_path):
+def test_partition_texts_that_no_number_prints(spark, tmp_path):
     for text in ("1e3", "2"):
         (tmp_path / f"p={text}").mkdir()
         pq.write_table(pa.table({"id": [1]}), tmp_path / f"p={text}" / "a.parquet")
@@ -483,10 +483,10 @@ def test_paths_of_texts_that_numbers_do_not_give(spark, tmp_path):
     assert [row.path.split("/")[-2] for row in found.collect()] == ["p=2"]
 
 
-# Refused
+# Errors
 
 
-def test_what_is_refused(spark, lake):
+def test_invalid_arguments(spark, lake):
     keys = spark.sql("SELECT 5L AS id, 'x' AS path, 1 AS name, 'a' COLLATE UNICODE_CI AS b")
     with pytest.raises(InvalidArgument, match="withColumnRenamed"):
         tag_location(keys, lake, "id")

@@ -1,4 +1,4 @@
-"""Random queries of a session that is switched on: the rows of the same session switched off.
+"""Random queries return the same rows after enable() as before it.
 
 Over folders, partitioned folders, tables and bucketed tables, as SQL and as frames, while files
 come, change and go. The oracle is Spark with its own pushdown off, which loses rows.
@@ -27,13 +27,13 @@ from zonebloom.errors import StaleIndexWarning
 
 FILES, ROWS = 6, 60
 KINDS = ["folder", "partitioned", "table", "bucketed"]
-# What becomes of the files before each share of the queries.
+# The change of the files before each part of the queries.
 MOMENTS = ["indexed", "stale", "indexed anew", "stale again"]
 QUERIES = cases(300, 48)
 
 
 def part_of(number: int) -> pa.Table:
-    """Rows of one file; `k` is an id of rows of other files too."""
+    """Return rows of one file. Other files have the same values of `k`."""
     rows = spark_data.table(number).slice(0, ROWS)
     keys = [number * 10 + at % 25 for at in range(rows.num_rows)]
     return rows.append_column("k", pa.array(keys, pa.int64()))
@@ -41,7 +41,7 @@ def part_of(number: int) -> pa.Table:
 
 @dataclass
 class Lake:
-    """One relation of files, and what may happen to it."""
+    """A relation of files, and the changes that may happen to it."""
 
     spark: SparkSession
     kind: str
@@ -69,21 +69,21 @@ class Lake:
         )
 
     def open(self) -> None:
-        """A view or table of the files there are now, by the name of the relation."""
+        """Register the current files as a view or table under the name of the relation."""
         if self.kind in ("folder", "partitioned"):
             self.spark.read.parquet(str(self.folder)).createOrReplaceTempView(self.name)
         else:
             self.spark.sql(f"REFRESH TABLE {self.name}")
 
     def change(self, number: int) -> None:
-        """One file comes, one changes, one goes."""
+        """Add one file, change one, and delete one."""
         if self.kind in ("folder", "partitioned"):
             self._write(number, part_of(number))
         else:
             self._rows([number]).coalesce(1).write.insertInto(self.name)
         files = sorted(self.folder.rglob("*.parquet"))
         changed, gone = files[1], files[-2]
-        # Of a bucket's rows any part is in the bucket.
+        # A part of the rows of a bucket belongs to the same bucket.
         pq.write_table(pq.ParquetFile(changed).read().slice(5), changed)
         changed.with_name(f".{changed.name}.crc").unlink(missing_ok=True)
         gone.unlink()
@@ -111,7 +111,7 @@ class Lake:
         pq.write_table(rows, path, row_group_size=25)
 
 
-# Queries: over two relations and two conditions of each.
+# Queries over two relations, with two conditions for each.
 
 SQL = {
     "where": "SELECT * FROM {a} WHERE {p}",
@@ -160,7 +160,7 @@ SQL = {
 
 
 def two_wheres(a, b, p, q):
-    """Filters of one frame that others of it have not."""
+    """Queries in which parts of one frame have different filters."""
     return a.where(p).select("row").union(a.where(q).select("row")).union(a.select("row"))
 
 
@@ -185,7 +185,7 @@ FRAMES = {
 
 
 def key_condition(dice: random.Random) -> str:
-    """One that files differ in."""
+    """Return a condition that only some files can meet."""
     keys = [str(dice.randrange(-5, FILES * 10 + 40)) for _ in range(dice.randint(1, 3))]
     return f"k IN ({', '.join(keys)})" if len(keys) > 1 else f"k = {keys[0]}"
 
@@ -199,7 +199,7 @@ def condition(dice: random.Random) -> str:
 
 
 def drawn(dice: random.Random):
-    """A query by the names of two relations, and its text."""
+    """Return a query over two named relations, and its text."""
     p, q = condition(dice), condition(dice)
     if dice.random() < 0.6:
         form = dice.choice(list(SQL))
@@ -227,7 +227,7 @@ def lakes(spark, tmp_path_factory):
     given = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "2",
-        # PyArrow gives INT96 back as nanoseconds.
+        # PyArrow reads INT96 as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
     with settings(spark, **given):
@@ -239,7 +239,7 @@ def lakes(spark, tmp_path_factory):
 
 
 @pytest.mark.parametrize("moment", range(len(MOMENTS)))
-def test_a_session_switched_on_gives_the_rows_of_one_switched_off(spark, lakes, moment):
+def test_an_enabled_session_returns_the_rows_of_a_disabled_one(spark, lakes, moment):
     dice = random.Random(moment)
     for number, lake in enumerate(lakes):
         if MOMENTS[moment].startswith("stale"):
@@ -258,7 +258,7 @@ def test_a_session_switched_on_gives_the_rows_of_one_switched_off(spark, lakes, 
                 off = query(spark, one.name, other.name)
                 wanted = rows(off)
             except PySparkException:
-                # No meaning in Spark either.
+                # Spark refuses this query too.
                 continue
             zs.enable(spark)
             try:

@@ -1,4 +1,4 @@
-"""Every type Parquet holds comes out as ``spark.read.parquet`` gives it."""
+"""Scans return every Parquet type as ``spark.read.parquet`` does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zonebloom.spark.types import arrow_schema, cast_for_spark, spark_types
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 1, 234567)
-# Written by PyArrow: type, values.
+# Types and values that PyArrow writes.
 ARROW = {
     "bool": (pa.bool_(), [True, None, False]),
     "int8": (pa.int8(), [-128, None, 127]),
@@ -60,7 +60,7 @@ ARROW = {
 
 
 def same(spark, path, columns=None):
-    """Types and rows of a scan and of Spark's own read."""
+    """Return types and rows of a scan, and those of Spark's own read."""
     wanted = spark.read.parquet(path)
     found = zs.scan(spark, path, columns=columns)
     if columns is not None:
@@ -113,7 +113,7 @@ def test_types_written_by_spark(spark, tmp_path):
     same(spark, path)
 
 
-def test_vectors_of_sparks_own(spark, tmp_path):
+def test_vectors_of_spark(spark, tmp_path):
     vector = Vectors.dense([1.0, 2.0])
     schema = st.StructType(
         [
@@ -190,7 +190,7 @@ def test_values_beyond_the_type_are_refused():
 
 
 def test_schemas_of_pyspark_before_4_2(monkeypatch):
-    """It has no parameter for the zone of instants, which is UTC."""
+    """These have no parameter for the time zone of instants, which is UTC."""
     columns = [st.StructField("t", st.TimestampType()), st.StructField("n", st.TimestampNTZType())]
     schema = st.StructType(columns)
     wanted = arrow_schema(schema)

@@ -1,4 +1,4 @@
-"""The job told at `tag_location` that tags a stream: stopped anywhere, and started again."""
+"""The streaming job in the docstring of `tag_location`, stopped anywhere and restarted."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BATCHES = 6
 
 
 class Stopped(Exception):
-    """The job ends here."""
+    """The error that stops the job."""
 
 
 @pytest.fixture
 def lake(tmp_path):
-    """An indexed relation and batches to come: keys of it, keys of other batches, and new ones."""
+    """Write an indexed relation, and batches with its keys, repeated keys and new keys."""
     (tmp_path / "orders/batch=-1").mkdir(parents=True)
     (tmp_path / "incoming").mkdir()
     for number in range(3):
@@ -44,7 +44,7 @@ def lake(tmp_path):
 
 
 def stop_after(monkeypatch, owner, name, stops):
-    """Stop after each of some calls of a function, counted from 0."""
+    """Stop after some calls of a function, which are counted from 0."""
     real = getattr(owner, name)
     calls = []
 
@@ -53,7 +53,7 @@ def stop_after(monkeypatch, owner, name, stops):
         calls.append(args)
         if len(calls) - 1 in stops:
             if name == "parquet":
-                # A part of what was to be written.
+                # Only a part of the data was written.
                 next(Path(args[1]).glob("*.parquet")).unlink()
             raise Stopped(name)
         return result
@@ -62,7 +62,7 @@ def stop_after(monkeypatch, owner, name, stops):
 
 
 def places(folder, ids):
-    """Where rows of keys lie in files below a folder, by reading them all."""
+    """Return the positions of keys in all files below a folder, found by reading them all."""
     where = Counter()
     for path in folder.rglob("*.parquet"):
         stored = pq.ParquetFile(path).read(["id"])["id"].to_pylist()
@@ -74,9 +74,9 @@ def places(folder, ids):
 def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
     told = inspect.getdoc(zs.tag_location).partition("first attempt wrote::\n")[2]
     recipe = textwrap.dedent(told.partition("\nExamples\n")[0])
-    # The JVM is in another folder.
+    # The JVM has another working folder.
     recipe = re.sub(r'"(orders|changes|checkpoint(?=\"))', rf'"{lake}/\1', recipe)
-    # Calls of the first attempts at the batches 0 to 4; each is followed by another attempt.
+    # Stop the first attempts at the batches 0 to 4. Each is followed by another attempt.
     stop_after(monkeypatch, shutil, "rmtree", {0})
     stop_after(monkeypatch, zs, "tag_location", {1})
     stop_after(monkeypatch, DataFrameWriter, "parquet", {4, 7})
@@ -102,7 +102,7 @@ def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
     for number in range(BATCHES):
         written = pq.read_table(lake / f"orders/batch={number}", partitioning=None)
         keys = written["id"].to_pylist()
-        # A key that is there twice in a batch is tagged twice.
+        # A key that a batch contains twice is tagged twice.
         times = Counter(keys)
         wanted = Counter({p: n * times[p[0]] for p, n in earlier.items() if p[0] in times})
         known = {place[0] for place in wanted}
@@ -115,7 +115,7 @@ def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
         kinds.update("insert" if path is None else "update" for _, path, _ in found)
         earlier += places(lake / f"orders/batch={number}", range(10_000))
     assert kinds["insert"] >= BATCHES and kinds["update"] > 2 * BATCHES
-    # All is indexed, each batch once.
+    # Everything is indexed, and each batch once.
     (index,) = zonebloom.dataset(lake / "orders").describe_indices()
     assert index.num_fragments_indexed == index.num_fragments
     assert zonebloom.dataset(lake / "orders").count_rows() == 300 + 5 * BATCHES

@@ -1,4 +1,4 @@
-"""zonebloom with Spark: the whole data pipeline.
+"""Build and use zonebloom indices from Spark.
 
     build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
     read       scan, plan, register (format("zonebloom"))
@@ -7,22 +7,23 @@
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
 
-Which way to read: `enable`, or `prune` for one frame, has Spark's own reader leave files out, in
-classic sessions; `scan` leaves out zones of large files, and is the way of Spark Connect. An
-`IndexManager` is for indices kept by name, as Hyperspace's are.
+There are two ways to read. `enable` (for a session) and `prune` (for one frame) make Spark's own
+reader skip files; they need a classic session. `scan` skips zones of large files, and also works
+over Spark Connect. An `IndexManager` manages indices by name, as Hyperspace does.
 
-Executors need Python, this package and what it needs, and see the files at the same paths:
-`check_executors` says what is missing, `send_package` sends the package.
+Executors need Python, this package and its requirements, and must see the files at the same paths
+as the driver. `check_executors` reports what is missing, and `send_package` sends the package.
 
-Files of Spark 2 may hold days before 1582 and times before 1900 by the calendar of then, which
-Spark corrects as it reads. `scan` and `tag_location` do not: asked for a column with dates or
-times of such a file they fail and say so, and `prune` has Spark read it. Files of other writers
-count as modern ones unless ``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. A time
-without a zone beside a column of instants is one of the session's time zone. Spark's mode
-``overwrite`` leaves an index beside the data folder, and deletes one that earlier releases put
-inside: ``zonebloom move-index`` moves it.
+Files of Spark 2 may store days before 1582 and times before 1900 in the Julian calendar, which
+Spark corrects when it reads them. `scan` and `tag_location` do not correct them: if a query needs a
+date or time column of such a file, they raise an error. `prune` works, because Spark reads the
+file. Files of other writers count as modern ones unless the setting
+``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. A time without a zone that is
+compared with a column of instants is in the session's time zone. Spark's write mode ``overwrite``
+keeps an index beside the data folder, but deletes one inside it, where earlier releases put it;
+``zonebloom move-index`` moves it.
 
-The examples go on from those of `zonebloom`, with a session `spark`:
+The examples continue those of `zonebloom`, with a session `spark`:
 
 >>> import zonebloom.spark as zs
 """

@@ -1,6 +1,7 @@
-"""The Python data source ``zonebloom``: zones are planned on the driver, pages read by tasks.
+"""The Python data source ``zonebloom``: the driver plans zones, and tasks read their pages.
 
-The predicate travels with the load: in PySpark 4.3 what one scan of a frame pushed, all others get.
+The predicate is an option of the load. Filter pushdown is not used, because PySpark 4.3 passes the
+filters that one scan of a frame pushed to all its other scans.
 """
 
 from __future__ import annotations
@@ -27,35 +28,36 @@ if TYPE_CHECKING:
 
 NAME = "zonebloom"
 _LOCK = threading.Lock()
-# By session, the class as it was registered.
+# The data source class that was registered in each session.
 _registered: WeakKeyDictionary[SparkSession, type[ZoneBloomSource]] = WeakKeyDictionary()
 
 
 def register(spark: SparkSession, *, anew: bool = False) -> None:
-    """Make ``format("zonebloom")`` known to a session; `scan` does so by itself.
+    """Register ``format("zonebloom")`` in a session. `scan` calls this itself.
 
-    Paths of S3 are then read as the session's ``fs.s3a.*`` settings are at the time. Options of a
-    load are ``columns``, ``index_dir``, ``timezone`` (of times without one in the condition),
-    ``old_calendar`` (whether old dates of other writers are corrected), and one of
+    Paths of S3 are read with the session's ``fs.s3a.*`` settings at the time of this call. A load
+    has the options ``columns``, ``index_dir``, ``timezone`` (for times without a zone in the
+    condition), ``old_calendar`` (whether Spark corrects old dates of other writers), and one of
 
-        filter    a condition that zones and rows must meet; refused where it may not mean what it
-                  means to Spark
-        prune     any condition, by which zones are left out; say it again in ``where``
+        filter    a condition that the rows must meet; refused if it may mean something else to
+                  Spark
+        prune     any condition; zones in which it cannot be true are left out, and the rows must
+                  be filtered by the same condition in ``where``
 
-    A ``where`` alone filters, and reads no less: filters that Spark pushes into a Python data
-    source reach other scans of the frame, so none is used.
+    A ``where`` without these options filters rows, but skips no zones: filters that Spark pushes
+    into a Python data source reach other scans of the frame, so they are not used.
 
     Parameters
     ----------
     spark : SparkSession
         Classic or Connect.
     anew : bool
-        Also where it is known, as when the session was sent another package since.
+        Register the format again, for example after another package was sent to the session.
 
     Raises
     ------
     EngineError
-        When it is no session.
+        If ``spark`` is no session.
 
     Examples
     --------
@@ -74,24 +76,28 @@ def register_for(
     *,
     anew: bool = False,
 ) -> str | None:
-    """The same for some paths, of settings that none of them needs nothing is asked, and for keys;
-    the number that those have in the session."""
+    """Register the format for paths and encryption keys.
+
+    Read the S3 settings of the session only if a path needs them. Return the number under which
+    the session stores the keys, or None without keys.
+    """
     spark_context(spark)
     s3a = s3a_settings(spark, paths)
     with _LOCK:
-        known = _registered.get(spark, ZoneBloomSource)
+        registered = _registered.get(spark, ZoneBloomSource)
         if paths is not None and not s3a:
-            s3a = known.s3a
-        numbers = [number for number, each in known.keys.items() if each == encryption]
-        number = numbers[0] if numbers else str(len(known.keys))
-        keys = known.keys if encryption is None else {**known.keys, number: encryption}
-        if anew or spark not in _registered or (s3a, keys) != (known.s3a, known.keys):
-            # They go with the class, as options would stand in plans.
+            s3a = registered.s3a
+        numbers = [number for number, each in registered.keys.items() if each == encryption]
+        number = numbers[0] if numbers else str(len(registered.keys))
+        keys = registered.keys if encryption is None else {**registered.keys, number: encryption}
+        if anew or spark not in _registered or (s3a, keys) != (registered.s3a, registered.keys):
+            # Secrets are attributes of the class, because options would appear in query plans.
             own = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
             try:
                 spark.dataSource.register(own if s3a or keys else ZoneBloomSource)
             except AnalysisException as error:
-                # Spark 4.0 takes no source that it has discovered itself, by `pyspark_zonebloom`.
+                # Spark 4.0 refuses to register a source again that it has discovered itself through
+                # `pyspark_zonebloom`.
                 if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                     raise
             _registered[spark] = own
@@ -99,36 +105,37 @@ def register_for(
 
 
 class ZoneBloomReader(DataSourceReader):
-    """Plans a load on the driver; sent to the tasks without the plan."""
+    """A reader that plans a load on the driver, and is sent to the tasks without the plan."""
 
     def __init__(self, load: Load, schema: StructType):
         load.require_schema(schema)
         self._load: Load | None = load
-        # Opened by the task.
+        # Tasks unpickle the content, and refuse another version of the package.
         self._task: Any = Sealed((load.reader, arrow_schema(schema)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_load": None}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each task."""
+        """Return one partition for each Spark task."""
         assert self._load is not None
         tasks = self._load.partitions(self._load.plan())
-        # Of an empty list Spark makes one partition that holds nothing.
+        # Spark replaces an empty list by one partition with the value None, which `read` would not
+        # understand.
         return list(map(InputPartition, tasks)) or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Arrow batches of one task."""
+        """Yield the Arrow batches of one Spark task."""
         work, schema = self._task
         for batch in work.batches(partition.value):
             yield from cast_for_spark(batch, schema)
 
 
 class ZoneBloomSource(DataSource):
-    """``format("zonebloom")``; options: path, columns, filter, prune, index_dir.
+    """The data source behind ``format("zonebloom")``.
 
-    Registered by `zonebloom.spark.register`, or found by Spark in the module
-    ``pyspark_zonebloom``.
+    Options are path, columns, filter, prune and index_dir. `zonebloom.spark.register` registers
+    it, or Spark finds it in the module ``pyspark_zonebloom``.
     """
 
     s3a: ClassVar[Mapping[str, str]] = {}
@@ -136,23 +143,26 @@ class ZoneBloomSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> StructType:
-        """The schema ``spark.read.parquet`` would show, of the columns asked for."""
+        """Return the schema that ``spark.read.parquet`` shows for the requested columns."""
         return self._new_load().schema
 
     def reader(self, schema: StructType) -> ZoneBloomReader:
-        """A reader of the files as they are now."""
+        """Return a reader of the files as they are now."""
         return ZoneBloomReader(self._new_load(), schema)
 
     def _new_load(self) -> Load:
-        # Of no use to tasks.
+        # Tasks import this module, but do not need the modules below.
         from zonebloom.spark.load import Load, Options
 
         options = Options(self.options)
         number = options.encryption
         if number is not None and number not in self.keys:
-            raise InvalidArgument(f"encryption is {number!r}; zonebloom.spark.scan gives the keys")
+            raise InvalidArgument(
+                f"encryption is {number!r}, which is no number of keys in this session; use "
+                "zonebloom.spark.scan(encryption=...)"
+            )
         return Load(options, self.s3a, None if number is None else self.keys[number])

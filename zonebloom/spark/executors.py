@@ -1,4 +1,4 @@
-"""Executors: what they have of what zonebloom needs, and the package sent to those that lack it."""
+"""Check whether Spark's executors can run zonebloom, and send the package to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.session import parallelism, spark_context
 
-# As in pyproject.toml; a zip cannot bring them, for they are compiled for the machine.
+# The versions in pyproject.toml. `send_package` cannot send these packages, because they contain
+# compiled code.
 REQUIREMENTS = {
     "filelock": "3.12",
     "numba": "0.61",
@@ -39,39 +40,40 @@ _CORES_OVER_CONNECT = 8
 
 @dataclass(frozen=True)
 class Worker:
-    """A Python that ran a task."""
+    """A Python process that ran a task on an executor."""
 
     host: str
     executable: str
     python: str
-    # Of zonebloom and what it needs; None where it is missing, "" where it does not say.
+    # Versions of zonebloom and its requirements by name. None means that a package is missing, ""
+    # that its version is unknown.
     versions: dict[str, str | None]
 
     def __str__(self) -> str:
-        have = ", ".join(f"{name} {said or '?'}" for name, said in self.versions.items())
-        return f"{self.host}: Python {self.python} ({self.executable}), {have}"
+        packages = ", ".join(f"{name} {text or '?'}" for name, text in self.versions.items())
+        return f"{self.host}: Python {self.python} ({self.executable}), {packages}"
 
     def missing_requirements(self) -> str:
-        """What it needs and does not have, empty when that is nothing."""
-        wrong = []
+        """Return a text about missing or unsuitable packages, empty if there are none."""
+        problems = []
         for name, version in self.versions.items():
-            least = REQUIREMENTS.get(name)
-            fits = version == __version__ if least is None else _at_least(version, least)
-            if version is None or (version and not fits):
-                wanted = f"{name}=={__version__}" if least is None else f"{name}>={least}"
-                wrong.append(wanted + (f" (it is {version})" if version else ""))
-        who = f"{self.host} (Python {self.python}, {self.executable})"
-        return f"{who} lacks {', '.join(wrong)}" if wrong else ""
+            minimum = REQUIREMENTS.get(name)
+            is_suitable = version == __version__ if minimum is None else _at_least(version, minimum)
+            if version is None or (version and not is_suitable):
+                requirement = f"{name}=={__version__}" if minimum is None else f"{name}>={minimum}"
+                problems.append(requirement + (f" (it is {version})" if version else ""))
+        process = f"{self.host} (Python {self.python}, {self.executable})"
+        return f"{process} lacks {', '.join(problems)}" if problems else ""
 
 
-def _at_least(version: str | None, least: str) -> bool:
-    numbers = [tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version or "", least)]
+def _at_least(version: str | None, minimum: str) -> bool:
+    numbers = [tuple(map(int, re.findall(r"\d+", text)[:3])) for text in (version or "", minimum)]
     return numbers[0] >= numbers[1]
 
 
 @dataclass(frozen=True, repr=False)
 class ExecutorReport(Displayed):
-    """What executors have; `str` shows it, a line for each different one.
+    """The Python processes and packages of the executors. `str` shows a line for each kind.
 
     Attributes
     ----------
@@ -86,7 +88,7 @@ class ExecutorReport(Displayed):
 
 
 def check_executors(spark: SparkSession) -> ExecutorReport:
-    """Ask executors for their Python and packages, in a job of a moment.
+    """Run a short job that asks the executors for their Python and packages.
 
     Parameters
     ----------
@@ -96,13 +98,14 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     Returns
     -------
     ExecutorReport
-        Of the executors that ran a task of the job: each that is up, as a rule.
+        Of the executors that ran a task of the job, which is usually every running executor.
 
     Raises
     ------
     EngineError
-        When Python does not run there or is another, or zonebloom or something it needs is
-        missing or of another version: with all of it, and what to do.
+        If Python does not start on an executor or has another version, or if zonebloom or one of
+        its requirements is missing or has an unsuitable version. The message lists all problems
+        and says what to do.
 
     Examples
     --------
@@ -115,22 +118,22 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
         rows = job.mapInArrow(_probe(list(REQUIREMENTS)), "worker string").distinct().collect()
     workers = [Worker(**json.loads(row.worker)) for row in rows]
     workers.sort(key=lambda worker: (worker.host, worker.executable))
-    lacks = list(filter(None, map(Worker.missing_requirements, workers)))
-    if lacks:
-        send = (
+    problems = list(filter(None, map(Worker.missing_requirements, workers)))
+    if problems:
+        send_advice = (
             "; zonebloom.spark.send_package(spark) sends zonebloom itself"
             if any(worker.versions["zonebloom"] != __version__ for worker in workers)
             else ""
         )
         raise EngineError(
-            f"executors cannot run zonebloom {__version__}: {'; '.join(lacks)}. "
-            f"Install it there with pip{send}"
+            f"executors cannot run zonebloom {__version__}: {'; '.join(problems)}. "
+            f"Install it there with pip{send_advice}"
         )
     return ExecutorReport(tuple(workers))
 
 
 def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """A function that needs nothing of this package where it runs."""
+    """Return a function that runs on executors without this package."""
 
     def probe(batches: Iterator[Any]) -> Iterator[Any]:
         import importlib.metadata
@@ -154,7 +157,8 @@ def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
             versions["zonebloom"] = zonebloom.__version__
         except ImportError as error:
-            # Of something it needs, which is told by itself, or it is not there.
+            # The import fails if zonebloom or one of its requirements is missing. A missing
+            # requirement has its own entry, so zonebloom itself counts as present then.
             versions["zonebloom"] = None if error.name == "zonebloom" else ""
         worker = {
             "host": socket.gethostname(),
@@ -163,7 +167,7 @@ def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
             "versions": versions,
         }
         for _ in batches:
-            # Long enough that no executor runs all of the tasks.
+            # Without a pause one fast executor could run all the tasks.
             time.sleep(0.05)
             yield pa.RecordBatch.from_pydict({"worker": [json.dumps(worker)]})
 
@@ -171,27 +175,28 @@ def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def send_package(spark: SparkSession) -> str:
-    """Send this zonebloom to the executors of a session, which may lack it.
+    """Send this version of zonebloom to the executors of a session.
 
-    Once a session is enough, before the first build or scan in it. Spark unpacks it on executors
-    for as long as the application runs, with the kernels compiled here, which fit where CPU and
-    Numba are the same. What zonebloom needs must be installed there: `check_executors` says what
-    is not.
+    Call it once in a session, before the first build or scan. Spark unpacks the archive on the
+    executors and keeps it while the application runs. The archive contains the compiled kernels,
+    which executors with the same CPU and Numba reuse. The requirements of zonebloom must be
+    installed there already; `check_executors` reports those that are missing.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic, where every session of its context gets it, or Connect, where this one does.
+        Classic, where all sessions of its context get the package, or Connect, where only this
+        one does.
 
     Returns
     -------
     str
-        Name of the archive that was sent. The same code makes the same archive.
+        Name of the archive. The same code always makes the same archive.
 
     Raises
     ------
     EngineError
-        When it is no session, or Spark does not take the archive.
+        If ``spark`` is no session, or Spark does not accept the archive.
 
     Examples
     --------
@@ -201,22 +206,24 @@ def send_package(spark: SparkSession) -> str:
     context = spark_context(spark)
     archive = _archive()
     name = os.path.basename(archive)
-    # Spark unpacks it into a folder of that name, in which Python looks for modules first.
-    unpacked = f"{archive}#zonebloom"
+    # Spark unpacks the archive into a folder "zonebloom" in the working folder of the worker, which
+    # comes first on Python's path.
+    archive_with_folder = f"{archive}#zonebloom"
     with explain_spark_errors(always=True):
         if context is None:
-            spark.addArtifacts(unpacked, archive=True)
+            spark.addArtifacts(archive_with_folder, archive=True)
         else:
-            context.addArchive(unpacked)
-            # Workers that have loaded another zonebloom are not used again.
+            context.addArchive(archive_with_folder)
+            # A changed environment makes Spark start new workers, so workers that have already
+            # loaded another zonebloom are not reused.
             context.environment["ZONEBLOOM_ARCHIVE"] = name
-    # The format as registered before knows nothing of the archive.
+    # Spark pickled the format when it was registered, before it knew of the archive.
     register(spark, anew=True)
     return name
 
 
 def _archive() -> str:
-    """Path of the archive, written when this process has not written the same before."""
+    """Return the path of the archive, and write it unless this process has already done so."""
     contents = _contents()
     digest = xxhash.xxh3_128()
     for name, data in contents.items():
@@ -234,12 +241,12 @@ def _archive() -> str:
 
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Deleted when this process ends: executors that start late still ask for the archive."""
+    """Return the folder of archives. It exists until this process ends, for late executors."""
     return tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
 
 
 def _contents() -> dict[str, bytes]:
-    """The sources of the package, and what Numba made of its kernels, by path in it."""
+    """Return the sources of the package and its compiled kernels, by path in the package."""
     package = Path(zonebloom.__path__[0])
     paths = [path for path in package.rglob("*") if path.suffix in (".py", ".typed")]
     contents = {path.relative_to(package).as_posix(): path.read_bytes() for path in paths}

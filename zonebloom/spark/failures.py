@@ -1,5 +1,7 @@
-"""What a failed Spark job most likely means, and what to do: of what went wrong in a Python process
-elsewhere Spark hands over nothing but text.
+"""Explain the errors of failed Spark jobs, and say what to do.
+
+Spark reports an error of a Python process on an executor only as text, so the cause is found by
+patterns in it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
 
 _OURS = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
-# What is found in the text of an error, and what that means; the first one counts.
+# Patterns in the text of an error, and their causes. The first matching pattern counts.
 _CAUSES = (
     (
         r"in worker has different version: ([\d.]+) than that in driver: ([\d.]+)",
@@ -26,7 +28,7 @@ _CAUSES = (
         r"(?:.*(?:^\s*|\()(\w+Error: [^()\n]+))?",
         "Python does not start on Spark's executors ({0})",
     ),
-    # Names of ours that another version does not have.
+    # The executors' zonebloom lacks a name or module of this version.
     (
         r"Can't get attribute '\w+' on <module 'zonebloom|cannot import name '\w+' from 'zonebloom"
         r"|No module named 'zonebloom\.",
@@ -35,7 +37,7 @@ _CAUSES = (
     (r"No module named '?(\w+)", "Spark's workers have no module {0}"),
     (
         r"(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\] (.*)",
-        "Spark has not what it needs: {0}",
+        "Spark lacks a package that it needs: {0}",
     ),
     (r'Cannot run program "([^"]+)"', "there is no {0} on Spark's executors"),
     (
@@ -48,16 +50,17 @@ _CAUSES = (
 
 @contextmanager
 def explain_spark_errors(always: bool = False) -> Iterator[None]:
-    """Raise what an error of Spark means in its place; `EngineError` for an unknown one if always.
+    """Replace an error of Spark by its cause, if that is known.
 
-    An error of zonebloom's that a task raised is raised here.
+    If a task raised a zonebloom error, raise the same error here. If the cause is unknown, raise
+    `EngineError` if `always` is set, or else Spark's own error.
     """
     try:
         yield
     except Exception as error:
         cause = find_cause(error)
         if cause is not None:
-            # What zonebloom raised is told by its message; the JVM's pages add nothing.
+            # The message of a zonebloom error says everything; the JVM's stack trace adds nothing.
             raise cause from error if isinstance(cause, EngineError) else None
         if not always:
             raise
@@ -69,7 +72,7 @@ def explain_spark_errors(always: bool = False) -> Iterator[None]:
 
 
 def find_cause(error: Exception) -> Exception | None:
-    """What an error of Spark's stands for; None when nothing is known of such an error."""
+    """Return the error that explains an error of Spark, or None if its cause is unknown."""
     text = str(error)
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
@@ -84,13 +87,13 @@ def find_cause(error: Exception) -> Exception | None:
 
 
 def _advice() -> str:
-    given = os.environ.get("PYSPARK_PYTHON")
-    now = f"it is {given}" if given else "it is not set, so they run the first python3 of PATH"
+    python = os.environ.get("PYSPARK_PYTHON")
+    now = f"it is {python}" if python else "it is not set, so they run the first python3 of PATH"
     return (
-        f"Executors need zonebloom {__version__} with all it needs, which "
-        "zonebloom.spark.check_executors(spark) looks at (zonebloom.spark.send_package(spark) "
+        f"Executors need zonebloom {__version__} and its requirements, which "
+        "zonebloom.spark.check_executors(spark) checks (zonebloom.spark.send_package(spark) "
         "sends zonebloom itself, spark.addArtifacts(path, pyfile=True) a module of your own), in "
         f"a Python like this one ({sys.executable}, "
-        f"{sys.version_info[0]}.{sys.version_info[1]}): set PYSPARK_PYTHON to one of theirs "
-        f"before the session starts; {now}"
+        f"{sys.version_info[0]}.{sys.version_info[1]}): set PYSPARK_PYTHON to such a Python on the "
+        f"executors before the session starts; {now}"
     )

@@ -1,4 +1,4 @@
-"""scan() and plan(): what users of Spark hold in their hands."""
+"""Read Parquet files by their index with the data source "zonebloom": scan(), plan(), Indexed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FilePaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 @dataclass(frozen=True)
 class Indexed:
-    """Files with an index: a side of a join of which only some zones need be read.
+    """Indexed files as a side of a join, from which only zones with matching keys are read.
 
     Parameters
     ----------
     path : path, URI, glob, or list of them
     columns : list of str, optional
-        All by default; with the join's keys.
+        All by default. They must include the join's keys.
     filter : str, optional
         A condition in Spark SQL.
     index_dir : str, optional
@@ -52,14 +52,14 @@ class Indexed:
     encryption: Encryption | None = None
 
     def options(self, spark: SparkSession) -> dict[str, str]:
-        """The options of the load in a session, but for keys."""
+        """Return the options of the load in a session, without encryption and join keys."""
         filter, columns = self.filter, self.columns
         if not isinstance(filter, str | None):
             raise arguments.invalid_value(
                 filter,
                 "filter",
-                'give Spark SQL text, such as "id = 42". A Column has no text that reads back as '
-                "itself: apply it to the result with where()",
+                'give Spark SQL text, such as "id = 42". A Column cannot be converted to SQL text: '
+                "apply it to the result with where()",
             )
         options = {
             "prune": filter,
@@ -69,7 +69,7 @@ class Indexed:
             "index_dir": self.index_dir,
             "parallelism": str(parallelism(spark)),
             "old_calendar": str(rebases_unknown_writers(spark)),
-            # Over Connect it may be another when a query runs.
+            # Over Connect the time zone may change until a query runs, so it is read then.
             "timezone": spark.conf.get("spark.sql.session.timeZone") if is_classic(spark) else None,
         }
         if isinstance(self.path, str | os.PathLike):
@@ -79,11 +79,11 @@ class Indexed:
         return {name: text for name, text in options.items() if text is not None}
 
     def load(self, spark: SparkSession) -> Load:
-        """The load, with the options of a session."""
+        """Return the load, with the options of a session."""
         return Load(Options(self.options(spark)), spark, self.encryption)
 
     def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:
-        """The rows, or those that may have one of some keys; raises what `scan` raises."""
+        """Return the rows, or only those that may match encoded keys. Raises what `scan` raises."""
         options = self.options(spark)
         number = register_for(spark, Options(options).paths, self.encryption)
         if number is not None:
@@ -96,8 +96,8 @@ class Indexed:
                 frame = frame.where(self.filter)
             if self.columns is not None:
                 frame = frame.select(*map(quote_name, self.columns))
-            # Connect would only find out what is wrong when the frame is used, and say it in other
-            # words; classic sessions have asked for the schema by now.
+            # Connect would raise errors late, when the frame is used, and with other messages. This
+            # asks for the schema now, as classic sessions do anyway.
             frame.schema  # noqa: B018
             return frame
 
@@ -111,42 +111,43 @@ def scan(
     index_dir: str | None = None,
     encryption: Encryption | None = None,
 ) -> DataFrame:
-    """Read Parquet files by their index.
+    """Read only the zones of Parquet files that may match a filter, by their index.
 
     Parameters
     ----------
     spark : SparkSession
         Classic or Connect.
     path : path, URI, glob, or list of them
-        As executors and the driver both see it.
+        The driver and the executors must see the files at the same path.
     filter : str, optional
-        A condition in Spark SQL. Zones it cannot be true in are not read, and Spark applies it
-        to the rows of all others, as ``where`` does: with every function, cast, collation and
-        time zone Spark knows.
+        A condition in Spark SQL. Zones in which it cannot be true are not read. Spark applies it
+        to the rows of the others, as ``where`` does, with all of Spark's functions, casts,
+        collations and time zones.
     columns : list of str, optional
-        All by default. Spark does not tell a Python data source which columns a query uses, so
-        naming them here is what keeps the others unread.
+        All by default. Spark does not tell a Python data source which columns a query uses, so all
+        columns named here are read.
     index_dir : str, optional
-        Folder of the index, when it is not beside the data.
+        Folder of the index, if it is not beside the data.
     encryption : Encryption, optional
-        Keys of an encrypted index, as `zonebloom.dataset` takes them. They go to Spark's driver, in
-        no option and no plan; executors read data alone and get none.
+        Keys of an encrypted index, as `zonebloom.dataset` takes them. Spark's driver gets them, but
+        they appear in no option and no plan. Executors read only data and get no keys.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        With the rows and types of ``spark.read.parquet(path).where(filter)``.
+        The rows and types of ``spark.read.parquet(path).where(filter)``.
 
     Raises
     ------
     EngineError
-        When Spark's Python processes cannot run this package.
+        If Spark's Python processes cannot run this package.
     NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
 
     Notes
     -----
-    The frame fails, and says so, over columns with dates or times of files in which Spark would
-    correct those of before 1582 and 1900, as files of Spark 2; `prune` has Spark read them.
+    The frame raises an error for date and time columns of files in which Spark would correct dates
+    before 1582 and times before 1900, such as files of Spark 2. Use `prune` for these files: Spark
+    itself reads them then.
 
     Examples
     --------
@@ -165,7 +166,7 @@ def plan(
     index_dir: str | None = None,
     encryption: Encryption | None = None,
 ) -> ScanPlan:
-    """Say what `scan` would read now, and of which parts of the filter no index says anything.
+    """Return what `scan` would read now, and which parts of the filter no index can answer.
 
     The parameters are those of `scan`; no Spark job runs.
 

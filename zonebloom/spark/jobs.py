@@ -1,4 +1,7 @@
-"""Work on executors: functions and tasks that only this version of the package opens there."""
+"""Run Python functions and build tasks on Spark's executors.
+
+Functions travel with the version of the package. Executors with another version refuse them.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ from zonebloom.spark.session import parallelism, spark_context
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
-# A Spark task costs some 0.1 s of a core before it begins, as much as the filters of ten million
-# integers. Large builds have tasks enough for executors that come while they run.
+# Starting a Spark task takes about 0.1 s of a core, as long as building filters for ten million
+# integers. Large builds get more tasks than cores, so that executors which start later help too.
 _MOST_BYTES_PER_SPARK_TASK = 1 << 30
-# Modules whose kernels builds run, and lookups of few rows. Those that look for keys in pages take
-# longer to compile; a worker with many lookups loads them itself.
+# Modules with the kernels that builds and small lookups run. The kernels that find keys in pages
+# take longer to compile; a worker with many lookups loads them itself.
 _KERNELS = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
 
 
 class Sealed:
-    """Pickles as a version and bytes; unpickles as the content itself.
+    """A wrapper that pickles its content as a version and bytes, and unpickles as the content.
 
-    Objects that unpickle into another version's classes may come out wrong without an error.
+    Another version of the package could unpickle the bytes into wrong objects without an error.
     """
 
     def __init__(self, content: Any):
@@ -51,7 +54,7 @@ class Sealed:
 
 
 def unsealed(version: str, content: bytes) -> Any:
-    """What was sealed by a version, on the executor."""
+    """Unpickle sealed content on an executor. Raise `EngineError` if its version is another."""
     if version != __version__:
         raise EngineError(
             f"Spark's executors have zonebloom {__version__} and the driver {version}, which "
@@ -64,12 +67,12 @@ def unsealed(version: str, content: bytes) -> Any:
 def map_batches(
     frame: DataFrame, function: Callable[[Batches], Batches], schema: str | st.StructType
 ) -> DataFrame:
-    """What a function makes of the Arrow batches of a frame, on executors."""
-    # On a worker this is the function itself.
-    sent: Any = Sealed(function)
+    """Return the frame that a function makes from the Arrow batches of a frame, on executors."""
+    # `Sealed` unpickles as its content, so this is the function itself on a worker.
+    sealed_function: Any = Sealed(function)
 
     def work(batches: Batches) -> Batches:
-        return sent(batches)
+        return sealed_function(batches)
 
     return frame.mapInArrow(work, schema)
 
@@ -81,16 +84,19 @@ def task_frame(
     schema: str | st.StructType,
     num_spark_tasks: int,
 ) -> DataFrame:
-    """What a function makes of each of some tasks, in so many Spark tasks or one for each core."""
-    # Before any worker starts: those of local mode then load them from the cache.
+    """Return a frame of the batches that a function makes from tasks, run by Spark tasks.
+
+    There are `num_spark_tasks` Spark tasks, but at least about one for each core.
+    """
+    # Compile the kernels before workers start, so that local workers load them from the cache.
     for name in _KERNELS:
         importlib.import_module(f"zonebloom.{name}")
     count = len(tasks)
-    # Of a large table Spark makes a partition of each chunk.
+    # Spark makes a partition from each chunk of a large table, so each task is a chunk.
     contents = pa.chunked_array([[dumps(task)] for task in tasks], pa.binary())
     frame = spark.createDataFrame(pa.table({"id": range(count), "content": contents}))
     if num_spark_tasks > max(parallelism(spark), 1):
-        # Broadcast, all of it comes once to an executor, and to a task what is its own.
+        # A broadcast join sends the tasks once to each executor, and each Spark task picks its own.
         frame = spark.range(0, count, 1, num_spark_tasks).join(sf.broadcast(frame), "id")
     frame = frame.select("content")
 
@@ -102,12 +108,12 @@ def task_frame(
     return map_batches(frame, work, schema)
 
 
-# Builds: the tasks of `zonebloom.building.tasks`, one Spark task each
+# Builds: run the tasks of `zonebloom.building.tasks` on executors.
 
 
 @contextmanager
 def _reported(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]:
-    """Report the rows that tasks add, while they run, to an accumulator; Connect has none."""
+    """Yield an accumulator of rows whose growth is reported, or None over Connect."""
     context = spark_context(spark)
     if progress is None or context is None:
         yield None
@@ -115,13 +121,13 @@ def _reported(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]
     rows, done = context.accumulator(0), threading.Event()
 
     def watch() -> None:
-        told, is_last = 0, False
+        num_reported, is_last = 0, False
         while not is_last:
             is_last = done.wait(_POLL_SECONDS)
-            now = rows.value
-            if now > told:
-                progress(now - told)
-            told = now
+            num_rows = rows.value
+            if num_rows > num_reported:
+                progress(num_rows - num_reported)
+            num_reported = num_rows
 
     with ThreadPoolExecutor(1) as pool:
         watcher = pool.submit(watch)
@@ -133,20 +139,20 @@ def _reported(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]
 
 
 def spark_engine(spark: SparkSession, least_bytes: int = 0) -> Engine:
-    """A session as what trains tasks, where there are so many bytes of data."""
+    """Return an engine that builds on Spark if there are at least so many bytes of data."""
     return Engine("Spark", partial(train_on_spark, spark), least_bytes)
 
 
 def train_on_spark(
     spark: SparkSession, tasks: Sequence[TrainTask], *, progress: ReportRows | None = None
 ) -> list[TrainedTask]:
-    """Run tasks as one Spark job; what they wrote comes in their order."""
+    """Run tasks as one Spark job, and return their results in the order of the tasks."""
     count = _num_spark_tasks(spark, tasks)
     with _reported(spark, progress) as rows, explain_spark_errors(always=True):
         numbered = list(enumerate(tasks))
         attempt = partial(_attempt, rows)
         frame = task_frame(spark, numbered, attempt, "task bigint, result binary", count)
-        # As Spark itself brings objects of its workers back.
+        # Spark itself transfers the objects of its workers by pickle, so this adds no risk.
         results = {row.task: pickle.loads(row.result) for row in frame.collect()}
     for result in results.values():
         if isinstance(result, Exception):
@@ -157,12 +163,15 @@ def train_on_spark(
         )
     trained: list[TrainedTask] = [results[number] for number in range(len(tasks))]
     if progress is not None and rows is None:
-        progress(sum(each.num_rows for task in trained for each in task.fragments))
+        progress(sum(fragment.num_rows for task in trained for fragment in task.fragments))
     return trained
 
 
 def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
-    """As few as keep the cores busy; Connect does not say how many there are, so it has more."""
+    """Return the smallest number of Spark tasks that keeps all cores busy.
+
+    Connect does not tell the number of cores, so its jobs get more tasks.
+    """
     num_bytes = sum(fragment.identity.size for task in tasks for fragment in task.fragments)
     cores = parallelism(spark)
     by_bytes = -(-num_bytes * (1 if cores else 4) // _MOST_BYTES_PER_SPARK_TASK)
@@ -172,12 +181,13 @@ def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
 def _attempt(rows: Any, numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
     number, task = numbered
     progress = None if rows is None else rows.add
-    # Two attempts at one task must not write one file.
+    # Two attempts at one task must not write the same file.
     attempt = replace(task, segment=f"{task.segment}-{uuid.uuid4().hex[:8]}")
     try:
         result: TrainedTask | Exception = train_task(attempt, progress=progress)
     except (FragmentUnreadable, SchemaMismatch) as error:
-        # Another attempt would meet it again, so it is an answer.
+        # Spark would repeat a failed task, but this error would come again, so return it as a
+        # result.
         result = error
     columns = {"task": pa.array([number]), "result": pa.array([pickle.dumps(result)])}
     yield pa.RecordBatch.from_pydict(columns)

@@ -1,4 +1,4 @@
-"""One load of the data source: its options, the files it opens, and what it plans to read."""
+"""Open one load of the data source: parse its options, open its files, and plan what to read."""
 
 from __future__ import annotations
 
@@ -41,60 +41,60 @@ from zonebloom.values.columns import find_column
 _OPTIONS = {
     "path": "a folder, a file, a glob or a URI",
     "paths": "several, as a JSON list",
-    "columns": "names with commas between, or a JSON list",
-    "filter": "a condition; rows it is not true for are left out",
-    "prune": "a condition; zones it cannot be true in are left out",
-    "keys": "keys of a join, as base64 of an Arrow IPC stream; rows without them are left out",
+    "columns": "names separated by commas, or a JSON list",
+    "filter": "a condition; only rows for which it is true are read",
+    "prune": "a condition; zones in which it cannot be true are left out",
+    "keys": "keys of a join, as base64 of an Arrow IPC stream; only rows with these keys are read",
     "index_dir": "folder of the index",
-    "encryption": "number of keys that scan(encryption=...) gave to the session",
-    "old_calendar": "true where the session corrects old times of files of unknown writers",
-    "timezone": "of the session, for timestamps in a condition without one",
-    "parallelism": "tasks that run at one time",
+    "encryption": "number under which scan(encryption=...) stored the keys in the session",
+    "old_calendar": "true if Spark corrects old times in files of unknown writers",
+    "timezone": "time zone of the session, for timestamps without one in a condition",
+    "parallelism": "number of tasks that run at one time",
 }
-# Spark adds it to tables of a catalog.
+# Spark adds this option to tables of a catalog.
 _SPARKS_OWN = {"serialization.format"}
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
 
 
 class Options:
-    """The options of a load, read and checked."""
+    """The parsed and checked options of a load."""
 
     def __init__(self, options: Mapping[str, str]):
-        given = {name.lower(): text for name, text in options.items()}
-        unknown = sorted(set(given) - set(_OPTIONS) - _SPARKS_OWN)
-        if unknown:
-            known = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
-            raise InvalidArgument(f"there is no option {', '.join(unknown)}; there is {known}")
-        paths = _json_list("paths", given["paths"]) if "paths" in given else []
-        if not given.get("path") and not paths:
+        values = {name.lower(): text for name, text in options.items()}
+        unknown_names = sorted(set(values) - set(_OPTIONS) - _SPARKS_OWN)
+        if unknown_names:
+            options_text = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
+            raise InvalidArgument(f"there is no option {', '.join(unknown_names)}; there is {options_text}")
+        paths = _json_list("paths", values["paths"]) if "paths" in values else []
+        if not values.get("path") and not paths:
             raise InvalidArgument("no path is given; write .load(path), or OPTIONS (path '...')")
-        if "filter" in given and "prune" in given:
+        if "filter" in values and "prune" in values:
             raise InvalidArgument("give filter or prune, not both")
-        parallelism = given.get("parallelism", "0")
+        parallelism = values.get("parallelism", "0")
         if not parallelism.isdecimal():
             raise InvalidArgument(f"parallelism is {parallelism!r}; give a whole number")
-        old_calendar = given.get("old_calendar", "false").lower()
+        old_calendar = values.get("old_calendar", "false").lower()
         if old_calendar not in ("true", "false"):
             raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
-        path = given.get("path")
-        self.paths: list[str] = [plain_path(each) for each in ([path] if path else paths)]
+        path = values.get("path")
+        self.paths: list[str] = [plain_path(text_path) for text_path in ([path] if path else paths)]
         self.source: str | list[str] = self.paths[0] if path else self.paths
-        self.columns: list[str] | None = _names(given["columns"]) if "columns" in given else None
-        self.filter: str | None = given.get("filter")
-        self.prune: str | None = given.get("prune")
-        # Columns by name; a row is wanted where each holds one of its values.
-        self.keys: pa.Table | None = _keys(given["keys"]) if "keys" in given else None
-        self.index_dir: str | None = given.get("index_dir")
-        self.timezone: str | None = given.get("timezone")
-        self.encryption: str | None = given.get("encryption")
-        # Whether files of unknown writers may hold times by the calendar of Spark 2.
+        self.columns: list[str] | None = _names(values["columns"]) if "columns" in values else None
+        self.filter: str | None = values.get("filter")
+        self.prune: str | None = values.get("prune")
+        # A row is read if each of these columns holds one of the values in the table.
+        self.keys: pa.Table | None = _keys(values["keys"]) if "keys" in values else None
+        self.index_dir: str | None = values.get("index_dir")
+        self.timezone: str | None = values.get("timezone")
+        self.encryption: str | None = values.get("encryption")
+        # True if files of unknown writers may hold times in the Julian calendar.
         self.old_calendar: bool = old_calendar == "true"
         self.parallelism: int = int(parallelism) or num_cores()
 
 
 def encode_keys(keys: pa.Table) -> str:
-    """Keys as the text of an option."""
+    """Return keys as the text of the option "keys"."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, keys.schema) as writer:
         writer.write_table(keys)
@@ -107,7 +107,7 @@ def _keys(text: str) -> pa.Table:
         keys.validate(full=True)
     except (ValueError, pa.ArrowException) as error:
         raise InvalidArgument(
-            "keys is no base64 of an Arrow IPC stream; zonebloom.spark.filter_join writes it"
+            "keys is not base64 of an Arrow IPC stream; use zonebloom.spark.filter_join"
         ) from error
     return keys
 
@@ -135,7 +135,7 @@ def _json_list(option: str, text: str) -> list[str]:
 
 
 class Load:
-    """The files of a load as they are now."""
+    """The files of a load as they are now, with its filter and columns."""
 
     def __init__(
         self, options: Options, spark: Any = NO_SETTINGS, encryption: Encryption | None = None
@@ -143,7 +143,7 @@ class Load:
         opened = open_dataset(options.source, spark, options.index_dir, encryption)
         names = opened.schema.names
         if len(set(names)) < len(names):
-            raise SourceError("several columns have one name; rename them first")
+            raise SourceError("several columns have the same name; rename them first")
         files = SparkFiles.of(opened, options.old_calendar)
         self.dataset: Dataset = files.dataset
         self._parallelism = options.parallelism
@@ -155,15 +155,15 @@ class Load:
             if text is None
             else translate_spark_sql(text, source.schema, opaque, options.timezone)
         )
-        inexact = [] if self.filter is None else unknowns(self.filter.predicate)
-        if inexact and options.prune is None:
+        unknown_parts = [] if self.filter is None else unknowns(self.filter.predicate)
+        if unknown_parts and options.prune is None:
             raise FilterError(
-                f"the filter {text!r} cannot be applied as Spark does: {inexact[0].text}: "
-                f"{inexact[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which "
+                f"the filter {text!r} cannot be applied as Spark does: {unknown_parts[0].text}: "
+                f"{unknown_parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which "
                 "has Spark apply it; or give it as option prune, which only leaves out zones that "
                 "cannot match, and again in WHERE"
             )
-        # Of an opaque column not even equality is known.
+        # Spark compares opaque columns in an unknown way, so keys cannot choose zones of them.
         keys = [
             term
             for term in _key_predicates(options.keys, source.schema)
@@ -171,48 +171,49 @@ class Load:
         ]
         predicates = [] if self.filter is None else [self.filter.predicate]
         predicates += keys
-        # What zones are chosen by; None reads all. Tasks refuse files with other times than stored.
+        # The predicate that chooses zones; None reads all. It ignores literals that old calendars
+        # affect, and the tasks refuse files with such values.
         self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None
         self.columns: tuple[str, ...] = self._shown(options, source.schema)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
         row_filter = self._row_filter(keys, source.schema) if predicates else None
-        # What each task needs beside its pieces.
+        # Each Spark task gets this reader and its scan tasks.
         self.reader: TaskReader = files.task_reader(self.columns, row_filter)
 
     def _shown(self, options: Options, schema: pa.Schema) -> tuple[str, ...]:
-        """Columns of the load: those asked for, and those Spark's own WHERE will need."""
+        """Return the columns to read: the requested ones and those that Spark's WHERE needs."""
         names = schema.names
         if options.columns is None:
             return tuple(names)
-        shown = [find_column(names, name) or name for name in options.columns]
-        checked_names(shown, schema)
+        names_read = [find_column(names, name) or name for name in options.columns]
+        checked_names(names_read, schema)
         if options.prune is None or self.filter is None:
-            return tuple(shown)
+            return tuple(names_read)
         if self.filter.columns is None:
             return tuple(names)
-        return (*shown, *(name for name in names if name in self.filter.columns - set(shown)))
+        return (*names_read, *(name for name in names if name in self.filter.columns - set(names_read)))
 
     def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> ExactRowFilter:
-        """What tasks apply to rows: of a filter to prune by, the parts that are exact."""
-        exact: list[tuple[pc.Expression, frozenset[str]]] = [
+        """Return the filter that tasks apply to rows: the exact parts of the filter and keys."""
+        exact_parts: list[tuple[pc.Expression, frozenset[str]]] = [
             (expression_from_predicate(term, schema), frozenset(term.column[:1]))
             for term in keys
             if not pt.is_floating(term.values.type)
             and lookup_is_exact(schema.field(term.column[0]).type, term.values)
         ]
-        named = None if self.filter is None else self.filter.columns
-        if self.filter is not None and named is not None:
+        filter_columns = None if self.filter is None else self.filter.columns
+        if self.filter is not None and filter_columns is not None:
             expression = self.filter.row_filter(schema)
             if expression is not None:
-                exact.append((expression, named))
-        if not exact:
+                exact_parts.append((expression, filter_columns))
+        if not exact_parts:
             return ExactRowFilter(None, frozenset(self.columns[:1]))
-        expressions, read = zip(*exact, strict=True)
-        return ExactRowFilter(reduce(and_, expressions), frozenset().union(*read))
+        expressions, column_sets = zip(*exact_parts, strict=True)
+        return ExactRowFilter(reduce(and_, expressions), frozenset().union(*column_sets))
 
     def plan(self, described: bool = False) -> ScanPlan:
-        """Say what is read of the files as they are now."""
-        # Of the filter and of keys to be joined alike.
+        """Return a plan of what is read from the files as they are now."""
+        # The predicate has the columns of the filter and of the join keys.
         for path in sorted(probed_columns(self._predicate) if self._predicate is not None else ()):
             require_visible(self.dataset, ".".join(path))
         planner = self.dataset.opened.planner
@@ -221,20 +222,20 @@ class Load:
         )
 
     def partitions(self, plan: ScanPlan) -> list[list[ScanTask]]:
-        """The pieces of each task."""
+        """Return the scan tasks of each Spark task."""
         return split_into_partitions(self.reader, plan.fragments, self._parallelism)
 
     def require_schema(self, schema: st.StructType) -> None:
-        """Refuse to read for a schema other than the files'."""
+        """Raise `InvalidArgument` if the requested schema is not that of the files."""
         if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in self.schema]:
             raise InvalidArgument(
-                f"the schema asked for is {schema.simpleString()}, that of the files "
-                f"{self.schema.simpleString()}; load again, without .schema(...), and cast then"
+                f"the requested schema is {schema.simpleString()}, but that of the files is "
+                f"{self.schema.simpleString()}; load again, without .schema(...), and then cast"
             )
 
 
 def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
-    """What rows that join with one of some keys are true for."""
+    """Return the predicates that rows with one of the keys satisfy."""
     if keys is None:
         return []
     checked_names(keys.column_names, schema)
@@ -246,21 +247,21 @@ def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
 
 @dataclass(frozen=True)
 class SparkFiles:
-    """A dataset as Spark reads its files."""
+    """A dataset with the types and rules by which Spark reads its files."""
 
     dataset: Dataset
     rebase: RebaseCheck
-    # Where Spark has others than pyarrow's schema suggests: of INT96, and of values of paths.
+    # Spark's types that differ from those of pyarrow's schema: INT96 and partition columns.
     types: dict[str, st.DataType]
-    # Whether Spark finds columns that a file names in another case.
+    # True if Spark finds columns whose names a file spells in another case.
     ignores_case: bool
 
     @classmethod
     def of(cls, ds: Dataset, old_calendar: bool, ignores_case: bool = True) -> SparkFiles:
-        """That of a dataset as pyarrow reads it.
+        """Return the Spark view of a dataset as pyarrow reads it.
 
-        PyArrow reads INT96 as nanoseconds, in which the years before 1677 and after 2262 are
-        others than Spark's.
+        PyArrow reads INT96 as nanoseconds, which overflow before 1677 and after 2262. It is
+        therefore read as microseconds, like Spark does.
         """
         source = ds.opened.source
         kinds = {name: _path_type(source, name) for name in sorted(source.partition_columns())}
@@ -268,29 +269,29 @@ class SparkFiles:
         instants = _int96_columns(source)
         for name in instants:
             types[name] = st.TimestampType()
-            at = source.schema.get_field_index(name)
-            field = source.schema.field(at).with_type(pa.timestamp("us"))
-            read = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-            source = replace(source, schema=source.schema.set(at, field), file_format=read)
+            position = source.schema.get_field_index(name)
+            field = source.schema.field(position).with_type(pa.timestamp("us"))
+            file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
+            source = replace(source, schema=source.schema.set(position, field), file_format=file_format)
         if instants:
             ds = Dataset(OpenedDataset.create(source, ds.opened.catalog), ds.title)
         return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)
 
     def task_reader(self, columns: tuple[str, ...], row_filter: EngineFilter | None) -> TaskReader:
-        """What tasks need to read columns of the files."""
+        """Return the reader that tasks use to read columns of the files."""
         source = replace(self.dataset.opened.source, fragments=())
         return TaskReader(source, columns, row_filter, self.rebase, self.ignores_case)
 
 
 def _int96_columns(source: Source) -> tuple[str, ...]:
-    may_be = {pa.timestamp("ns")}.intersection(source.schema.types)
-    if not source.is_parquet or not may_be:
+    candidate_types = {pa.timestamp("ns")}.intersection(source.schema.types)
+    if not source.is_parquet or not candidate_types:
         return ()
-    first: Any = source.open(source.fragments[0], source.filesystem)
-    stored = first.metadata.schema
+    first_file: Any = source.open(source.fragments[0], source.filesystem)
+    parquet_schema = first_file.metadata.schema
     return tuple(
         leaf.path
-        for leaf in map(stored.column, range(len(stored)))
+        for leaf in map(parquet_schema.column, range(len(parquet_schema)))
         if leaf.physical_type == "INT96"
         and leaf.max_repetition_level == 0
         and leaf.path in source.schema.names
@@ -298,7 +299,7 @@ def _int96_columns(source: Source) -> tuple[str, ...]:
 
 
 def _path_type(source: Source, name: str) -> st.DataType | None:
-    """The type Spark finds in the values of paths, None where it is that of pyarrow."""
+    """Return the type that Spark infers from partition values, or None if it is pyarrow's type."""
     arrow = source.schema.field(name).type
     if pt.is_dictionary(arrow):
         arrow = arrow.value_type

@@ -1,4 +1,7 @@
-"""What a Spark task reads: pieces of fragments, as Arrow batches."""
+"""Split a scan plan into scan tasks for Spark, and read them as Arrow batches.
+
+A scan task is a part of a fragment. A Spark task reads one or more of them.
+"""
 
 from __future__ import annotations
 
@@ -18,41 +21,42 @@ from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_exact_names
 from zonebloom.spark.rebase import RebaseCheck
 
-# A batch costs the JVM a round trip; one of more bytes than this costs it memory.
+# Each batch costs a round trip to the JVM, so small batches are combined up to these limits. Larger
+# batches would cost the JVM too much memory.
 BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 64 << 20
-# As Spark's own files: spark.sql.files.maxPartitionBytes.
+# The default of Spark's own file reader, spark.sql.files.maxPartitionBytes.
 _MOST_BYTES = 128 << 20
-# Tasks of less than this take longer to start than to run.
+# A Spark task with fewer bytes takes longer to start than to run.
 _LEAST_BYTES = 8 << 20
-# What opening a file costs beside its bytes.
+# Opening a file costs about as much as reading this number of bytes.
 _OPEN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A part of a fragment that one task reads, and about how many bytes it is."""
+    """A part of a fragment that one Spark task reads, with its approximate number of bytes."""
 
-    # With the identity of the file, where it is not read as a whole.
+    # The plan has the identity of the file unless the file is read as a whole.
     plan: FragmentPlan
     num_bytes: int
-    # Whether its file must stay as it was planned: another task may read the rest of it.
+    # True if other tasks read the rest of the file. The file must then not change meanwhile.
     is_shared: bool = False
 
 
 @dataclass(frozen=True)
 class ExactRowFilter:
-    """A filter by an expression that is evaluated on rows and on nothing else; None keeps all.
+    """A filter whose expression is evaluated on rows only. None keeps all rows.
 
-    PyArrow given the expression itself would pass over row groups by their statistics, which
-    leave NaN out: a NaN that Spark counts above every number would be lost.
+    PyArrow would also use the expression to skip row groups by their statistics. These ignore NaN,
+    which is greater than every number in Spark, so rows with NaN would be lost.
     """
 
     expression: pc.Expression | None
     columns: frozenset[str] | None
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Numbers of the rows it is true for, ascending."""
+        """Return the ascending numbers of the rows for which the expression is true."""
         if self.expression is None:
             return np.arange(table.num_rows)
         return matching_rows(table, self.expression)
@@ -63,9 +67,9 @@ class ExactRowFilter:
 
 @dataclass(frozen=True)
 class TaskReader:
-    """What all tasks of a read need; it is sent with each."""
+    """A reader of scan tasks, which is sent with every Spark task of a scan."""
 
-    # Without its fragments.
+    # The source has no fragments: each scan task brings its own.
     source: Source
     columns: tuple[str, ...]
     filter: EngineFilter | None
@@ -74,27 +78,27 @@ class TaskReader:
 
     @property
     def needed_columns(self) -> frozenset[str]:
-        """Columns that are shown or filtered by."""
+        """Return the columns that are returned or used by the filter."""
         return frozenset({*self.columns, *(self.filter.columns or () if self.filter else ())})
 
-    def batches(self, pieces: Sequence[ScanTask]) -> Iterator[pa.RecordBatch]:
-        """The rows of some pieces, in batches of `BATCH_ROWS` and more where there are as many."""
+    def batches(self, scan_tasks: Sequence[ScanTask]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of scan tasks in large batches, as `combine_batches` makes them."""
         execution = self.execution()
-        shared = [piece.plan for piece in pieces if piece.is_shared]
-        execution.require_unchanged(shared)
-        plans = [piece.plan for piece in pieces]
+        shared_plans = [task.plan for task in scan_tasks if task.is_shared]
+        execution.require_unchanged(shared_plans)
+        plans = [task.plan for task in scan_tasks]
         for plan in plans:
             self.require_same_as_spark(plan)
         yield from combine_batches(execution.batches(plans))
-        # Changed while it was read: what was given is no one version of the file.
-        execution.require_unchanged(shared)
+        # If the file changed during the read, the batches mix several versions of it.
+        execution.require_unchanged(shared_plans)
 
     def execution(self) -> Execution:
         """What reads fragments, once `require_as_shown` has looked at them."""
         return Execution(self.source, Request(list(self.columns), self.filter))
 
     def require_same_as_spark(self, plan: FragmentPlan) -> None:
-        """Refuse a file whose columns Spark finds by other names, or corrects as it reads."""
+        """Raise `SchemaMismatch` if Spark would find other columns or other values in a file."""
         opened = self.source.open(plan.fragment, self.source.filesystem)
         names = self.needed_columns.difference(self.source.constants(plan.fragment))
         if self.ignores_case and (
@@ -105,18 +109,18 @@ class TaskReader:
 
 
 def combine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are not small."""
-    waiting: list[pa.RecordBatch] = []
+    """Yield the same rows, with small batches combined into larger ones."""
+    pending: list[pa.RecordBatch] = []
     rows = num_bytes = 0
     for batch in batches:
         if batch.num_rows:
-            waiting.append(batch)
+            pending.append(batch)
         rows += batch.num_rows
         num_bytes += batch.nbytes
         if rows >= BATCH_ROWS or num_bytes >= _BATCH_BYTES:
-            yield from _as_one(waiting)
-            waiting, rows, num_bytes = [], 0, 0
-    yield from _as_one(waiting)
+            yield from _as_one(pending)
+            pending, rows, num_bytes = [], 0, 0
+    yield from _as_one(pending)
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -125,53 +129,54 @@ def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
-# A plan cut into tasks of about equal bytes
+# Split a plan into Spark tasks of about equal bytes.
 
 
 def split_into_partitions(
     work: TaskReader, plans: Sequence[FragmentPlan], parallelism: int
 ) -> list[list[ScanTask]]:
-    """The pieces of each task, none when nothing is read."""
-    source, needed = work.source, work.needed_columns
-    now = source.identities([plan.fragment for plan in plans])
-    # One that is gone costs nothing; its task says that it is gone.
-    whole = [
-        _piece(plan, 0 if identity is None else identity.size, needed)
-        for plan, identity in zip(plans, now, strict=True)
+    """Return the scan tasks of each Spark task, an empty list if nothing is read."""
+    source, needed_columns = work.source, work.needed_columns
+    identities = source.identities([plan.fragment for plan in plans])
+    # A deleted file counts as 0 bytes; the task that reads it raises the error.
+    unsplit_tasks = [
+        _piece(plan, 0 if identity is None else identity.size, needed_columns)
+        for plan, identity in zip(plans, identities, strict=True)
     ]
-    total = sum(piece.num_bytes + _OPEN_BYTES for piece in whole)
-    most = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
-    pieces: list[ScanTask] = []
-    for piece, identity in zip(whole, now, strict=True):
+    total = sum(task.num_bytes + _OPEN_BYTES for task in unsplit_tasks)
+    max_bytes = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
+    scan_tasks: list[ScanTask] = []
+    for task, identity in zip(unsplit_tasks, identities, strict=True):
         parts: list[ScanTask] = []
-        if piece.num_bytes > most * 3 // 2 and identity is not None and source.is_parquet:
-            plan = replace(piece.plan, identity=piece.plan.identity or identity)
-            parts = _parts(plan, piece.num_bytes, source, most)
-        pieces += parts if len(parts) > 1 else [piece]
-    # The largest first, to one task after the other: none has more than another by over a piece.
-    pieces.sort(key=lambda piece: -piece.num_bytes)
-    count = min(-(-total // most), len(pieces))
-    return [pieces[number::count] for number in range(count)]
+        if task.num_bytes > max_bytes * 3 // 2 and identity is not None and source.is_parquet:
+            plan = replace(task.plan, identity=task.plan.identity or identity)
+            parts = _parts(plan, task.num_bytes, source, max_bytes)
+        scan_tasks += parts if len(parts) > 1 else [task]
+    # Deal out the scan tasks in descending order of size, so that the totals of two Spark tasks
+    # differ by at most one scan task.
+    scan_tasks.sort(key=lambda task: -task.num_bytes)
+    count = min(-(-total // max_bytes), len(scan_tasks))
+    return [scan_tasks[number::count] for number in range(count)]
 
 
-def _piece(plan: FragmentPlan, size: int, needed: frozenset[str]) -> ScanTask:
-    """A fragment as it is planned, and what there is to read of it."""
+def _piece(plan: FragmentPlan, size: int, needed_columns: frozenset[str]) -> ScanTask:
+    """Return the scan task of a whole fragment plan, with only the pages that it reads."""
     if plan.rows is None:
         return ScanTask(plan, size)
     if plan.pages is None or not plan.pages.num_rows:
-        # Without a map of its pages a fragment is only read in part where that is little.
+        # Without a page map, only a small part of a fragment is ever read by row ranges.
         return ScanTask(plan, size // 10)
     share = size * len(plan.rows) // plan.pages.num_rows
-    return ScanTask(replace(plan, pages=plan.pages.subset(plan.rows, needed)), share)
+    return ScanTask(replace(plan, pages=plan.pages.subset(plan.rows, needed_columns)), share)
 
 
-def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> list[ScanTask]:
-    """Some rows or row groups each, where it is known where they lie."""
+def _parts(plan: FragmentPlan, num_bytes: int, source: Source, max_bytes: int) -> list[ScanTask]:
+    """Split a fragment plan into scan tasks by rows or row groups, or return none if impossible."""
     rows, pages = plan.rows, plan.pages
     if rows is not None and pages is None:
         return []
     if rows is not None and pages is not None:
-        count = -(-num_bytes // most)
+        count = -(-num_bytes // max_bytes)
         cuts = rows.rows_at(np.arange(count) * len(rows) // count).tolist()
         windows = [
             rows.window(start, stop).shift(start)
@@ -188,15 +193,15 @@ def _parts(plan: FragmentPlan, num_bytes: int, source: Source, most: int) -> lis
         opened: Any = source.open(plan.fragment, source.filesystem)
         sizes = {group.id: group.total_byte_size for group in opened.row_groups}
     except (OSError, pa.ArrowException):
-        # The task that reads it says what is wrong.
+        # The task that reads the file raises the error.
         return []
     groups = [group for group in sizes if plan.row_groups is None or group in plan.row_groups]
     total = sum(sizes[group] for group in groups) or 1
     shares = {group: sizes[group] * num_bytes // total for group in groups}
-    # Neighbours together up to a size.
+    # Put neighbouring row groups together up to the maximum size.
     runs: list[list[int]] = [[]]
     for group in groups:
-        if runs[-1] and sum(shares[each] for each in runs[-1]) + shares[group] > most:
+        if runs[-1] and sum(shares[run_group] for run_group in runs[-1]) + shares[group] > max_bytes:
             runs.append([])
         runs[-1].append(group)
     return [

@@ -1,7 +1,8 @@
-"""Rebase: dates before 1582 and times before 1900 that Spark 2 and Hive wrote by another calendar.
+"""Handle dates before 1582 and times before 1900 that Spark 2 and Hive wrote in another calendar.
 
-An index holds what is stored, and Spark corrects that as it reads: it is not asked about such
-values, and what reads files without Spark refuses those in which there may be any.
+Spark corrects ("rebases") such values when it reads a file, but an index holds the stored values.
+The index is therefore not used for such literals, and code that reads files without Spark refuses
+files that may contain such values.
 https://spark.apache.org/docs/latest/sql-data-sources-parquet.html
 """
 
@@ -26,19 +27,19 @@ from zonebloom.sources.source import Source
 from zonebloom.storage.files import file_errors
 
 _FIRST_DAY = datetime.date(1582, 10, 15)
-# From 1900 on every file holds instants as Spark shows them, which may be later ones by up to a day
-# and a half: local solar clocks and the date line.
+# Spark changes no stored instant from 1900 on. A rebased instant differs from the stored one by up
+# to a day and a half (local solar time, date line), so this leaves some room.
 _FIRST_SHOWN = datetime.datetime(1902, 1, 1)
 
 _MODES = ("datetimeRebaseModeInRead", "int96RebaseModeInRead")
 _VERSION = b"org.apache.spark.version"
-# The mark of files in the other calendar, and the version of Spark that first left it.
+# The metadata key of files in the old calendar, and the first Spark version that writes it.
 _MARK = (b"org.apache.spark.legacyDateTime", b"3.0.0")
 _INT96_MARK = (b"org.apache.spark.legacyINT96", b"3.1.0")
 
 
 def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
-    """The same condition, what it says of dates and times that may be rebased being unknown.
+    """Return a predicate whose comparisons with dates and times that may be rebased are unknown.
 
     >>> day = pa.scalar(datetime.date(1500, 1, 1))
     >>> without_rebased(ast.Equals(("d",), day)).reason
@@ -48,22 +49,25 @@ def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
     def known(leaf: ast.LeafPredicate) -> ast.LeafPredicate:
         if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn):
             return leaf
-        # Not through Python, which has fewer years.
+        # Compare Arrow values: Python's dates have a smaller range of years.
         values = leaf.values if isinstance(leaf, ast.IsIn) else pa.repeat(leaf.value, 1)
         if not pc.call_function("any", [may_be_rebased(values)]).as_py():
             return leaf
         reason = "dates and times this old may lie in files in another calendar"
         return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))
 
-    return ast.replace_leaves(predicate, known)
+    return ast.replace_leaves(predicate, hide_old_literal)
 
 
 def may_be_rebased(values: pa.Array) -> pa.Array:
-    """Which dates or timestamps a file may hold as others, null where they are; bool array."""
+    """Return a bool array that is true for dates or timestamps a file may store as other values.
+
+    It is null where the values are null.
+    """
     if pt.is_date(values.type):
         bound = pa.scalar(_FIRST_DAY, values.type)
     elif pt.is_timestamp(values.type):
-        # Of a time zone, only the instant counts here.
+        # Compare instants: the time zone does not matter here.
         bound = pa.scalar(_FIRST_SHOWN, pa.timestamp(values.type.unit)).cast(pa.int64())
         values = values.cast(pa.int64())
     else:
@@ -72,7 +76,7 @@ def may_be_rebased(values: pa.Array) -> pa.Array:
 
 
 def first_exact_value(kind: st.DataType) -> Column:
-    """The first date or instant that no file holds as another, for Spark to compare with."""
+    """Return, as a Spark literal, the first date or time that every file stores unchanged."""
     if isinstance(kind, st.DateType):
         return sf.expr(f"DATE'{_FIRST_DAY}'")
     if isinstance(kind, st.TimestampNTZType):
@@ -81,66 +85,69 @@ def first_exact_value(kind: st.DataType) -> Column:
 
 
 def has_times(arrow_type: pa.DataType) -> bool:
-    """Whether values of a type are dates or instants, or such are nested in them.
+    """Return whether a type is, or contains, a date or an instant.
 
-    Timestamps without a zone are left out: Spark reads them as they are stored.
+    Timestamps without a zone do not count, because Spark reads them as they are stored.
     """
     if isinstance(arrow_type, pa.BaseExtensionType):
         return has_times(arrow_type.storage_type)
     if isinstance(arrow_type, pa.DictionaryType):
         return has_times(arrow_type.value_type)
     if pt.is_nested(arrow_type):
-        return any(has_times(arrow_type.field(at).type) for at in range(arrow_type.num_fields))
+        return any(has_times(arrow_type.field(number).type) for number in range(arrow_type.num_fields))
     return pt.is_date(arrow_type) or (pt.is_timestamp(arrow_type) and arrow_type.tz is not None)
 
 
 @dataclass(frozen=True)
 class RebaseCheck:
-    """What tells files that Spark would correct as it reads them."""
+    """A check for files in which Spark would correct dates or times."""
 
-    # Columns with dates or instants, and those read from INT96.
+    # Columns with dates or instants, and among them those stored as INT96.
     time_columns: frozenset[str] = frozenset()
     int96_columns: frozenset[str] = frozenset()
-    # Whether files whose writer is not known are corrected too.
+    # True if Spark also corrects files whose writer is unknown.
     includes_unknown_writers: bool = False
 
     @classmethod
     def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> RebaseCheck:
-        """That of the columns of a source."""
+        """Return the check for the columns of a source."""
         if not isinstance(source.format, pads.ParquetFileFormat):
             return cls()
-        by_path = source.partition_columns()
-        stored = (field for field in source.schema if field.name not in by_path)
-        times = {field.name for field in stored if has_times(field.type)}
+        partition_columns = source.partition_columns()
+        stored_fields = (field for field in source.schema if field.name not in partition_columns)
+        times = {field.name for field in stored_fields if has_times(field.type)}
         return cls(frozenset({*times, *instants}), frozenset(instants), of_others)
 
     def require_modern(self, opened: Any, columns: Iterable[str]) -> None:
-        """Refuse a file in which Spark would correct columns; its footer is read for times."""
+        """Raise `SchemaMismatch` if Spark would correct columns of a file.
+
+        The footer is read only if there are date or time columns.
+        """
         times = self.time_columns.intersection(columns)
         if not times:
             return
         with file_errors(opened.path):
-            written: Mapping[bytes, bytes] = opened.metadata.metadata or {}
-        version = written.get(_VERSION)
+            metadata: Mapping[bytes, bytes] = opened.metadata.metadata or {}
+        version = metadata.get(_VERSION)
         for name in sorted(times):
-            mark, first = _INT96_MARK if name in self.int96_columns else _MARK
-            # Versions are compared as texts, as Spark does.
+            mark, first_version = _INT96_MARK if name in self.int96_columns else _MARK
+            # Versions are compared as strings, because Spark does so too.
             is_old = (
                 self.includes_unknown_writers
                 if version is None
-                else version < first or mark in written
+                else version < first_version or mark in metadata
             )
             if is_old:
                 raise SchemaMismatch(
                     f"{opened.path} may hold days before 1582 or times before 1900 in {name!r} by "
-                    "the calendar of Spark 2, which Spark corrects as it reads and this package "
-                    "does not; have Spark read it: zonebloom.spark.prune, spark.read.parquet; or "
-                    "leave the column out"
+                    "the calendar of Spark 2, which Spark corrects when it reads and this package "
+                    "does not; read it with zonebloom.spark.prune or spark.read.parquet, or leave "
+                    "the column out"
                 )
 
 
 def rebases_unknown_writers(spark: SparkSession) -> bool:
-    """Whether a session is set to correct files whose writer is not known, or to refuse them."""
+    """Return whether a session corrects or refuses old dates in files of unknown writers."""
     return any(
         spark.conf.get(f"spark.sql.parquet.{mode}", "CORRECTED") != "CORRECTED" for mode in _MODES
     )

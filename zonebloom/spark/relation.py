@@ -1,4 +1,4 @@
-"""Relations of Parquet files in the plans of a classic session: the one recogniser of them."""
+"""Recognise relations of Parquet files in the query plans of a classic session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 DATASOURCES_PACKAGE = "org.apache.spark.sql.execution.datasources."
 _PARQUET = DATASOURCES_PACKAGE + "parquet.ParquetFileFormat"
-# The last as `zonebloom.spark.pruning` has them listed.
+# The last one is the file index that `zonebloom.spark.pruning` installs.
 _LISTINGS = (
     DATASOURCES_PACKAGE + "InMemoryFileIndex",
     DATASOURCES_PACKAGE + "CatalogFileIndex",
@@ -15,7 +15,7 @@ _LISTINGS = (
 
 
 def file_relation(node: Any) -> Any:
-    """The HadoopFsRelation of a leaf of a logical plan; None unless Spark lists Parquet files."""
+    """Return the HadoopFsRelation of a leaf of a logical plan, None if it reads no Parquet files."""
     if class_name(node) != DATASOURCES_PACKAGE + "LogicalRelation" or node.isStreaming():
         return None
     relation = node.relation()
@@ -26,17 +26,17 @@ def file_relation(node: Any) -> Any:
 
 
 def scala_items(seq: Any) -> list[Any]:
-    """The items of a Scala sequence."""
-    # Of a linked list the n-th item is n steps away.
+    """Return the items of a Scala sequence."""
+    # Indexed access to a linked list takes n steps for item n.
     seq = seq.toIndexedSeq()
-    return [seq.apply(at) for at in range(seq.size())]
+    return [seq.apply(index) for index in range(seq.size())]
 
 
 def node_name(node: Any) -> str:
-    """The class of a node, without its package."""
+    """Return the class name of a plan node, without its package."""
     return node.getClass().getSimpleName()
 
 
 def class_name(node: Any) -> str:
-    """The class of a JVM object."""
+    """Return the full class name of a JVM object."""
     return node.getClass().getName()

@@ -1,7 +1,6 @@
-"""What is asked of a Spark session, classic or Connect, and where its tables lie: paths and files
-opened as its Hadoop settings say.
+"""Read the settings of a Spark session, classic or Connect, and open paths by its Hadoop settings.
 
-Tasks are sent the file systems that are opened here, so they need no settings of their own.
+Tasks get the file systems that are opened here, so they need no settings of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _BYTES = re.compile(r"(-?\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
 
 
 def spark_context(spark: SparkSession) -> Any:
-    """The SparkContext of a classic session, None over Connect."""
+    """Return the SparkContext of a classic session, or None over Connect."""
     if not hasattr(spark, "addArtifacts"):
         raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
     try:
@@ -35,64 +34,67 @@ def spark_context(spark: SparkSession) -> Any:
 
 
 def is_classic(spark: Any) -> bool:
-    """Whether a session shows its plans, as classic ones do and Connect does not."""
+    """Return whether a session is classic, so that its query plans are accessible."""
     return hasattr(spark, "_jsparkSession")
 
 
 def session_id(spark: Any) -> str:
-    """What tells a session from others."""
+    """Return the unique id of a session."""
     return str(spark._jsparkSession.sessionUUID() if is_classic(spark) else spark.session_id)
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
-    """Whether a session tells names of columns apart by their case."""
+    """Return whether column names of a session are case-sensitive."""
     return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that a classic session runs at one time, 0 over Connect, which does not say."""
+    """Return the number of tasks that a classic session runs at one time, or 0 over Connect."""
     context = spark_context(spark)
     return 0 if context is None else context.defaultParallelism
 
 
 def byte_count(text: str) -> int:
-    """A size as settings have it, such as ``10MB`` or ``1g``; below 0 where it is none.
+    """Parse a size of Spark's settings, such as ``10MB`` or ``1g``. Return -1 if it is invalid.
 
     >>> byte_count("10485760b"), byte_count("1g"), byte_count("-1")
     (10485760, 1073741824, -1)
     """
-    found = _BYTES.fullmatch(text.strip())
-    return int(found[1]) << 10 * " kmgtp".index(found[2].lower() or " ") if found else -1
+    match = _BYTES.fullmatch(text.strip())
+    return int(match[1]) << 10 * " kmgtp".index(match[2].lower() or " ") if match else -1
 
 
 def quote_name(name: str) -> str:
-    """A column's name as Spark reads it back."""
+    """Return a column name in backticks, as Spark parses it."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str, str]:
-    """Hadoop's settings of S3A in a session, without ``fs.s3a.``: none where none of some paths
-    needs them, or there is no session. In its place such settings may be given."""
-    if not spark or (paths is not None and all(split_path(each)[0] != "s3" for each in paths)):
+    """Return the S3A settings of a session without their prefix ``fs.s3a.``.
+
+    The result is empty without a session, or if no path is on S3. If a mapping of such settings is
+    given instead of a session, return it.
+    """
+    if not spark or (paths is not None and all(split_path(path)[0] != "s3" for path in paths)):
         return NO_SETTINGS
     if isinstance(spark, Mapping):
         return spark
     if is_classic(spark):
         hadoop = spark._jsparkSession.sessionState().newHadoopConf()
-        # One text: each entry of a map would be a call.
+        # Transfer all settings as one text: each entry of a Java map would be a call to the JVM.
         json_of = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
         return used_settings(
             json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_PREFIX)))
         )
-    # Connect shows the settings of the session alone, and not what files of Hadoop say.
-    given, found = spark.conf.getAll, {}
+    # Connect shows only settings of the session, and not those in Hadoop's configuration files.
+    get_settings, settings = spark.conf.getAll, {}
     for prefix in (f"spark.hadoop.{_PREFIX}", _PREFIX):
-        found |= {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
-    return used_settings(found)
+        settings |= {k.removeprefix(prefix): v for k, v in get_settings.items() if k.startswith(prefix)}
+    return used_settings(settings)
 
 
 def open_path(spark: Any, path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system a path of a session lies in, and its path there; raises SourceError."""
+    """Return the file system of a path and the path in it. Raises `SourceError`."""
     return filesystem_of(path, s3a_settings(spark, [path]))
 
 
@@ -102,11 +104,14 @@ def open_dataset(
     index_dir: str | None = None,
     encryption: Encryption | None = None,
 ) -> Dataset:
-    """Files as a dataset, by a session or its settings; raises what `zonebloom.dataset` raises."""
+    """Open files as a dataset with the S3 settings of a session or mapping.
+
+    Raises what `zonebloom.dataset` raises.
+    """
     paths = [source] if isinstance(source, str) else source
     s3a = s3a_settings(spark, paths)
     if not s3a:
         return dataset(source, index_dir=index_dir, encryption=encryption)
-    filesystem, below = filesystem_of_paths(paths, s3a)
-    files = below[0] if isinstance(source, str) else below
+    filesystem, paths_in_filesystem = filesystem_of_paths(paths, s3a)
+    files = paths_in_filesystem[0] if isinstance(source, str) else paths_in_filesystem
     return dataset(files, "parquet", filesystem, index_dir, encryption=encryption)

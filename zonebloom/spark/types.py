@@ -1,6 +1,4 @@
-"""Arrow types as Spark's, those that ``spark.read.parquet`` gives a column, and batches as the JVM
-takes them.
-"""
+"""Convert Arrow types to the Spark types of ``spark.read.parquet``, and batches for the JVM."""
 
 from __future__ import annotations
 
@@ -31,20 +29,20 @@ _PLAIN: dict[pa.DataType, st.DataType] = {
     **dict.fromkeys((pa.date32(), pa.date64()), st.DateType()),
 }
 INTEGER_TYPES = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
-# Casts of list views were seen to lose values; Parquet gives none.
+# List views are missing because their casts have lost values. Parquet files do not contain them.
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 
 def spark_types(
     schema: pa.Schema, names: Sequence[str], known: Mapping[str, st.DataType]
 ) -> st.StructType:
-    """The types ``spark.read.parquet`` shows for columns of an Arrow schema."""
+    """Return the types that ``spark.read.parquet`` shows for columns of an Arrow schema."""
     types = {**_written_types(schema), **known}
     for name in names:
         if isinstance(types.get(name), st.YearMonthIntervalType):
             raise UnsupportedType(
                 f"column {name!r} is {types[name].simpleString()}, which no Python data source of "
-                "Spark can give; leave it out with columns"
+                "Spark can return; leave it out with columns"
             )
         if name not in types:
             types[name] = spark_type(schema.field(name).type, name)
@@ -52,14 +50,14 @@ def spark_types(
 
 
 def arrow_schema(schema: st.StructType) -> pa.Schema:
-    """The Arrow schema by which the JVM takes batches of a schema of Spark's."""
-    # PySpark from 4.2 on wants the zone of instants named; before, it is UTC and has no name.
+    """Return the Arrow schema in which the JVM accepts batches of a Spark schema."""
+    # PySpark 4.2 and later require a time zone for instants; earlier versions always use UTC.
     takes_zone = "timezone" in signature(to_arrow_schema).parameters
     return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
 
 
 def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> frozenset[str]:
-    """Columns whose values Spark compares otherwise than their Arrow type suggests."""
+    """Return the columns that Spark compares in another way than their Arrow type suggests."""
     types = {**_written_types(schema), **known}
     return frozenset(
         name
@@ -69,20 +67,23 @@ def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> froze
 
 
 def _written_types(schema: pa.Schema) -> dict[str, st.DataType]:
-    """Types by column as Spark wrote them into a file, none in others."""
+    """Return the types by column that Spark stored in a file, empty for files of other writers."""
     text = (schema.metadata or {}).get(_ROW_METADATA)
     if text is None:
         return {}
     try:
-        # A type as a read shows it: anything may be null.
+        # Spark reads every column and field as nullable.
         written = st.StructType.fromJson(json.loads(text)).toNullable()
-    except Exception:  # noqa: BLE001 - as Spark itself: of an unreadable entry nothing is used
+    except Exception:  # noqa: BLE001 - Spark ignores an unreadable entry too
         return {}
     return {field.name: field.dataType for field in written}
 
 
 def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
-    """The type ``spark.read.parquet`` shows for an Arrow type; the column is named in errors."""
+    """Return the type that ``spark.read.parquet`` shows for an Arrow type.
+
+    Raise `UnsupportedType`, which names the column, if Spark has no such type.
+    """
     if isinstance(arrow, pa.BaseExtensionType):
         return spark_type(arrow.storage_type, column)
     if isinstance(arrow, pa.DictionaryType):
@@ -98,11 +99,11 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     if pt.is_timestamp(arrow):
         if arrow.unit == "ns":
             raise UnsupportedType(
-                f"column {column!r} is {arrow}, and Spark's timestamps have microseconds; leave "
+                f"column {column!r} is {arrow}, but Spark's timestamps have microseconds; leave "
                 "it out with columns, or write it as timestamp[us]"
             )
         return st.TimestampNTZType() if arrow.tz is None else st.TimestampType()
-    # Spark's time has microseconds. Nanoseconds are refused rather than cut.
+    # Spark's time type has microseconds. Nanoseconds are refused, because they would be truncated.
     if pt.is_time(arrow) and arrow.unit != "ns":
         return st.TimeType()
     if isinstance(arrow, _LISTS):
@@ -120,7 +121,7 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
 
 
 def type_name(arrow: pa.DataType) -> str | None:
-    """Spark's name of the type it shows for an Arrow type, None where it has none."""
+    """Return Spark's name of the type that it shows for an Arrow type, or None without a type."""
     try:
         return spark_type(arrow, "").simpleString()
     except UnsupportedType:
@@ -128,30 +129,30 @@ def type_name(arrow: pa.DataType) -> str | None:
 
 
 def is_collated(kind: st.DataType) -> bool:
-    """Whether texts of a type may be equal though their bytes are not."""
+    """Return whether strings of a type may be equal although their bytes differ."""
     collation = getattr(kind, "collation", None)
     return isinstance(kind, st.StringType) and collation not in (None, "UTF8_BINARY")
 
 
 def is_plain_text(key: st.StructField) -> bool:
-    """Whether text is compared byte by byte as it is stored; true of columns that are no text."""
+    """Return whether Spark compares a column as stored. That is true of all but some strings."""
     if not isinstance(key.dataType, st.StringType):
         return True
-    # Of a table's CHAR(n) Spark shows a string, which it has padded.
+    # Spark shows a CHAR(n) column of a table as a string, and pads its values.
     declared = str((key.metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
     is_plain = type(key.dataType) is st.StringType and not is_collated(key.dataType)
     return is_plain and not declared.startswith("char")
 
 
 def cast_for_spark(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A batch with the very types of an Arrow schema of Spark's.
+    """Yield a batch with its columns cast to an Arrow schema for Spark.
 
-    One, or several where the text of one passes the 2 GiB an Arrow string array holds.
+    The batch is split if its strings exceed the 2 GiB that one Arrow string array can hold.
     """
     try:
         columns = [batch.column(field.name).cast(field.type) for field in schema]
     except pa.ArrowException as error:
-        # A batch of strings of 64-bit offsets may not fit into one of 32-bit ones.
+        # Strings with 64-bit offsets may not fit into one array with 32-bit offsets.
         if batch.num_rows <= 1 or batch.nbytes < 1 << 31:
             raise SchemaMismatch(f"values do not fit Spark's types: {error}") from error
         half = batch.num_rows // 2

@@ -1,1 +1,1 @@
-"""Indices of a lake by name, as users of Hyperspace manage theirs."""
+"""Manage named indices of a data lake with an interface like Hyperspace's."""

@@ -1,13 +1,13 @@
-"""What is done to an index: each step is one record, or one commit to the catalog of the data.
+"""The actions on a managed index. Each step writes one record, or one commit to the data's catalog.
 
-create               a record, which takes the name, and then the filters in one commit
-refresh, optimize    one commit; a quick refresh is one record
-delete, restore      one record
-vacuum               the filters are dropped in one commit, and then one record
-cancel               one record, of an index whose filters never came to be
+create               writes a record, which reserves the name, and then commits the filters
+refresh, optimize    make one commit; a quick refresh writes one record
+delete, restore      write one record
+vacuum               drops the filters in one commit, and then writes one record
+cancel               writes one record for an index whose filters were never committed
 
-So a process may die at any time: what it had not done is not there. Segments that it leaves in
-the catalog's folder are deleted by the next `vacuum()` of the dataset.
+A process may therefore die at any time: each step is done completely or not at all. Segments that
+it leaves in the catalog's folder are deleted by the next `vacuum()` of the dataset.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ ProgressOption = bool | Callable[[int, int], Any] | None
 
 
 class Actions:
-    """What can be done to the indices of a system folder."""
+    """The actions on the indices whose records are in a system folder."""
 
-    # As queries take them: when they were read, of which folder.
+    # The records that queries use: the time of reading them, their folder, and the records.
     _cache: tuple[float, str, list[Record]] | None = None
 
     def __init__(self, records: Records, spark: SparkSession | Literal[False]):
@@ -54,31 +54,31 @@ class Actions:
     def _records(self) -> Records:
         return self._folder
 
-    def create(self, ds: Dataset, wanted: Record, progress: ProgressOption = None) -> None:
-        """Build an index that is not there."""
-        name, catalog = wanted.name, ds.opened.catalog
-        before = self._records().latest(name)
-        there = catalog.latest().indices
-        if before.state != State.DOESNOTEXIST:
+    def create(self, ds: Dataset, new_record: Record, progress: ProgressOption = None) -> None:
+        """Build a new index."""
+        name, catalog = new_record.name, ds.opened.catalog
+        old_record = self._records().latest(name)
+        existing_indices = catalog.latest().indices
+        if old_record.state != State.DOESNOTEXIST:
             hint = ""
-            if before.state == State.DELETED:
+            if old_record.state == State.DELETED:
                 hint = ", deleted: restore it or vacuum it first"
-            elif before.missing_from(self._access.catalog(before).latest().indices):
+            elif old_record.missing_from(self._access.catalog(old_record).latest().indices):
                 hint = (
-                    f", which is being built, or was until its process died: then call "
+                    f", which is being built, or was until its process died: in that case call "
                     f"cancel({name!r}) first"
                 )
             raise IndexExists(f"there is an index {name!r} already{hint}; or give another name")
-        taken = [name for name in wanted.indices.values() if name in there]
-        if taken:
+        used_names = [name for name in new_record.indices.values() if name in existing_indices]
+        if used_names:
             raise IndexExists(
-                f"the catalog in {wanted.index_dir} has an index {taken[0]!r} already, which is "
+                f"the catalog in {new_record.index_dir} has an index {used_names[0]!r} already, which is "
                 "not in this manager's records: it was made by hand, or by a manager with another "
                 "system path. Give another name, or call drop_index on the dataset if nobody uses "
                 "it"
             )
         require_encrypted_index(ds.opened)
-        record = self._put(replace(wanted, state=State.ACTIVE, number=before.number))
+        record = self._put(replace(new_record, state=State.ACTIVE, number=old_record.number))
         build = catalog.new_segment_prefix()
         try:
             self._build(ds, record, progress, build)
@@ -87,9 +87,9 @@ class Actions:
                 drop_indices(catalog, record.indices.values(), build=build)
                 self._put(replace(record, state=State.DOESNOTEXIST))
             except (ZoneBloomError, OSError, ValueError, Warning) as other:
-                # It shall not hide the first one.
+                # Raise the first error, and only mention this one.
                 error.add_note(
-                    f"what it built, or its record, may be left ({type(other).__name__}: {other}): "
+                    f"what it built, or its record, may be left ({type(cleanup_error).__name__}: {cleanup_error}): "
                     f"call cancel({name!r})"
                 )
             raise
@@ -97,22 +97,22 @@ class Actions:
     def refresh_index(
         self, name: str, mode: str = "full", *, progress: ProgressOption = None
     ) -> None:
-        """Bring an index up to the files as they are now.
+        """Update an index to the files as they are now.
 
         Parameters
         ----------
         name : str
         mode : {"full", "incremental", "quick"}
-            "full" builds it anew. "incremental" reads only files that were added or changed and
-            forgets those gone. "quick" reads no data: it takes note of the files, and the index
-            is used as far as it goes; the ratios of hybrid scan count what changes after it.
+            "full" rebuilds the index. "incremental" reads only files that were added or changed,
+            and removes deleted ones. "quick" reads no data: it only records the changes of files,
+            so that the ratios of hybrid scan count only later changes.
         progress : bool or callable, optional
 
         Raises
         ------
         InvalidArgument, IndexNotFound, InvalidState, CommitConflict, SchemaMismatch
         NoFragments, FragmentUnreadable, EngineError
-            And the index is as it was.
+            The index is then unchanged.
         """
         arguments.require_choice(mode, "mode", ("full", "incremental", "quick"))
         record = self._record(name, State.ACTIVE, "call restore_index first")
@@ -132,14 +132,14 @@ class Actions:
             self._put(replace(record, accepted_changes=()))
 
     def optimize_index(self, name: str, mode: str = "quick") -> None:
-        """Put the segments that refreshes added together; no data is read.
+        """Merge the segments that refreshes added. It reads no data.
 
         Parameters
         ----------
         name : str
         mode : {"quick", "full"}
-            "quick" merges the small ones; "full" makes one of all, in the layout its size asks
-            for.
+            "quick" merges the small segments. "full" merges all segments into one, in the layout
+            that suits its size.
 
         Raises
         ------
@@ -154,41 +154,41 @@ class Actions:
         )
 
     def delete_index(self, name: str) -> None:
-        """Have an index used no more by this manager's queries; `restore_index` takes it back.
+        """Stop using an index in this manager's queries, until `restore_index`.
 
-        As all that follow it raises IndexNotFound, InvalidState or CommitConflict.
+        This and the following methods raise IndexNotFound, InvalidState or CommitConflict.
         """
         record = self._record(name, State.ACTIVE, "it is deleted already")
         self._put(replace(record, state=State.DELETED))
 
     def restore_index(self, name: str) -> None:
-        """Take back `delete_index`."""
+        """Undo `delete_index`."""
         record = self._record(name, State.DELETED, "there is nothing to restore")
-        there = self._access.catalog(record).latest().indices
-        _require_there(record, there, "vacuum it and create it again")
+        existing_indices = self._access.catalog(record).latest().indices
+        _require_there(record, existing_indices, "vacuum it and create it again")
         self._put(replace(record, state=State.ACTIVE))
 
     def vacuum_index(self, name: str) -> None:
-        """Remove a deleted index for good, filters and all."""
+        """Remove a deleted index with its filters. This cannot be undone."""
         record = self._record(name, State.DELETED, "call delete_index first")
         drop_indices(self._access.catalog(record), record.indices.values())
         self._put(replace(record, state=State.DOESNOTEXIST))
 
     def cancel(self, name: str) -> None:
-        """Forget an index whose creation never ended, as when its process died.
+        """Remove an index whose creation never ended, for example because its process died.
 
-        Nothing else is to be cancelled: any other action that does not end leaves the index as
-        it was. A creation that is still under way fails at its end.
+        Other actions need no cancelling, because an interrupted one leaves the index unchanged. If
+        the creation is still running, it fails at its end.
 
         Raises
         ------
         IndexNotFound
         InvalidState
-            When its creation ended.
+            If the creation has ended.
         """
         record = self._record(name)
-        there = self._access.catalog(record).latest(for_writing=True).indices
-        if record.state != State.ACTIVE or len(record.missing_from(there)) < len(record.columns):
+        existing_indices = self._access.catalog(record).latest(for_writing=True).indices
+        if record.state != State.ACTIVE or len(record.missing_from(existing_indices)) < len(record.columns):
             raise InvalidState(
                 f"index {name!r} is {record.state} and its creation ended, so there is none to "
                 "cancel"
@@ -196,7 +196,7 @@ class Actions:
         self._put(replace(record, state=State.DOESNOTEXIST))
 
     def _record(self, name: str, state: State | None = None, hint: str = "") -> Record:
-        """What is known of an index, in a state in which an action may begin."""
+        """Return the record of an index. Raise `InvalidState` if it is in another state."""
         record = self._records().latest(require_name(name))
         if record.state == State.DOESNOTEXIST:
             raise index_not_found(name, self._records().all())
@@ -211,16 +211,16 @@ class Actions:
     def _build(
         self, ds: Dataset, record: Record, progress: ProgressOption, new_build: str = ""
     ) -> None:
-        """Build all anew, or what is not there, in segments with the prefix that is given."""
+        """Build a new index with the given segment prefix, or rebuild one if there is none."""
         size = GlobalFilterSize(record.expected_num_items, record.fpp)
-        wanted = [
+        specs = [
             IndexSpec(name, ds.opened.column(column), ZoneParameters(), size)
             for column, name in record.indices.items()
         ]
         engine = None if self._spark is False else spark_engine(self._spark)
         catalog = ds.opened.catalog
         build = new_build or catalog.new_segment_prefix()
-        Builder(ds.opened).build(wanted, "auto", not new_build, engine, progress, build)
+        Builder(ds.opened).build(specs, "auto", not new_build, engine, progress, build)
         if self._records().latest(record.name).state == State.DOESNOTEXIST:
             drop_indices(catalog, record.indices.values(), build=build)
             raise CommitConflict(
@@ -231,10 +231,10 @@ class Actions:
 def index_not_found(name: str, records: Iterable[Record]) -> IndexNotFound:
     """Return the error for a name that no index has."""
     names = [record.name for record in records if record.state != State.DOESNOTEXIST]
-    known = arguments.suggest_names(name, names, "there is:")
-    return IndexNotFound(f"there is no index {name!r}; {known}; indexes() describes them")
+    choices_text = arguments.suggest_names(name, names, "there is:")
+    return IndexNotFound(f"there is no index {name!r}; {choices_text}; indexes() describes them")
 
 
 def _require_there(record: Record, indices: Container[str], step: str) -> None:
-    if gone := record.missing_from(indices):
-        raise IndexNotFound(f"{', '.join(gone)} is not in the catalog any more; {step}")
+    if missing_names := record.missing_from(indices):
+        raise IndexNotFound(f"{', '.join(missing_names)} is not in the catalog any more; {step}")

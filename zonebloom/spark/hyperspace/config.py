@@ -1,30 +1,30 @@
-"""What an `IndexManager` can be told: of the session by its conf, of an index by its config.
+"""The settings of an `IndexManager` in a session's conf, and the configuration of an index.
 
-Keys are read from ``spark.conf`` each time they are used. ``spark-submit --conf`` and
-``spark-defaults.conf`` take only keys that begin with ``spark.``, so each may be written with
-that in front as well; without it wins.
+Settings are read from ``spark.conf`` each time they are used. ``spark-submit --conf`` and
+``spark-defaults.conf`` accept only keys that begin with ``spark.``, so each key may also have this
+prefix. If both are set, the key without it counts.
 
     key                                                default   meaning
-    zonebloom.apply.enabled                            true      whether indices are used; what
-                                                                 enable() and disable() set
+    zonebloom.apply.enabled                            true      whether indices are used; set by
+                                                                 enable() and disable()
     zonebloom.system.path                              (1)       folder of the records of indices
-    zonebloom.index.hybridscan.enabled                 true      whether an index is used while
+    zonebloom.index.hybridscan.enabled                 true      whether an index is used although
                                                                  files were added, changed or
-                                                                 deleted since
-    zonebloom.index.hybridscan.maxAppendedRatio        0.3       share of the bytes now there, that
-                                                                 may have been added or changed
-    zonebloom.index.hybridscan.maxDeletedRatio         0.2       share of the bytes indexed, that
-                                                                 may be gone or changed
-    zonebloom.index.cache.expiryDurationInSeconds      300       how long records read are believed
-                                                                 when a query is planned
+                                                                 deleted after its build
+    zonebloom.index.hybridscan.maxAppendedRatio        0.3       maximum share of added or changed
+                                                                 bytes in the current bytes
+    zonebloom.index.hybridscan.maxDeletedRatio         0.2       maximum share of deleted or
+                                                                 changed bytes in the indexed bytes
+    zonebloom.index.cache.expiryDurationInSeconds      300       seconds for which queries use
+                                                                 cached records
 
 (1) ``zonebloom_indexes`` in ``spark.sql.warehouse.dir``.
 
-The names and defaults are Hyperspace's, but one: its hybrid scan is off by default, for it puts
-a union and a shuffle into the plan. Here files the index does not know stay in the read as they
-are, at no other cost and never at that of a row, so it is on. Keys that begin with
-``spark.hyperspace`` are Hyperspace's own and are not read: a session that uses both must be able
-to tell each what it means.
+The names and defaults are Hyperspace's, with one exception. Hyperspace's hybrid scan is off by
+default, because it adds a union and a shuffle to the plan. Here it is on, because Spark simply
+reads the files that the index does not know, which costs nothing else and loses no rows. Keys that
+begin with ``spark.hyperspace`` belong to Hyperspace and are not read, so that a session can use
+both.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _TRUTH = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class BFIndexConfig:
-    """What `IndexManager.create_index` is to build.
+    """The configuration of an index that `IndexManager.create_index` builds.
 
     Parameters
     ----------
     name : str
-        Of the index, one of its own in the system folder; without a dot.
+        Name of the index, unique in the system folder and without a dot.
     columns : list of str
-        Each with filters of its own: an index of several columns is not one of their
-        combinations. Leaves of structs as "a.b".
+        Each column gets its own filters; combinations of columns are not indexed. Leaves of
+        structs are written as "a.b".
     expected_num_items : int, optional
-        Distinct values of a column in the whole dataset, that its global filter is sized for;
-        the number of rows by default.
+        Number of distinct values of a column in the whole dataset, which determines the size of
+        its global filter. The default is the number of rows.
     fpp : float
-        Target false positive probability of the global filters, between 0 and 1. Filters of
-        zones keep Lance's own defaults.
+        Target false positive probability of the global filters, between 0 and 1. The filters of
+        zones use Lance's defaults.
 
     Raises
     ------
@@ -96,9 +96,9 @@ class BFIndexConfig:
 
 
 def require_name(name: Any) -> str:
-    """A name that an index can have, or none."""
+    """Return an index name, or raise `InvalidArgument` if it is not valid."""
     fits = isinstance(name, str) and 0 < len(name.encode(errors="replace")) <= 80
-    # In the catalog a dot parts it from the column, which may have dots.
+    # In the catalog, a dot separates the name from the column, which may itself contain dots.
     if not fits or not name.isprintable() or "/" in name or "." in name:
         raise InvalidArgument(
             f"{name!r} cannot name an index; give up to 80 bytes of printable characters without "
@@ -107,7 +107,7 @@ def require_name(name: Any) -> str:
     return name
 
 
-# Default, largest value of a number, and what is expected, by key.
+# The default, the maximum of a number (None for true or false), and a description of each setting.
 SETTINGS: dict[str, tuple[str, float | None, str]] = {
     APPLY_ENABLED: ("true", None, "true or false"),
     HYBRID_ENABLED: ("true", None, "true or false"),
@@ -118,7 +118,7 @@ SETTINGS: dict[str, tuple[str, float | None, str]] = {
 
 
 def read_settings(spark: SparkSession) -> dict[str, Any]:
-    """The values of a session at one moment, by key."""
+    """Return the current settings of a session by key."""
     settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
     for key, (default, most, expected) in SETTINGS.items():
         text = _get(spark, key)

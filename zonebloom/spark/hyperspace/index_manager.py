@@ -1,9 +1,10 @@
-"""IndexManager: indices by name, as users of Hyperspace manage theirs.
+"""IndexManager: manage named indices with an interface like Hyperspace's.
 
-Each is one index a column in the catalog of the data (``<name>.<column>``), with global filters.
+A managed index is one index for each column in the catalog of the data, named ``<name>.<column>``,
+with a global filter.
 """
 
-# Names of methods and parameters as Hyperspace spells them.
+# Some methods and parameters have the camel-case names of Hyperspace.
 # ruff: noqa: N802, N803, N815
 
 from __future__ import annotations
@@ -49,23 +50,24 @@ __all__ = ["BFIndexConfig", "IndexManager"]
 
 @arguments.with_methods_of(Actions)
 class IndexManager(Actions):
-    """Manages indices over Parquet files that Spark reads.
+    """A manager of named indices over Parquet files that Spark reads.
 
-    Methods have the names of Hyperspace's Python API too: ``createIndex`` and so on.
+    Methods also have the names of Hyperspace's Python API, such as ``createIndex``.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic or Connect; its conf is read at each call, with the keys and defaults of
+        Classic or Connect. Its conf is read at each call, with the keys and defaults of
         `zonebloom.spark.hyperspace.config`.
     encryption : Encryption, optional
-        Keys of the indices, as `zonebloom.dataset` takes them: those it makes are encrypted, and
-        others are not used. Tasks that build get them; they are in no conf, plan or record.
+        Keys of the indices, as `zonebloom.dataset` takes them. New indices are encrypted, and
+        unencrypted ones are not used. Build tasks get the keys, but no conf, plan or record
+        contains them.
 
     Raises
     ------
     EngineError
-        When it is no session.
+        If ``spark`` is no session.
 
     Examples
     --------
@@ -104,32 +106,32 @@ class IndexManager(Actions):
         index_dir: str | None = None,
         progress: ProgressOption = None,
     ) -> None:
-        """Build an index: for each column, filters of its zones and a global one.
+        """Build an index with filters of the zones and a global filter for each column.
 
         Parameters
         ----------
         df : DataFrame or path
-            ``spark.read.parquet(path)`` as it is, of all files of one folder, or the path; over
-            Spark Connect, which does not show what a frame reads, the path.
+            An unchanged ``spark.read.parquet(path)`` of all files of one folder, or the path. Over
+            Spark Connect give the path, because Connect does not show what a frame reads.
         config : BFIndexConfig
         index_dir : str, optional
-            Folder of the catalog, when it is not to be beside the data.
+            Folder of the catalog, if it should not be beside the data.
         progress : bool or callable, optional
-            True for a bar, or a function given rows done and rows in all.
+            True for a progress bar, or a function that gets the rows done and all rows.
 
         Raises
         ------
         InvalidArgument, ColumnNotFound, UnsupportedType, IndexExists, NoFragments
-            Before anything is read but footers.
+            Raised before anything but footers is read.
         FragmentUnreadable, SchemaMismatch, EngineError, CommitConflict
-            And nothing is left behind.
+            Nothing is left behind then.
         """
         arguments.require_instance(config, BFIndexConfig, "config")
         ds, path = open_managed_source(df, index_dir, self._access)
         ds.opened = ds.opened.in_writable_folder()
         columns = resolve_columns(ds, config.columns, is_case_sensitive(self._spark))
         size = size_global_filter(ds.opened, config.expected_num_items, config.fpp)
-        wanted = Record(
+        record = Record(
             config.name,
             path=path,
             index_dir=ds.index_dir,
@@ -137,22 +139,23 @@ class IndexManager(Actions):
             expected_num_items=size.num_items,
             fpp=size.probability,
         )
-        self.create(ds, wanted, progress)
+        self.create(ds, record, progress)
 
-    # Figures
+    # Statistics
 
     def indexes(self) -> DataFrame:
-        """One row an index, with the columns of Hyperspace's IndexStatistics and more.
+        """Return a frame with one row for each index.
 
-        Counts of source files are of those indexed; of appended and deleted ones, of the files
-        as they are now. A file written anew counts as both.
+        It has the columns of Hyperspace's IndexStatistics and more. Source files are the indexed
+        files. Appended and deleted files are the differences to the current files; a rewritten
+        file counts as both.
         """
         return self._spark.createDataFrame(
             list(index_statistics(self._records().all(), self._access)), STATISTICS_SCHEMA
         )
 
     def index(self, name: str) -> DataFrame:
-        """The row of one index.
+        """Return a frame with the row of one index.
 
         Raises
         ------
@@ -170,18 +173,18 @@ class IndexManager(Actions):
     # Queries
 
     def apply(self, df: DataFrame) -> DataFrame:
-        """Leave out the files of a query that its filters exclude, as the indices say.
+        """Make a query skip files that its filters exclude, by the indices of this manager.
 
-        `zonebloom.spark.prune`, with the indices of this manager that are ACTIVE and as far as
-        the conf allows them: the same rows from fewer files, and the frame as it is when they are
-        disabled.
+        It works like `zonebloom.spark.prune`, with the indices that are ACTIVE and that the conf
+        allows. The query returns the same rows from fewer files. If indices are disabled, the frame
+        reads all files.
 
         Warns
         -----
         IndexNotUsedWarning
-            When more files changed than hybrid scan allows, or an index cannot be used.
+            If more files changed than hybrid scan allows, or an index cannot be used.
         StaleIndexWarning
-            When files are not as they were indexed, and are read for that.
+            If files changed since they were indexed. They are read.
         """
         return with_index(df, self._lookup)
 
@@ -193,23 +196,23 @@ class IndexManager(Actions):
         *,
         redirectFunc: Callable[[str], Any] | None = None,
     ) -> None:
-        """Show which files of a query are read by the indices, and why no more are left out.
+        """Print which files of a query are read, and why no more are skipped.
 
-        No Spark job runs. Verbose shows Spark's plan with the indices, too; ``redirectFunc`` is
-        ``redirect`` as Hyperspace spells it.
+        It runs no Spark job. If ``verbose`` is set, it also prints Spark's plan with the indices.
+        ``redirectFunc`` is Hyperspace's name of ``redirect``.
         """
         text = io.StringIO()
         print(self.why_not(df), file=text)
         if verbose:
-            # The one way to a plan's text that is public, in classic sessions and over Connect.
+            # explain() is the only public way to get a plan's text, and it prints the text.
             with contextlib.redirect_stdout(text):
                 self.apply(df).explain(mode="simple")
         (redirectFunc or redirect)(text.getvalue().rstrip())
 
     def why_not(self, df: DataFrame, index_name: str = "") -> PrunePlan:
-        """Say which indices are used for a query, or whether one is, and why others are not.
+        """Return which indices are used for a query, or whether one is, and why others are not.
 
-        ``.relations`` and ``.reasons`` are for programs, `str` and HTML for people.
+        Programs use ``.relations`` and ``.reasons``; `str` and HTML show a text.
 
         Raises
         ------
@@ -218,33 +221,33 @@ class IndexManager(Actions):
         settings = read_settings(self._spark)
         records = self._known_records(settings)
         if index_name:
-            named = [record for record in records if record.name == require_name(index_name)]
-            if not named:
+            named_records = [record for record in records if record.name == require_name(index_name)]
+            if not named_records:
                 raise index_not_found(index_name, records)
-            records = named
-        # What was opened before does not warn again.
+            records = named_records
+        # Use a new cache, because indices in the shared one have already issued their warnings.
         lookup = ManagedLookup(self._access, records, settings, BoundedCache())
         return describe_pruning(df, lookup)
 
     def enable(self) -> None:
-        """Have the indices used in every query of a classic session, without `apply`.
+        """Use the indices in every query of a classic session, without `apply`.
 
-        It sets ``zonebloom.apply.enabled``, which is so by default for `apply`.
+        It sets ``zonebloom.apply.enabled`` to true, which is the default.
         """
         self._spark.conf.set(APPLY_ENABLED, "true")
         set_session_rule(self._spark, self._lookup)
 
     def disable(self) -> None:
-        """Have no index used by any manager of the session, by `apply` or without."""
+        """Stop all managers of the session from using indices, also in `apply`."""
         self._spark.conf.set(APPLY_ENABLED, "false")
         set_session_rule(self._spark, None)
 
     def is_enabled(self) -> bool:
-        """Whether indices are used."""
+        """Return whether indices are used."""
         return read_settings(self._spark)[APPLY_ENABLED]
 
     def _lookup(self) -> ManagedLookup:
-        """What answers for the indices, as things are now, with what earlier queries opened."""
+        """Return a lookup with the current settings and records, and the shared cache."""
         settings = read_settings(self._spark)
         return ManagedLookup(self._access, self._known_records(settings), settings, self._opened)
 
@@ -254,7 +257,7 @@ class IndexManager(Actions):
         return Records(read_settings(self._spark)[SYSTEM_PATH], self._spark)
 
     def _known_records(self, settings: Mapping[str, Any]) -> list[Record]:
-        """Records as queries take them, as they were at most so long ago as the conf allows."""
+        """Return the records for queries. They are cached for the time that the conf allows."""
         path, now = settings[SYSTEM_PATH], time.monotonic()
         if self._cache is not None:
             at, cached_path, records = self._cache
@@ -264,7 +267,7 @@ class IndexManager(Actions):
         self._cache = now, path, records
         return records
 
-    # As Hyperspace spells them
+    # Hyperspace's names of the methods
 
     def createIndex(self, dataFrame: DataFrame, indexConfig: BFIndexConfig) -> None:
         self.create_index(dataFrame, indexConfig)

@@ -1,6 +1,6 @@
-"""Which of a manager's indices answer for a query, and why others do not.
+"""Choose the indices of a manager that a query may use, and report why others are not used.
 
-Files that an index does not hold as they are now are read whatever is decided here.
+Spark always reads files that changed after an index was built, whatever is chosen here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zonebloom.storage.paths import plain_path
 
 
 class ManagedLookup(IndexLookup):
-    """Asks only the indices of a manager that may answer; says of others why they were refused."""
+    """A lookup that asks only usable indices of a manager, and notes why others are refused."""
 
     def __init__(
         self,
@@ -44,22 +44,22 @@ class ManagedLookup(IndexLookup):
         self._access = access
         self._records = records
         self._settings = settings
-        # By name, why an index may not answer this time.
+        # Why an index is refused for this query, or None if it is used, by name.
         self._judged: dict[str, Note | None] = {}
 
-    def ask(self, question: PruningRequest) -> PruningResult:
-        """The same, with why indices were refused."""
+    def ask(self, request: PruningRequest) -> PruningResult:
+        """Return the result of the usable indices, with notes about those that were refused."""
         if not self._settings[APPLY_ENABLED]:
             return PruningResult(notes=(Note(Reason.APPLY_DISABLED),))
-        answer = super().ask(question)
-        names = [record.name for record in self._records if _is_over(record, question.roots)]
-        refused = [note for note in map(self._judged.get, names) if note is not None]
-        # That one is deleted is what its user wanted.
-        said = [note.text for note in refused if note.reason != Reason.NOT_ACTIVE]
+        result = super().ask(request)
+        names = [record.name for record in self._records if _is_over(record, request.roots)]
+        refusal_notes = [note for note in map(self._judged.get, names) if note is not None]
+        # There is no warning about a deleted index, because its user deleted it on purpose.
+        warned_texts = [note.text for note in refusal_notes if note.reason != Reason.NOT_ACTIVE]
         return replace(
-            answer,
-            notes=(*refused, *answer.notes),
-            warnings=(*answer.warnings, *map(IndexNotUsedWarning, said)),
+            result,
+            notes=(*refusal_notes, *result.notes),
+            warnings=(*result.warnings, *map(IndexNotUsedWarning, warned_texts)),
         )
 
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
@@ -72,7 +72,7 @@ class ManagedLookup(IndexLookup):
         files: ListedFiles,
         columns: frozenset[str],
     ) -> Iterator[CatalogFiles]:
-        """The files as each catalog with indices to use has them."""
+        """Yield the files as each catalog with usable indices knows them."""
         usable: dict[str, set[str]] = {}
         for record in self._records:
             if not _is_over(record, place[:1]):
@@ -91,35 +91,38 @@ class ManagedLookup(IndexLookup):
     def _why_refused(
         self, record: Record, filesystem: pafs.FileSystem, files: ListedFiles
     ) -> Note | None:
-        """Why an index may not answer, by its state and its files as they are now."""
+        """Return why an index may not be used, by its state and the changes of its files."""
 
         def refused(reason: Reason, text: str) -> Note:
             return Note(reason, f"index {record.name!r} is not used: {text}")
 
         if record.state != State.ACTIVE:
-            return refused(Reason.NOT_ACTIVE, f"it is {record.state}")
+            return refusal(Reason.NOT_ACTIVE, f"it is {record.state}")
         index_dir = self._access.index_dir(record)
         version = self._catalog(filesystem, index_dir).latest()
         if version.locked_reason:
-            return refused(Reason.DATA_UNREADABLE, version.locked_reason)
-        if gone := record.missing_from(version.indices):
-            text = f"{', '.join(gone)} is not in {index_dir}; refresh it with mode='full'"
-            return refused(Reason.MISSING, text)
+            return refusal(Reason.DATA_UNREADABLE, version.locked_reason)
+        if missing_names := record.missing_from(version.indices):
+            text = f"{', '.join(missing_names)} is not in {index_dir}; refresh it with mode='full'"
+            return refusal(Reason.MISSING, text)
         try:
-            # As long as neither Spark's listing nor the catalog is another, so are the files.
+            # The drift stays the same while Spark's listing and the catalog version do.
             drift = self._made(
                 ("drift", record),
                 (version, files),
                 lambda: self._access.drift(self._access.recorded_dataset(record), record),
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
-            return refused(Reason.DATA_UNREADABLE, str(error))
-        why = self._too_much(drift, frozenset(record.accepted_changes))
+            return refusal(Reason.DATA_UNREADABLE, str(error))
+        exceeded_limit = self._too_much(drift, frozenset(record.accepted_changes))
         step = f"; call refresh_index({record.name!r}, mode='incremental')"
-        return refused(why[0], why[1] + step) if why is not None else None
+        return refusal(exceeded_limit[0], exceeded_limit[1] + step) if exceeded_limit is not None else None
 
     def _too_much(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
-        """Which limit changes pass, but for those a quick refresh took note of."""
+        """Return which limit the changes exceed, or None.
+
+        Changes that a quick refresh recorded do not count.
+        """
         appended, deleted = (
             {mark: size for mark, size in files.items() if mark not in accepted}
             for files in (drift.appended, drift.deleted)
@@ -143,7 +146,7 @@ class ManagedLookup(IndexLookup):
 
 
 def _is_over(record: Record, roots: Sequence[str]) -> bool:
-    """Whether an index is over files of a relation: of a root, or of a folder in one or above."""
+    """Return whether an index is on a root of a relation, or on a folder below or above one."""
     path = record.path.rstrip("/") + "/"
     folders = [plain_path(root).rstrip("/") + "/" for root in roots]
     return any(path.startswith(folder) or folder.startswith(path) for folder in folders)

@@ -1,10 +1,10 @@
-"""What a manager remembers of its indices, as numbered documents in the system folder.
+"""The records of a manager's indices, as numbered documents in the system folder.
 
-    <system path>/<name of the index>/00000000000000000003.json    the last is how things are
+    <system path>/<name of the index>/00000000000000000003.json    the highest number counts
 
-A record says over what an index is, and whether it is deleted. Its filters are in the catalog of
-the data, whose versions are written in one step: an index whose filters are not there has not
-been built. So there is no state between two steps, and a process may die at any time.
+A record tells which data an index covers, and whether it is deleted. Its filters are in the catalog
+of the data. A catalog version is written in one step, so an index without filters has not been
+built yet. There is no state in between, and a process may die at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zonebloom.spark.session import open_path
 
 
 class State(StrEnum):
-    """States of an index, as Hyperspace names them; CREATING is in no record."""
+    """The states of an index, with Hyperspace's names. No record has the state CREATING."""
 
     ACTIVE = "ACTIVE"
     CREATING = "CREATING"
@@ -34,10 +34,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of an index.
+    """A record of an index. Its fields are the keys of the stored document.
 
-    The path is that of the data; the changes are what a quick refresh took note of, as
-    `zonebloom.catalog.drift` names them.
+    ``path`` is the path of the data. ``accepted_changes`` are the changes that a quick refresh
+    recorded, as `zonebloom.catalog.drift` names them.
     """
 
     name: str
@@ -52,16 +52,16 @@ class Record:
 
     @property
     def indices(self) -> dict[str, str]:
-        """Names of the indices in the catalog of the data, by column."""
+        """Return the names of the indices in the catalog of the data, by column."""
         return {column: f"{self.name}.{column}" for column in self.columns}
 
     def missing_from(self, indices: Container[str]) -> list[str]:
-        """Names of its indices that a catalog does not hold."""
+        """Return the names of its indices that a catalog lacks."""
         return [name for name in self.indices.values() if name not in indices]
 
 
 class Records:
-    """The records of a system folder, which need not be there."""
+    """The records in a system folder, which may not exist yet."""
 
     def __init__(self, path: str, spark: Any = None):
         self.path = path
@@ -69,12 +69,12 @@ class Records:
             self._filesystem, self._folder = open_path(spark, path)
         except SourceError as error:
             raise InvalidArgument(
-                f"records of indices would be kept in {path}, which cannot be ({error}); set "
+                f"records of indices cannot be stored in {path} ({error}); set "
                 f"{SYSTEM_PATH} to another folder"
             ) from None
 
     def all(self) -> list[Record]:
-        """The last record of each index there is, by name."""
+        """Return the latest records of all existing indices, ordered by name."""
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
         folders = [
             info.base_name
@@ -85,7 +85,7 @@ class Records:
         return [record for record in records if record.state != State.DOESNOTEXIST]
 
     def latest(self, name: str) -> Record:
-        """The last record of an index; where there is none, that it does not exist."""
+        """Return the latest record of an index. If there is none, its state is DOESNOTEXIST."""
         log = self._log(name)
         numbers = log.numbers()
         if not numbers:
@@ -101,16 +101,16 @@ class Records:
             return record
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptIndex(
-                f"{log.path(number)} cannot be read ({error}); restore it, or remove the folder, "
-                "which forgets the index (its filters stay in the catalog of the data)"
+                f"{log.path(number)} cannot be read ({error}); restore it, or delete its folder, "
+                "which removes the index (its filters stay in the catalog of the data)"
             ) from error
 
     def put(self, record: Record) -> Record:
-        """Write a record in place of the one it was made from."""
+        """Write a record with the next number. Raise `CommitConflict` if that number exists."""
         record = replace(record, number=record.number + 1)
         if not self._log(record.name).create(record.number, encode_document(record)):
             raise CommitConflict(
-                f"another manager changed index {record.name!r} meanwhile; look at "
+                f"another manager changed index {record.name!r} meanwhile; check "
                 f"index({record.name!r}) and try again"
             )
         return record

@@ -1,5 +1,6 @@
-"""What an index is made over: a folder of files, columns of theirs, and its figures. Of a DataFrame
-only the plain read of Parquet files is taken.
+"""Open the data of a managed index, and compute the statistics of indices.
+
+The data is a folder of Parquet files, given by a path or by a DataFrame that just reads them.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
 
 class Access(NamedTuple):
-    """What opens data and indices: a session, or False, and keys."""
+    """The session (False without Spark) and the encryption keys that open data and indices."""
 
     spark: Any = False
     encryption: Encryption | None = None
 
     def dataset(self, path: str, index_dir: str | None) -> Dataset:
-        """The files at a path with their indices, as they are now."""
+        """Return the files at a path with their indices, as they are now."""
         return open_dataset(path, self.spark, index_dir, self.encryption)
 
     def recorded_dataset(self, record: Record) -> Dataset:
-        """What an index was made over."""
+        """Return the dataset of an index."""
         return self.dataset(record.path, self.index_dir(record))
 
     def index_dir(self, record: Record) -> str:
-        """Return the folder of an index as it is now: it may have been moved since the record."""
+        """Return the current folder of an index, which may have moved after its creation."""
         filesystem, root = open_path(self.spark, record.path)
         return current_index_folder(filesystem, root, record.index_dir)
 
     def drift(self, ds: Dataset, record: Record) -> Drift:
-        """How the files of a dataset changed since an index of them was built."""
+        """Return how the files of a dataset changed since an index was built."""
         version, present = ds.opened.version, ds.opened.planner.coverage().fragments
         return measure_drift(version, record.indices.values(), present)
 
     def catalog(self, record: Record) -> Catalog:
-        """The catalog an index lies in, whether its data is still there or not."""
+        """Return the catalog of an index, also if its data no longer exists."""
         filesystem, _ = open_path(self.spark, record.path)
         return Catalog(filesystem, self.index_dir(record), self.encryption)
 
@@ -56,30 +57,30 @@ class Access(NamedTuple):
 def open_managed_source(
     source: DataFrame | str | os.PathLike[str], index_dir: str | None, access: Access
 ) -> tuple[Dataset, str]:
-    """Open the files of a DataFrame, or of a path, as one dataset, and say what opens it again."""
+    """Open the files of a DataFrame or a path as a dataset. Return it with a path to reopen it."""
     if isinstance(source, str | os.PathLike):
         path = plain_path(absolute_path(os.fspath(source)))
-        # What stands before an @ is a container in Azure's.
+        # In Azure's URIs the text before @ is a container and no password.
         is_azure = split_path(path)[0] in ("abfs", "abfss", "wasb", "wasbs")
         if not is_azure and without_secrets(path) != path:
             raise InvalidArgument(
-                f"{path} holds credentials, which would be recorded with it; set fs.s3a.access.key "
-                "and the like in the session"
+                f"{path} contains credentials, which would be stored in the record; set "
+                "fs.s3a.access.key and the like in the session"
             )
         return access.dataset(path, index_dir), path
     roots = _root_paths(source)
     files = {plain_path(file, encoded=True) for file in source.inputFiles()}
     if not files:
         raise InvalidArgument("the DataFrame reads no file; write some first")
-    there = ""
+    dataset_text = ""
     folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
     if len(folders) == 1:
         ds = access.dataset(folders[0], index_dir)
         if set(map(_within, ds.files)) == set(map(_within, files)):
             return ds, folders[0]
-        there = f" of the {len(ds.files):,} in {folders[0]}"
+        dataset_text = f" of the {len(ds.files):,} in {folders[0]}"
     raise InvalidArgument(
-        f"the DataFrame reads {len(files):,} files{there}; an index is over all files of one "
+        f"the DataFrame reads {len(files):,} files{dataset_text}; an index is over all files of one "
         "folder, or over one file: read the folder, or make an index for each"
     )
 
@@ -89,10 +90,10 @@ def _within(path: str) -> str:
 
 
 def _root_paths(frame: Any) -> list[str]:
-    """Paths the read of a frame was given."""
+    """Return the root paths that a frame reads. Raise `InvalidArgument` for other frames."""
     if not hasattr(frame, "_jdf"):
         raise InvalidArgument(
-            f"what a {type(frame).__name__} of Spark Connect reads cannot be seen; give the path"
+            f"Spark Connect does not show what a {type(frame).__name__} reads; give the path"
         )
     plan = frame._jdf.queryExecution().analyzed()
     while plan.nodeName() in ("SubqueryAlias", "View"):
@@ -107,7 +108,7 @@ def _root_paths(frame: Any) -> list[str]:
 
 
 def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> tuple[str, ...]:
-    """Names of columns as the files have them."""
+    """Return the names of columns as the files spell them."""
     columns: list[str] = []
     for name in names:
         column = ds.opened.column(name, not case_sensitive).name
@@ -117,7 +118,7 @@ def resolve_columns(ds: Dataset, names: Sequence[str], case_sensitive: bool) -> 
     return tuple(columns)
 
 
-# Figures, with the names Hyperspace gives them
+# Statistics, with Hyperspace's names
 
 KIND = "BloomFilter"
 STATISTICS_SCHEMA = (
@@ -131,8 +132,8 @@ STATISTICS_SCHEMA = (
 
 
 def index_statistics(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
-    """A row of `DDL` for each index; null where the data cannot be looked at."""
-    # What several are over is looked at once.
+    """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
+    # Datasets with several indices are opened only once.
     datasets: dict[tuple[str, str], Dataset | str] = {}
     for record in records:
         catalog = access.catalog(record)

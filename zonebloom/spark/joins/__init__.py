@@ -1,1 +1,1 @@
-"""Joins that leave out early what an index says has no match."""
+"""Joins that drop rows without a match early, by an index."""

@@ -1,4 +1,4 @@
-"""What a join costs as Spark makes it, by its own plan and estimates, and what a filter saves."""
+"""Estimate from Spark's plan and statistics whether filtering a side of a join saves time."""
 
 from __future__ import annotations
 
@@ -17,63 +17,64 @@ from zonebloom.spark.session import byte_count, is_classic, open_dataset
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column
 
-# Above this share, looking rows up costs more than it saves of shuffling, sorting and merging.
+# If more than this share of keys passes a filter, testing the rows costs more than it saves in
+# shuffling, sorting and merging.
 _MOST_PASS = 0.6
 _SAMPLED_FILES, _RUNS, _RUN_ROWS = 4, 8, 128
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
-# What files raise of which nothing is to be known.
+# The errors of files that cannot be read. Costs are then unknown.
 _NOT_READ = (ZoneBloomError, OSError, pa.ArrowException)
 
 
 class RuleTooCostly(RuleNotUsed):
-    """Why a rule that could be used would cost more than it saves."""
+    """The reason why a usable rule of a join would cost more than it saves."""
 
 
 def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
-    """Whether Spark sends a side of a join to all tasks, as far as is known: if in doubt, it does.
+    """Return whether Spark probably broadcasts a side of a join; True if that is unknown.
 
-    By its own estimate; over Connect by that which it makes of files, of whatever is read of them.
+    A classic session tells its own estimate. Over Connect the estimate is the size of the files.
     """
-    most = byte_count(str(spark.conf.get(_BROADCAST)))
-    if most < 0:
+    threshold = byte_count(str(spark.conf.get(_BROADCAST)))
+    if threshold < 0:
         return False
     frame: Any = side.frame(spark)
     if is_classic(spark):
         statistics = frame._jdf.queryExecution().optimizedPlan().stats()
-        return int(statistics.sizeInBytes()) <= most
+        return int(statistics.sizeInBytes()) <= threshold
     try:
         files = side.index or _opened(spark, frame.inputFiles())
-        return estimate_bytes(files, side.num_columns) <= most
+        return estimate_bytes(files, side.num_columns) <= threshold
     except _NOT_READ:
         return True
 
 
 def estimate_bytes(files: Dataset, num_columns: int) -> float:
-    """The bytes of so many columns of a dataset, as if all were of one size."""
+    """Return the approximate bytes of a number of columns, as if all columns had the same size."""
     identities = files.opened.source.identities()
-    whole = sum(identity.size for identity in identities if identity is not None)
-    return whole * min(num_columns / len(files.schema), 1)
+    total = sum(identity.size for identity in identities if identity is not None)
+    return total * min(num_columns / len(files.schema), 1)
 
 
-def require_shuffle(plain: DataFrame, *sides: JoinSide) -> None:
-    """Refuse to filter a join as long as it is not known that Spark shuffles both sides for it."""
-    classic: Any = plain
-    spark = plain.sparkSession
+def require_shuffle(join: DataFrame, *sides: JoinSide) -> None:
+    """Raise `RuleNotUsed` unless Spark is known to shuffle both sides of the join."""
+    classic: Any = join
+    spark = join.sparkSession
     if is_classic(spark):
         join = _topmost_join(classic._jdf.queryExecution().executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
-            raise RuleTooCostly(f"Spark plans {join}, so no rows are shuffled that could be spared")
+            raise RuleTooCostly(f"Spark plans {join}, so a filter would save no shuffled rows")
         return
     for side in sides:
         if is_broadcast(spark, side):
             raise RuleNotUsed(
                 f"Spark Connect shows no plan, and as far as files tell {side.name} may be within "
-                f"{_BROADCAST}: then no rows are shuffled that could be spared"
+                f"{_BROADCAST}: a filter would then save no shuffled rows"
             )
 
 
 def _topmost_join(plan: Any) -> str:
-    """The class of the join that a physical plan ends with."""
+    """Return the class name of the topmost join of a physical plan."""
     name = node_name(plan)
     while not name.endswith("JoinExec"):
         if name == "AdaptiveSparkPlanExec":
@@ -89,9 +90,10 @@ def _topmost_join(plan: Any) -> str:
 def require_selective(
     spark: SparkSession, side: JoinSide, name: str, sbbf: Sbbf, kind: pa.DataType
 ) -> str:
-    """Refuse a filter that lets most keys of a side pass; else what is to be said of them.
+    """Raise `RuleTooCostly` if most keys of a side pass a filter, or else return a text about it.
 
-    A few values of the column of that name in its files tell, whatever stands above.
+    The share is estimated from a sample of the named column in the files of the side, whatever the
+    frame does with them.
     """
     try:
         files = side.index or _opened(spark, _some_files(side.frame(spark)))
@@ -109,11 +111,11 @@ def require_selective(
 
 
 def _some_files(frame: Any) -> list[str]:
-    """A few of the files a frame reads, the first and the last among them."""
-    # Each element is a call to the JVM.
+    """Return a few of the files that a frame reads, including the first and the last."""
+    # Access to each element of the array is a call to the JVM.
     files = frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles()
-    at = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).astype(int)) if files else ()
-    return [files[int(each)] for each in at]
+    numbers = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).astype(int)) if files else ()
+    return [files[int(number)] for number in numbers]
 
 
 def _opened(spark: SparkSession, files: list[str]) -> Dataset:
@@ -121,10 +123,10 @@ def _opened(spark: SparkSession, files: list[str]) -> Dataset:
 
 
 def _sampled(files: Dataset, name: str) -> pa.Array:
-    """Values of a column from all over a dataset."""
-    stored = find_column(files.schema.names, name) or name
-    rows = files.to_arrow_dataset()
-    starts = np.linspace(0, max(rows.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
-    asked = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
-    values = rows.take(asked[asked < rows.count_rows()], columns=[stored])[stored]
+    """Return a sample of the values of a column, in short runs spread over a dataset."""
+    stored_name = find_column(files.schema.names, name) or name
+    dataset = files.to_arrow_dataset()
+    starts = np.linspace(0, max(dataset.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
+    row_numbers = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
+    values = dataset.take(row_numbers[row_numbers < dataset.count_rows()], columns=[stored_name])[stored_name]
     return values.combine_chunks().drop_null()

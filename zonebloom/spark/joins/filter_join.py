@@ -1,4 +1,4 @@
-"""filter_join(): a join that moves only rows whose keys the indexed side may hold."""
+"""filter_join(): a join that shuffles only rows whose keys may occur on the indexed side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zonebloom.spark.joins.cost import RuleTooCostly, require_shuffle
 from zonebloom.spark.joins.rules import apply_filter_rule, apply_key_rule, may_have_few_keys
 from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed
 
-# Sides whose rows without a match are not in the result: such rows may be left out.
+# Sides whose rows without a match are not in the result. A filter may drop such rows.
 _MAY_LOSE: dict[str, tuple[str, ...]] = {
     "inner": ("left", "right"),
     "left_semi": ("left", "right"),
@@ -27,18 +27,18 @@ _MAY_LOSE: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, repr=False)
 class JoinPlan(Displayed):
-    """A join and what was done to it; `str` and HTML show it.
+    """A join and the rules that are used for it; `str` and HTML show it.
 
     Attributes
     ----------
     how : str
     on : tuple of str
     used : tuple of str
-        What each rule does, a sentence each.
+        A sentence for each used rule about what it does.
     not_used : tuple of str
-        Why a rule is not used, a sentence each.
+        A sentence for each other rule about why it is not used.
     is_by_cost : bool
-        Whether every rule that is not used would have cost more than it saves.
+        Whether all rules that are not used would have cost more than they save.
     frame : pyspark.sql.DataFrame
         The join.
     """
@@ -52,7 +52,8 @@ class JoinPlan(Displayed):
 
     def __str__(self) -> str:
         lines = [f"ZoneBloomJoin: {self.how} on {', '.join(self.on)}"]
-        lines += [f"  {sentence}" for sentence in self.used or ["as Spark joins: no rule is used"]]
+        used = self.used or ["Spark's own join: no rule is used"]
+        lines += [f"  {sentence}" for sentence in used]
         lines += [f"  not used: {sentence}" for sentence in self.not_used]
         return "\n".join(lines)
 
@@ -68,59 +69,62 @@ def filter_join(
     max_keys: int = 10_000,
     stored_keys: bool = False,
 ) -> DataFrame:
-    """Join two frames, leaving out early what the index of one side says has no match.
+    """Join two frames, and drop rows early for which the index of one side rules out a match.
 
     Parameters
     ----------
     left, right : DataFrame or Indexed
-        At least one a DataFrame. An `Indexed` side is read here: where the other one is small, and
-        few of them hold its keys, by its zones, else by Spark's own reader.
+        At least one must be a DataFrame. This function reads an `Indexed` side itself. If the other
+        side is small, and few zones may hold its keys, only these zones are read; otherwise Spark's
+        own reader reads the files.
     on : str or list of str
-        Columns that both have. Any of them may be indexed.
+        Key columns that both sides have. Any of them may be indexed.
     how : {"inner", "left_semi", "left", "right"}
-        Full and anti joins give the rows without a match, which a filter would drop.
+        Full and anti joins are refused: they return the rows without a match, which a filter would
+        drop.
     left_index, right_index : path or Dataset, optional
-        The files that side was read from, with an index on a column of `on` that was built with
-        ``global_filter=True``. Of an `Indexed` side it is known.
-        The frame may be any part of those files, joined with others or not, as long as its key
-        is their column: of one that is computed, or comes from elsewhere too as a union has it,
-        the index is not used. A path is opened anew, so it knows the newest files; a Dataset is for
-        an index that lies elsewhere, and for Delta and Iceberg tables.
+        The files from which the side was read. They need an index on a column of ``on`` that was
+        built with ``global_filter=True``. An `Indexed` side has its own.
+        The frame may be any part of those files, also joined with other tables, but its key must
+        be their column. If the key is computed, or also comes from elsewhere as in a union, the
+        index is not used. A path is opened again, so that the newest files are known. Give a
+        Dataset for an index in another folder, and for Delta and Iceberg tables.
     max_keys : int
-        Rows a side has at most to be small. It is then computed here, once, and its rows are
-        kept in the join. 0 never tries.
+        Maximum number of rows of a small side. A small side is computed once by this function, and
+        the join uses these rows. 0 treats no side as small.
     stored_keys : bool
-        Says that the keys of a frame with an index are the files' own column in every row. Spark
-        Connect does not show it, and loses rows where it is not so; without the word the index is
-        not used there. A classic session shows it, so there it is looked up all the same; and of
-        an `Indexed` side it is certain.
+        Promise that the key of a frame with an index is the files' own column in every row. Over
+        Spark Connect this cannot be checked: without the promise the index is not used, and if the
+        promise is wrong, rows are lost. A classic session checks it in the plan anyway, and an
+        `Indexed` side needs no promise.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        With the rows of ``left.join(right, on, how)`` over the files as they are now: run it
-        soon, as what the condition holds is not looked up again.
+        The rows of ``left.join(right, on, how)`` for the files as they are now. Run it soon: the
+        filter in it is not updated when files change.
 
     Raises
     ------
     InvalidArgument
-        When the join would lose rows by the index that is given, or no index is given.
+        If the given index would make the join lose rows, or no index is given.
     ColumnNotFound
     NoFragments, FragmentUnreadable, SourceError, UnsupportedType
-        Of files named by a path.
+        If files given by a path cannot be opened.
 
     Warns
     -----
     IndexNotUsedWarning
-        When no rule could be used, with each reason; the join is then Spark's own. It does not
-        warn where each would have cost more than it saves, as `explain_join` says.
+        If no rule can be used, with all reasons; the join is then Spark's own. There is no warning
+        if every rule would have cost more than it saves; `explain_join` shows this.
 
     Notes
     -----
-    Spark's plan and estimates decide. The join is Spark's own where it broadcasts a side and so
-    shuffles nothing, where most keys of a sample would pass the filter, and where few files could
-    be left out. A filter of more than 8 MiB is broadcast in pieces, and may take a sixteenth of the
-    memory of driver and executors. Keys of files that came since the build are added to it.
+    Spark's plan and estimates decide whether a rule is used. The join is Spark's own if Spark
+    broadcasts a side and so shuffles nothing, if most keys of a sample would pass the filter, or if
+    few files could be skipped. A filter of more than 8 MiB is broadcast in pieces, and may take a
+    sixteenth of the memory of the driver and of the executors. Keys of files that were added after
+    the build are added to the filter now.
 
     Examples
     --------
@@ -158,16 +162,16 @@ def explain_join(
     max_keys: int = 10_000,
     stored_keys: bool = False,
 ) -> JoinPlan:
-    """Say what `filter_join` does with the same parameters, and why not more; it warns of nothing.
+    """Return what `filter_join` does with the same parameters, and why it does not do more.
 
-    Keys of a small side are computed for it. The join itself is in ``frame``.
+    It issues no warnings. It computes a small side for this. The join itself is in ``frame``.
 
     >>> few = spark.createDataFrame([(42, "gold")], "id bigint, tier string")
     >>> print(zs.explain_join(few, zs.Indexed("orders"), "id"))
     ZoneBloomJoin: inner on id
-      as Spark joins: no rule is used
-      not used: right by the keys of left: Spark reads 28.6 kB of right only
-      not used: a filter of keys: Spark plans BroadcastHashJoinExec, so no rows are shuffled ...
+      Spark's own join: no rule is used
+      not used: right by the keys of left: Spark reads only 28.6 kB of right
+      not used: a filter of keys: Spark plans BroadcastHashJoinExec, so a filter would save ...
     """
     names = (on,) if isinstance(on, str) else tuple(on)
     if not names or not all(isinstance(name, str) for name in names):
@@ -180,11 +184,11 @@ def explain_join(
     spark: Any = getattr(right if isinstance(left, Indexed) else left, "sparkSession", None)
     sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
     _require_lawful(kind, names, *sides)
-    lossy = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
+    filterable_pairs = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
     used: list[str] = []
     not_used: list[tuple[str, RuleNotUsed]] = []
     frames: dict[str, DataFrame] = {}
-    for side, other in lossy:
+    for side, other in filterable_pairs:
         if not frames and may_have_few_keys(spark, side, other):
             try:
                 frames, sentence = apply_key_rule(spark, side, other, names, max_keys)
@@ -193,11 +197,11 @@ def explain_join(
             else:
                 used.append(sentence)
     frames = frames or {side.name: side.frame(spark) for side in sides}
-    plain = frames["left"].join(frames["right"], list(names), kind)
-    filters = [(*pair, name) for pair in lossy if pair[1].index is not None for name in names]
+    join = frames["left"].join(frames["right"], list(names), kind)
+    filters = [(*pair, name) for pair in filterable_pairs if pair[1].index is not None for name in names]
     if not used and filters:
         try:
-            require_shuffle(plain, *sides)
+            require_shuffle(join, *sides)
         except RuleNotUsed as reason:
             not_used.append(("a filter of keys", reason))
             filters = []
@@ -211,20 +215,20 @@ def explain_join(
             else:
                 frames[side.name] = frame
                 used.append(sentence)
-        plain = frames["left"].join(frames["right"], list(names), kind) if used else plain
+        join = frames["left"].join(frames["right"], list(names), kind) if used else join
     reasons = tuple(f"{what}: {reason}" for what, reason in not_used)
     is_by_cost = all(isinstance(reason, RuleTooCostly) for _, reason in not_used)
-    return JoinPlan(kind, names, tuple(used), reasons, is_by_cost, plain)
+    return JoinPlan(kind, names, tuple(used), reasons, is_by_cost, join)
 
 
 def _join_kind(how: str) -> str:
-    """The kind of a join by any of Spark's names for it."""
+    """Return the join kind for any of Spark's names of it."""
     kind = str(how).lower().replace("_", "").removesuffix("outer")
     kind = "left_semi" if kind in ("semi", "leftsemi") else kind
     if kind not in _MAY_LOSE:
         raise InvalidArgument(
-            f"how is {how!r}; it is one of {', '.join(_MAY_LOSE)}. Full and anti joins give the "
-            "rows without a match, which a filter would drop: use join()"
+            f"how is {how!r}; give one of {', '.join(_MAY_LOSE)}. Full and anti joins return rows "
+            "without a match, which a filter would drop: use join()"
         )
     return kind
 
@@ -240,7 +244,7 @@ def _require_lawful(kind: str, names: Sequence[str], left: JoinSide, right: Join
         can_be_pruned = side.is_indexed_files and side.name in _MAY_LOSE[kind]
         if side.index is not None and other.name not in _MAY_LOSE[kind] and not can_be_pruned:
             raise InvalidArgument(
-                f"a {kind} join gives every row of {other.name}, with a match or not, so "
+                f"a {kind} join returns every row of {other.name}, with a match or not, so "
                 f"the keys of {side.name} must not filter it; give {other.name}_index, whose "
                 f"keys may filter {side.name}"
             )

@@ -1,6 +1,7 @@
-"""The filter over all keys of one side of a join, as a condition on keys of the other: Spark's own
-xxhash64 and arithmetic over its words, which a scalar subquery sends to each stage, or a broadcast
-join in pieces.
+"""Apply the global filter of one side of a join to the keys of the other, in Spark expressions.
+
+The condition uses Spark's own xxhash64 and arithmetic over the words of the filter. A scalar
+subquery sends a small filter to each stage; a broadcast join sends a large one in pieces.
 """
 
 from __future__ import annotations
@@ -30,51 +31,55 @@ from zonebloom.spark.types import spark_type
 from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
 
-# A filter that lets more through than this costs more than it saves.
+# A filter that lets a larger share of keys pass costs more than it saves.
 _MOST_PASS = 0.5
-# Of the memory of a JVM that a filter is to fit in several times: with the broadcast, what it is
-# made of, and those of joins before it. A larger one is folded, if it bears it.
+# A filter may take this fraction (1/16) of the memory of a JVM, which holds it several times: its
+# broadcast, the data that this is made from, and the filters of earlier joins. A larger filter is
+# folded.
 _HEAP_SHARE = 16
-# Of a filter that is part of each task; one that is larger is broadcast in pieces, once to an
-# executor, where a lookup takes half as long again.
+# A filter up to this size is part of each task. A larger one is broadcast in pieces, once to each
+# executor; lookups in it take 1.5 times as long.
 _SUBQUERY_BYTES = 8 << 20
 _PIECE_BITS = 17
 _PIECE_BLOCKS = 1 << _PIECE_BITS
 _PIECE, _WORDS = "__zonebloom_piece", "__zonebloom_words"
-# Rows of files that a filter does not hold yet, whose keys are read here.
+# The filter may lack files with up to this number of rows. Their keys are read and added here.
 _MOST_MISSING_ROWS = 5_000_000
-# Folding makes room at the price of keys that pass in vain.
+# False positive probabilities that folding aims at, one after the other, until the filter fits.
 _FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
-# SQL's xxhash64 starts from seed 42, Parquet's filters from seed 0. But of several columns each
-# one's hash is the next one's seed, and this bigint's hash with seed 42 is 0.
+# SQL's xxhash64 starts with seed 42, but Parquet's filters use seed 0. With several arguments, the
+# hash of one is the seed of the next. The hash of this bigint with seed 42 is 0.
 _HASHES_TO_0 = -365884300664092260
-# Domains of hashes that Spark hashes by the same bytes.
+# Hash domains whose values Spark hashes from the same bytes as the filter.
 _SAME_BYTES = ("int32", "int64", "string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
 
 
 def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
-    """The filter over all keys a column holds in the files now, their type, and what was added."""
+    """Return the filter over all current keys of a column, and their type.
+
+    Also return a text about files that were added to the filter. Raise `RuleNotUsed` if there is no such filter.
+    """
     name = find_column(dataset.schema.names, column)
     if name is None:
         raise RuleNotUsed(unknown_column_text(column, dataset.schema))
     try:
-        stored = dataset.global_filter(name)
+        stored_filter = dataset.global_filter(name)
     except ZoneBloomError as error:
         raise RuleNotUsed(str(error)) from error
-    if stored is None:
+    if stored_filter is None:
         raise RuleNotUsed(
             f"the index on {name!r} has no filter over all keys; build it with "
             "create_scalar_index(..., global_filter=True)"
         )
-    if not stored.missing:
-        return stored.sbbf, stored.type, ""
-    sbbf, num_rows = _with_missing(dataset, name, stored.sbbf, stored.missing)
-    files = "1 file" if len(stored.missing) == 1 else f"{len(stored.missing):,} files"
-    return sbbf, stored.type, f", {num_rows:,} rows of {files} not indexed yet added now"
+    if not stored_filter.missing:
+        return stored_filter.sbbf, stored_filter.type, ""
+    sbbf, num_rows = _with_missing(dataset, name, stored_filter.sbbf, stored_filter.missing)
+    files = "1 file" if len(stored_filter.missing) == 1 else f"{len(stored_filter.missing):,} files"
+    return sbbf, stored_filter.type, f", with {num_rows:,} rows of {files} that are not indexed yet"
 
 
 def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tuple[Sbbf, int]:
-    """The filter with the keys of files it does not hold, and their number of rows."""
+    """Return a filter with the keys of files that it lacks, and the number of their rows."""
     source = dataset.opened.source
     try:
         num_rows = sum(map(dataset.opened.planner.count_rows, missing))
@@ -82,81 +87,84 @@ def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tupl
             raise RuleNotUsed(
                 f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
                 f"of {name!r} was built, more than {_MOST_MISSING_ROWS:,}; "
-                "call optimize.optimize_indices()"
+                "call ds.optimize.optimize_indices()"
             )
-        grown = Sbbf.from_bytes(sbbf.to_bytes())
+        extended_filter = Sbbf.from_bytes(sbbf.to_bytes())
         for file in missing:
             require_exact_names(source.open(file.fragment, source.filesystem), [name])
             reader = columns_reader(source, file.fragment, [dataset.opened.column(name)])
             for run in reader.runs(False):
                 for (values,) in reader.read(run):
-                    grown.insert(values)
+                    extended_filter.insert(values)
     except ZoneBloomError as error:
         raise RuleNotUsed(
             f"a file the filter does not hold yet cannot be added: {error}"
         ) from error
-    return grown, num_rows
+    return extended_filter, num_rows
 
 
 def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
-    """A filter that is worth sending, folded where Spark has no room for it."""
+    """Return the filter, folded if Spark has too little memory for it.
+
+    Raise `RuleNotUsed` if it does not fit, or if most keys would pass.
+    """
     heaps = (spark.conf.get(f"spark.{each}.memory", "1g") for each in ("driver", "executor"))
-    most = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
+    max_bytes = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
     folds = (sbbf.fold(passing) for passing in _FOLDED_PASS)
-    fits = next((each for each in chain([sbbf], folds) if each.nbytes <= most), None)
-    if fits is None:
+    fitting_filter = next((each for each in chain([sbbf], folds) if each.nbytes <= max_bytes), None)
+    if fitting_filter is None:
         raise RuleNotUsed(
-            f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {most:,}: give "
-            f"spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times as much"
+            f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {max_bytes:,}: give "
+            f"spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times that"
         )
-    if fits.estimated_fpp > _MOST_PASS:
+    if fitting_filter.estimated_fpp > _MOST_PASS:
         raise RuleNotUsed(
-            f"the filter is so full that {fits.estimated_fpp:.0%} of all keys would pass; build "
+            f"the filter is so full that {fitting_filter.estimated_fpp:.0%} of all keys would pass; build "
             "it again with larger expected_num_items"
         )
-    return fits
+    return fitting_filter
 
 
 def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | None:
-    """Why a filter of an Arrow type has no answer for keys of a column; None if it has."""
+    """Return why a filter of an Arrow type cannot test keys of a column, or None if it can."""
     arrow, kind = hashed_type(arrow), key.dataType
     if pt.is_floating(arrow) or isinstance(kind, st.FloatType | st.DoubleType):
-        return f"{kind.simpleString()} keys have several bytes for one value, such as 0.0 and -0.0"
+        return f"{kind.simpleString()} values may be equal with other bytes, such as 0.0 and -0.0"
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
         return f"{arrow} has too few values for a filter to leave any out"
     try:
-        own = spark_type(arrow, key.name)
+        spark_kind = spark_type(arrow, key.name)
     except UnsupportedType as error:
         return str(error)
-    why = key_mismatch_reason(key, st.StructField(key.name, own))
-    if why is not None:
-        return why
-    if isinstance(own, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
+    reason = key_mismatch_reason(key, st.StructField(key.name, spark_kind))
+    if reason is not None:
+        return reason
+    if isinstance(spark_kind, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
         return None
-    return f"Spark hashes {kind.simpleString()} by other bytes than the filter's {arrow}"
+    return f"Spark hashes {kind.simpleString()} from other bytes than the filter's {arrow}"
 
 
 def keep_possible_matches(
     frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType
 ) -> DataFrame:
-    """The rows of a frame whose keys a filter of an Arrow type may hold, and no row without key."""
+    """Return the rows of a frame whose keys may be in the filter, without rows with a null key."""
     if sbbf.nbytes <= _SUBQUERY_BYTES:
         return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
     pieces = _lists(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
     block = _block(_hash(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf)
-    of_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
-    found = of_piece & _all_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
-    return frame.join(sf.broadcast(pieces), found, "left_semi")
+    is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
+    condition = is_in_piece & _all_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
+    return frame.join(sf.broadcast(pieces), condition, "left_semi")
 
 
 def may_contain(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
-    """The condition that a filter of an Arrow type may hold a key; false or null is certain."""
+    """Return the condition that a key may be in the filter. If it is false or null, it is not."""
     words = _lists(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
     return _all_set(key, sbbf, arrow, words.scalar(), -1)
 
 
 def _sql_key_as_stored(key: str, arrow: pa.DataType) -> str:
-    """The key as the bytes its equals were hashed from, null when it can have none."""
+    """Return the SQL of a key in the stored type, which is null if no stored value can equal it."""
     if not pt.is_integer(arrow):
         return key
     return f"TRY_CAST({key} AS {'BIGINT' if pt.is_int64(arrow) else 'INT'})"
@@ -174,37 +182,38 @@ def _block(hashed: str, sbbf: Sbbf) -> str:
 def _all_set(
     key: st.StructField, sbbf: Sbbf, arrow: pa.DataType, words: Column, mask: int
 ) -> Column:
-    """Whether a key is not null and every bit of its hash is set in its block of some words.
+    """Return the condition that a key is not null and all bits of its hash are set in its block.
 
-    A word's bit is ``(uint32(hash) * salt[i]) >> 27`` of 32 bits. The salt is taken with its
-    sign: the product has the same low bits and fits a bigint, whose overflow ANSI mode refuses.
-    What the texts have in common Spark computes once a row.
+    The bit of word i is ``(uint32(hash) * salt[i]) >> 27`` in 32-bit arithmetic. The salt is used
+    as a signed number: the product has the same low bits, and fits a bigint, whose overflow is an
+    error in ANSI mode. Spark computes common subexpressions of the SQL texts once per row.
     """
     column = quote_name(key.name)
     value = _sql_key_as_stored(column, hashed_type(arrow))
-    hashed = _hash(value)
-    first = f"CAST(({_block(hashed, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
+    hash_sql = _hash(value)
+    first_word = f"CAST(({_block(hash_sql, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
     bits = [
         f"shiftleft({1 << 32 * (i % 2)}L, CAST("
-        f"shiftrightunsigned(({hashed} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
+        f"shiftrightunsigned(({hash_sql} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
         for i, salt in enumerate(SALT.astype(np.int32).tolist())
     ]
     condition = sf.expr(f"{value} IS NOT NULL")
-    # Two words of the filter to a bigint.
-    for at, (low, high) in enumerate(zip(bits[::2], bits[1::2], strict=True)):
-        missing = sf.bitwise_not(sf.get(words, sf.expr(f"{first} + {at}")))
+    # A bigint holds two words of the filter.
+    for offset, (low, high) in enumerate(zip(bits[::2], bits[1::2], strict=True)):
+        missing = sf.bitwise_not(sf.get(words, sf.expr(f"{first_word} + {offset}")))
         condition = condition & (missing.bitwiseAND(sf.expr(f"{low} | {high}")) == sf.lit(0))
     if not isinstance(key.dataType, st.DateType | st.TimestampType | st.TimestampNTZType):
         return condition
-    # Files may hold these by another calendar, which Spark corrects as it reads.
+    # Files may store older values in another calendar, which Spark corrects when it reads, so these
+    # always pass.
     return (sf.expr(column) < first_exact_value(key.dataType)) | condition
 
 
 def _lists(spark: SparkSession, data: bytes, num_bytes: int) -> Any:
-    """Bytes as numbered lists of bigints, of so many bytes each and the last of what is left."""
+    """Return a frame of bytes as numbered lists of bigints, with `num_bytes` or fewer in each."""
     longs = np.frombuffer(data, dtype="<i8")
     starts = np.arange(0, longs.size, num_bytes // longs.itemsize)
-    # Elements of a type without nulls are not looked at twice.
+    # Spark skips null checks for elements of a type without nulls.
     kind = pa.list_(pa.field("word", pa.int64(), nullable=False))
     offsets = pa.array([*starts, longs.size], pa.int32())
     words = pa.ListArray.from_arrays(offsets, pa.array(longs), type=kind)

@@ -1,6 +1,6 @@
-"""Whether a join's key is, in every row, the indexed files' own column: what the plan shows of it.
+"""Check in a query plan that a join key is the indexed files' own column in every row.
 
-The id of an expression does not tell, for a Union goes on under the ids of its first child.
+The id of an expression is not enough, because a Union reuses the ids of its first child.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import find_column, matching_names
 
 _PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
-# Their own columns have ids of their own; here are the columns they give.
+# Nodes that compute new columns, and the field that holds their output expressions.
 _COLUMNS = {
     "Aggregate": "aggregateExpressions",
     "Generate": "output",
     "Project": "projectList",
     "Window": "output",
 }
-# Nodes known to have under an id what one child of theirs has under it, or null; others refuse.
+# Nodes whose column with an id is null or the column of one child with the same id. The rule is not
+# used for any other node.
 _PASSING = {
     *_COLUMNS,
-    # Some rows of their child, in another order or number.
+    # These return rows of their child, in another order or number.
     *("CollectMetrics", "Deduplicate", "Distinct", "Filter", "GlobalLimit", "LocalLimit"),
     *("Offset", "RebalancePartitions", "Repartition", "RepartitionByExpression", "ResolvedHint"),
     *("Sample", "Sort", "SubqueryAlias", "Tail", "View"),
-    # Of two children the ids of both, or those of the first. Rows without a match hold null.
+    # These return columns of both children or of the first. Rows without a match hold null.
     *("Except", "Intersect", "Join", "LateralJoin"),
 }
 
@@ -44,10 +45,10 @@ _PASSING = {
 def require_stored_column(
     frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool
 ) -> None:
-    """Refuse a filter for a key that is no column of the dataset's files, as it lies in them.
+    """Raise `RuleNotUsed` unless a key of a frame is the stored column of the dataset's files.
 
-    Spark shows where a key comes from in classic sessions alone. Over Connect a caller has to say
-    that it is the files' own.
+    Only classic sessions show where a key comes from. Over Connect the caller has to promise that
+    it is the files' own column.
     """
     try:
         require_visible(dataset, find_column(dataset.schema.names, key) or key)
@@ -57,9 +58,9 @@ def require_stored_column(
     if not hasattr(classic, "_jdf"):
         if not is_said_stored:
             raise RuleNotUsed(
-                f"Spark Connect does not show whether {key} is computed, or comes from elsewhere "
-                "too, as of a union; give zonebloom.spark.Indexed(path) for the frame, or say "
-                "stored_keys=True where it is the files' own column"
+                f"Spark Connect does not show whether {key} is computed, or also comes from "
+                "elsewhere, as in a union; give zonebloom.spark.Indexed(path) for the frame, or "
+                "stored_keys=True if it is the files' own column"
             )
         _require_as_stored(json.dumps(frame.schema[key].metadata or {}))
         _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
@@ -77,16 +78,17 @@ def require_stored_column(
     if matching_names(list(relation.partitionSchema().fieldNames()), key):
         raise RuleNotUsed(f"Spark takes {key} from the paths of the files")
     _require_as_stored(column.metadata().json())
-    # One text: each element of an array would be a call.
+    # Transfer all files as one text: each element of a Java array would be a call to the JVM.
     json_of = classic.sparkSession._jvm.com.fasterxml.jackson.databind.ObjectMapper()
     files = json.loads(json_of.writeValueAsString(relation.location().inputFiles()))
     _require_known_files(files, dataset, elsewhere=False)
 
 
 def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
-    """The relation of files whose column a column of a plan is, and its attribute there.
+    """Return the file relation from which a column of a plan comes, and its attribute there.
 
-    What the plan has under ``attribute`` is null or one of its values.
+    Every value of the plan's column is null or a value of the relation's column. Raise
+    `RuleNotUsed` if that is not certain.
     """
     shared: dict[int, Any] = {}
     while True:
@@ -97,66 +99,66 @@ def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
             }
             node = node.plan()
         elif kind == "CTERelationRef" and node.cteId() in shared:
-            at = _position(node.output(), attribute)
+            position = _position(node.output(), attribute)
             node = shared[node.cteId()]
-            attribute = node.output().apply(at)
+            attribute = node.output().apply(position)
         elif kind in _PASSING:
             if kind in _COLUMNS:
                 columns = getattr(node, _COLUMNS[kind])()
-                named = columns.apply(_position(columns, attribute))
-                if node_name(named) != "AttributeReference":
+                named_expression = columns.apply(_position(columns, attribute))
+                if node_name(named_expression) != "AttributeReference":
                     raise RuleNotUsed(f"a {kind} computes it")
-            below = [c for c in scala_items(node.children()) if c.outputSet().contains(attribute)]
-            if len(below) != 1:
+            children = [c for c in scala_items(node.children()) if c.outputSet().contains(attribute)]
+            if len(children) != 1:
                 raise RuleNotUsed(f"a {kind} makes it")
-            node = below[0]
+            node = children[0]
         elif kind.endswith("InMemoryRelation"):
-            raise RuleNotUsed("a cached frame answers for the files")
+            raise RuleNotUsed("a cached frame is read instead of the files")
         else:
             relation = file_relation(node)
             columns = [] if relation is None else scala_items(node.output())
-            expression = attribute.exprId().id()
-            column = next((c for c in columns if c.exprId().id() == expression), None)
+            expression_id = attribute.exprId().id()
+            column = next((c for c in columns if c.exprId().id() == expression_id), None)
             if column is None:
                 name = kind.rpartition(".")[2]
                 raise RuleNotUsed(
-                    f"{name} is not known to give the rows of one relation of files alone"
+                    f"{name} is not known to return only rows of one relation of files"
                 )
             return relation, column
 
 
 def _position(expressions: Any, attribute: Any) -> int:
-    """Where the only one of some named expressions with an attribute's id is."""
+    """Return the position of an attribute's id among named expressions, if it is unique there."""
     ids = [expression.exprId().id() for expression in scala_items(expressions)]
     if ids.count(attribute.exprId().id()) != 1:
-        raise RuleNotUsed("several columns have its id")
+        raise RuleNotUsed("not exactly one column has its id")
     return ids.index(attribute.exprId().id())
 
 
 def _require_as_stored(metadata: str) -> None:
-    why = opaque_reason(metadata)
-    if why is not None:
-        raise RuleNotUsed(why)
+    reason = opaque_reason(metadata)
+    if reason is not None:
+        raise RuleNotUsed(reason)
 
 
-def _require_known_files(read: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:
-    """Refuse a filter when a frame reads files that the dataset never saw.
+def _require_known_files(uris: Iterable[str], dataset: Dataset, elsewhere: bool) -> None:
+    """Raise `RuleNotUsed` if a frame reads files that the dataset does not know.
 
-    A dataset opened earlier holds the files there were; the frame may have listed more. Over
-    Connect the files are those of the whole frame, so others may be elsewhere.
+    The frame may list files that were added after the dataset was opened. If `elsewhere` is set,
+    as over Connect, the files are those of the whole frame, so some may belong to other tables.
     """
-    known = {path.lstrip("/") for path in dataset.files}
+    known_paths = {path.lstrip("/") for path in dataset.files}
     root = dataset.opened.source.root.strip("/") + "/"
-    for uri in read:
+    for uri in uris:
         path = split_path(uri, encoded=True)[1].lstrip("/")
         name = posixpath.basename(path)
-        if path not in known and path.startswith(root):
+        if path not in known_paths and path.startswith(root):
             raise RuleNotUsed(
                 f"the frame reads {name}, which was not there when the dataset was opened; open "
                 "it again, or give its path"
             )
-        if path not in known and not elsewhere:
+        if path not in known_paths and not elsewhere:
             raise RuleNotUsed(
-                f"the frame reads {name}, which is none of the files of the dataset; give the "
-                "path of all that the frame reads"
+                f"the frame reads {name}, which is not a file of the dataset; give the path of all "
+                "files that the frame reads"
             )

@@ -1,5 +1,7 @@
-"""The two rules of a join: few keys of one side choose what is read of the other, or a filter over
-all keys of one side chooses the rows of the other that are shuffled.
+"""The two rules of a filtered join.
+
+Key rule: the few keys of one side choose the zones or files of the other side that are read.
+Filter rule: a filter over all keys of one side drops rows of the other side before the shuffle.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key
 from zonebloom.spark.session import is_classic, quote_name
 from zonebloom.spark.types import INTEGER_TYPES
 
-# Spark reads less within the time it takes to find out what need not be read; and as there are
-# fewer files than zones to skip, so many times as much must be there.
+# Spark reads fewer bytes than this in the time that it takes to choose what to read. Skipping files
+# saves less than skipping zones, so it needs this factor more bytes.
 _LEAST_BYTES, _FILES_TIMES = 64 << 20, 4
-# What the Python data source costs: in bytes that Spark's own reader reads meanwhile, and for each
-# byte read.
+# The cost of the Python data source, in bytes that Spark's own reader reads in the same time: a
+# fixed cost, and a factor for each byte.
 _ZONES_BYTES, _ZONES_TIMES = 32 << 20, 2
 # Each literal of a condition costs planning time.
 _MOST_LITERALS = 200
@@ -47,41 +49,44 @@ _MOST_LITERALS = 200
 def apply_key_rule(
     spark: SparkSession, side: JoinSide, other: JoinSide, on: Sequence[str], max_keys: int
 ) -> tuple[dict[str, DataFrame], str]:
-    """Both sides, of one only zones or files that may hold keys of the other."""
+    """Return both sides by name, one with only zones or files that may hold keys of the other.
+
+    Also return a sentence about it. Raise `RuleNotUsed` if the rule cannot or need not be used.
+    """
     files = side.index
     assert files is not None
     names = _names_to_ask(files, side, other, on)
-    whole = estimate_bytes(files, side.num_columns)
-    if whole < (_LEAST_BYTES if side.is_indexed_files else _LEAST_BYTES * _FILES_TIMES):
-        raise RuleTooCostly(f"Spark reads {bytes_text(round(whole))} of {side.name} only")
+    total_bytes = estimate_bytes(files, side.num_columns)
+    if total_bytes < (_LEAST_BYTES if side.is_indexed_files else _LEAST_BYTES * _FILES_TIMES):
+        raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
     frame, keys = collect_side(
         other.frame(spark), [other.key_field(name).name for name in names], max_keys
     )
     keys = keys.rename_columns([side.key_field(name).name for name in names])
-    zones, kept, num_files = _shares(files, keys)
-    by_zones = zones * whole * _ZONES_TIMES + _ZONES_BYTES if side.is_indexed_files else whole
+    zone_share, file_share, num_files = _shares(files, keys)
+    zone_cost = zone_share * total_bytes * _ZONES_TIMES + _ZONES_BYTES if side.is_indexed_files else total_bytes
     terms = _terms(side, keys) if is_classic(spark) else []
-    by_files = kept * whole if terms else whole
-    found = f"{keys.num_rows:,} keys of {other.name}"
-    if min(by_zones, by_files) > whole / 2:
-        raise RuleTooCostly(f"{found} are in {zones:.0%} of the zones and {kept:.0%} of the files")
-    if by_zones < by_files:
-        sentence = f"zones of {side.name} that may hold one of {found}: {zones:.1%} is read"
+    file_cost = file_share * total_bytes if terms else total_bytes
+    keys_text = f"{keys.num_rows:,} keys of {other.name}"
+    if min(zone_cost, file_cost) > total_bytes / 2:
+        raise RuleTooCostly(f"{keys_text} are in {zone_share:.0%} of the zones and {file_share:.0%} of the files")
+    if zone_cost < file_cost:
+        sentence = f"zones of {side.name} that may hold one of {keys_text}: {zone_share:.1%} is read"
         return {side.name: side.read_zones(spark, keys), other.name: frame}, sentence
-    pruned = side.prune(side.frame(spark).where(reduce(and_, terms)))
-    sentence = f"files of {side.name} that may hold one of {found}: {num_files:,} are read"
-    return {side.name: pruned, other.name: frame}, sentence
+    pruned_frame = side.prune(side.frame(spark).where(reduce(and_, terms)))
+    sentence = f"files of {side.name} that may hold one of {keys_text}: {num_files:,} are read"
+    return {side.name: pruned_frame, other.name: frame}, sentence
 
 
 def may_have_few_keys(spark: SparkSession, side: JoinSide, other: JoinSide) -> bool:
-    """Whether keys of another side are to be looked at for what is read of one."""
+    """Return whether the keys of the other side may choose what is read of one side."""
     return side.is_indexed_files or (
         side.index is not None and is_classic(spark) and is_broadcast(spark, other)
     )
 
 
 def _names_to_ask(files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]) -> list[str]:
-    """The keys that an index of one side answers for those of the other."""
+    """Return the key columns for which an index of one side can look up keys of the other."""
     indexed = {index.column for index in files.describe_indices()}
     reasons = {
         name: key_mismatch_reason(side.key_field(name), other.key_field(name))
@@ -96,21 +101,24 @@ def _names_to_ask(files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[
 
 
 def _shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int]:
-    """Shares of a dataset in zones, and in files, that may hold one of some keys, and the files."""
+    """Return the share of rows in zones, and of bytes in files, that may hold one of the keys.
+
+    Also return the number of these files.
+    """
     columns = zip(keys.column_names, keys.columns, strict=True)
     terms = tuple(IsIn((name,), column.unique()) for name, column in columns)
     planner = files.opened.planner
     rows = planner.search(And(terms)).at_most
-    held = by_fragment(rows)
-    present = planner.coverage_for_scan().fragments
-    sizes = [(each.identity.size, each.fragment_id in held) for each in present]
-    total = sum(map(planner.count_rows, present))
-    kept = sum(size for size, is_held in sizes if is_held)
-    return len(rows) / max(total, 1), kept / max(sum(s for s, _ in sizes), 1), len(held)
+    candidates = by_fragment(rows)
+    fragments = planner.coverage_for_scan().fragments
+    sizes = [(fragment.identity.size, fragment.fragment_id in candidates) for fragment in fragments]
+    total_rows = sum(map(planner.count_rows, fragments))
+    kept_bytes = sum(size for size, is_candidate in sizes if is_candidate)
+    return len(rows) / max(total_rows, 1), kept_bytes / max(sum(s for s, _ in sizes), 1), len(candidates)
 
 
 def _terms(side: JoinSide, keys: pa.Table) -> list[Column]:
-    """Conditions that a key is one of some values, of types whose literals are the very values."""
+    """Return conditions that a key column has one of the keys, for types with exact literals."""
     exact = (*INTEGER_TYPES, st.StringType, st.BinaryType)
     return [
         sf.col(quote_name(name)).isin(values.to_pylist())
@@ -127,21 +135,24 @@ def apply_filter_rule(
     is_stored: bool,
     frame: DataFrame,
 ) -> tuple[DataFrame, str]:
-    """The rows of a side whose keys the filter over all keys of the other side may hold."""
+    """Return the rows of a side whose keys may be in the other side's filter, and a sentence.
+
+    Raise `RuleNotUsed` if the filter cannot or need not be used.
+    """
     key, other_key = side.key_field(name), other.key_field(name)
     assert other.index is not None
-    sbbf, arrow, added = load_filter(other.index, name)
+    sbbf, arrow, added_text = load_filter(other.index, name)
     for column in (key, other_key):
-        why = filter_mismatch_reason(column, arrow)
-        if why is not None:
-            raise RuleNotUsed(why)
+        reason = filter_mismatch_reason(column, arrow)
+        if reason is not None:
+            raise RuleNotUsed(reason)
     is_stored |= other.is_indexed_files
     require_stored_column(other.frame(spark), other_key.name, other.index, is_stored)
     sbbf = fit_to_memory(spark, sbbf)
-    passing = require_selective(spark, side, key.name, sbbf, arrow)
+    passing_text = require_selective(spark, side, key.name, sbbf, arrow)
     return keep_possible_matches(frame, key, sbbf, arrow), (
         f"rows of {side.name} whose {key.name} is none of {other.name} are dropped before they "
         f"are shuffled: filter of {bytes_text(sbbf.nbytes)}, which lets about "
-        f"{sbbf.estimated_fpp:.2%} of other keys pass, looked up by Spark expressions{added}"
-        f"{passing}"
+        f"{sbbf.estimated_fpp:.2%} of other keys pass, tested by Spark expressions{added_text}"
+        f"{passing_text}"
     )

@@ -1,4 +1,4 @@
-"""One side of a join: a frame, with or without an index, or files to be read by theirs."""
+"""A side of a join: a frame with or without an index, or indexed files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from zonebloom.values.columns import find_column, matching_names
 
 Index: TypeAlias = "FilePaths | Dataset | None"
 
-# The options of a load hold the keys, and go to several processes.
+# Keys are an option of the load, which Spark copies to several processes.
 _MOST_KEY_BYTES = 4 << 20
 _SMALL_BYTES = 64 << 20
 
 
 class RuleNotUsed(Exception):
-    """Why a rule of a join is not used."""
+    """The reason why a rule of a join is not used."""
 
 
 class JoinSide:
@@ -44,16 +44,16 @@ class JoinSide:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
             load = given.load(spark)
             self.index: Dataset | None = load.dataset
-            # A filter of its own brings columns that are not shown.
-            shown = given.columns or load.schema.names
-            self._fields = [field for field in load.schema if matching_names(shown, field.name)]
+            # The schema of the load also has columns that only the filter needs.
+            column_names = given.columns or load.schema.names
+            self._fields = [field for field in load.schema if matching_names(column_names, field.name)]
             return
         if not hasattr(given, "sparkSession"):
             advice = "give a DataFrame, or zonebloom.spark.Indexed(path)"
             raise arguments.invalid_value(given, name, advice)
         if given.isStreaming:
             raise InvalidArgument(
-                f"{name} is a stream, and an index holds the files there are now; use join()"
+                f"{name} is a stream, but an index knows only the files of now; use join()"
             )
         if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
             raise arguments.invalid_value(
@@ -66,30 +66,30 @@ class JoinSide:
 
     @property
     def num_columns(self) -> int:
-        """How many columns of the side may be read."""
+        """Return the number of columns of the side."""
         return len(self._fields)
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """The side as a frame, which Spark's own reader reads."""
+        """Return the side as a frame; indexed files are read by Spark's own reader."""
         if self._frame is None:
             self._frame = self._read(spark) if self.is_indexed_files else self._given
         return self._frame
 
     def _read(self, spark: SparkSession) -> DataFrame:
-        given = self._given
-        several = not isinstance(given.path, str | os.PathLike)
-        paths = map(os.fspath, given.path if several else [given.path])
+        indexed = self._given
+        has_several_paths = not isinstance(indexed.path, str | os.PathLike)
+        paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
         frame = spark.read.parquet(*map(absolute_path, paths))
-        if given.filter is not None:
-            frame = self.prune(frame.where(given.filter))
-        return frame if given.columns is None else frame.select(*map(quote_name, given.columns))
+        if indexed.filter is not None:
+            frame = self.prune(frame.where(indexed.filter))
+        return frame if indexed.columns is None else frame.select(*map(quote_name, indexed.columns))
 
     def read_zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
-        """Of an `Indexed` side the rows that may have some keys."""
+        """Return the rows of indexed files that may have one of the keys, read by zones."""
         return self._given.frame(spark, encode_keys(keys))
 
     def prune(self, frame: DataFrame) -> DataFrame:
-        """A frame of the side without the files its filters exclude by the index of the side."""
+        """Return a frame of the side that skips files by the index of the side."""
         assert self.index is not None
         catalog = self.index.opened.catalog
         folder = catalog.folder if is_local(catalog.filesystem) else None
@@ -97,33 +97,33 @@ class JoinSide:
         return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
 
     def key_field(self, name: str) -> StructField:
-        """The field of a key column."""
+        """Return the field of a key column."""
         names = [field.name for field in self._fields]
-        stored = find_column(names, name)
-        if stored is None:
-            known = arguments.suggest_names(name, names, "it has")
-            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; {known}")
-        return self._fields[names.index(stored)]
+        stored_name = find_column(names, name)
+        if stored_name is None:
+            choices_text = arguments.suggest_names(name, names, "it has")
+            raise ColumnNotFound(f"{self.name} has no column {name!r}, or several; {choices_text}")
+        return self._fields[names.index(stored_name)]
 
 
 def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[DataFrame, pa.Table]:
-    """A small frame, computed once and held, and its key columns in rows without a null.
+    """Compute a small frame once; return its rows as a frame, and its keys without nulls.
 
-    A frame computed again need not give the same rows, as limit() shows.
+    A frame that is computed twice may return different rows, for example with limit().
     """
     if max_keys < 1:
         raise RuleNotUsed("max_keys is 0")
     if len(set(frame.columns)) < len(frame.columns):
-        raise RuleNotUsed("several columns of the other side have one name")
+        raise RuleNotUsed("several columns of the other side have the same name")
     try:
         rows = frame.limit(max_keys + 1).toArrow()
     except Exception as error:
-        # If it is more than a type Arrow has not, the join will say so too.
+        # Arrow may lack a type of the frame. Any other error will occur in the join again.
         lines = str(error).splitlines() or [type(error).__name__]
         raise RuleNotUsed(f"the other side cannot be collected: {lines[0]}") from error
     if rows.num_rows > max_keys:
         raise RuleNotUsed(f"the other side has more than max_keys={max_keys:,} rows")
-    # Nulls alone: dropna() of a frame would drop NaN too.
+    # Arrow drops only nulls; dropna() of a frame would also drop NaN.
     keys = rows.select(names).drop_null()
     if rows.nbytes > _SMALL_BYTES or keys.nbytes > _MOST_KEY_BYTES:
         raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
@@ -132,12 +132,12 @@ def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[Dat
 
 
 def key_mismatch_reason(one: StructField, other: StructField) -> str | None:
-    """Why equality of two key columns is more than equality of their values, None if it is not."""
+    """Return why Spark may compare two key columns other than by their values, or None."""
     for key in (one, other):
         if not is_plain_text(key):
             return f"{key.name} is text that Spark compares by a collation or pads"
-    both = isinstance(one.dataType, INTEGER_TYPES) and isinstance(other.dataType, INTEGER_TYPES)
-    if one.dataType != other.dataType and not both:
+    are_integers = isinstance(one.dataType, INTEGER_TYPES) and isinstance(other.dataType, INTEGER_TYPES)
+    if one.dataType != other.dataType and not are_integers:
         return (
             f"{one.name} is {one.dataType.simpleString()} on one side and "
             f"{other.dataType.simpleString()} on the other, compared after a cast"

@@ -25,41 +25,44 @@ import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Files as Spark lists them, without those that an index says a scan can do without. */
+/**
+ * A Spark file index that leaves out files without matching rows. It lists files through Spark's
+ * own file index, and asks Python which of them may match the filters of a scan.
+ */
 public final class IndexedFiles implements FileIndex {
-  private static final int MOST_SCANS = 8;
+  private static final int MAX_CACHED_SCANS = 8;
   public final FileIndex inner;
   private final Chooser chooser;
   private final SparkContext context;
-  // Scans by query and filters: one that is planned and then runs is chosen once.
-  private final Map scans;
-  // The scan that listed files last.
-  private volatile Scan last = null;
-  // False until the plan that is rewritten holds this listing in all of its nodes.
-  private boolean isPlaced = false;
+  // Scans by query and filters. Spark lists files when it plans a query and again when it runs it;
+  // the cache makes Python choose the files only once.
+  private final Map cachedScans;
+  private volatile Scan lastScan = null;
+  // False until all nodes of the rewritten plan hold this file index. See equals().
+  private boolean isRewriteDone = false;
 
   IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context) {
     this(inner, chooser, context, new ConcurrentHashMap());
   }
 
-  private IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context, Map scans) {
+  private IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context, Map cachedScans) {
     this.inner = inner;
     this.chooser = chooser;
     this.context = context;
-    this.scans = scans;
+    this.cachedScans = cachedScans;
   }
 
-  /** Return the same listing for one leaf of a physical plan, which then has its own answer. */
-  IndexedFiles forOneLeaf() {
-    IndexedFiles files = new IndexedFiles(inner, chooser, context, scans);
-    files.place();
+  /** Return a copy for one leaf of a physical plan, so that each leaf keeps its own last result. */
+  IndexedFiles copyForLeaf() {
+    IndexedFiles files = new IndexedFiles(inner, chooser, context, cachedScans);
+    files.finishRewrite();
     return files;
   }
 
-  /** Return what the index answered when files were listed last, null if it was not asked. */
-  String lastAnswer() {
-    Scan scan = last;
-    return scan == null ? null : scan.answer();
+  /** Return the result for the scan that listed files last, or null if no index was asked. */
+  String lastResult() {
+    Scan scan = lastScan;
+    return scan == null ? null : scan.result();
   }
 
   public Seq listFiles(Seq partitionFilters, Seq dataFilters) {
@@ -67,18 +70,18 @@ public final class IndexedFiles implements FileIndex {
     return scan(partitionFilters, dataFilters).directories();
   }
 
-  /** Choose the files of a scan: once in a query that runs, and again if it was planned before. */
+  /** Return a scan with its chosen files. A query that runs chooses the files of a scan once. */
   Scan scan(Seq partitionFilters, Seq dataFilters) {
     Object query = context.getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
-    List asked = Arrays.asList(new Object[] {query, partitionFilters, dataFilters});
-    Scan scan = query == null ? null : (Scan) scans.get(asked);
+    List key = Arrays.asList(new Object[] {query, partitionFilters, dataFilters});
+    Scan scan = query == null ? null : (Scan) cachedScans.get(key);
     if (scan == null) {
       scan = new Scan(inner, inner.listFiles(partitionFilters, dataFilters), dataFilters);
       chooser.choose(scan);
-      if (scans.size() >= MOST_SCANS) scans.clear();
-      if (query != null) scans.put(asked, scan);
+      if (cachedScans.size() >= MAX_CACHED_SCANS) cachedScans.clear();
+      if (query != null) cachedScans.put(key, scan);
     }
-    last = scan;
+    lastScan = scan;
     return scan;
   }
 
@@ -89,39 +92,44 @@ public final class IndexedFiles implements FileIndex {
   public StructType partitionSchema() { return inner.partitionSchema(); }
   public scala.Option metadataOpsTimeNs() { return inner.metadataOpsTimeNs(); }
 
-  void place() { isPlaced = true; }
+  void finishRewrite() { isRewriteDone = true; }
 
   /**
-   * An indexed listing equals the plain one, because a scan of either gives the same rows. Spark
-   * compares relations to refuse an overwrite of a table that is read, to drop cached frames and
-   * to reuse exchanges. While a plan is rewritten the two differ: TreeNode.withNewChildren keeps
-   * the old children if the new ones are equal.
+   * Return true for Spark's own index of the same files, because a scan of either returns the same
+   * rows. Spark compares relations to refuse an overwrite of a table that is read, to drop cached
+   * frames and to reuse exchanges. While a plan is rewritten the two must differ, because
+   * TreeNode.withNewChildren keeps the old children if the new ones are equal.
    */
   public boolean equals(Object other) {
     if (other instanceof IndexedFiles) return inner.equals(((IndexedFiles) other).inner);
-    return isPlaced && inner.equals(other);
+    return isRewriteDone && inner.equals(other);
   }
 
   public int hashCode() { return inner.hashCode(); }
 }
 
-/** Asks Python for the files of scans, for a limited time. All files are read if it fails. */
+/**
+ * Asks Python which files a scan needs. If Python fails or takes too long, the scan reads all of
+ * its files.
+ */
 final class Chooser {
-  private static final ExecutorService THREADS = Executors.newCachedThreadPool(new Daemons());
+  private static final ExecutorService THREADS =
+      Executors.newCachedThreadPool(new DaemonThreadFactory());
   private final BiFunction choose;
-  private final double seconds;
+  private final double timeoutSeconds;
 
-  Chooser(BiFunction choose, double seconds) {
+  Chooser(BiFunction choose, double timeoutSeconds) {
     this.choose = choose;
-    this.seconds = seconds;
+    this.timeoutSeconds = timeoutSeconds;
   }
 
   void choose(Scan scan) {
     try {
-      Future answer = THREADS.submit(new Call(choose, scan.question(), scan));
-      scan.close((String) answer.get((long) (seconds * 1000), TimeUnit.MILLISECONDS));
+      Future result = THREADS.submit(new ChooseCall(choose, scan.request(), scan));
+      long milliseconds = (long) (timeoutSeconds * 1000);
+      scan.close((String) result.get(milliseconds, TimeUnit.MILLISECONDS));
     } catch (TimeoutException error) {
-      scan.fail("the index gave no answer within " + seconds + " s");
+      scan.fail("the index gave no answer within " + timeoutSeconds + " s");
     } catch (InterruptedException error) {
       Thread.currentThread().interrupt();
       scan.fail("the query was interrupted");
@@ -133,23 +141,23 @@ final class Chooser {
   }
 }
 
-/** One call of the function that chooses files. */
-final class Call implements Callable {
+/** A task that calls the Python function which chooses the files of a scan. */
+final class ChooseCall implements Callable {
   private final BiFunction choose;
-  private final String question;
+  private final String request;
   private final Scan scan;
 
-  Call(BiFunction choose, String question, Scan scan) {
+  ChooseCall(BiFunction choose, String request, Scan scan) {
     this.choose = choose;
-    this.question = question;
+    this.request = request;
     this.scan = scan;
   }
 
-  public Object call() { return choose.apply(question, scan); }
+  public Object call() { return choose.apply(request, scan); }
 }
 
-/** Makes threads that do not keep the JVM running. */
-final class Daemons implements ThreadFactory {
+/** A factory of threads that do not keep the JVM running. */
+final class DaemonThreadFactory implements ThreadFactory {
   public Thread newThread(Runnable task) {
     Thread thread = new Thread(task, "zonebloom");
     thread.setDaemon(true);
@@ -157,14 +165,17 @@ final class Daemons implements ThreadFactory {
   }
 }
 
-/** One listing of files for a scan, as Python asks about it, and chooses of it. */
+/**
+ * The listed files of one scan. Python reads its roots, filters and files, and then marks the files
+ * that Spark has to read.
+ */
 public final class Scan {
   private static final ObjectMapper JSON = new ObjectMapper();
   private final FileIndex index;
   private final Seq filters;
   private final Seq listedDirectories;
   private Seq directories;
-  private String answer = null;
+  private String result = null;
   private boolean isClosed = false;
 
   Scan(FileIndex index, Seq directories, Seq filters) {
@@ -176,24 +187,25 @@ public final class Scan {
 
   synchronized Seq directories() { return directories; }
 
-  synchronized String answer() { return answer; }
+  /** Return the result as JSON, null before there is one. */
+  synchronized String result() { return result; }
 
-  /** Return what the name of the scan says of the answer, as explain() shows it. */
+  /** Return the text that explain() shows behind the name of the scan. */
   String summary() {
     try {
-      return " (" + JSON.readTree(answer()).get("summary").asText() + ")";
+      return " (" + JSON.readTree(result()).get("summary").asText() + ")";
     } catch (Exception error) {
       return "";
     }
   }
 
-  /** Take an answer of Python, after which the chosen files do not change any more. */
-  synchronized void close(String answer) {
-    this.answer = answer;
+  /** Store the result of Python. The chosen files do not change after this call. */
+  synchronized void close(String result) {
+    this.result = result;
     isClosed = true;
   }
 
-  /** Read all files, for a reason. */
+  /** Make Spark read all files, and record the reason. */
   synchronized void fail(String reason) {
     Map problem = new HashMap();
     problem.put("summary", "zonebloom: all files; " + reason);
@@ -202,40 +214,43 @@ public final class Scan {
     directories = listedDirectories;
   }
 
-  /** Root paths, columns whose values come from paths, and the filters, all of which hold. */
-  public String question() {
+  /**
+   * Return, as JSON, the root paths, the partition columns and the filters of the scan. A row must
+   * pass all filters.
+   */
+  public String request() {
     List roots = new ArrayList();
     for (Object root : CollectionConverters.asJava(index.rootPaths())) roots.add(root.toString());
     List terms = new ArrayList();
     for (Object term : CollectionConverters.asJava(filters)) {
       terms.add(Filters.condition((Expression) term));
     }
-    Map question = new HashMap();
-    question.put("roots", roots);
-    question.put("partition_columns", index.partitionSchema().fieldNames());
-    question.put("case_sensitive", SQLConf.get().caseSensitiveAnalysis());
-    question.put("filters", terms);
-    return JSON.valueToTree(question).toString();
+    Map request = new HashMap();
+    request.put("roots", roots);
+    request.put("partition_columns", index.partitionSchema().fieldNames());
+    request.put("case_sensitive", SQLConf.get().caseSensitiveAnalysis());
+    request.put("filters", terms);
+    return JSON.valueToTree(request).toString();
   }
 
-  /** By their folders, names, sizes and modification times of the files. */
+  /** Return, as JSON, the names, sizes and modification times of the listed files by folder. */
   public String files() throws Exception {
-    return JSON.writeValueAsString(listed());
+    return JSON.writeValueAsString(filesByFolder());
   }
 
-  /** What tells these files from those of another listing. */
+  /** Return the SHA-256 digest of files(). A listing with the same digest has the same files. */
   public String digest() throws Exception {
-    byte[] bytes = MessageDigest.getInstance("SHA-256").digest(JSON.writeValueAsBytes(listed()));
-    return HexFormat.of().formatHex(bytes);
+    byte[] text = JSON.writeValueAsBytes(filesByFolder());
+    return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(text));
   }
 
-  private List listed() {
+  private List filesByFolder() {
     List folders = new ArrayList();
     String folder = null;
     List[] columns = null;
     for (Object directory : CollectionConverters.asJava(listedDirectories)) {
-      for (Object each : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
-        FileStatusWithMetadata file = (FileStatusWithMetadata) each;
+      for (Object status : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
+        FileStatusWithMetadata file = (FileStatusWithMetadata) status;
         String path = file.getPath().toString();
         int end = path.lastIndexOf('/');
         if (!path.substring(0, end).equals(folder)) {
@@ -251,32 +266,39 @@ public final class Scan {
     return folders;
   }
 
-  /** Keep the files whose place in a text has no 0. Return false if it is too late for that. */
+  /**
+   * Keep only some files. Character i of marks is '0' if file i is left out. Return false, and
+   * change nothing, if the scan already has a result, such as a timeout.
+   */
   public synchronized boolean keep(String marks) {
     if (isClosed) return false;
-    List result = new ArrayList();
-    int at = 0;
-    for (Object each : CollectionConverters.asJava(listedDirectories)) {
-      PartitionDirectory directory = (PartitionDirectory) each;
+    List keptDirectories = new ArrayList();
+    int fileNumber = 0;
+    for (Object listed : CollectionConverters.asJava(listedDirectories)) {
+      PartitionDirectory directory = (PartitionDirectory) listed;
       List files = new ArrayList();
       for (Object file : CollectionConverters.asJava(directory.files())) {
-        if (marks.charAt(at++) != '0') files.add(file);
+        if (marks.charAt(fileNumber++) != '0') files.add(file);
       }
-      result.add(directory.copy(directory.values(), CollectionConverters.asScala(files).toSeq()));
+      Seq kept = CollectionConverters.asScala(files).toSeq();
+      keptDirectories.add(directory.copy(directory.values(), kept));
     }
-    directories = CollectionConverters.asScala(result).toSeq();
+    directories = CollectionConverters.asScala(keptDirectories).toSeq();
     return true;
   }
 }
 
-/** Filters in a form that Python reads at once. */
+/** Converts Catalyst filters to maps and lists, which one JSON text carries to Python. */
 final class Filters {
-  /** AND, OR and NOT over what compares; of that its text and columns, to speak of it. */
+  /**
+   * Return a filter as a tree of AND, OR and NOT nodes. A leaf has the operands of a comparison,
+   * and the text and column names that messages use.
+   */
   static Map condition(Expression filter) {
     Map node = new HashMap();
     List terms = new ArrayList();
     Class kind = filter.getClass();
-    // A class of the same name elsewhere, or one made of these, means something else.
+    // A class of the same name in another package may mean something else.
     node.put("kind", kind.getPackage() == And.class.getPackage() ? kind.getSimpleName() : "");
     if (kind == And.class || kind == Or.class) {
       ArrayDeque stack = new ArrayDeque();
@@ -329,7 +351,7 @@ final class Filters {
     return result;
   }
 
-  /** A column or leaf of structs, a literal, or nothing that is known. */
+  /** Return a column, a struct leaf or a literal. Return an empty map for any other expression. */
   private static Map operand(Expression filter) {
     if (filter instanceof Literal) return literals(Collections.singletonList(filter));
     Map result = new HashMap();
@@ -358,8 +380,8 @@ final class Filters {
     if (list.isEmpty()) return new HashMap();
     Expression first = (Expression) list.get(0);
     for (Object item : list) {
-      boolean same = ((Expression) item).dataType().equals(first.dataType());
-      if (!(item instanceof Literal) || !same) return new HashMap();
+      boolean hasSameType = ((Expression) item).dataType().equals(first.dataType());
+      if (!(item instanceof Literal) || !hasSameType) return new HashMap();
       texts.add(text(((Literal) item).value()));
     }
     return values(first, texts);
@@ -372,7 +394,7 @@ final class Filters {
     return result;
   }
 
-  /** A value as Java writes it, bytes and strings as hexadecimal digits. */
+  /** Return Java's text of a value. Bytes and strings become hexadecimal digits. */
   private static String text(Object value) {
     if (value instanceof UTF8String) value = ((UTF8String) value).getBytes();
     if (value instanceof byte[]) return HexFormat.of().formatHex((byte[]) value);
@@ -380,71 +402,75 @@ final class Filters {
   }
 }
 
-/** What Python does with plans. */
+/** The functions that Python calls to read and change query plans. */
 public final class Plans {
-  /** Return the plan with an index behind its relations of Parquet files, null if it has none. */
-  public LogicalPlan indexed(LogicalPlan plan, BiFunction choose, double seconds) {
-    LogicalPlan indexed = Indexing.apply(plan, new Chooser(choose, seconds));
+  /** Return the plan with indexed Parquet relations, or null if it has no Parquet relation. */
+  public LogicalPlan indexed(LogicalPlan plan, BiFunction choose, double timeoutSeconds) {
+    LogicalPlan indexed = RelationIndexer.apply(plan, new Chooser(choose, timeoutSeconds));
     return indexed == plan ? null : indexed;
   }
 
-  /** Has each query of a session ask, or none where there is nobody to be asked. */
-  public void enable(SparkSession session, BiFunction choose, double seconds) {
+  /** Index all queries of a session. If choose is null, stop indexing them. */
+  public void enable(SparkSession session, BiFunction choose, double timeoutSeconds) {
     List rules = new ArrayList();
     for (Object rule : CollectionConverters.asJava(session.experimental().extraOptimizations())) {
       if (!(rule instanceof IndexRule)) rules.add(rule);
     }
-    if (choose != null) rules.add(new IndexRule(new Chooser(choose, seconds)));
+    if (choose != null) rules.add(new IndexRule(new Chooser(choose, timeoutSeconds)));
     session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
   }
 
-  /** Has the plans of a session tell what is read of indexed files. */
-  public void tell(SparkSession session) {
+  /** Make the physical plans of a session describe which indexed files each scan reads. */
+  public void describeScans(SparkSession session) {
     List strategies = new ArrayList();
     for (Object strategy : CollectionConverters.asJava(session.experimental().extraStrategies())) {
-      if (strategy instanceof IndexedScans) return;
+      if (strategy instanceof DescribedScanStrategy) return;
       strategies.add(strategy);
     }
-    strategies.add(new IndexedScans());
+    strategies.add(new DescribedScanStrategy());
     session.experimental().extraStrategies_$eq(CollectionConverters.asScala(strategies).toSeq());
   }
 
-  /** What a leaf of a physical plan asks, null where it lists no Parquet files. */
+  /** Return the scan of a leaf of a physical plan, or null if the leaf reads no Parquet files. */
   public Scan scan(Object node) {
     if (!(node instanceof FileSourceScanExec)) return null;
     FileSourceScanExec scan = (FileSourceScanExec) node;
     FileIndex files = scan.relation().location();
     if (files instanceof IndexedFiles) files = ((IndexedFiles) files).inner;
-    else if (!Indexing.isParquet(scan.relation())) return null;
-    Seq all = files.listFiles(known(scan.partitionFilters()), scan.dataFilters());
-    return new Scan(files, all, scan.dataFilters());
+    else if (!RelationIndexer.isParquet(scan.relation())) return null;
+    Seq directories =
+        files.listFiles(withoutSubqueries(scan.partitionFilters()), scan.dataFilters());
+    return new Scan(files, directories, scan.dataFilters());
   }
 
-  /** Return what an index answered for a leaf of a physical plan, null if none was asked. */
-  public String answer(Object node) {
+  /** Return the last result for a leaf of a physical plan, or null if no index was asked. */
+  public String lastResult(Object node) {
     FileIndex files = ((FileSourceScanExec) node).relation().location();
-    return files instanceof IndexedFiles ? ((IndexedFiles) files).lastAnswer() : null;
+    return files instanceof IndexedFiles ? ((IndexedFiles) files).lastResult() : null;
   }
 
-  /** Filters that are known before the query runs, as what a subquery answers is not. */
-  static Seq known(Seq filters) {
-    List known = new ArrayList();
+  /** Return the filters without subqueries. The others have no value before the query runs. */
+  static Seq withoutSubqueries(Seq filters) {
+    List result = new ArrayList();
     for (Object filter : CollectionConverters.asJava(filters)) {
-      if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) known.add(filter);
+      if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) result.add(filter);
     }
-    return CollectionConverters.asScala(known).toSeq();
+    return CollectionConverters.asScala(result).toSeq();
   }
 
-  /** A node over another relation; how many fields it has differs between versions of Spark. */
-  static TreeNode over(HadoopFsRelation relation, TreeNode node) {
+  /**
+   * Return a copy of a node with another relation, its first field. The number of its other fields
+   * differs between versions of Spark.
+   */
+  static TreeNode withRelation(HadoopFsRelation relation, TreeNode node) {
     Object[] fields = new Object[node.productArity()];
-    for (int at = 1; at < fields.length; at++) fields[at] = node.productElement(at);
+    for (int i = 1; i < fields.length; i++) fields[i] = node.productElement(i);
     fields[0] = relation;
     return node.makeCopy(fields);
   }
 }
 
-/** Indexes the relations of each plan that a session optimizes. */
+/** An optimizer rule that indexes the Parquet relations of each plan of a session. */
 public final class IndexRule extends Rule {
   private final Chooser chooser;
 
@@ -453,28 +479,28 @@ public final class IndexRule extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    return Indexing.apply((LogicalPlan) plan, chooser);
+    return RelationIndexer.apply((LogicalPlan) plan, chooser);
   }
 }
 
-/** Puts an index behind the listing of each relation of Parquet files. */
-final class Indexing extends scala.runtime.AbstractPartialFunction {
+/** A plan transformation that gives each Parquet relation an IndexedFiles as its file index. */
+final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
   private final Chooser chooser;
-  private final List added = new ArrayList();
+  private final List addedFiles = new ArrayList();
 
-  private Indexing(Chooser chooser) {
+  private RelationIndexer(Chooser chooser) {
     this.chooser = chooser;
   }
 
   /** Return the plan with indexed relations, or the same object if there is nothing to index. */
   static LogicalPlan apply(LogicalPlan plan, Chooser chooser) {
-    Indexing indexing = new Indexing(chooser);
-    LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexing);
-    for (Object files : indexing.added) ((IndexedFiles) files).place();
-    return indexing.added.isEmpty() ? plan : indexed;
+    RelationIndexer indexer = new RelationIndexer(chooser);
+    LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexer);
+    for (Object files : indexer.addedFiles) ((IndexedFiles) files).finishRewrite();
+    return indexer.addedFiles.isEmpty() ? plan : indexed;
   }
 
-  /** Whether a relation is one of Parquet files that Spark itself lists. */
+  /** Return whether a relation reads Parquet files that Spark itself lists. */
   static boolean isParquet(Object relation) {
     if (!(relation instanceof HadoopFsRelation)) return false;
     Class listing = ((HadoopFsRelation) relation).location().getClass();
@@ -495,8 +521,8 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
     SparkContext context = relation.sparkSession().sparkContext();
     IndexedFiles files = new IndexedFiles(relation.location(), chooser, context);
-    added.add(files);
-    return Plans.over(
+    addedFiles.add(files);
+    return Plans.withRelation(
         relation.copy(
             files,
             relation.partitionSchema(),
@@ -509,19 +535,19 @@ final class Indexing extends scala.runtime.AbstractPartialFunction {
   }
 }
 
-/** Plans scans as Spark does, and has those of indexed files say which are read. */
-public final class IndexedScans extends SparkStrategy {
+/** Spark's planning of file scans, with the chosen files in the names of indexed scans. */
+public final class DescribedScanStrategy extends SparkStrategy {
   public Seq apply(LogicalPlan plan) {
     List planned = new ArrayList();
     for (Object node : CollectionConverters.asJava(FileSourceStrategy$.MODULE$.apply(plan))) {
-      planned.add(((SparkPlan) node).transformUp(new Telling()));
+      planned.add(((SparkPlan) node).transformUp(new ScanDescriber()));
     }
     return CollectionConverters.asScala(planned).toSeq();
   }
 }
 
-/** Names a scan of indexed files by what is chosen of them. */
-final class Telling extends scala.runtime.AbstractPartialFunction {
+/** A plan transformation that adds the chosen files to the name of each indexed scan. */
+final class ScanDescriber extends scala.runtime.AbstractPartialFunction {
   public boolean isDefinedAt(Object plan) {
     return plan instanceof FileSourceScanExec
         && ((FileSourceScanExec) plan).relation().location() instanceof IndexedFiles;
@@ -530,19 +556,20 @@ final class Telling extends scala.runtime.AbstractPartialFunction {
   public Object applyOrElse(Object plan, scala.Function1 otherwise) {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
     FileSourceScanExec scan = (FileSourceScanExec) plan;
-    Seq filters = Plans.known(scan.dataFilters());
+    Seq filters = Plans.withoutSubqueries(scan.dataFilters());
     if (filters.isEmpty()) return scan;
-    IndexedFiles files = ((IndexedFiles) scan.relation().location()).forOneLeaf();
-    String text = files.scan(Plans.known(scan.partitionFilters()), filters).summary();
-    return Plans.over(new ToldRelation(scan.relation(), files, text), scan);
+    IndexedFiles files = ((IndexedFiles) scan.relation().location()).copyForLeaf();
+    Seq partitionFilters = Plans.withoutSubqueries(scan.partitionFilters());
+    String summary = files.scan(partitionFilters, filters).summary();
+    return Plans.withRelation(new DescribedRelation(scan.relation(), files, summary), scan);
   }
 }
 
-/** A relation whose name, which `explain` shows, tells what is read of it. */
-final class ToldRelation extends HadoopFsRelation {
-  private final String text;
+/** A relation whose name, as explain() shows it, ends with a summary of the files that are read. */
+final class DescribedRelation extends HadoopFsRelation {
+  private final String summary;
 
-  ToldRelation(HadoopFsRelation relation, IndexedFiles files, String text) {
+  DescribedRelation(HadoopFsRelation relation, IndexedFiles files, String summary) {
     super(
         files,
         relation.partitionSchema(),
@@ -551,13 +578,13 @@ final class ToldRelation extends HadoopFsRelation {
         relation.fileFormat(),
         relation.options(),
         relation.sparkSession());
-    this.text = text;
+    this.summary = summary;
   }
 
-  public String toString() { return super.toString() + text; }
+  public String toString() { return super.toString() + summary; }
 
-  // Spark keeps a node in place of one that is equal.
-  public boolean canEqual(Object other) { return other instanceof ToldRelation; }
+  // A described relation must differ from a plain one: Spark keeps the old node if both are equal.
+  public boolean canEqual(Object other) { return other instanceof DescribedRelation; }
   public boolean equals(Object other) { return canEqual(other) && super.equals(other); }
   public int hashCode() { return super.hashCode(); }
 }

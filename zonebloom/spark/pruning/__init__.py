@@ -1,1 +1,1 @@
-"""Native reads of Spark without the files their filters exclude."""
+"""Make Spark's own Parquet reader skip files that cannot match a query's filters."""

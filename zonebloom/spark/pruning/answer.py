@@ -1,4 +1,4 @@
-"""What is asked of an index of files that Spark listed, and what it says."""
+"""The request for files that Spark can skip, and its result."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ ItemType = TypeVar("ItemType")
 
 
 class PruningRequest(NamedTuple):
-    """Which files below roots, listed when they are needed, hold no row of a condition."""
+    """A request for the files below root paths that hold no row for which a condition is true."""
 
     roots: Sequence[str]
     list_files: Callable[[], ListedFiles]
-    # First names, in small letters, of what the condition speaks of.
+    # Lower-case names of the top-level columns in the condition.
     columns: frozenset[str]
-    # By the schema of the files.
+    # Translates the condition for files with a schema.
     bind_predicate: Callable[[pa.Schema], ast.Predicate]
     ignores_case: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PruningResult:
-    """The numbers of files without a row of a condition, and what there is to say of it."""
+    """The numbers of files without matching rows, with the indices used, notes and warnings."""
 
     excluded_numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     predicates: tuple[str, ...] = ()
@@ -41,32 +41,32 @@ class PruningResult:
     warnings: tuple[ZoneBloomWarning, ...] = ()
 
     def kept_mask(self, files: ListedFiles) -> np.ndarray:
-        """Of each file of a listing, whether it may hold a row."""
+        """Return a mask of the listed files that may hold a matching row."""
         return np.isin(files.numbers, self.excluded_numbers, invert=True)
 
 
 def result_without_index(text: str) -> PruningResult:
-    """What is said where there is nobody to ask."""
+    """Return a result that excludes no files because there is no index."""
     return PruningResult(notes=(Note(Reason.NO_INDEX, text),))
 
 
 def result_of_unusable_index(text: str) -> PruningResult:
-    """What is said, and warned of, where an index cannot answer."""
+    """Return a result that excludes no files and warns, because an index cannot be used."""
     return PruningResult(
         notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),)
     )
 
 
-def merge_results(answers: Sequence[PruningResult]) -> PruningResult:
-    """What several indices say: a file one of them excludes holds no row."""
+def merge_results(results: Sequence[PruningResult]) -> PruningResult:
+    """Combine the results of several indices. A file is excluded if one of them excludes it."""
 
-    def once(several: Iterable[Iterable[ItemType]]) -> tuple[ItemType, ...]:
-        return tuple(dict.fromkeys(chain.from_iterable(several)))
+    def once(collections: Iterable[Iterable[ItemType]]) -> tuple[ItemType, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(collections)))
 
     return PruningResult(
-        np.concatenate([answer.excluded_numbers for answer in answers]),
-        once(answer.predicates for answer in answers),
-        once(answer.indices for answer in answers),
-        once(answer.notes for answer in answers),
-        once(answer.warnings for answer in answers),
+        np.concatenate([result.excluded_numbers for result in results]),
+        distinct(result.predicates for result in results),
+        distinct(result.indices for result in results),
+        distinct(result.notes for result in results),
+        distinct(result.warnings for result in results),
     )

@@ -1,4 +1,4 @@
-"""Where the indices are of files that Spark listed, and asking them which may hold rows."""
+"""Find the indices of files that Spark listed, and ask them which files may hold matching rows."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from zonebloom.storage.paths import plain_path
 
 CachedType = TypeVar("CachedType")
 
-# Roots, catalogs and listings of which something is kept.
+# Maximum number of entries of a cache of roots, catalogs and listings.
 _MOST_KEPT = 64
-# One folder of indices, or several.
+# One or more folders of indices.
 IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
 
 class BoundedCache(dict[Any, Any]):
-    """The entries that were added last. Threads may add entries at the same time."""
+    """A cache of the entries that were added last. Several threads may add entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,9 +67,9 @@ class BoundedCache(dict[Any, Any]):
 
 
 class IndexLookup:
-    """Finds and asks the indices of files: the one way to say which files a filter keeps.
+    """A lookup that finds the indices of files, and asks them which files may match a filter.
 
-    What it opened is kept while the catalog and the listing of the files stay as they are.
+    Opened catalogs and files are cached while the catalog and the listing of files do not change.
     """
 
     def __init__(
@@ -84,35 +84,35 @@ class IndexLookup:
         self._encryption = encryption
         self._cache = BoundedCache() if cache is None else cache
 
-    def ask(self, question: PruningRequest) -> PruningResult:
-        """Answer a question; the files are listed only where there may be an index of them."""
-        roots = question.roots
-        with collected_warnings() as issued:
+    def ask(self, request: PruningRequest) -> PruningResult:
+        """Return the result of a request. Files are listed only if they may have an index."""
+        roots = request.roots
+        with collected_warnings() as issued_warnings:
             if not any(map(self._may_know, roots)):
-                answers = (
+                results = (
                     [result_without_index(f"there is no index in {roots[0]} or above")]
                     if roots
                     else []
                 )
-            elif len(roots) == 1 and not self._may_know(roots[0], question.columns):
-                text = f"no index on {', '.join(sorted(question.columns))}"
-                answers = [PruningResult(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
+            elif len(roots) == 1 and not self._may_know(roots[0], request.columns):
+                text = f"no index on {', '.join(sorted(request.columns))}"
+                results = [PruningResult(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
             else:
-                files = question.list_files()
+                files = request.list_files()
                 groups = self._made(tuple(roots), (files,), lambda: files.by_root(roots))
-                answers = [self._ask_root(root, below, question) for root, below in groups]
-        by_text = {str(warning): warning for warning in issued}
+                results = [self._ask_root(root, files_below, request) for root, files_below in groups]
+        by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
             for text, warning in by_text.items()
             if isinstance(warning, IndexNotUsedWarning)
         ]
         return merge_results(
-            [*answers, PruningResult(notes=tuple(damage), warnings=tuple(by_text.values()))]
+            [*results, PruningResult(notes=tuple(damage), warnings=tuple(by_text.values()))]
         )
 
     def missing_dirs(self) -> Iterator[IndexNotUsedWarning]:
-        """Yield a warning for each index_dir without an index, for it may be mistyped."""
+        """Yield a warning for each index_dir without an index, because its path may be wrong."""
         for index_dir in self._index_dirs:
             reason = "there is no index in it"
             try:
@@ -127,20 +127,20 @@ class IndexLookup:
             )
 
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
-        """Whether there may be an index of files below a root, on one of some columns if given."""
+        """Return whether files below a root may have an index on one of the given columns."""
         try:
             filesystem, base = open_path(self._spark, root)
             folders = self._folders(filesystem, base)
             if not columns:
                 return bool(folders)
             catalogs = [self._catalog(filesystem, folder) for folder in folders]
-            indices = chain.from_iterable(each.latest().indices.values() for each in catalogs)
+            indices = chain.from_iterable(catalog.latest().indices.values() for catalog in catalogs)
             return any(entry.column[0].lower() in columns for entry in indices)
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
 
     def _folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
-        """Of the indices that may know files below a place, the nearest first."""
+        """Return the folders of indices that may know files below a path, the nearest first."""
         folders = [*self._given_folders(filesystem), *_folders(filesystem, base)]
         return list(dict.fromkeys(folders))
 
@@ -149,29 +149,29 @@ class IndexLookup:
             try:
                 yield path_in(filesystem, index_dir)
             except InvalidArgument:
-                # The index lies in another file system, so it knows none of these files.
+                # The index is in another file system, so it knows none of these files.
                 continue
 
-    def _made(self, place: Any, of: tuple[Any, ...], make: Callable[[], CachedType]) -> CachedType:
-        """What was made of objects, for as long as the same are given again."""
+    def _made(self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]) -> CachedType:
+        """Return the cached result of `make` for a key, if it was made from the same objects."""
         cached = self._cache.get(place)
-        if cached is None or not all(map(is_, cached[0], of)):
-            cached = self._cache[place] = of, make()
+        if cached is None or not all(map(is_, cached[0], objects)):
+            cached = self._cache[place] = objects, make()
         return cached[1]
 
-    def _ask_root(self, root: str, files: ListedFiles, question: PruningRequest) -> PruningResult:
+    def _ask_root(self, root: str, files: ListedFiles, request: PruningRequest) -> PruningResult:
         try:
             filesystem, base = open_path(self._spark, root)
         except SourceError as error:
-            return result_without_index(f"no index is looked for: {error}")
+            return result_without_index(f"no index is searched for: {error}")
         try:
-            indexed = self._indexed((root, base), filesystem, files, question.columns)
-            answers = [files.ask(question) for files in indexed]
+            catalog_files = self._indexed((root, base), filesystem, files, request.columns)
+            results = [files.ask(request) for files in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return result_of_unusable_index(f"the index of {root} is not used: {error}")
         return (
-            merge_results(answers)
-            if answers
+            merge_results(results)
+            if results
             else result_without_index(f"no index knows files of {root}")
         )
 
@@ -182,27 +182,27 @@ class IndexLookup:
         files: ListedFiles,
         columns: frozenset[str],
     ) -> Iterator[CatalogFiles]:
-        """Yield the files as one catalog knows them, if any knows some of them.
+        """Yield the files with the catalog that is used for them, if any catalog knows them.
 
-        The first catalog with an index on one of the columns is used, otherwise the first one. A
-        place is a root as Spark names it, and as the file system does.
+        The first catalog with an index on one of the columns is used, or else the first one.
+        ``place`` is a root as Spark writes it, and as a path in the file system.
         """
         first = None
         for folder in self._folders(filesystem, place[1]):
             try:
-                indexed = self._open(place, self._catalog(filesystem, folder), files)
+                catalog_files = self._open(place, self._catalog(filesystem, folder), files)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
                 warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
                 continue
-            if indexed is not None and indexed.has_index_on(columns):
-                yield indexed
+            if catalog_files is not None and catalog_files.has_index_on(columns):
+                yield catalog_files
                 return
-            first = first or indexed
+            first = first or catalog_files
         if first is not None:
             yield first
 
     def _catalog(self, filesystem: pafs.FileSystem, folder: str) -> Catalog:
-        """One for all queries: it remembers what it read."""
+        """Return the cached catalog of a folder, which all queries share."""
         catalog = self._cache.get(folder)
         if catalog is None or not catalog.filesystem.equals(filesystem):
             catalog = self._cache[folder] = Catalog(filesystem, folder, self._encryption)
@@ -215,7 +215,10 @@ class IndexLookup:
         files: ListedFiles,
         names: frozenset[str] | None = None,
     ) -> CatalogFiles | None:
-        """The files as a catalog has them, with all indices or some; None when it knows none."""
+        """Return the files with a catalog, or None if it knows none of them.
+
+        Only the named indices are used, or all if there are no names.
+        """
         version, (root, base) = catalog.latest(), place
 
         def opened() -> CatalogFiles | None:
@@ -224,16 +227,16 @@ class IndexLookup:
             keys = known_keys(version, paths, data_folder)
             if keys is None:
                 return None
-            # In their order: the last one made on a column is the one asked.
+            # Keep the order of the indices: the last one on a column is used.
             indices = version.indices.items()
-            allowed = {n: entry for n, entry in indices if names is None or n in names}
-            return CatalogFiles(catalog, replace(version, indices=allowed), paths, keys, files)
+            used_indices = {n: entry for n, entry in indices if names is None or n in names}
+            return CatalogFiles(catalog, replace(version, indices=used_indices), paths, keys, files)
 
-        return self._made((place, catalog.folder, names), (version, files), opened)
+        return self._made((place, catalog.folder, names), (version, files), open_files)
 
 
 def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
-    """Return the folders of indices that a caller gives, without slashes at their ends."""
+    """Return the given folders of indices without trailing slashes."""
     if value is None or isinstance(value, str | os.PathLike):
         paths = [] if value is None else [arguments.require_path(value, "index_dir")]
     elif isinstance(value, Iterable):
@@ -244,13 +247,13 @@ def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
-    """Folders of indices at a path or above it, the nearest first."""
-    found = []
+    """Return the folders of indices at a path and above it, the nearest first."""
+    folders = []
     for root in folders_above(path):
         places = default_index_folders(filesystem, root)
-        # The catalog of an index that is gone warns of that.
-        gone = (place for place in places if was_index_read(filesystem, place))
-        folder = find_index_folder(filesystem, root) or next(gone, None)
+        # If an index was deleted after it was read, its catalog warns about that.
+        deleted_places = (place for place in places if was_index_read(filesystem, place))
+        folder = find_index_folder(filesystem, root) or next(deleted_places, None)
         if folder is not None:
-            found.append(folder)
-    return found
+            folders.append(folder)
+    return folders

@@ -1,6 +1,6 @@
-"""Files that Spark listed, as a catalog version knows them, and what its indices say of them.
+"""Match the files that Spark listed with a catalog version, and ask its indices about them.
 
-One is left out only when the catalog knows it as it is now, and as it was when Spark listed it.
+A file can be skipped only if it is unchanged since it was indexed and since Spark listed it.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _SHOWN = 3
 
 
 class _Present:
-    """Files as they are now, against the listing of Spark and a catalog version."""
+    """The existing files compared with Spark's listing and a catalog version."""
 
     def __init__(self, coverage: Coverage, source: Source, files: ListedFiles):
         self.coverage = coverage
-        gone = set(coverage.missing_keys)
-        listed = files.take(np.flatnonzero([each.key not in gone for each in source.fragments]))
-        sizes, mtimes_ns, *_ = zip(*(each.identity for each in coverage.fragments), strict=True)
-        is_known = np.array([each.num_rows is not None for each in coverage.fragments])
-        is_same = is_known & listed.unchanged_mask(np.array(sizes), np.array(mtimes_ns))
-        # Those that are as they were indexed and as Spark listed them.
-        self.ids, self.numbers = coverage.fragment_ids[is_same], listed.numbers[is_same]
+        vanished_keys = set(coverage.missing_keys)
+        present_files = files.take(np.flatnonzero([fragment.key not in vanished_keys for fragment in source.fragments]))
+        sizes, mtimes_ns, *_ = zip(*(fragment.identity for fragment in coverage.fragments), strict=True)
+        is_known = np.array([fragment.num_rows is not None for fragment in coverage.fragments])
+        is_same = is_known & present_files.unchanged_mask(np.array(sizes), np.array(mtimes_ns))
+        # Fragment ids and numbers of files that are unchanged since both.
+        self.ids, self.numbers = coverage.fragment_ids[is_same], present_files.numbers[is_same]
         num_changed = int(is_known.sum() - is_same.sum())
         self.notes = tuple(_gaps(coverage.unknown_fragments, num_changed))
-        # By column, the ids of files that may call it by another name.
+        # Ids of files that may spell a column name in another case, by column.
         self.hiding: dict[tuple[str, ...], list[int]] = {}
 
 
 class CatalogFiles:
-    """Files, by their paths and keys, with the catalog version that knows some of them."""
+    """Listed files, with their paths and catalog keys, and a catalog version with some of them."""
 
     def __init__(
         self,
@@ -57,41 +57,41 @@ class CatalogFiles:
         files: ListedFiles,
     ):
         self._files = files
-        # The schema is that of the first file by path, as of a dataset of the folder.
+        # The first file by path gives the schema, as for a dataset of the folder.
         first = source_of_files([min(paths)], filesystem=catalog.filesystem)
         self._source: Source = replace(first, fragments=tuple(map(Fragment, paths, keys)))
         self._planner = Planner(self._source, catalog, version)
         self._present: _Present | None = None
 
     def has_index_on(self, columns: frozenset[str]) -> bool:
-        """Return whether there is an index on one of some columns, given in small letters."""
+        """Return whether there is an index on one of the columns, given in lower case."""
         indices = self._planner.version.indices.values()
         return any(entry.column[0].lower() in columns for entry in indices)
 
-    def ask(self, question: PruningRequest) -> PruningResult:
-        """Say which of these files hold no row of the condition."""
-        asked = without_rebased_literals(question.bind_predicate(self._source.schema))
-        coverage, search = self._planner.search_existing_files(asked)
+    def ask(self, request: PruningRequest) -> PruningResult:
+        """Return which of these files hold no row that meets the condition."""
+        predicate = without_rebased_literals(request.bind_predicate(self._source.schema))
+        coverage, search = self._planner.search_existing_files(predicate)
         present = self._present
         if present is None or present.coverage is not coverage:
-            # It is the same object while the files stay as they are.
+            # The planner returns the same object while the files do not change.
             present = self._present = _Present(coverage, self._source, self._files)
-        # No range crosses a fragment.
-        may_match = [search.result.at_most.starts >> OFFSET_BITS]
-        for view in search.used_views.values() if question.ignores_case else ():
-            may_match.append(np.array(self._hiding(present, view.index.entry.column), np.int64))
-        is_kept = np.isin(present.ids, np.concatenate(may_match))
+        # A row range never spans two fragments, so its start tells the fragment.
+        candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
+        for view in search.used_views.values() if request.ignores_case else ():
+            candidate_ids.append(np.array(self._hiding(present, view.index.entry.column), np.int64))
+        is_kept = np.isin(present.ids, np.concatenate(candidate_ids))
         notes = [
             Note(
                 Reason.NO_INDEX_ON_COLUMN
-                if isinstance(why, NoIndex)
+                if isinstance(reason, NoIndex)
                 else Reason.FILTER_NOT_ANSWERED,
-                f"not answered by an index: {part} ({why})",
+                f"not answered by an index: {part} ({reason})",
             )
-            for part, why in search.unanswered
+            for part, reason in search.unanswered
         ]
-        excluded, indices = present.numbers[~is_kept], tuple(search.used_views)
-        return PruningResult(excluded, (str(asked),), indices, (*notes, *present.notes))
+        excluded_numbers, indices = present.numbers[~is_kept], tuple(search.used_views)
+        return PruningResult(excluded_numbers, (str(predicate),), indices, (*notes, *present.notes))
 
     def _hiding(self, present: _Present, column: tuple[str, ...]) -> list[int]:
         if column not in present.hiding:
@@ -101,17 +101,17 @@ class CatalogFiles:
 
 
 def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list[str] | None:
-    """Return the keys of files in a version, None if it knows none of them.
+    """Return the keys of files in a version, or None if it knows none of them.
 
-    The root is the data folder that the index belongs to, None where it serves several datasets.
+    The root is the data folder of the index, or None if the index serves several datasets.
     """
-    below = [] if root is None else [path.removeprefix(f"{root.rstrip('/')}/") for path in paths]
-    for keys in filter(None, (below, paths)):
-        # Of many files each text counts: the version has most of them.
-        known = list(map(version.fragments.get, keys))
-        if any(known):
+    relative_paths = [] if root is None else [path.removeprefix(f"{root.rstrip('/')}/") for path in paths]
+    for keys in filter(None, (relative_paths, paths)):
+        # Use the key strings of the version where possible, to save memory with many files.
+        fragments = list(map(version.fragments.get, keys))
+        if any(fragments):
             return [
-                key if each is None else each.key for key, each in zip(keys, known, strict=True)
+                key if fragment is None else fragment.key for key, fragment in zip(keys, fragments, strict=True)
             ]
     return None
 

@@ -1,5 +1,6 @@
-"""Install the file index of `IndexedFiles.java` in a frame or in a session, and answer its
-requests: which files may hold rows that pass the filters of a scan.
+"""Install the file index of `IndexedFiles.java` in a frame or a session, and answer its requests.
+
+A request asks which files may hold rows that pass the filters of a scan.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 from zonebloom.spark.session import session_id
 from zonebloom.spark.types import type_name
 
-# What was warned of in which session.
+# The warnings that were issued, with the id of their session.
 _said: set[tuple[str, ...]] = set()
-# By roots, the files that were listed there last.
+# The last listing of each tuple of roots, with its digest.
 _listings = BoundedCache()
-# Spark reads all files of a scan for which the index gives no answer in this time.
+# If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
 
 
@@ -42,26 +43,29 @@ _TOO_LATE = (
 
 
 class JvmScan:
-    """One scan of Parquet files: what Spark asks of their listing."""
+    """A scan of Parquet files in the JVM, with its roots, filters and listed files."""
 
-    def __init__(self, scan: Any, question: str | None = None):
-        self._question = json.loads(question or scan.question())
+    def __init__(self, scan: Any, request: str | None = None):
+        self._question = json.loads(request or scan.question())
         self.roots: list[str] = self._question["roots"]
         self._scan = scan
 
     @functools.cached_property
     def files(self) -> ListedFiles:
-        """The files as Spark listed them, in its order; the same object while it lists the same."""
-        place = tuple(self.roots)
-        known = _listings.get(place)
-        if known is None or known[0] != self._scan.digest():
+        """Return the files in the order in which Spark lists them.
+
+        It is the same object as for an earlier scan of the same roots with the same files.
+        """
+        roots = tuple(self.roots)
+        cached = _listings.get(roots)
+        if cached is None or cached[0] != self._scan.digest():
             text = self._scan.files()
             digest = hashlib.sha256(text.encode()).hexdigest()
-            _listings[place] = known = digest, ListedFiles.of(json.loads(text))
-        return known[1]
+            _listings[roots] = cached = digest, ListedFiles.of(json.loads(text))
+        return cached[1]
 
     def ask(self, lookup: Callable[[], IndexLookup]) -> PruningResult:
-        """What an index says of the files."""
+        """Return which of the files a lookup excludes."""
         filters = self._question["filters"]
         if not filters:
             return PruningResult(notes=(Note(Reason.NO_FILTER),))
@@ -74,65 +78,65 @@ class JvmScan:
             )
 
         try:
-            named = frozenset(_named(filters))
+            columns = frozenset(_named(filters))
             return lookup().ask(
                 PruningRequest(
-                    self.roots, lambda: self.files, named, predicate, not is_case_sensitive
+                    self.roots, lambda: self.files, columns, predicate, not is_case_sensitive
                 )
             )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the query goes on
+        except Exception as error:  # noqa: BLE001 - an error must not fail the query
             return result_of_unusable_index(f"files are not chosen by an index: {error!r}")
 
 
 def _named(filters: Sequence[CatalystNode]) -> Iterator[str]:
-    """The columns that filters speak of, in small letters."""
-    for each in filters:
-        yield from _named(each["terms"]) if "terms" in each else map(str.lower, each["columns"])
+    """Yield the lower-case names of the columns in filters."""
+    for node in filters:
+        yield from _named(node["terms"]) if "terms" in node else map(str.lower, node["columns"])
 
 
 def warn_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
-    """Warn of a cause, once a session and place."""
-    said = session_id(spark), *roots, str(warning)
-    if said not in _said:
-        _said.add(said)
+    """Issue a warning once for each session and tuple of roots."""
+    cause = session_id(spark), *roots, str(warning)
+    if cause not in _said:
+        _said.add(cause)
         warn(warning)
 
 
 class _Chooser:
-    """Chooses files, as a function that the JVM calls for each scan, on a thread of its own."""
+    """The function that the JVM calls for each scan, in its own thread, to choose files."""
 
     def __init__(self, lookup: Callable[[], IndexLookup], spark: SparkSession):
         self._lookup = lookup
         self._spark = spark
 
-    def apply(self, question: str, java_scan: Any) -> str:
-        """Choose the files that Spark reads for a scan. Return a description for `last_answer`."""
+    def apply(self, request: str, java_scan: Any) -> str:
+        """Choose the files that Spark reads for a scan. Return its description as JSON."""
         try:
-            return self._choose(JvmScan(java_scan, question), java_scan)
-        except Exception as error:  # noqa: BLE001 - whatever it is, Spark reads all files
-            # A warning is an exception too where the process turns warnings into errors.
-            answer = result_of_unusable_index(f"files are not chosen by an index: {error!r}")
-            return _to_json(describe_scan((), answer, 0, 0))
+            return self._choose(JvmScan(java_scan, request), java_scan)
+        except Exception as error:  # noqa: BLE001 - Spark reads all files after an error
+            # A warning raises an exception too, if the process turns warnings into errors.
+            result = result_of_unusable_index(f"files are not chosen by an index: {error!r}")
+            return _to_json(describe_scan((), result, 0, 0))
 
     def _choose(self, scan: JvmScan, java_scan: Any) -> str:
-        answer = scan.ask(self._lookup)
-        for warning in answer.warnings:
+        result = scan.ask(self._lookup)
+        for warning in result.warnings:
             warn_once(self._spark, warning, scan.roots)
-        # How many files Spark had to choose from is known where they were looked at.
-        num_files = num_kept = len(scan.files) if answer.predicates else 0
+        # The number of files is known only if an index was asked about them.
+        num_files = num_kept = len(scan.files) if result.predicates else 0
         marks = ""
-        if answer.excluded_numbers.size:
-            is_kept = answer.kept_mask(scan.files)
+        if result.excluded_numbers.size:
+            is_kept = result.kept_mask(scan.files)
             num_kept = int(is_kept.sum())
             marks = np.where(is_kept, b"1", b"0").tobytes().decode()
-        description = _to_json(describe_scan(scan.roots, answer, num_files, num_kept))
-        # Nothing may fail after this call, which has Spark leave files out.
+        description = _to_json(describe_scan(scan.roots, result, num_files, num_kept))
+        # After this call Spark skips files, so no later step may fail.
         if marks and not java_scan.keep(marks):
             warn_once(self._spark, IndexNotUsedWarning(_TOO_LATE), scan.roots)
         return description
 
     class Java:
-        """The interface that py4j gives it."""
+        """The Java interface that py4j implements with this object."""
 
         implements = ("java.util.function.BiFunction",)
 
@@ -146,22 +150,25 @@ def _compiled(jvm: Any) -> Any:
 
 
 def jvm_plans(spark: Any) -> Any:
-    """What looks at plans, and changes them, in the JVM of a session."""
+    """Return the Java object `Plans` in the JVM of a session, which reads and changes plans.
+
+    Raise `EngineError` if the session gives no access to plans.
+    """
     from py4j.protocol import Py4JError
     from pyspark.java_gateway import ensure_callback_server_started
 
-    instead = "use zonebloom.spark.scan(spark, path, filter=...), which takes the filter along"
+    advice = "use zonebloom.spark.scan(spark, path, filter=...), which applies the filter itself"
     if not hasattr(spark, "_jvm"):
-        raise EngineError(f"Spark Connect gives no access to plans; {instead}")
+        raise EngineError(f"Spark Connect gives no access to plans; {advice}")
     try:
         ensure_callback_server_started(spark.sparkContext._gateway)
         return _compiled(spark._jvm)
     except (Py4JError, OSError) as error:
-        raise EngineError(f"this Spark takes no listing of files: {error}; {instead}") from error
+        raise EngineError(f"this Spark accepts no file index: {error}; {advice}") from error
 
 
 def with_index(df: DataFrame, lookup: Callable[[], IndexLookup]) -> DataFrame:
-    """The frame with its files listed through an index; itself, and a warning, where none can."""
+    """Return a frame whose scans ask an index. If that is impossible, warn and return the frame."""
     frame: Any = df
     spark = session_of(frame)
     try:
@@ -183,7 +190,7 @@ def with_index(df: DataFrame, lookup: Callable[[], IndexLookup]) -> DataFrame:
 
 
 def set_session_rule(spark: SparkSession, lookup: Callable[[], IndexLookup] | None) -> None:
-    """Have each query of a session list its files through an index, or none where it is None."""
+    """Make all queries of a session ask an index, or no index if the lookup is None."""
     session: Any = spark
     try:
         plans = jvm_plans(session)
@@ -197,9 +204,9 @@ def set_session_rule(spark: SparkSession, lookup: Callable[[], IndexLookup] | No
 
 
 def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation | None:
-    """Return what an index did to a leaf of a physical plan, None if no index was asked for it.
+    """Return what an index did to a leaf of a physical plan, or None if no index was asked.
 
-    The leaf itself holds the answer in the JVM, so another session, frame or index cannot give it.
+    The leaf itself holds the result in the JVM, so it cannot come from another session or frame.
     """
     text = plans.answer(node)
     if text is None:
@@ -237,21 +244,21 @@ def _name_of(roots: Sequence[str]) -> str:
 
 
 def describe_scan(
-    roots: Sequence[str], answer: PruningResult, num_files: int, num_kept: int, **more: Any
+    roots: Sequence[str], result: PruningResult, num_files: int, num_kept: int, **fields: Any
 ) -> PrunedRelation:
-    """What an index did to a scan."""
-    notes = answer.notes
-    if not notes and not answer.excluded_numbers.size:
+    """Return a description of what an index did to a scan."""
+    notes = result.notes
+    if not notes and not result.excluded_numbers.size:
         notes = (Note(Reason.ALL_FILES_KEPT),)
     return PrunedRelation(
         _name_of(roots),
         tuple(roots),
-        " OR ".join(answer.predicates) or None,
+        " OR ".join(result.predicates) or None,
         num_files,
         kept_files=num_kept,
-        indices=answer.indices,
+        indices=result.indices,
         notes=notes,
-        **more,
+        **fields,
     )
 
 

@@ -1,4 +1,4 @@
-"""prune(), table() and enable(): Spark reads the files that an index keeps; and what it did."""
+"""prune(), table() and enable() make Spark skip files by an index; last_scans() shows it."""
 
 from __future__ import annotations
 
@@ -29,59 +29,59 @@ from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
 
-# Of a scan, what users ask for.
+# The metrics of a scan that `last_scans` shows.
 _METRICS = ("numFiles", "filesSize", "numOutputRows", "scanTime")
 
 
 def prune(
     df: DataFrame, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
 ) -> DataFrame:
-    """Have a frame, and what is made of it, leave out the files that its filters exclude.
+    """Make a frame, and all frames derived from it, skip files that their filters exclude.
 
-    When a query is planned, each scan of Parquet files (``spark.read.parquet``, a table, a view
-    of one) asks an index by the filters that Spark pushes down to it: an index in ``index_dir``,
-    that of the files, or that of a folder above them. Spark does not read files in which no row
-    can match. Its own reader reads the others, under whatever projection, join, aggregate, window,
-    union or limit stands above. Files that the index does not know as they are now are read, and
-    all files are read if the index gives no answer, fails, or takes longer than a minute.
+    When Spark plans a query, each scan of Parquet files (``spark.read.parquet``, a table, a view
+    of one) looks up its pushed filters in an index: one in ``index_dir``, the one beside the
+    files, or the one of a folder above them. Spark skips files in which no row can match, and
+    reads the others with its own reader. Any projection, join, aggregate, window, union or limit
+    may follow. Files that are new or changed since they were indexed are read. If the index has no
+    answer, fails, or takes longer than a minute, all files are read.
 
-    The rows do not change, but fewer files make fewer partitions. Results that depend on the
-    partitions change with them: ``sample(seed=...)``, ``randomSplit`` and ``rand()`` over a
-    filter, and ``spark_partition_id()``.
+    The rows do not change, but fewer files make fewer partitions. This changes results that depend
+    on partitions: ``sample(seed=...)``, ``randomSplit`` and ``rand()`` over a filter, and
+    ``spark_partition_id()``.
 
-    Relations of other formats, streams and Python or other V2 data sources stay as they are. A
-    cached frame still answers for its rows. Spark sees the frame read the same tables as ``df``:
-    it refuses to overwrite them, and drops the cached frame when they change. ``explain`` names
-    the index and the files kept with each scan: ``FileScan parquet (zonebloom: 1 of 3 files by
-    id_idx)``, and why not fewer.
+    Relations of other formats, streams, and Python or other V2 data sources are not changed. Cached
+    frames are still read from the cache. For Spark, the frame reads the same tables as ``df``: it
+    refuses to overwrite them, and drops cached frames when they change. ``explain`` shows the
+    index and the number of files of each scan, ``FileScan parquet (zonebloom: 1 of 3 files by
+    id_idx)``, and why no more files are skipped.
 
     Parameters
     ----------
     df : DataFrame
-        Of a classic session; its filters may come later.
+        A frame of a classic session. Filters may be added later.
     index_dir : path or list of paths, optional
         Folders of indices, in the same file system as the data. The first one with an index of
-        the files on a filtered column is asked, and after them the index beside the data.
+        the files on a filtered column is used. The index beside the data comes last.
     encryption : Encryption, optional
-        Keys of an encrypted index, as `zonebloom.dataset` takes them; they stay in this process.
+        Keys of an encrypted index, as `zonebloom.dataset` takes them. They stay in this process.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        The same rows, or ``df`` itself where it reads no files that could be left out.
+        A frame with the same rows, or ``df`` itself if it reads no files that could be skipped.
 
     Raises
     ------
     InvalidArgument
-        When ``df`` is no DataFrame.
+        If ``df`` is no DataFrame.
 
     Warns
     -----
     IndexNotUsedWarning
-        If the session gives no access to plans, or an index_dir holds no index. When a query is
-        planned, if an index is there and cannot be used.
+        If the session gives no access to plans, or an index_dir holds no index. Also when a query
+        is planned, if an index exists but cannot be used.
     StaleIndexWarning
-        When a query is planned, of files that are not as they were indexed.
+        When a query is planned, if files changed since they were indexed.
 
     Examples
     --------
@@ -98,10 +98,10 @@ def prune(
 def prune_plan(
     df: DataFrame, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
 ) -> PrunePlan:
-    """Say which files `prune` leaves out of a frame, and why it leaves out no more.
+    """Return which files of a frame `prune` skips, and why it skips no more.
 
-    Parameters and errors are those of `prune`; no Spark job runs, and what `prune` warns of is
-    among the notes. `str` and HTML show it; ``.relations`` and ``.reasons`` are for programs.
+    Parameters and errors are those of `prune`. It runs no Spark job, and the warnings of `prune`
+    are among the notes. `str` and HTML show a text; programs use ``.relations`` and ``.reasons``.
 
     >>> print(zs.prune_plan(spark.read.parquet("orders").where("id = 42")))
     ZoneBloomPrune: 1 of 3 files kept
@@ -112,34 +112,35 @@ def prune_plan(
     """
     lookup = IndexLookup(session_of(df), index_dir, encryption)
     plan = describe_pruning(df, lookup)
-    missing = (Note(Reason.NO_INDEX, str(warning)) for warning in lookup.missing_dirs())
-    return replace(plan, notes=(*plan.notes, *missing))
+    missing_dirs = (Note(Reason.NO_INDEX, str(warning)) for warning in lookup.missing_dirs())
+    return replace(plan, notes=(*plan.notes, *missing_dirs))
 
 
 def enable(
     spark: SparkSession, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
 ) -> None:
-    """Have each query of a session leave out the files that its filters exclude.
+    """Make all queries of a session skip files that their filters exclude.
 
     It does what `prune` does, for every frame, view and SQL text of the session, until `disable`.
-    ``explain()`` says of each scan what `last_scans` says once it ran: the index, the files kept
-    and why no fewer. As with `prune`, ``sample(seed=...)`` and ``rand()`` over a filter depend on
-    the number of partitions, which is smaller when fewer files are read.
+    ``explain()`` shows for each scan what `last_scans` returns after it ran: the index, the number
+    of files that are read, and why no more are skipped. As with `prune`, ``sample(seed=...)`` and
+    ``rand()`` over a filter depend on the number of partitions, which is smaller when fewer files
+    are read.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic; other sessions of the application are switched by themselves.
+        A classic session. Other sessions of the application are not affected.
     index_dir : path or list of paths, optional
         Folders of indices that are not beside the data, as `prune` takes them. The indices beside
         the data are still used.
     encryption : Encryption, optional
-        As `prune` takes it; indices that are not encrypted are then not used.
+        As `prune` takes it. Unencrypted indices are then not used.
 
     Warns
     -----
     IndexNotUsedWarning
-        If the session gives no access to plans, and then reads everything, as before; if an
+        If the session gives no access to plans, so that it still reads all files, or if an
         index_dir holds no index.
 
     Examples
@@ -164,14 +165,14 @@ def table(
     index_dir: IndexDirs = None,
     encryption: Encryption | None = None,
 ) -> DataFrame:
-    """A table, a view or a path of Parquet files as a frame that skips files, as `prune` has it.
+    """Return a table, a view or a path of Parquet files as a frame that skips files like `prune`.
 
     Parameters
     ----------
     spark : SparkSession
-        Classic; others read everything, and say so once.
+        A classic session. Other sessions read all files, with one warning.
     name : str or path
-        A name that the session knows as a table or view; any other is a path.
+        The name of a table or view in the session. Any other text is a path.
     index_dir, encryption
         As `prune` takes them.
 
@@ -187,11 +188,13 @@ def table(
 
 
 def last_scans(df: DataFrame) -> PrunePlan:
-    """Say of a frame that ran what its scans read: the index asked, files kept of all, why not
-    fewer, and in ``.metrics`` of each relation what Spark counted.
+    """Return what the scans of a frame read when it last ran.
 
-    Call it after ``df.collect()``, ``df.toPandas()`` or a write; other actions, ``df.count()``
-    and ``df.show()`` too, run frames of their own. It is of classic sessions.
+    For each scan it tells the index, the number of files that were read of all, and why no more
+    were skipped. ``.metrics`` of each relation holds Spark's counts.
+
+    Call it after ``df.collect()``, ``df.toPandas()`` or a write. Other actions, such as
+    ``df.count()`` and ``df.show()``, run frames of their own. It needs a classic session.
 
     >>> frame = zs.table(spark, "orders").where("id = 42")
     >>> rows = frame.collect()
@@ -207,7 +210,7 @@ def last_scans(df: DataFrame) -> PrunePlan:
 
 
 def disable(spark: SparkSession) -> None:
-    """Take back `enable`.
+    """Undo `enable`.
 
     >>> zs.enable(spark)
     >>> zs.disable(spark)
@@ -215,11 +218,11 @@ def disable(spark: SparkSession) -> None:
     set_session_rule(spark, None)
 
 
-# What a lookup does to a frame, for people
+# Descriptions of what a lookup does to a frame
 
 
 def describe_pruning(df: Any, lookup: IndexLookup | None) -> PrunePlan:
-    """Say of each scan of a frame's plan which files a lookup keeps, or without one was kept."""
+    """Return which files of each scan a lookup keeps, or without one, which were kept."""
     try:
         plans = jvm_plans(session_of(df))
     except EngineError as error:
@@ -227,33 +230,33 @@ def describe_pruning(df: Any, lookup: IndexLookup | None) -> PrunePlan:
     if df.isStreaming:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return PrunePlan(notes=(note,))
-    # Of a subquery several nodes may speak.
-    executed, ran = df._jdf.queryExecution().executedPlan(), lookup is None
-    nodes = {node.id(): node for node in _leaves(executed, ran)}
+    # Several nodes of the plan may contain the same subquery.
+    executed, has_run = df._jdf.queryExecution().executedPlan(), lookup is None
+    nodes = {node.id(): node for node in _leaves(executed, has_run)}
     return PrunePlan(tuple(_relation(plans, node, lookup) for node in nodes.values()))
 
 
-def _leaves(plan: Any, ran: bool = False) -> Iterator[Any]:
-    """The leaves of a physical plan, those of subqueries last; what is reused comes once.
+def _leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
+    """Yield the leaves of a physical plan, those of subqueries last and those of reuses only once.
 
-    As it was planned, whatever turned out to be empty when it ran; or as it ran.
+    An adaptive plan changes while it runs. Use its final plan if it ran, otherwise the initial one.
     """
     name = node_name(plan)
     if name == "AdaptiveSparkPlanExec":
-        inner = [plan.executedPlan() if ran else plan.initialPlan()]
+        children = [plan.executedPlan() if has_run else plan.initialPlan()]
     else:
-        inner = [plan.plan()] if name.endswith("QueryStageExec") else scala_items(plan.children())
-    if not inner and not name.startswith("Reused"):
+        children = [plan.plan()] if name.endswith("QueryStageExec") else scala_items(plan.children())
+    if not children and not name.startswith("Reused"):
         yield plan
-    for below in (*inner, *scala_items(plan.subqueries())):
-        yield from _leaves(below, ran)
+    for child in (*children, *scala_items(plan.subqueries())):
+        yield from _leaves(child, has_run)
 
 
 def _relation(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelation:
-    """What a lookup does to a scan, or without one did to it, with Spark's figures."""
+    """Return what a lookup does to a scan, or without one, what was done, with Spark's metrics."""
     if node_name(node) == "InMemoryTableScanExec":
-        cached = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
-        roots = [root for scan in cached if scan is not None for root in JvmScan(scan).roots]
+        cached_scans = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
+        roots = [root for scan in cached_scans if scan is not None for root in JvmScan(scan).roots]
         return _other(node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0))
     listing = plans.scan(node)
     if listing is None:
@@ -262,23 +265,23 @@ def _relation(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelati
     scan = JvmScan(listing)
     if lookup is None:
         not_asked = describe_scan(scan.roots, PruningResult(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
-        answer = last_scan_relation(plans, node, scan.roots)
-        return replace(answer or not_asked, metrics=_metrics(node))
-    answer = scan.ask(lambda: lookup)
-    kept = scan.files.take(np.flatnonzero(answer.kept_mask(scan.files)))
+        result = last_scan_relation(plans, node, scan.roots)
+        return replace(result or not_asked, metrics=_metrics(node))
+    result = scan.ask(lambda: lookup)
+    kept_files = scan.files.take(np.flatnonzero(result.kept_mask(scan.files)))
     return describe_scan(
         scan.roots,
-        answer,
+        result,
         len(scan.files),
-        len(kept),
+        len(kept_files),
         num_bytes=int(scan.files.sizes.sum()),
-        kept_bytes=int(kept.sizes.sum()),
-        kept_paths=tuple(kept.paths.to_pylist()),
+        kept_bytes=int(kept_files.sizes.sum()),
+        kept_paths=tuple(kept_files.paths.to_pylist()),
     )
 
 
 def _other(node: Any, relation: PrunedRelation) -> PrunedRelation:
-    """With what Spark calls a node that lists no files."""
+    """Return a relation with Spark's name of a node that lists no files."""
     return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
 
 

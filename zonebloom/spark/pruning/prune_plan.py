@@ -1,4 +1,4 @@
-"""What pruning a frame did, relation by relation, and why it did no more."""
+"""PrunePlan: which files each relation of a frame skips, and why it skips no more."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from zonebloom.base.text import bytes_text
 
 
 class Reason(Enum):
-    """Why a relation, or a part of its filter, is not pruned; the value is for people.
+    """The reason why a relation, or a part of its filter, is not pruned. The value is a text.
 
-    The last ones are of indices of an `IndexManager`, which are not asked at all.
+    The reasons from APPLY_DISABLED on are those of an `IndexManager`, whose index was not asked.
     """
 
     UNSUPPORTED_SESSION = "the session gives no access to plans"
-    UNSUPPORTED_RELATION = "the relation is none of Parquet files that Spark lists"
-    CACHED = "a cached frame answers for it"
+    UNSUPPORTED_RELATION = "the relation does not read Parquet files that Spark lists"
+    CACHED = "a cached frame is read instead"
     NOT_ASKED = "no index was asked when it was planned"
     NO_FILTER = "no filter reaches the scan"
     NO_INDEX = "there is no index"
     NO_INDEX_ON_COLUMN = "no index on the column"
-    INDEX_DAMAGED = "an index is there and cannot be used"
-    NEW_FILES = "files the index does not know"
+    INDEX_DAMAGED = "an index exists but cannot be used"
+    NEW_FILES = "the index does not know some files"
     STALE_FILES = "files changed since they were indexed, or since Spark listed them"
-    FILTER_NOT_ANSWERED = "a part of the filter no index answers"
+    FILTER_NOT_ANSWERED = "no index answers a part of the filter"
     ALL_FILES_KEPT = "every file may hold rows"
     APPLY_DISABLED = "indices are disabled in the session"
     NOT_ACTIVE = "the index is not ACTIVE"
-    DATA_UNREADABLE = "the files of the index cannot be looked at"
-    MISSING = "its filters are not in the catalog any more"
-    HYBRID_SCAN_DISABLED = "its files changed, and hybrid scan is disabled"
-    TOO_MUCH_APPENDED = "more was appended than hybrid scan allows"
-    TOO_MUCH_DELETED = "more was deleted than hybrid scan allows"
+    DATA_UNREADABLE = "the files of the index cannot be read"
+    MISSING = "the filters of the index are not in the catalog any more"
+    HYBRID_SCAN_DISABLED = "files of the index changed, and hybrid scan is disabled"
+    TOO_MUCH_APPENDED = "more data was appended than hybrid scan allows"
+    TOO_MUCH_DELETED = "more data was deleted than hybrid scan allows"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One reason, with what it is about.
+    """A reason with a sentence about it.
 
     Attributes
     ----------
     reason : Reason
     text : str
-        A sentence for people, perhaps with names and counts; that of the reason by default.
+        A sentence, perhaps with names and counts. The default is the text of the reason.
     """
 
     reason: Reason
@@ -69,7 +69,7 @@ class Note:
 
 
 _SUMMARY_CHARACTERS = 200
-# Spark's figures of a scan in words.
+# Formatters of Spark's metrics of a scan.
 _COUNTED: Mapping[str, Callable[[int], str]] = {
     "numFiles": lambda count: f"{count:,} file{'' if count == 1 else 's'}",
     "filesSize": bytes_text,
@@ -80,29 +80,30 @@ _COUNTED: Mapping[str, Callable[[int], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PrunedRelation:
-    """One scan of a plan.
+    """A scan of a plan.
 
     Attributes
     ----------
     name : str
         Root paths, or the kind of relation.
     roots : tuple of str
-        Root paths as Spark names them; empty of what is none of Parquet files.
+        Root paths as Spark writes them. Empty if the relation does not read Parquet files.
     filter : str or None
-        What the index was asked, None when it was not.
+        The condition that the index was asked, or None if it was not asked.
     num_files, num_bytes : int
-        That Spark would read, after its own pruning of partitions; 0 when they were not listed.
+        Files that Spark would read after its own partition pruning, and their bytes. 0 if they were
+        not listed.
     kept_files, kept_bytes : int
-        That may hold rows.
+        Files that may hold matching rows, and their bytes.
     kept_paths : tuple of str
-        In Spark's order and words: ``file:/lake/a.parquet``.
+        Paths of these files in Spark's order and spelling: ``file:/lake/a.parquet``.
     indices : tuple of str
-        Names of the indices that answered.
+        Names of the indices that were used.
     notes : tuple of Note
-        Why no more was left out.
+        Why no more files were skipped.
     metrics : dict
-        What Spark counted as it ran: ``numFiles``, ``numOutputRows``, ``filesSize`` in bytes and
-        ``scanTime`` in ms; of `zonebloom.spark.last_scans`.
+        Spark's counts of the scan: ``numFiles``, ``numOutputRows``, ``filesSize`` in bytes and
+        ``scanTime`` in ms. Only `zonebloom.spark.last_scans` has them.
     """
 
     name: str
@@ -119,21 +120,21 @@ class PrunedRelation:
 
     @property
     def is_pruned(self) -> bool:
-        """Whether files are left out."""
+        """Return whether files are skipped."""
         return self.kept_files < self.num_files
 
     @property
     def reasons(self) -> frozenset[Reason]:
-        """The reasons among the notes."""
+        """Return the reasons of the notes."""
         return frozenset(note.reason for note in self.notes)
 
     @property
     def summary(self) -> str:
-        """What is left out and why no more, as the name of a scan in ``explain`` has it."""
-        of_all = f"{self.kept_files:,} of {self.num_files:,}" if self.num_files else "all"
+        """Return the text about the kept files that ``explain`` shows in the name of a scan."""
+        counts = f"{self.kept_files:,} of {self.num_files:,}" if self.num_files else "all"
         by = f" by {', '.join(self.indices)}" if self.indices else ""
-        text = "; ".join([f"zonebloom: {of_all} files{by}", *map(str, self.notes)])
-        # Index names and paths of files may have any character.
+        text = "; ".join([f"zonebloom: {counts} files{by}", *map(str, self.notes)])
+        # Index names and paths may contain line breaks, which `shorten` removes.
         return shorten(text, _SUMMARY_CHARACTERS, placeholder=" ...")
 
     def __str__(self) -> str:
@@ -152,12 +153,12 @@ class PrunedRelation:
             lines.append(line)
         lines += map(str, self.notes)
         if self.metrics:
-            counted = (_COUNTED[name](count) for name, count in self.metrics.items())
-            lines.append(f"Spark read {', '.join(counted)}")
+            counts = (_COUNTED[name](count) for name, count in self.metrics.items())
+            lines.append(f"Spark read {', '.join(counts)}")
         return lines
 
     def html(self) -> str:
-        """What `str` says, with the shares of files and bytes that are kept as bars."""
+        """Return the text as HTML, with bars for the shares of kept files and bytes."""
         files = f"{self.kept_files:,} of {self.num_files:,}"
         num_bytes = f"{bytes_text(self.kept_bytes)} of {bytes_text(self.num_bytes)}"
         bars = [
@@ -170,14 +171,14 @@ class PrunedRelation:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PrunePlan(Displayed):
-    """What `zonebloom.spark.prune` does to a frame; `str` and HTML show it.
+    """The effect of `zonebloom.spark.prune` on a frame; `str` and HTML show it.
 
     Attributes
     ----------
     relations : tuple of PrunedRelation
-        A scan each, in the plan's order.
+        The scans, in the order of the plan.
     notes : tuple of Note
-        About the frame as a whole.
+        Notes about the frame as a whole.
     """
 
     relations: tuple[PrunedRelation, ...] = ()
@@ -185,25 +186,25 @@ class PrunePlan(Displayed):
 
     @property
     def is_pruned(self) -> bool:
-        """Whether any relation leaves files out."""
-        return any(each.is_pruned for each in self.relations)
+        """Return whether any relation skips files."""
+        return any(relation.is_pruned for relation in self.relations)
 
     @property
     def reasons(self) -> frozenset[Reason]:
-        """All reasons of the plan and its relations."""
-        own = frozenset(note.reason for note in self.notes)
-        return own.union(*(each.reasons for each in self.relations))
+        """Return all reasons of the plan and its relations."""
+        plan_reasons = frozenset(note.reason for note in self.notes)
+        return plan_reasons.union(*(relation.reasons for relation in self.relations))
 
     def __str__(self) -> str:
-        kept = sum(each.kept_files for each in self.relations)
-        count = sum(each.num_files for each in self.relations)
-        files = f"{kept:,} of {count:,} files kept" if count else "no files left out"
+        num_kept = sum(relation.kept_files for relation in self.relations)
+        count = sum(relation.num_files for relation in self.relations)
+        files = f"{num_kept:,} of {count:,} files kept" if count else "no files left out"
         lines = [f"ZoneBloomPrune: {files}"]
         lines += [f"  {note}" for note in self.notes]
-        for each in self.relations:
-            lines += [f"  {line}" for line in str(each).splitlines()]
+        for relation in self.relations:
+            lines += [f"  {line}" for line in str(relation).splitlines()]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        parts = [list_html(map(str, self.notes)), *(each.html() for each in self.relations)]
+        parts = [list_html(map(str, self.notes)), *(relation.html() for relation in self.relations)]
         return styled_html(title_html(str(self).splitlines()[0]), *parts)

@@ -1,1 +1,1 @@
-"""Where in a dataset the rows of given keys lie."""
+"""Find where in a dataset the rows with the keys of a frame are."""

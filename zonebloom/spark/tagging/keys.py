@@ -1,8 +1,9 @@
-"""A frame of keys made ready: each as the dataset's column would hold it, if it can. The rows found
-are joined by Spark, on the keys as they were given.
+"""Cast the keys of a frame to the types of a dataset's columns, to look them up in its indices.
 
-Where every value of a column is one of the type Spark compares in, at most one equals a key: the
-key cast to the column's type, if it still equals the key then.
+The index finds candidate rows for the cast keys. Spark then joins these rows with the original
+keys, by its own equality. A cast is exact if the type in which Spark compares both sides can hold
+every value of the column. At most one value then equals a key: the key cast to the column's type,
+if the result still equals the key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from zonebloom.spark.types import arrow_schema, is_collated, spark_types
 from zonebloom.values.types import require_indexable
 
 PREFIX = "__zonebloom_"
-# Where a row found lies: no column of the keys has such names.
+# Columns that tell where a candidate row is. Columns of the keys must not have the prefix.
 FRAGMENT_ID, PATH, ROW_OFFSET, FILE_NUMBER = (
     PREFIX + name for name in ("fragment_id", "path", "row_offset", "file")
 )
@@ -40,17 +41,18 @@ _MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class KeyFrameColumns:
-    """The columns that keys and dataset have in common."""
+    """The key columns of a frame, matched with the columns of a dataset."""
 
     names: tuple[str, ...]
-    # As the dataset has them for Spark, under names that begin with `PREFIX`, and in Arrow.
+    # The columns as Spark reads them from the dataset, under names that begin with `PREFIX`, and
+    # their Arrow schema.
     fields: tuple[st.StructField, ...]
     schema: pa.Schema
-    # Of the keys: their values in the dataset's types, null where no row is equal.
+    # Expressions that cast the keys to the dataset's types. They are null if no row can match.
     probes: tuple[Column, ...]
 
     def join_condition(self) -> Column:
-        """Keys against rows found, by Spark's own equality."""
+        """Return the condition that joins keys with candidate rows, by Spark's own equality."""
         terms = [
             sf.col(quote_name(name)) == sf.col(field.name)
             for name, field in zip(self.names, self.fields, strict=True)
@@ -59,20 +61,20 @@ class KeyFrameColumns:
 
 
 def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) -> KeyFrameColumns:
-    """Match the key columns of a frame with those of a dataset."""
+    """Return the key columns of a frame, matched with those of a dataset."""
     ds = files.dataset
     source = ds.opened.source
-    by_path = source.partition_columns()
+    partition_columns = source.partition_columns()
     for name in names:
         if source.schema.names.count(name) != 1 or keys.columns.count(name) != 1:
             in_keys = arguments.suggest_names(name, keys.columns, "the keys have")
             raise ColumnNotFound(
-                f"key column {name!r} must be once in the keys and once in the dataset; "
+                f"key column {name!r} must exist once in the keys and once in the dataset; "
                 f"{known_columns_text(name, source.schema)}; {in_keys}; rename columns of the "
                 "keys to "
                 "the dataset's names"
             )
-    given = {field.name: field.dataType for field in keys.schema}
+    key_types = {field.name: field.dataType for field in keys.schema}
     probes: list[Column] = []
     fields: list[st.StructField] = []
     for number, field in enumerate(spark_types(source.schema, list(names), files.types)):
@@ -80,10 +82,10 @@ def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) 
         arrow = source.schema.field(name).type
         if not pt.is_boolean(arrow):
             require_indexable(arrow, name)
-        if name in by_path:
-            _require_texts(ds, name, given[name], kind)
+        if name in partition_columns:
+            _require_texts(ds, name, key_types[name], kind)
         fields.append(st.StructField(f"{PREFIX}{number}", kind))
-        probes.append(_probe(name, given[name], kind).alias(f"{PREFIX}{number}"))
+        probes.append(_probe(name, key_types[name], kind).alias(f"{PREFIX}{number}"))
     return KeyFrameColumns(
         tuple(names),
         tuple(fields),
@@ -93,35 +95,38 @@ def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) 
 
 
 def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType) -> None:
-    """Refuse keys that are no text where paths give text, which no cast need arrive at."""
+    """Raise `InvalidArgument` if paths give strings and the keys are none.
+
+    A cast of the keys to strings may give other texts than the paths have.
+    """
     if not isinstance(stored, st.StringType) or isinstance(key, st.StringType | st.NullType):
         return
     source = ds.opened.source
     texts = sorted({str(source.constants(file).get(name)) for file in source.fragments} - {"None"})
-    shown = ", ".join(map(repr, texts[:_SHOWN])) + (", ..." if len(texts) > _SHOWN else "")
+    texts_shown = ", ".join(map(repr, texts[:_SHOWN])) + (", ..." if len(texts) > _SHOWN else "")
     raise InvalidArgument(
-        f"key column {name!r} is {key.simpleString()}, and the paths give texts that are not all "
-        f"of one such type: {shown}. Give the keys these very texts (a cast may write a value "
-        "otherwise than the path does: 2.0 for 2), or leave the column out to look in all files"
+        f"key column {name!r} is {key.simpleString()}, but the paths hold texts that are not all "
+        f"of such a type: {texts_shown}. Give the keys these very texts (a cast may write a value "
+        "in another way than the path: 2.0 for 2), or leave the column out to search all files"
     )
 
 
 def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
-    """A key as the dataset's column holds it, null where no value of the column equals it."""
+    """Return a key cast to the stored type, null if no value of the column can equal it."""
     column = sf.col(quote_name(name))
     for side in filter(is_collated, (key, stored)):
         raise UnsupportedType(
-            f"key column {name!r} is {side.simpleString()}: under a collation other texts are "
-            "equal than those of the same bytes; cast it to STRING COLLATE UTF8_BINARY"
+            f"key column {name!r} is {side.simpleString()}: under a collation, texts with "
+            "different bytes may be equal; cast it to STRING COLLATE UTF8_BINARY"
         )
-    # CHAR and VARCHAR: Spark holds their text as it compares it.
+    # Spark stores the values of CHAR and VARCHAR as it compares them.
     both_text = isinstance(key, st.StringType) and isinstance(stored, st.StringType)
     if both_text or key == stored or isinstance(key, st.NullType):
         return column.cast(stored)
     if not _is_exact(key, stored):
         ours, theirs = key.simpleString(), stored.simpleString()
         raise InvalidArgument(
-            f"key column {name!r} is {ours} and the dataset's {theirs}, which Spark casts or "
+            f"key column {name!r} is {ours} and the dataset's is {theirs}, which Spark casts or "
             f"rounds to compare; cast the keys' column to {theirs} first"
         )
     cast = column.try_cast(stored)
@@ -129,9 +134,9 @@ def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
 
 
 def _is_exact(key: st.DataType, stored: st.DataType) -> bool:
-    """Whether the type Spark compares the two in holds every value of the column as it is."""
+    """Return whether the type in which Spark compares both can hold every value of the column."""
     if isinstance(stored, st.DoubleType | st.FloatType):
-        # A number and a double meet in a double, and each float is one.
+        # Spark compares any number with a float or double as doubles, and every float is a double.
         return isinstance(key, st.NumericType)
     ours, theirs = _digits(key), _digits(stored)
     if ours is None or theirs is None:
@@ -140,13 +145,13 @@ def _is_exact(key: st.DataType, stored: st.DataType) -> bool:
 
 
 def _digits(kind: st.DataType) -> tuple[int, int] | None:
-    """Digits before and after the point of a number that is no floating point."""
+    """Return the digits before and after the point of an integer or decimal type, or None."""
     if isinstance(kind, st.DecimalType):
         return kind.precision - kind.scale, kind.scale
     return (_DIGITS[type(kind)], 0) if type(kind) in _DIGITS else None
 
 
 def collect_keys(keys: DataFrame, columns: KeyFrameColumns, most: int) -> pa.Table | None:
-    """The probes of all keys, None when there are more than ``most``."""
+    """Return the cast keys as a table, or None if there are more than ``most``."""
     probes: Any = keys.select(*columns.probes).limit(most + 1).toArrow()
     return probes.cast(columns.schema) if probes.num_rows <= most else None

@@ -1,5 +1,7 @@
-"""From keys to the rows that may equal them: few keys choose zones, and where they are as dense as
-zones, whole key columns stream past a filter of them.
+"""Find the rows of a dataset that may equal keys of a frame.
+
+A few keys are looked up in the index, which chooses zones. If there are so many keys that most
+zones hold one, the key columns are read whole and compared with a Bloom filter of the keys.
 """
 
 from __future__ import annotations
@@ -49,41 +51,42 @@ from zonebloom.spark.tagging.keys import (
 from zonebloom.spark.types import arrow_schema, cast_for_spark
 from zonebloom.storage.files import is_local
 
-# What the driver takes in at most; spark.driver.maxResultSize is 1 GiB by default.
+# The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.
 _COLLECTED_BYTES = 1 << 27
-# With more keys than this, about every zone holds one.
+# With more keys than this, nearly every zone holds one, so they are not looked up in the index.
 _MOST_COLLECTED = 1 << 14
-# What is read within the time a Spark job takes to start is read here.
+# Starting a Spark job takes as long as reading this number of rows on the driver.
 _MOST_ROWS_HERE = 1 << 22
 
 
 @dataclass(frozen=True)
 class LocatedKeys:
-    """The rows that may equal a key, as a frame that is evaluated already."""
+    """The candidate rows of keys, as frames that are already computed."""
 
-    # The key columns as `KeyColumns.fields`, then `ROW_OFFSET` and `FILE`, a number.
+    # Columns: the key columns as in `KeyFrameColumns.fields`, then `ROW_OFFSET` and `FILE_NUMBER`.
     frame: DataFrame
     num_rows: int
-    # `FILE`, `FRAGMENT_ID` and `PATH`.
+    # Columns: `FILE_NUMBER`, `FRAGMENT_ID` and `PATH`.
     files: DataFrame
 
     def with_paths(self, rows: DataFrame) -> DataFrame:
-        """Rows with a file's number, and which file that is.
+        """Add the fragment id and path to rows with a file number.
 
-        Last: with a path each, rows that are broadcast would take many times the memory.
+        Do this after the join with the keys: broadcast rows with paths would take many times the
+        memory.
         """
         return rows.join(sf.broadcast(self.files), FILE_NUMBER, "left")
 
 
 @dataclass(frozen=True)
 class CandidateReader:
-    """Reads rows that may equal a key, with where they lie: what a tagging task does."""
+    """A reader of candidate rows with their positions, which runs in tagging tasks."""
 
     reader: TaskReader
     schema: pa.Schema
 
     def batches(self, parts: Sequence[NumberedPlan]) -> Iterator[pa.RecordBatch]:
-        """The rows of some parts of fragments."""
+        """Yield the candidate rows of fragment plans, which come with their file numbers."""
         yield from combine_batches(batch for part in parts for batch in self._of_part(*part))
 
     def _of_part(self, number: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
@@ -92,45 +95,45 @@ class CandidateReader:
         for offsets, table in self.reader.execution().matches(plan):
             for rows in table.combine_chunks().to_batches():
                 for batch in cast_for_spark(rows.rename_columns(columns.names), columns):
-                    here, offsets = offsets[: batch.num_rows], offsets[batch.num_rows :]
-                    where = pa.array(here, pa.int64()), pa.repeat(number, here.size)
-                    yield pa.RecordBatch.from_arrays([*batch.columns, *where], schema=self.schema)
+                    batch_offsets, offsets = offsets[: batch.num_rows], offsets[batch.num_rows :]
+                    positions = pa.array(batch_offsets, pa.int64()), pa.repeat(number, batch_offsets.size)
+                    yield pa.RecordBatch.from_arrays([*batch.columns, *positions], schema=self.schema)
 
 
 def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFiles) -> LocatedKeys:
-    """Find the rows of a dataset that may equal keys; those that equal none are few."""
+    """Return the rows of a dataset that may equal a key. Few of them equal no key."""
     ds = files.dataset
     source = ds.opened.source
     if isinstance(source, TableSource):
         raise InvalidArgument(
-            "a table in memory has no files that Spark could read; write it to Parquet first"
+            "a table in memory has no files for Spark to read; write it to Parquet first"
         )
     if any(fragment.names is not None for fragment in source.fragments):
         raise InvalidArgument(
-            "the table has other names for its columns than its files do, which Spark does not "
-            "follow here; use ds.locate, or rewrite the table's files"
+            "the table has other names for its columns than its files, which is not supported on "
+            "Spark; use ds.locate, or rewrite the table's files"
         )
     present = ds.opened.planner.coverage_for_scan().fragments
     indexed = _indexed(files, columns)
-    few = collect_keys(keys, columns, _MOST_COLLECTED)
+    collected_keys = collect_keys(keys, columns, _MOST_COLLECTED)
     types = tuple(columns.schema.types)
     ranges = _key_ranges(files, columns, present)
-    if few is None:
+    if collected_keys is None:
         probes = keys.select(*columns.probes)
         sbbf, may_hold = _summarized(probes, keys.count(), types, ranges)
     else:
-        batches = (batch.columns for batch in few.to_batches())
-        sbbf, may_hold = summarize_keys(batches, few.num_rows, types, ranges)
+        batches = (batch.columns for batch in collected_keys.to_batches())
+        sbbf, may_hold = summarize_keys(batches, collected_keys.num_rows, types, ranges)
     plans = [FragmentPlan(file.fragment, None) for file in present]
-    if few is not None and may_hold.any():
-        plans = _zones(files, columns, indexed, few)
+    if collected_keys is not None and may_hold.any():
+        plans = _zones(files, columns, indexed, collected_keys)
     parts = list(plans_with_identity(plans, present, may_hold))
     rows = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
     work = files.task_reader(columns.names, rows)
-    where = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE_NUMBER))
-    fields = st.StructType([*columns.fields, *where])
-    candidates = CandidateReader(work, arrow_schema(fields))
-    numbered = pa.table(
+    position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE_NUMBER))
+    fields = st.StructType([*columns.fields, *position_fields])
+    reader = CandidateReader(work, arrow_schema(fields))
+    files_table = pa.table(
         {
             FILE_NUMBER: range(len(present)),
             FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
@@ -139,49 +142,49 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     )
     num_rows = sum(_num_rows(plan, present[number]) for number, plan in parts)
     spark = keys.sparkSession
-    if few is not None and is_local(source.filesystem) and num_rows <= _MOST_ROWS_HERE:
+    if collected_keys is not None and is_local(source.filesystem) and num_rows <= _MOST_ROWS_HERE:
         with ThreadPoolExecutor(num_cores()) as pool:
             read = map_in_order(
-                pool, lambda part: list(candidates.batches([part])), parts, num_cores() + 1
+                pool, lambda part: list(reader.batches([part])), parts, num_cores() + 1
             )
-            table = pa.Table.from_batches(chain.from_iterable(read), candidates.schema)
-        numbered = numbered.take(table[FILE_NUMBER].unique())
-        found = spark.createDataFrame(table, fields)
-        return LocatedKeys(found, table.num_rows, spark.createDataFrame(numbered))
+            table = pa.Table.from_batches(chain.from_iterable(read), reader.schema)
+        files_table = files_table.take(table[FILE_NUMBER].unique())
+        frame_of_rows = spark.createDataFrame(table, fields)
+        return LocatedKeys(frame_of_rows, table.num_rows, spark.createDataFrame(files_table))
     tasks = _tasks(work, parts, parallelism(spark) or num_cores())
-    frame = task_frame(spark, tasks, candidates.batches, fields, len(tasks)).localCheckpoint(
+    frame = task_frame(spark, tasks, reader.batches, fields, len(tasks)).localCheckpoint(
         eager=False
     )
-    return LocatedKeys(frame, frame.count(), spark.createDataFrame(numbered))
+    return LocatedKeys(frame, frame.count(), spark.createDataFrame(files_table))
 
 
 def _indexed(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
-    """Key columns with an index to be asked."""
+    """Return the key columns with an index that can be used."""
     ds = files.dataset
-    by_path = ds.opened.source.partition_columns()
-    of_index = {entry.column for entry in ds.opened.version.indices.values()}
-    others = by_path | files.rebase.int96_columns
-    indexed = [name for name in columns.names if (name,) in of_index and name not in others]
-    for name in indexed if files.ignores_case else ():
+    partition_columns = ds.opened.source.partition_columns()
+    indexed_paths = {entry.column for entry in ds.opened.version.indices.values()}
+    unusable_columns = partition_columns | files.rebase.int96_columns
+    usable_names = [name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns]
+    for name in usable_names if files.ignores_case else ():
         require_visible(ds, name)
-    return indexed
+    return usable_names
 
 
 def _zones(
     files: SparkFiles, columns: KeyFrameColumns, indexed: Sequence[str], keys: pa.Table
 ) -> Sequence[FragmentPlan]:
-    """What is read for keys that are here; warns when no index is asked."""
+    """Return the plans of fragments that may hold one of the keys. Warn if there is no index."""
     if not indexed:
         instants = [name for name in columns.names if name in files.rebase.int96_columns]
-        why = f"there is no index on {', '.join(columns.names)}"
-        what = "make one with create_scalar_index"
+        reason = f"there is no index on {', '.join(columns.names)}"
+        advice = "make one with create_scalar_index"
         if instants:
-            why = f"{', '.join(instants)} is INT96, which no index is asked for"
-            what = "write the files anew with TIMESTAMP_MICROS"
+            reason = f"{', '.join(instants)} is INT96, which no index is asked for"
+            advice = "write the files anew with TIMESTAMP_MICROS"
         warnings.warn(
-            f"{why}, so the key columns are read whole; {what}", IndexNotUsedWarning, stacklevel=5
+            f"{reason}, so the key columns are read whole; {advice}", IndexNotUsedWarning, stacklevel=5
         )
-    # Of columns that the paths give, key ranges say all.
+    # Key ranges already choose the files by partition columns.
     terms = tuple(
         IsIn((name,), values.unique().drop_null())
         for name, values in zip(columns.names, keys.columns, strict=True)
@@ -191,26 +194,26 @@ def _zones(
     return files.dataset.opened.planner.plan_fragments(predicate)
 
 
-# What is known of many keys
+# Summaries of keys and of files
 
 
 def _key_ranges(
     files: SparkFiles, columns: KeyFrameColumns, present: Sequence[PresentFragment]
 ) -> tuple[FragmentKeyRanges, ...]:
-    """What is known of each fragment there is, a column each, as Spark shows it."""
+    """Return the key ranges of the fragments for each key column, in values as Spark shows them."""
     opened, rebase = files.dataset.opened, files.rebase
-    found = []
+    key_ranges = []
     for name, kind in zip(columns.names, columns.schema.types, strict=True):
         if name in rebase.int96_columns:
             ranges = FragmentKeyRanges.unknown(kind, len(present))
         else:
             ranges = fragment_key_ranges(opened.source, opened.planner, present, name, kind)
         if name in rebase.time_columns:
-            # Shown by Spark, they may be earlier.
+            # Spark may show an earlier value than the stored minimum, so the minimum is unknown.
             choices = may_be_rebased(ranges.minimum), pa.nulls(1, kind)[0], ranges.minimum
             ranges = replace(ranges, minimum=pc.call_function("if_else", list(choices)))
-        found.append(ranges)
-    return tuple(found)
+        key_ranges.append(ranges)
+    return tuple(key_ranges)
 
 
 def _summarized(
@@ -219,7 +222,10 @@ def _summarized(
     types: Sequence[pa.DataType],
     ranges: Sequence[FragmentKeyRanges],
 ) -> tuple[Sbbf, np.ndarray]:
-    """What `summarize` says of a frame of keys, by so few tasks that the driver takes it in."""
+    """Return the Bloom filter of a frame of keys, and which fragments may hold one of them.
+
+    Each Spark task sends a filter to the driver. There are so few tasks that it can hold them.
+    """
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keys = (batch.columns for batch in batches)
@@ -249,7 +255,7 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
 def _tasks(
     work: TaskReader, parts: Sequence[NumberedPlan], num_tasks: int
 ) -> list[list[NumberedPlan]]:
-    """The parts cut into tasks of about equal bytes."""
+    """Split numbered fragment plans into Spark tasks of about equal bytes."""
     numbers = {plan.fragment.path: number for number, plan in parts}
     tasks = split_into_partitions(work, [plan for _, plan in parts], num_tasks)
     return [

@@ -1,4 +1,4 @@
-"""tag_location() and files_with_keys(): where in a dataset the rows of given keys lie."""
+"""tag_location() and files_with_keys(): find where in a dataset the rows with given keys are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from zonebloom.values.columns import matching_names
 
 ColumnNames = str | Sequence[str]
 TAGS = ("fragment_id", "path", "row_offset")
-# Up to so many rows found are sent to every executor; joining more shuffles both sides.
+# Up to this number of candidate rows are broadcast. Joining more rows shuffles both sides.
 _BROADCAST_ROWS = 1 << 20
 
 
@@ -43,61 +43,62 @@ def tag_location(
     partition_by: ColumnNames = (),
     encryption: Encryption | None = None,
 ) -> DataFrame:
-    """Tell for each key where its rows lie, and which keys are new.
+    """Add to each key the files and row numbers where it occurs, or nulls if it is new.
 
     Parameters
     ----------
     keys : pyspark.sql.DataFrame
-        Of a classic session or of Connect, with any other columns too.
+        A frame of a classic session or of Connect. It may have other columns too.
     ds : Dataset, path or URI
         Its files must be at the same paths for the driver and for the executors.
     on : str or list of str
-        Key columns, named alike on both sides. Of several, all must be equal; those with an index
-        tell zones apart, all are compared.
+        Key columns, with the same names on both sides. All of them must be equal in a match. Those
+        with an index choose the zones to read.
     partition_by : str or list of str
-        Columns that the paths of the files give (``day=2024-05-01``) and the keys carry too: a key
-        is looked for in the files of its own partition alone. By default in all files.
+        Partition columns of the files (``day=2024-05-01``) that the keys have too. A key is then
+        searched only in the files of its own partition. By default it is searched in all files.
     encryption : Encryption, optional
-        Keys of the index of a path, as `zonebloom.dataset` takes them; executors need none.
+        Keys of an encrypted index, if ``ds`` is a path, as `zonebloom.dataset` takes them.
+        Executors need no keys.
 
     Returns
     -------
     pyspark.sql.DataFrame
         All columns of the keys, then ``fragment_id`` bigint, ``path`` string (as in ``ds.files``)
-        and ``row_offset`` bigint (the row's number in its file, as Spark's
-        ``_metadata.row_index``). Each row of the keys comes once for every row of the dataset
-        that equals it, and once with nulls when there is none: an insert. Keys that are there
-        twice come back twice. Equal is what Spark's ``=`` says: NaN is NaN, -0.0 is 0.0, and a
-        null in a key column equals nothing, so that row comes once, with nulls.
+        and ``row_offset`` bigint (the row number in its file, as Spark's
+        ``_metadata.row_index``). Each row of the keys appears once for every row of the dataset
+        that equals it. If there is none (an insert), it appears once with nulls. Duplicate keys are
+        kept. Keys are compared like Spark's ``=``: NaN equals NaN, -0.0 equals 0.0, and null equals
+        nothing, so a key with a null appears once with nulls.
 
-        The rows are located by this call; the frame holds where they were found.
+        This call locates the rows; the returned frame contains the result.
 
     Raises
     ------
     InvalidArgument
-        When a column of the keys has the name of one that is added, or Spark would round keys or
-        column to compare them.
+        If a column of the keys has the name of an added column, or if Spark would round keys or
+        stored values to compare them.
     ColumnNotFound, UnsupportedType
     SchemaMismatch
-        When a file names a key column in another case (``ID`` for ``id``) and Spark ignores case.
-        When a key column has dates or times, and a file to look into may hold them by the calendar
-        of Spark 2, which Spark corrects.
+        If a file names a key column in another case (``ID`` for ``id``) and Spark ignores case.
+        If a key column has dates or times, and a file to read may hold them in the calendar of
+        Spark 2, which Spark would correct.
     FragmentChanged
-        When a file is written anew meanwhile; call again.
+        If a file is rewritten during the call; call again.
     NoFragments, FragmentUnreadable, SourceError
 
     Notes
     -----
-    The levels are those of Hudi's RFC-37 (metadata-based Bloom index). Fragments that are new or
-    changed since they were indexed are read, as always; their ``fragment_id`` is of this
-    catalog version alone.
+    The lookup has the levels of Hudi's RFC-37 (metadata-based Bloom index). Fragments that are new
+    or changed since they were indexed are read too; their ``fragment_id`` is valid only for this
+    catalog version.
 
-    A job that tags a stream may be stopped anywhere and started again from its checkpoint where
-    each batch has a folder of its own, so that no key is found in what a first attempt wrote::
+    A job that tags a stream can be stopped anywhere and restarted from its checkpoint if each batch
+    has its own folder. Otherwise the second attempt would find keys that the first one wrote::
 
         def upsert(batch, number):
             own = f"orders/batch={number}"
-            shutil.rmtree(own, ignore_errors=True)  # of an attempt that was stopped
+            shutil.rmtree(own, ignore_errors=True)  # left by an attempt that was stopped
             tagged = zs.tag_location(batch, "orders", on="id")  # fragment_id is null: an insert
             tagged.write.mode("overwrite").parquet(f"changes/batch={number}")
             batch.write.mode("overwrite").parquet(own)
@@ -111,20 +112,20 @@ def tag_location(
     >>> zs.tag_location(keys, "orders", "id").drop("path").orderBy("id").collect()
     [Row(id=-1, fragment_id=None, row_offset=None), Row(id=42, fragment_id=1, row_offset=338)]
     """
-    taken = [name for name in keys.columns if matching_names(TAGS, name)]
-    if taken and taken[0] in ([on] if isinstance(on, str) else on):
+    reserved_names = [name for name in keys.columns if matching_names(TAGS, name)]
+    if reserved_names and reserved_names[0] in ([on] if isinstance(on, str) else on):
         raise InvalidArgument(
-            f"key column {taken[0]!r} has the name of one that is added, so rows cannot be tagged "
-            "by it under this name: rename it in the dataset's files and in the keys. If the files "
-            "must stay as they are, there is no way here; files_with_keys takes the name"
+            f"key column {reserved_names[0]!r} has the name of an added column: rename it "
+            "in the dataset's files and in the keys. If the files must stay as they are, rows "
+            "cannot be tagged by this column, but files_with_keys accepts its name"
         )
-    if taken:
+    if reserved_names:
         raise InvalidArgument(
-            f"keys have a column {taken[0]!r}, and one of that name is added; rename it first: "
-            f"keys.withColumnRenamed({taken[0]!r}, ...)"
+            f"keys have a column {reserved_names[0]!r}, which is the name of an added column; rename it: "
+            f"keys.withColumnRenamed({reserved_names[0]!r}, ...)"
         )
-    columns, evaluated, located = _located(keys, ds, on, partition_by, encryption)
-    tagged = evaluated.join(_rows(located), columns.join_condition(), "left")
+    columns, computed_keys, located = _located(keys, ds, on, partition_by, encryption)
+    tagged = computed_keys.join(_rows(located), columns.join_condition(), "left")
     return located.with_paths(tagged).select(
         *(sf.col(quote_name(name)) for name in keys.columns),
         *(sf.col(PREFIX + name).alias(name) for name in TAGS),
@@ -139,7 +140,7 @@ def files_with_keys(
     partition_by: ColumnNames = (),
     encryption: Encryption | None = None,
 ) -> DataFrame:
-    """Tell which files hold rows of some keys, as an erasure request must know.
+    """Return the files that hold rows with one of the keys, for example for an erasure request.
 
     Parameters
     ----------
@@ -149,12 +150,12 @@ def files_with_keys(
     Returns
     -------
     pyspark.sql.DataFrame
-        One row a file that holds a key: ``path`` string, ``fragment_id`` bigint, ``num_keys``
-        bigint (distinct keys), ``num_rows`` bigint (rows of those keys).
+        One row for each file that holds a key: ``path`` string, ``fragment_id`` bigint,
+        ``num_keys`` bigint (distinct keys), ``num_rows`` bigint (rows with these keys).
 
     Raises
     ------
-    As `tag_location`, where names of columns are free.
+    As `tag_location`, but the keys may have columns of any name.
 
     Examples
     --------
@@ -162,16 +163,16 @@ def files_with_keys(
     >>> zs.files_with_keys(keys, "orders", "id").drop("path").collect()
     [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
-    columns, evaluated, located = _located(keys, ds, on, partition_by, encryption)
-    distinct = evaluated.select(*(sf.col(quote_name(name)) for name in columns.names)).distinct()
+    columns, computed_keys, located = _located(keys, ds, on, partition_by, encryption)
+    distinct = computed_keys.select(*(sf.col(quote_name(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
-    counted = (
+    counts = (
         distinct.join(_rows(located), columns.join_condition(), "inner")
         .groupBy(FILE_NUMBER)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     names = sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id")
-    return located.with_paths(counted).select(*names, "num_keys", "num_rows")
+    return located.with_paths(counts).select(*names, "num_keys", "num_rows")
 
 
 def _located(
@@ -185,27 +186,27 @@ def _located(
         path = plain_path(arguments.require_path(ds, "ds"))
         ds = open_dataset(path, keys.sparkSession, None, encryption)
     elif encryption is not None:
-        raise InvalidArgument("encryption is of a path; a Dataset is opened with its own")
+        raise InvalidArgument("encryption needs a path; a Dataset was opened with its own keys")
     spark = keys.sparkSession
     files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
     names = [on] if isinstance(on, str) else list(on)
-    scopes = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+    partition_names = [partition_by] if isinstance(partition_by, str) else list(partition_by)
     if not names:
         raise InvalidArgument("on is empty; name at least one key column")
-    of_paths = ds.opened.source.partition_columns()
-    for name in scopes:
-        if name not in of_paths:
+    partition_columns = ds.opened.source.partition_columns()
+    for name in partition_names:
+        if name not in partition_columns:
             raise InvalidArgument(
-                f"partition_by names {name!r}, which the paths do not give "
-                f"({', '.join(sorted(of_paths)) or 'they give no column'}); put it into on"
+                f"partition_by names {name!r}, which is no partition column "
+                f"({', '.join(sorted(partition_columns)) or 'there is none'}); put it into on"
             )
-    columns = match_key_columns(keys, files, list(dict.fromkeys([*names, *scopes])))
+    columns = match_key_columns(keys, files, list(dict.fromkeys([*names, *partition_names])))
     if any(name.lower().startswith(PREFIX) for name in keys.columns):
-        raise InvalidArgument(f"columns of keys must not be named {PREFIX}...")
-    # Evaluated again, some frames give other rows.
-    evaluated = keys.localCheckpoint(eager=False)
+        raise InvalidArgument(f"columns of keys must not begin with {PREFIX}; rename them")
+    # Some frames return other rows when they are computed again, so compute this one once.
+    computed_keys = keys.localCheckpoint(eager=False)
     with explain_spark_errors():
-        return columns, evaluated, locate_frame_keys(evaluated, columns, files)
+        return columns, computed_keys, locate_frame_keys(computed_keys, columns, files)
 
 
 def _rows(located: LocatedKeys) -> DataFrame:
