@@ -26,7 +26,7 @@ def start(folder):
 
     from zonebloom.spark import jobs
 
-    jobs._MOST_BYTES_PER_SPARK_TASK = 1
+    jobs._MAX_BYTES_PER_SPARK_TASK = 1
 
     return (
         SparkSession.builder.master("local-cluster[2,1,1024]")

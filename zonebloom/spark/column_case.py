@@ -46,10 +46,10 @@ def require_exact_names(opened: Any, names: Iterable[str]) -> None:
     for name in names if stored_schema is not None else ():
         other = _other_name(stored_schema, [name])
         if other is not None:
-            raise SchemaMismatch(_message(opened.path, name, other))
+            raise SchemaMismatch(_other_case_text(opened.path, name, other))
 
 
-def _message(path: str, column: str, other: str) -> str:
+def _other_case_text(path: str, column: str, other: str) -> str:
     return (
         f"{path} calls column {column!r} {other!r}, which are one column for Spark and two for an "
         "index; rename it in the file, or use zonebloom.spark.prune or spark.read.parquet"
@@ -67,7 +67,7 @@ def require_visible(dataset: Dataset, column: str) -> None:
         planner, planner.coverage(), dataset.opened.source, path
     ):
         if name is not None:
-            raise SchemaMismatch(_message(file.fragment.path, column, name))
+            raise SchemaMismatch(_other_case_text(file.fragment.path, column, name))
 
 
 def files_with_other_case(

@@ -35,7 +35,7 @@ REQUIREMENTS = {
     "sqlglot": "28",
     "xxhash": "3.4",
 }
-_CORES_OVER_CONNECT = 8
+_ASSUMED_CONNECT_CORES = 8
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     >>> sorted(zs.check_executors(spark).workers[0].versions)
     ['filelock', 'numba', 'numpy', 'pyarrow', 'sqlglot', 'xxhash', 'zonebloom']
     """
-    num_tasks = 2 * (parallelism(spark) or _CORES_OVER_CONNECT)
+    num_tasks = 2 * (parallelism(spark) or _ASSUMED_CONNECT_CORES)
     job = spark.range(0, num_tasks, 1, num_tasks)
     with explain_spark_errors(always=True):
-        rows = job.mapInArrow(_probe(list(REQUIREMENTS)), "worker string").distinct().collect()
+        rows = job.mapInArrow(_versions_function(list(REQUIREMENTS)), "worker string").distinct().collect()
     workers = [Worker(**json.loads(row.worker)) for row in rows]
     workers.sort(key=lambda worker: (worker.host, worker.executable))
     problems = list(filter(None, map(Worker.missing_requirements, workers)))
@@ -132,7 +132,7 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     return ExecutorReport(tuple(workers))
 
 
-def _probe(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _versions_function(names: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return a function that runs on executors without this package."""
 
     def probe(batches: Iterator[Any]) -> Iterator[Any]:
@@ -204,7 +204,7 @@ def send_package(spark: SparkSession) -> str:
     'zonebloom-0.2.0-701c66043e3662ff.zip'
     """
     context = spark_context(spark)
-    archive = _archive()
+    archive = _write_archive()
     name = os.path.basename(archive)
     # Spark unpacks the archive into a folder "zonebloom" in the working folder of the worker, which
     # comes first on Python's path.
@@ -222,15 +222,15 @@ def send_package(spark: SparkSession) -> str:
     return name
 
 
-def _archive() -> str:
+def _write_archive() -> str:
     """Return the path of the archive, and write it unless this process has already done so."""
-    contents = _contents()
+    contents = _archive_contents()
     digest = xxhash.xxh3_128()
     for name, data in contents.items():
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     name = f"zonebloom-{__version__}-{digest.hexdigest()[:16]}.zip"
-    path = os.path.join(_folder().name, name)
+    path = os.path.join(_archive_folder().name, name)
     if not os.path.exists(path):
         with zipfile.ZipFile(f"{path}.part", "w") as file:
             for name, data in contents.items():
@@ -240,12 +240,12 @@ def _archive() -> str:
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def _archive_folder() -> tempfile.TemporaryDirectory[str]:
     """Return the folder of archives. It exists until this process ends, for late executors."""
     return tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
 
 
-def _contents() -> dict[str, bytes]:
+def _archive_contents() -> dict[str, bytes]:
     """Return the sources of the package and its compiled kernels, by path in the package."""
     package = Path(zonebloom.__path__[0])
     paths = [path for path in package.rglob("*") if path.suffix in (".py", ".typed")]

@@ -16,7 +16,7 @@ from zonebloom import errors
 from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
 
-_OURS = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
+_ZONEBLOOM_ERROR = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
 # Patterns in the text of an error, and their causes. The first matching pattern counts.
 _CAUSES = (
     (
@@ -74,7 +74,7 @@ def explain_spark_errors(always: bool = False) -> Iterator[None]:
 def find_cause(error: Exception) -> Exception | None:
     """Return the error that explains an error of Spark, or None if its cause is unknown."""
     text = str(error)
-    for name, message in reversed(_OURS.findall(text)):
+    for name, message in reversed(_ZONEBLOOM_ERROR.findall(text)):
         kind = getattr(errors, name, None)
         if kind is not None:
             return kind(message.strip())
@@ -82,11 +82,11 @@ def find_cause(error: Exception) -> Exception | None:
         match = re.search(pattern, text, re.M)
         if match is not None:
             cause = cause.format(*(group or "no reason given" for group in match.groups()))
-            return EngineError(f"{cause.rstrip('.')}. {_advice()}")
+            return EngineError(f"{cause.rstrip('.')}. {_python_advice()}")
     return None
 
 
-def _advice() -> str:
+def _python_advice() -> str:
     python = os.environ.get("PYSPARK_PYTHON")
     now = f"it is {python}" if python else "it is not set, so they run the first python3 of PATH"
     return (

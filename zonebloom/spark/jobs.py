@@ -34,10 +34,10 @@ Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
 # Starting a Spark task takes about 0.1 s of a core, as long as building filters for ten million
 # integers. Large builds get more tasks than cores, so that executors which start later help too.
-_MOST_BYTES_PER_SPARK_TASK = 1 << 30
+_MAX_BYTES_PER_SPARK_TASK = 1 << 30
 # Modules with the kernels that builds and small lookups run. The kernels that find keys in pages
 # take longer to compile; a worker with many lookups loads them itself.
-_KERNELS = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
+_KERNEL_MODULES = ("sbbf.blocks", "sbbf.xxh64", "storage.pread_kernel")
 
 
 class Sealed:
@@ -89,7 +89,7 @@ def task_frame(
     There are `num_spark_tasks` Spark tasks, but at least about one for each core.
     """
     # Compile the kernels before workers start, so that local workers load them from the cache.
-    for name in _KERNELS:
+    for name in _KERNEL_MODULES:
         importlib.import_module(f"zonebloom.{name}")
     count = len(tasks)
     # Spark makes a partition from each chunk of a large table, so each task is a chunk.
@@ -112,7 +112,7 @@ def task_frame(
 
 
 @contextmanager
-def _reported(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]:
+def _reporting_accumulator(spark: SparkSession, progress: ReportRows | None) -> Iterator[Any]:
     """Yield an accumulator of rows whose growth is reported, or None over Connect."""
     context = spark_context(spark)
     if progress is None or context is None:
@@ -148,9 +148,9 @@ def train_on_spark(
 ) -> list[TrainedTask]:
     """Run tasks as one Spark job, and return their results in the order of the tasks."""
     count = _num_spark_tasks(spark, tasks)
-    with _reported(spark, progress) as rows, explain_spark_errors(always=True):
+    with _reporting_accumulator(spark, progress) as rows, explain_spark_errors(always=True):
         numbered = list(enumerate(tasks))
-        attempt = partial(_attempt, rows)
+        attempt = partial(_run_attempt, rows)
         frame = task_frame(spark, numbered, attempt, "task bigint, result binary", count)
         # Spark itself transfers the objects of its workers by pickle, so this adds no risk.
         results = {row.task: pickle.loads(row.result) for row in frame.collect()}
@@ -174,11 +174,11 @@ def _num_spark_tasks(spark: SparkSession, tasks: Sequence[TrainTask]) -> int:
     """
     num_bytes = sum(fragment.identity.size for task in tasks for fragment in task.fragments)
     cores = parallelism(spark)
-    by_bytes = -(-num_bytes * (1 if cores else 4) // _MOST_BYTES_PER_SPARK_TASK)
+    by_bytes = -(-num_bytes * (1 if cores else 4) // _MAX_BYTES_PER_SPARK_TASK)
     return min(len(tasks), max(cores, by_bytes))
 
 
-def _attempt(rows: Any, numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
+def _run_attempt(rows: Any, numbered: tuple[int, TrainTask]) -> Iterator[pa.RecordBatch]:
     number, task = numbered
     progress = None if rows is None else rows.add
     # Two attempts at one task must not write the same file.

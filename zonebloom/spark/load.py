@@ -52,7 +52,7 @@ _OPTIONS = {
     "parallelism": "number of tasks that run at one time",
 }
 # Spark adds this option to tables of a catalog.
-_SPARKS_OWN = {"serialization.format"}
+_IGNORED_OPTIONS = {"serialization.format"}
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?\d{1,15}\.\d{1,15}", re.ASCII)
 
@@ -62,7 +62,7 @@ class Options:
 
     def __init__(self, options: Mapping[str, str]):
         values = {name.lower(): text for name, text in options.items()}
-        unknown_names = sorted(set(values) - set(_OPTIONS) - _SPARKS_OWN)
+        unknown_names = sorted(set(values) - set(_OPTIONS) - _IGNORED_OPTIONS)
         if unknown_names:
             options_text = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
             raise InvalidArgument(f"there is no option {', '.join(unknown_names)}; there is {options_text}")
@@ -80,11 +80,11 @@ class Options:
         path = values.get("path")
         self.paths: list[str] = [plain_path(text_path) for text_path in ([path] if path else paths)]
         self.source: str | list[str] = self.paths[0] if path else self.paths
-        self.columns: list[str] | None = _names(values["columns"]) if "columns" in values else None
+        self.columns: list[str] | None = _parse_names(values["columns"]) if "columns" in values else None
         self.filter: str | None = values.get("filter")
         self.prune: str | None = values.get("prune")
         # A row is read if each of these columns holds one of the values in the table.
-        self.keys: pa.Table | None = _keys(values["keys"]) if "keys" in values else None
+        self.keys: pa.Table | None = _decode_keys(values["keys"]) if "keys" in values else None
         self.index_dir: str | None = values.get("index_dir")
         self.timezone: str | None = values.get("timezone")
         self.encryption: str | None = values.get("encryption")
@@ -101,7 +101,7 @@ def encode_keys(keys: pa.Table) -> str:
     return base64.b64encode(sink.getvalue().to_pybytes()).decode()
 
 
-def _keys(text: str) -> pa.Table:
+def _decode_keys(text: str) -> pa.Table:
     try:
         keys = pa.ipc.open_stream(base64.b64decode(text, validate=True)).read_all()
         keys.validate(full=True)
@@ -112,7 +112,7 @@ def _keys(text: str) -> pa.Table:
     return keys
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     if text.lstrip().startswith("["):
         names = _json_list("columns", text)
     else:
@@ -174,13 +174,13 @@ class Load:
         # The predicate that chooses zones; None reads all. It ignores literals that old calendars
         # affect, and the tasks refuse files with such values.
         self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None
-        self.columns: tuple[str, ...] = self._shown(options, source.schema)
+        self.columns: tuple[str, ...] = self._columns_to_read(options, source.schema)
         self.schema: st.StructType = spark_types(source.schema, self.columns, files.types)
         row_filter = self._row_filter(keys, source.schema) if predicates else None
         # Each Spark task gets this reader and its scan tasks.
         self.reader: TaskReader = files.task_reader(self.columns, row_filter)
 
-    def _shown(self, options: Options, schema: pa.Schema) -> tuple[str, ...]:
+    def _columns_to_read(self, options: Options, schema: pa.Schema) -> tuple[str, ...]:
         """Return the columns to read: the requested ones and those that Spark's WHERE needs."""
         names = schema.names
         if options.columns is None:
@@ -264,7 +264,7 @@ class SparkFiles:
         therefore read as microseconds, like Spark does.
         """
         source = ds.opened.source
-        kinds = {name: _path_type(source, name) for name in sorted(source.partition_columns())}
+        kinds = {name: _partition_type(source, name) for name in sorted(source.partition_columns())}
         types = {name: kind for name, kind in kinds.items() if kind is not None}
         instants = _int96_columns(source)
         for name in instants:
@@ -298,7 +298,7 @@ def _int96_columns(source: Source) -> tuple[str, ...]:
     )
 
 
-def _path_type(source: Source, name: str) -> st.DataType | None:
+def _partition_type(source: Source, name: str) -> st.DataType | None:
     """Return the type that Spark infers from partition values, or None if it is pyarrow's type."""
     arrow = source.schema.field(name).type
     if pt.is_dictionary(arrow):

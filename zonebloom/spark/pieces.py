@@ -24,11 +24,11 @@ from zonebloom.spark.rebase import RebaseCheck
 # Each batch costs a round trip to the JVM, so small batches are combined up to these limits. Larger
 # batches would cost the JVM too much memory.
 BATCH_ROWS = 1 << 16
-_BATCH_BYTES = 64 << 20
+_MAX_BATCH_BYTES = 64 << 20
 # The default of Spark's own file reader, spark.sql.files.maxPartitionBytes.
-_MOST_BYTES = 128 << 20
+_MAX_TASK_BYTES = 128 << 20
 # A Spark task with fewer bytes takes longer to start than to run.
-_LEAST_BYTES = 8 << 20
+_MIN_TASK_BYTES = 8 << 20
 # Opening a file costs about as much as reading this number of bytes.
 _OPEN_BYTES = 1 << 20
 
@@ -117,13 +117,13 @@ def combine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
             pending.append(batch)
         rows += batch.num_rows
         num_bytes += batch.nbytes
-        if rows >= BATCH_ROWS or num_bytes >= _BATCH_BYTES:
-            yield from _as_one(pending)
+        if rows >= BATCH_ROWS or num_bytes >= _MAX_BATCH_BYTES:
+            yield from _concatenate(pending)
             pending, rows, num_bytes = [], 0, 0
-    yield from _as_one(pending)
+    yield from _concatenate(pending)
 
 
-def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def _concatenate(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) < 2:
         return batches
     return pa.Table.from_batches(batches).combine_chunks().to_batches()
@@ -140,17 +140,17 @@ def split_into_partitions(
     identities = source.identities([plan.fragment for plan in plans])
     # A deleted file counts as 0 bytes; the task that reads it raises the error.
     unsplit_tasks = [
-        _piece(plan, 0 if identity is None else identity.size, needed_columns)
+        _scan_task(plan, 0 if identity is None else identity.size, needed_columns)
         for plan, identity in zip(plans, identities, strict=True)
     ]
     total = sum(task.num_bytes + _OPEN_BYTES for task in unsplit_tasks)
-    max_bytes = min(max(total // max(parallelism, 1), _LEAST_BYTES), _MOST_BYTES)
+    max_bytes = min(max(total // max(parallelism, 1), _MIN_TASK_BYTES), _MAX_TASK_BYTES)
     scan_tasks: list[ScanTask] = []
     for task, identity in zip(unsplit_tasks, identities, strict=True):
         parts: list[ScanTask] = []
         if task.num_bytes > max_bytes * 3 // 2 and identity is not None and source.is_parquet:
             plan = replace(task.plan, identity=task.plan.identity or identity)
-            parts = _parts(plan, task.num_bytes, source, max_bytes)
+            parts = _split_fragment(plan, task.num_bytes, source, max_bytes)
         scan_tasks += parts if len(parts) > 1 else [task]
     # Deal out the scan tasks in descending order of size, so that the totals of two Spark tasks
     # differ by at most one scan task.
@@ -159,7 +159,7 @@ def split_into_partitions(
     return [scan_tasks[number::count] for number in range(count)]
 
 
-def _piece(plan: FragmentPlan, size: int, needed_columns: frozenset[str]) -> ScanTask:
+def _scan_task(plan: FragmentPlan, size: int, needed_columns: frozenset[str]) -> ScanTask:
     """Return the scan task of a whole fragment plan, with only the pages that it reads."""
     if plan.rows is None:
         return ScanTask(plan, size)
@@ -170,7 +170,7 @@ def _piece(plan: FragmentPlan, size: int, needed_columns: frozenset[str]) -> Sca
     return ScanTask(replace(plan, pages=plan.pages.subset(plan.rows, needed_columns)), share)
 
 
-def _parts(plan: FragmentPlan, num_bytes: int, source: Source, max_bytes: int) -> list[ScanTask]:
+def _split_fragment(plan: FragmentPlan, num_bytes: int, source: Source, max_bytes: int) -> list[ScanTask]:
     """Split a fragment plan into scan tasks by rows or row groups, or return none if impossible."""
     rows, pages = plan.rows, plan.pages
     if rows is not None and pages is None:

@@ -29,13 +29,13 @@ from zonebloom.storage.files import file_errors
 _FIRST_DAY = datetime.date(1582, 10, 15)
 # Spark changes no stored instant from 1900 on. A rebased instant differs from the stored one by up
 # to a day and a half (local solar time, date line), so this leaves some room.
-_FIRST_SHOWN = datetime.datetime(1902, 1, 1)
+_FIRST_EXACT_INSTANT = datetime.datetime(1902, 1, 1)
 
 _MODES = ("datetimeRebaseModeInRead", "int96RebaseModeInRead")
-_VERSION = b"org.apache.spark.version"
+_VERSION_KEY = b"org.apache.spark.version"
 # The metadata key of files in the old calendar, and the first Spark version that writes it.
-_MARK = (b"org.apache.spark.legacyDateTime", b"3.0.0")
-_INT96_MARK = (b"org.apache.spark.legacyINT96", b"3.1.0")
+_LEGACY_DATES = (b"org.apache.spark.legacyDateTime", b"3.0.0")
+_LEGACY_INT96 = (b"org.apache.spark.legacyINT96", b"3.1.0")
 
 
 def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
@@ -68,7 +68,7 @@ def may_be_rebased(values: pa.Array) -> pa.Array:
         bound = pa.scalar(_FIRST_DAY, values.type)
     elif pt.is_timestamp(values.type):
         # Compare instants: the time zone does not matter here.
-        bound = pa.scalar(_FIRST_SHOWN, pa.timestamp(values.type.unit)).cast(pa.int64())
+        bound = pa.scalar(_FIRST_EXACT_INSTANT, pa.timestamp(values.type.unit)).cast(pa.int64())
         values = values.cast(pa.int64())
     else:
         return pa.repeat(False, len(values))
@@ -80,8 +80,8 @@ def first_exact_value(kind: st.DataType) -> Column:
     if isinstance(kind, st.DateType):
         return sf.expr(f"DATE'{_FIRST_DAY}'")
     if isinstance(kind, st.TimestampNTZType):
-        return sf.expr(f"TIMESTAMP_NTZ'{_FIRST_SHOWN}'")
-    return sf.expr(f"TIMESTAMP'{_FIRST_SHOWN}Z'")
+        return sf.expr(f"TIMESTAMP_NTZ'{_FIRST_EXACT_INSTANT}'")
+    return sf.expr(f"TIMESTAMP'{_FIRST_EXACT_INSTANT}Z'")
 
 
 def has_times(arrow_type: pa.DataType) -> bool:
@@ -128,9 +128,9 @@ class RebaseCheck:
             return
         with file_errors(opened.path):
             metadata: Mapping[bytes, bytes] = opened.metadata.metadata or {}
-        version = metadata.get(_VERSION)
+        version = metadata.get(_VERSION_KEY)
         for name in sorted(times):
-            mark, first_version = _INT96_MARK if name in self.int96_columns else _MARK
+            mark, first_version = _LEGACY_INT96 if name in self.int96_columns else _LEGACY_DATES
             # Versions are compared as strings, because Spark does so too.
             is_old = (
                 self.includes_unknown_writers

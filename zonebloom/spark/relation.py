@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 DATASOURCES_PACKAGE = "org.apache.spark.sql.execution.datasources."
-_PARQUET = DATASOURCES_PACKAGE + "parquet.ParquetFileFormat"
+_PARQUET_FORMAT = DATASOURCES_PACKAGE + "parquet.ParquetFileFormat"
 # The last one is the file index that `zonebloom.spark.pruning` installs.
-_LISTINGS = (
+_FILE_INDEX_CLASSES = (
     DATASOURCES_PACKAGE + "InMemoryFileIndex",
     DATASOURCES_PACKAGE + "CatalogFileIndex",
     "zonebloom.IndexedFiles",
@@ -21,8 +21,8 @@ def file_relation(node: Any) -> Any:
     relation = node.relation()
     if class_name(relation) != DATASOURCES_PACKAGE + "HadoopFsRelation":
         return None
-    is_listed = class_name(relation.location()) in _LISTINGS
-    return relation if is_listed and class_name(relation.fileFormat()) == _PARQUET else None
+    is_listed = class_name(relation.location()) in _FILE_INDEX_CLASSES
+    return relation if is_listed and class_name(relation.fileFormat()) == _PARQUET_FORMAT else None
 
 
 def scala_items(seq: Any) -> list[Any]:

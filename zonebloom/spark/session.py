@@ -19,8 +19,8 @@ from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, filesystem_of_paths, split_path
 from zonebloom.storage.s3a import used_settings
 
-_PREFIX = "fs.s3a."
-_BYTES = re.compile(r"(-?\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
+_S3A_PREFIX = "fs.s3a."
+_BYTE_SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
 
 
 def spark_context(spark: SparkSession) -> Any:
@@ -60,7 +60,7 @@ def byte_count(text: str) -> int:
     >>> byte_count("10485760b"), byte_count("1g"), byte_count("-1")
     (10485760, 1073741824, -1)
     """
-    match = _BYTES.fullmatch(text.strip())
+    match = _BYTE_SIZE.fullmatch(text.strip())
     return int(match[1]) << 10 * " kmgtp".index(match[2].lower() or " ") if match else -1
 
 
@@ -84,11 +84,11 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
         # Transfer all settings as one text: each entry of a Java map would be a call to the JVM.
         json_of = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
         return used_settings(
-            json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_PREFIX)))
+            json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_S3A_PREFIX)))
         )
     # Connect shows only settings of the session, and not those in Hadoop's configuration files.
     get_settings, settings = spark.conf.getAll, {}
-    for prefix in (f"spark.hadoop.{_PREFIX}", _PREFIX):
+    for prefix in (f"spark.hadoop.{_S3A_PREFIX}", _S3A_PREFIX):
         settings |= {k.removeprefix(prefix): v for k, v in get_settings.items() if k.startswith(prefix)}
     return used_settings(settings)
 

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from zonebloom.errors import SchemaMismatch, UnsupportedType
 
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
-_PLAIN: dict[pa.DataType, st.DataType] = {
+_SIMPLE_TYPES: dict[pa.DataType, st.DataType] = {
     pa.null(): st.NullType(),
     pa.bool_(): st.BooleanType(),
     pa.int8(): st.ByteType(),
@@ -37,7 +37,7 @@ def spark_types(
     schema: pa.Schema, names: Sequence[str], known: Mapping[str, st.DataType]
 ) -> st.StructType:
     """Return the types that ``spark.read.parquet`` shows for columns of an Arrow schema."""
-    types = {**_written_types(schema), **known}
+    types = {**_types_by_spark(schema), **known}
     for name in names:
         if isinstance(types.get(name), st.YearMonthIntervalType):
             raise UnsupportedType(
@@ -58,7 +58,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 
 def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> frozenset[str]:
     """Return the columns that Spark compares in another way than their Arrow type suggests."""
-    types = {**_written_types(schema), **known}
+    types = {**_types_by_spark(schema), **known}
     return frozenset(
         name
         for name, kind in types.items()
@@ -66,7 +66,7 @@ def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> froze
     )
 
 
-def _written_types(schema: pa.Schema) -> dict[str, st.DataType]:
+def _types_by_spark(schema: pa.Schema) -> dict[str, st.DataType]:
     """Return the types by column that Spark stored in a file, empty for files of other writers."""
     text = (schema.metadata or {}).get(_ROW_METADATA)
     if text is None:
@@ -88,8 +88,8 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
         return spark_type(arrow.storage_type, column)
     if isinstance(arrow, pa.DictionaryType):
         return spark_type(arrow.value_type, column)
-    if arrow in _PLAIN:
-        return _PLAIN[arrow]
+    if arrow in _SIMPLE_TYPES:
+        return _SIMPLE_TYPES[arrow]
     if pt.is_fixed_size_binary(arrow):
         return st.BinaryType()
     if pt.is_duration(arrow):

@@ -124,7 +124,7 @@ class Actions:
         if mode == "full":
             self._build(ds, record, progress)
         else:
-            _require_there(record, ds.opened.version.indices, "refresh it with mode='full'")
+            _require_indices(record, ds.opened.version.indices, "refresh it with mode='full'")
             ds.optimize.optimize_indices(
                 list(record.indices.values()), spark=self._spark, progress=progress
             )
@@ -165,7 +165,7 @@ class Actions:
         """Undo `delete_index`."""
         record = self._record(name, State.DELETED, "there is nothing to restore")
         existing_indices = self._access.catalog(record).latest().indices
-        _require_there(record, existing_indices, "vacuum it and create it again")
+        _require_indices(record, existing_indices, "vacuum it and create it again")
         self._put(replace(record, state=State.ACTIVE))
 
     def vacuum_index(self, name: str) -> None:
@@ -235,6 +235,6 @@ def index_not_found(name: str, records: Iterable[Record]) -> IndexNotFound:
     return IndexNotFound(f"there is no index {name!r}; {choices_text}; indexes() describes them")
 
 
-def _require_there(record: Record, indices: Container[str], step: str) -> None:
+def _require_indices(record: Record, indices: Container[str], step: str) -> None:
     if missing_names := record.missing_from(indices):
         raise IndexNotFound(f"{', '.join(missing_names)} is not in the catalog any more; {step}")

@@ -48,7 +48,7 @@ MAX_APPENDED_RATIO = "zonebloom.index.hybridscan.maxAppendedRatio"
 MAX_DELETED_RATIO = "zonebloom.index.hybridscan.maxDeletedRatio"
 CACHE_SECONDS = "zonebloom.index.cache.expiryDurationInSeconds"
 
-_TRUTH = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +121,29 @@ def read_settings(spark: SparkSession) -> dict[str, Any]:
     """Return the current settings of a session by key."""
     settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
     for key, (default, most, expected) in SETTINGS.items():
-        text = _get(spark, key)
+        text = _read_setting(spark, key)
         try:
-            settings[key] = _read(default if text is None else text, most)
+            settings[key] = _parse_setting(default if text is None else text, most)
         except (ValueError, KeyError):
             raise InvalidArgument(f"{key} is {text!r}; set it to {expected}") from None
     return settings
 
 
-def _read(text: str, most: float | None) -> bool | float:
+def _parse_setting(text: str, most: float | None) -> bool | float:
     if most is None:
-        return _TRUTH[text.strip().lower()]
+        return _BOOLEANS[text.strip().lower()]
     value = float(text)
     if not 0.0 <= value <= most:
         raise ValueError(text)
     return value
 
 
-def _get(spark: SparkSession, key: str) -> str | None:
+def _read_setting(spark: SparkSession, key: str) -> str | None:
     value = spark.conf.get(key, None)
     return spark.conf.get(f"spark.{key}", None) if value is None else value
 
 
 def _system_path(spark: SparkSession) -> str:
     default = f"{spark.conf.get('spark.sql.warehouse.dir')}/zonebloom_indexes"
-    path = _get(spark, SYSTEM_PATH) or default
+    path = _read_setting(spark, SYSTEM_PATH) or default
     return absolute_path(plain_path(path, encoded=is_uri(path)))

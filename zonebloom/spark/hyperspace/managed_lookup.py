@@ -45,15 +45,15 @@ class ManagedLookup(IndexLookup):
         self._records = records
         self._settings = settings
         # Why an index is refused for this query, or None if it is used, by name.
-        self._judged: dict[str, Note | None] = {}
+        self._refusals: dict[str, Note | None] = {}
 
     def ask(self, request: PruningRequest) -> PruningResult:
         """Return the result of the usable indices, with notes about those that were refused."""
         if not self._settings[APPLY_ENABLED]:
             return PruningResult(notes=(Note(Reason.APPLY_DISABLED),))
         result = super().ask(request)
-        names = [record.name for record in self._records if _is_over(record, request.roots)]
-        refusal_notes = [note for note in map(self._judged.get, names) if note is not None]
+        names = [record.name for record in self._records if _covers_roots(record, request.roots)]
+        refusal_notes = [note for note in map(self._refusals.get, names) if note is not None]
         # There is no warning about a deleted index, because its user deleted it on purpose.
         warned_texts = [note.text for note in refusal_notes if note.reason != Reason.NOT_ACTIVE]
         return replace(
@@ -63,7 +63,7 @@ class ManagedLookup(IndexLookup):
         )
 
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
-        return any(_is_over(record, [root]) for record in self._records)
+        return any(_covers_roots(record, [root]) for record in self._records)
 
     def _indexed(
         self,
@@ -75,16 +75,16 @@ class ManagedLookup(IndexLookup):
         """Yield the files as each catalog with usable indices knows them."""
         usable: dict[str, set[str]] = {}
         for record in self._records:
-            if not _is_over(record, place[:1]):
+            if not _covers_roots(record, place[:1]):
                 continue
-            if record.name not in self._judged:
-                self._judged[record.name] = self._why_refused(record, filesystem, files)
-            if self._judged[record.name] is None:
+            if record.name not in self._refusals:
+                self._refusals[record.name] = self._why_refused(record, filesystem, files)
+            if self._refusals[record.name] is None:
                 folder = self._access.index_dir(record)
                 usable.setdefault(folder, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = self._catalog(filesystem, folder)
-            indexed = self._open(place, catalog, files, frozenset(names))
+            indexed = self._open_files(place, catalog, files, frozenset(names))
             if indexed is not None:
                 yield indexed
 
@@ -107,18 +107,18 @@ class ManagedLookup(IndexLookup):
             return refusal(Reason.MISSING, text)
         try:
             # The drift stays the same while Spark's listing and the catalog version do.
-            drift = self._made(
+            drift = self._cached(
                 ("drift", record),
                 (version, files),
                 lambda: self._access.drift(self._access.recorded_dataset(record), record),
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))
-        exceeded_limit = self._too_much(drift, frozenset(record.accepted_changes))
+        exceeded_limit = self._exceeded_limit(drift, frozenset(record.accepted_changes))
         step = f"; call refresh_index({record.name!r}, mode='incremental')"
         return refusal(exceeded_limit[0], exceeded_limit[1] + step) if exceeded_limit is not None else None
 
-    def _too_much(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
+    def _exceeded_limit(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
         """Return which limit the changes exceed, or None.
 
         Changes that a quick refresh recorded do not count.
@@ -145,7 +145,7 @@ class ManagedLookup(IndexLookup):
         return None
 
 
-def _is_over(record: Record, roots: Sequence[str]) -> bool:
+def _covers_roots(record: Record, roots: Sequence[str]) -> bool:
     """Return whether an index is on a root of a relation, or on a folder below or above one."""
     path = record.path.rstrip("/") + "/"
     folders = [plain_path(root).rstrip("/") + "/" for root in roots]

@@ -76,7 +76,7 @@ def open_managed_source(
     folders = roots if len(roots) == 1 else list({posixpath.dirname(file) for file in files})
     if len(folders) == 1:
         ds = access.dataset(folders[0], index_dir)
-        if set(map(_within, ds.files)) == set(map(_within, files)):
+        if set(map(_path_in_filesystem, ds.files)) == set(map(_path_in_filesystem, files)):
             return ds, folders[0]
         dataset_text = f" of the {len(ds.files):,} in {folders[0]}"
     raise InvalidArgument(
@@ -85,7 +85,7 @@ def open_managed_source(
     )
 
 
-def _within(path: str) -> str:
+def _path_in_filesystem(path: str) -> str:
     return split_path(path)[1]
 
 

@@ -19,11 +19,11 @@ from zonebloom.values.columns import find_column
 
 # If more than this share of keys passes a filter, testing the rows costs more than it saves in
 # shuffling, sorting and merging.
-_MOST_PASS = 0.6
+_MAX_PASSING_SHARE = 0.6
 _SAMPLED_FILES, _RUNS, _RUN_ROWS = 4, 8, 128
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 # The errors of files that cannot be read. Costs are then unknown.
-_NOT_READ = (ZoneBloomError, OSError, pa.ArrowException)
+_READ_ERRORS = (ZoneBloomError, OSError, pa.ArrowException)
 
 
 class RuleTooCostly(RuleNotUsed):
@@ -43,9 +43,9 @@ def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
         statistics = frame._jdf.queryExecution().optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= threshold
     try:
-        files = side.index or _opened(spark, frame.inputFiles())
+        files = side.index or _open_frame_files(spark, frame.inputFiles())
         return estimate_bytes(files, side.num_columns) <= threshold
-    except _NOT_READ:
+    except _READ_ERRORS:
         return True
 
 
@@ -96,14 +96,14 @@ def require_selective(
     frame does with them.
     """
     try:
-        files = side.index or _opened(spark, _some_files(side.frame(spark)))
-        passing = sbbf.check(_sampled(files, name).cast(kind))
-    except _NOT_READ:
+        files = side.index or _open_frame_files(spark, _some_files(side.frame(spark)))
+        passing = sbbf.check(_sample_column(files, name).cast(kind))
+    except _READ_ERRORS:
         return ""
     if not passing.size:
         return ""
     share = float(passing.mean())
-    if share > _MOST_PASS:
+    if share > _MAX_PASSING_SHARE:
         raise RuleTooCostly(
             f"of {passing.size:,} sampled keys of {side.name} {share:.0%} would pass"
         )
@@ -118,11 +118,11 @@ def _some_files(frame: Any) -> list[str]:
     return [files[int(number)] for number in numbers]
 
 
-def _opened(spark: SparkSession, files: list[str]) -> Dataset:
+def _open_frame_files(spark: SparkSession, files: list[str]) -> Dataset:
     return open_dataset([plain_path(file, encoded=True) for file in files], spark)
 
 
-def _sampled(files: Dataset, name: str) -> pa.Array:
+def _sample_column(files: Dataset, name: str) -> pa.Array:
     """Return a sample of the values of a column, in short runs spread over a dataset."""
     stored_name = find_column(files.schema.names, name) or name
     dataset = files.to_arrow_dataset()

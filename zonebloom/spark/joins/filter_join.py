@@ -17,7 +17,7 @@ from zonebloom.spark.joins.rules import apply_filter_rule, apply_key_rule, may_h
 from zonebloom.spark.joins.sides import Index, JoinSide, RuleNotUsed
 
 # Sides whose rows without a match are not in the result. A filter may drop such rows.
-_MAY_LOSE: dict[str, tuple[str, ...]] = {
+_FILTERABLE_SIDES: dict[str, tuple[str, ...]] = {
     "inner": ("left", "right"),
     "left_semi": ("left", "right"),
     "left": ("right",),
@@ -183,8 +183,8 @@ def explain_join(
     kind = _join_kind(how)
     spark: Any = getattr(right if isinstance(left, Indexed) else left, "sparkSession", None)
     sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
-    _require_lawful(kind, names, *sides)
-    filterable_pairs = [pair for pair in (sides, sides[::-1]) if pair[0].name in _MAY_LOSE[kind]]
+    _require_usable_index(kind, names, *sides)
+    filterable_pairs = [pair for pair in (sides, sides[::-1]) if pair[0].name in _FILTERABLE_SIDES[kind]]
     used: list[str] = []
     not_used: list[tuple[str, RuleNotUsed]] = []
     frames: dict[str, DataFrame] = {}
@@ -225,15 +225,15 @@ def _join_kind(how: str) -> str:
     """Return the join kind for any of Spark's names of it."""
     kind = str(how).lower().replace("_", "").removesuffix("outer")
     kind = "left_semi" if kind in ("semi", "leftsemi") else kind
-    if kind not in _MAY_LOSE:
+    if kind not in _FILTERABLE_SIDES:
         raise InvalidArgument(
-            f"how is {how!r}; give one of {', '.join(_MAY_LOSE)}. Full and anti joins return rows "
+            f"how is {how!r}; give one of {', '.join(_FILTERABLE_SIDES)}. Full and anti joins return rows "
             "without a match, which a filter would drop: use join()"
         )
     return kind
 
 
-def _require_lawful(kind: str, names: Sequence[str], left: JoinSide, right: JoinSide) -> None:
+def _require_usable_index(kind: str, names: Sequence[str], left: JoinSide, right: JoinSide) -> None:
     if left.index is None and right.index is None:
         raise InvalidArgument(
             "no side has an index; give left_index or right_index, or zonebloom.spark.Indexed(path)"
@@ -241,8 +241,8 @@ def _require_lawful(kind: str, names: Sequence[str], left: JoinSide, right: Join
     for side, other in ((left, right), (right, left)):
         for name in names:
             side.key_field(name)
-        can_be_pruned = side.is_indexed_files and side.name in _MAY_LOSE[kind]
-        if side.index is not None and other.name not in _MAY_LOSE[kind] and not can_be_pruned:
+        can_be_pruned = side.is_indexed_files and side.name in _FILTERABLE_SIDES[kind]
+        if side.index is not None and other.name not in _FILTERABLE_SIDES[kind] and not can_be_pruned:
             raise InvalidArgument(
                 f"a {kind} join returns every row of {other.name}, with a match or not, so "
                 f"the keys of {side.name} must not filter it; give {other.name}_index, whose "

@@ -32,7 +32,7 @@ from zonebloom.values.columns import find_column
 from zonebloom.values.types import hash_domain
 
 # A filter that lets a larger share of keys pass costs more than it saves.
-_MOST_PASS = 0.5
+_MAX_FILTER_FPP = 0.5
 # A filter may take this fraction (1/16) of the memory of a JVM, which holds it several times: its
 # broadcast, the data that this is made from, and the filters of earlier joins. A larger filter is
 # folded.
@@ -44,14 +44,14 @@ _PIECE_BITS = 17
 _PIECE_BLOCKS = 1 << _PIECE_BITS
 _PIECE, _WORDS = "__zonebloom_piece", "__zonebloom_words"
 # The filter may lack files with up to this number of rows. Their keys are read and added here.
-_MOST_MISSING_ROWS = 5_000_000
+_MAX_MISSING_ROWS = 5_000_000
 # False positive probabilities that folding aims at, one after the other, until the filter fits.
-_FOLDED_PASS = (0.01, 0.02, 0.05, 0.1)
+_FOLDING_TARGETS = (0.01, 0.02, 0.05, 0.1)
 # SQL's xxhash64 starts with seed 42, but Parquet's filters use seed 0. With several arguments, the
 # hash of one is the seed of the next. The hash of this bigint with seed 42 is 0.
 _HASHES_TO_0 = -365884300664092260
 # Hash domains whose values Spark hashes from the same bytes as the filter.
-_SAME_BYTES = ("int32", "int64", "string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
+_HASHED_LIKE_SPARK = ("int32", "int64", "string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
 
 
 def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
@@ -73,20 +73,20 @@ def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
         )
     if not stored_filter.missing:
         return stored_filter.sbbf, stored_filter.type, ""
-    sbbf, num_rows = _with_missing(dataset, name, stored_filter.sbbf, stored_filter.missing)
+    sbbf, num_rows = _with_missing_files(dataset, name, stored_filter.sbbf, stored_filter.missing)
     files = "1 file" if len(stored_filter.missing) == 1 else f"{len(stored_filter.missing):,} files"
     return sbbf, stored_filter.type, f", with {num_rows:,} rows of {files} that are not indexed yet"
 
 
-def _with_missing(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tuple[Sbbf, int]:
+def _with_missing_files(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -> tuple[Sbbf, int]:
     """Return a filter with the keys of files that it lacks, and the number of their rows."""
     source = dataset.opened.source
     try:
         num_rows = sum(map(dataset.opened.planner.count_rows, missing))
-        if num_rows > _MOST_MISSING_ROWS:
+        if num_rows > _MAX_MISSING_ROWS:
             raise RuleNotUsed(
                 f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "
-                f"of {name!r} was built, more than {_MOST_MISSING_ROWS:,}; "
+                f"of {name!r} was built, more than {_MAX_MISSING_ROWS:,}; "
                 "call ds.optimize.optimize_indices()"
             )
         extended_filter = Sbbf.from_bytes(sbbf.to_bytes())
@@ -110,14 +110,14 @@ def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
     """
     heaps = (spark.conf.get(f"spark.{each}.memory", "1g") for each in ("driver", "executor"))
     max_bytes = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
-    folds = (sbbf.fold(passing) for passing in _FOLDED_PASS)
+    folds = (sbbf.fold(passing) for passing in _FOLDING_TARGETS)
     fitting_filter = next((each for each in chain([sbbf], folds) if each.nbytes <= max_bytes), None)
     if fitting_filter is None:
         raise RuleNotUsed(
             f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {max_bytes:,}: give "
             f"spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times that"
         )
-    if fitting_filter.estimated_fpp > _MOST_PASS:
+    if fitting_filter.estimated_fpp > _MAX_FILTER_FPP:
         raise RuleNotUsed(
             f"the filter is so full that {fitting_filter.estimated_fpp:.0%} of all keys would pass; build "
             "it again with larger expected_num_items"
@@ -139,7 +139,7 @@ def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | Non
     reason = key_mismatch_reason(key, st.StructField(key.name, spark_kind))
     if reason is not None:
         return reason
-    if isinstance(spark_kind, st.BinaryType) or hash_domain(arrow) in _SAME_BYTES:
+    if isinstance(spark_kind, st.BinaryType) or hash_domain(arrow) in _HASHED_LIKE_SPARK:
         return None
     return f"Spark hashes {kind.simpleString()} from other bytes than the filter's {arrow}"
 
@@ -150,17 +150,17 @@ def keep_possible_matches(
     """Return the rows of a frame whose keys may be in the filter, without rows with a null key."""
     if sbbf.nbytes <= _SUBQUERY_BYTES:
         return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
-    pieces = _lists(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
-    block = _block(_hash(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf)
+    pieces = _frame_of_pieces(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
+    block = _block_sql(_hash_sql(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf)
     is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
-    condition = is_in_piece & _all_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
+    condition = is_in_piece & _all_bits_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
     return frame.join(sf.broadcast(pieces), condition, "left_semi")
 
 
 def may_contain(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
     """Return the condition that a key may be in the filter. If it is false or null, it is not."""
-    words = _lists(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
-    return _all_set(key, sbbf, arrow, words.scalar(), -1)
+    words = _frame_of_pieces(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
+    return _all_bits_set(key, sbbf, arrow, words.scalar(), -1)
 
 
 def _sql_key_as_stored(key: str, arrow: pa.DataType) -> str:
@@ -170,16 +170,16 @@ def _sql_key_as_stored(key: str, arrow: pa.DataType) -> str:
     return f"TRY_CAST({key} AS {'BIGINT' if pt.is_int64(arrow) else 'INT'})"
 
 
-def _hash(value: str) -> str:
+def _hash_sql(value: str) -> str:
     return f"xxhash64({_HASHES_TO_0}L, {value})"
 
 
-def _block(hashed: str, sbbf: Sbbf) -> str:
+def _block_sql(hashed: str, sbbf: Sbbf) -> str:
     high = f"shiftrightunsigned({hashed}, 32)"
     return f"shiftrightunsigned({high} * {sbbf.num_blocks}L, 32)"
 
 
-def _all_set(
+def _all_bits_set(
     key: st.StructField, sbbf: Sbbf, arrow: pa.DataType, words: Column, mask: int
 ) -> Column:
     """Return the condition that a key is not null and all bits of its hash are set in its block.
@@ -190,8 +190,8 @@ def _all_set(
     """
     column = quote_name(key.name)
     value = _sql_key_as_stored(column, hashed_type(arrow))
-    hash_sql = _hash(value)
-    first_word = f"CAST(({_block(hash_sql, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
+    hash_sql = _hash_sql(value)
+    first_word = f"CAST(({_block_sql(hash_sql, sbbf)} & {mask}L) * {WORDS_PER_BLOCK // 2}L AS INT)"
     bits = [
         f"shiftleft({1 << 32 * (i % 2)}L, CAST("
         f"shiftrightunsigned(({hash_sql} & {0xFFFF_FFFF}L) * {salt}L, 27) & 31L AS INT))"
@@ -209,7 +209,7 @@ def _all_set(
     return (sf.expr(column) < first_exact_value(key.dataType)) | condition
 
 
-def _lists(spark: SparkSession, data: bytes, num_bytes: int) -> Any:
+def _frame_of_pieces(spark: SparkSession, data: bytes, num_bytes: int) -> Any:
     """Return a frame of bytes as numbered lists of bigints, with `num_bytes` or fewer in each."""
     longs = np.frombuffer(data, dtype="<i8")
     starts = np.arange(0, longs.size, num_bytes // longs.itemsize)

@@ -21,9 +21,9 @@ from zonebloom.spark.relation import class_name, file_relation, node_name, scala
 from zonebloom.storage.paths import split_path
 from zonebloom.values.columns import find_column, matching_names
 
-_PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
+_PLANS_PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
 # Nodes that compute new columns, and the field that holds their output expressions.
-_COLUMNS = {
+_OUTPUT_FIELDS = {
     "Aggregate": "aggregateExpressions",
     "Generate": "output",
     "Project": "projectList",
@@ -31,8 +31,8 @@ _COLUMNS = {
 }
 # Nodes whose column with an id is null or the column of one child with the same id. The rule is not
 # used for any other node.
-_PASSING = {
-    *_COLUMNS,
+_PASSING_NODES = {
+    *_OUTPUT_FIELDS,
     # These return rows of their child, in another order or number.
     *("CollectMetrics", "Deduplicate", "Distinct", "Filter", "GlobalLimit", "LocalLimit"),
     *("Offset", "RebalancePartitions", "Repartition", "RepartitionByExpression", "ResolvedHint"),
@@ -62,13 +62,13 @@ def require_stored_column(
                 "elsewhere, as in a union; give zonebloom.spark.Indexed(path) for the frame, or "
                 "stored_keys=True if it is the files' own column"
             )
-        _require_as_stored(json.dumps(frame.schema[key].metadata or {}))
+        _require_stored_values(json.dumps(frame.schema[key].metadata or {}))
         _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
         return
     plan = classic._jdf.queryExecution().withCachedData()
     (attribute,) = [column for column in scala_items(plan.output()) if column.name() == key]
     try:
-        relation, column = _origin(plan, attribute)
+        relation, column = _find_origin(plan, attribute)
     except RuleNotUsed as reason:
         raise RuleNotUsed(
             f"{key} is not a column of Parquet files as Spark reads them: {reason}"
@@ -77,14 +77,14 @@ def require_stored_column(
         raise RuleNotUsed(f"{key} is column {column.name()} of the files")
     if matching_names(list(relation.partitionSchema().fieldNames()), key):
         raise RuleNotUsed(f"Spark takes {key} from the paths of the files")
-    _require_as_stored(column.metadata().json())
+    _require_stored_values(column.metadata().json())
     # Transfer all files as one text: each element of a Java array would be a call to the JVM.
     json_of = classic.sparkSession._jvm.com.fasterxml.jackson.databind.ObjectMapper()
     files = json.loads(json_of.writeValueAsString(relation.location().inputFiles()))
     _require_known_files(files, dataset, elsewhere=False)
 
 
-def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
+def _find_origin(node: Any, attribute: Any) -> tuple[Any, Any]:
     """Return the file relation from which a column of a plan comes, and its attribute there.
 
     Every value of the plan's column is null or a value of the relation's column. Raise
@@ -92,20 +92,20 @@ def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
     """
     shared: dict[int, Any] = {}
     while True:
-        kind = class_name(node).removeprefix(_PACKAGE)
+        kind = class_name(node).removeprefix(_PLANS_PACKAGE)
         if kind == "WithCTE":
             shared |= {
                 definition.id(): definition.child() for definition in scala_items(node.cteDefs())
             }
             node = node.plan()
         elif kind == "CTERelationRef" and node.cteId() in shared:
-            position = _position(node.output(), attribute)
+            position = _unique_position(node.output(), attribute)
             node = shared[node.cteId()]
             attribute = node.output().apply(position)
-        elif kind in _PASSING:
-            if kind in _COLUMNS:
-                columns = getattr(node, _COLUMNS[kind])()
-                named_expression = columns.apply(_position(columns, attribute))
+        elif kind in _PASSING_NODES:
+            if kind in _OUTPUT_FIELDS:
+                columns = getattr(node, _OUTPUT_FIELDS[kind])()
+                named_expression = columns.apply(_unique_position(columns, attribute))
                 if node_name(named_expression) != "AttributeReference":
                     raise RuleNotUsed(f"a {kind} computes it")
             children = [c for c in scala_items(node.children()) if c.outputSet().contains(attribute)]
@@ -127,7 +127,7 @@ def _origin(node: Any, attribute: Any) -> tuple[Any, Any]:
             return relation, column
 
 
-def _position(expressions: Any, attribute: Any) -> int:
+def _unique_position(expressions: Any, attribute: Any) -> int:
     """Return the position of an attribute's id among named expressions, if it is unique there."""
     ids = [expression.exprId().id() for expression in scala_items(expressions)]
     if ids.count(attribute.exprId().id()) != 1:
@@ -135,7 +135,7 @@ def _position(expressions: Any, attribute: Any) -> int:
     return ids.index(attribute.exprId().id())
 
 
-def _require_as_stored(metadata: str) -> None:
+def _require_stored_values(metadata: str) -> None:
     reason = opaque_reason(metadata)
     if reason is not None:
         raise RuleNotUsed(reason)

@@ -38,12 +38,12 @@ from zonebloom.spark.types import INTEGER_TYPES
 
 # Spark reads fewer bytes than this in the time that it takes to choose what to read. Skipping files
 # saves less than skipping zones, so it needs this factor more bytes.
-_LEAST_BYTES, _FILES_TIMES = 64 << 20, 4
+_MIN_BYTES, _FILES_FACTOR = 64 << 20, 4
 # The cost of the Python data source, in bytes that Spark's own reader reads in the same time: a
 # fixed cost, and a factor for each byte.
-_ZONES_BYTES, _ZONES_TIMES = 32 << 20, 2
+_ZONES_BYTES, _ZONES_FACTOR = 32 << 20, 2
 # Each literal of a condition costs planning time.
-_MOST_LITERALS = 200
+_MAX_LITERALS = 200
 
 
 def apply_key_rule(
@@ -55,17 +55,17 @@ def apply_key_rule(
     """
     files = side.index
     assert files is not None
-    names = _names_to_ask(files, side, other, on)
+    names = _searchable_names(files, side, other, on)
     total_bytes = estimate_bytes(files, side.num_columns)
-    if total_bytes < (_LEAST_BYTES if side.is_indexed_files else _LEAST_BYTES * _FILES_TIMES):
+    if total_bytes < (_MIN_BYTES if side.is_indexed_files else _MIN_BYTES * _FILES_FACTOR):
         raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
     frame, keys = collect_side(
         other.frame(spark), [other.key_field(name).name for name in names], max_keys
     )
     keys = keys.rename_columns([side.key_field(name).name for name in names])
-    zone_share, file_share, num_files = _shares(files, keys)
-    zone_cost = zone_share * total_bytes * _ZONES_TIMES + _ZONES_BYTES if side.is_indexed_files else total_bytes
-    terms = _terms(side, keys) if is_classic(spark) else []
+    zone_share, file_share, num_files = _candidate_shares(files, keys)
+    zone_cost = zone_share * total_bytes * _ZONES_FACTOR + _ZONES_BYTES if side.is_indexed_files else total_bytes
+    terms = _key_conditions(side, keys) if is_classic(spark) else []
     file_cost = file_share * total_bytes if terms else total_bytes
     keys_text = f"{keys.num_rows:,} keys of {other.name}"
     if min(zone_cost, file_cost) > total_bytes / 2:
@@ -85,7 +85,7 @@ def may_have_few_keys(spark: SparkSession, side: JoinSide, other: JoinSide) -> b
     )
 
 
-def _names_to_ask(files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]) -> list[str]:
+def _searchable_names(files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]) -> list[str]:
     """Return the key columns for which an index of one side can look up keys of the other."""
     indexed = {index.column for index in files.describe_indices()}
     reasons = {
@@ -100,7 +100,7 @@ def _names_to_ask(files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[
     return names
 
 
-def _shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int]:
+def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int]:
     """Return the share of rows in zones, and of bytes in files, that may hold one of the keys.
 
     Also return the number of these files.
@@ -117,13 +117,13 @@ def _shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int]:
     return len(rows) / max(total_rows, 1), kept_bytes / max(sum(s for s, _ in sizes), 1), len(candidates)
 
 
-def _terms(side: JoinSide, keys: pa.Table) -> list[Column]:
+def _key_conditions(side: JoinSide, keys: pa.Table) -> list[Column]:
     """Return conditions that a key column has one of the keys, for types with exact literals."""
     exact = (*INTEGER_TYPES, st.StringType, st.BinaryType)
     return [
         sf.col(quote_name(name)).isin(values.to_pylist())
         for name, values in ((name, keys[name].unique()) for name in keys.column_names)
-        if isinstance(side.key_field(name).dataType, exact) and len(values) <= _MOST_LITERALS
+        if isinstance(side.key_field(name).dataType, exact) and len(values) <= _MAX_LITERALS
     ]
 
 

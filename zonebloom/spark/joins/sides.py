@@ -25,8 +25,8 @@ from zonebloom.values.columns import find_column, matching_names
 Index: TypeAlias = "FilePaths | Dataset | None"
 
 # Keys are an option of the load, which Spark copies to several processes.
-_MOST_KEY_BYTES = 4 << 20
-_SMALL_BYTES = 64 << 20
+_MAX_KEY_BYTES = 4 << 20
+_MAX_SIDE_BYTES = 64 << 20
 
 
 class RuleNotUsed(Exception):
@@ -37,7 +37,7 @@ class JoinSide:
     def __init__(self, name: str, given: Any, index: Index, spark: Any):
         self.name = name
         self.is_indexed_files: bool = isinstance(given, Indexed)
-        self._given = given
+        self._input = given
         self._frame: Any = None
         if isinstance(given, Indexed):
             if index is not None:
@@ -72,11 +72,11 @@ class JoinSide:
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the side as a frame; indexed files are read by Spark's own reader."""
         if self._frame is None:
-            self._frame = self._read(spark) if self.is_indexed_files else self._given
+            self._frame = self._read(spark) if self.is_indexed_files else self._input
         return self._frame
 
     def _read(self, spark: SparkSession) -> DataFrame:
-        indexed = self._given
+        indexed = self._input
         has_several_paths = not isinstance(indexed.path, str | os.PathLike)
         paths = map(os.fspath, indexed.path if has_several_paths else [indexed.path])
         frame = spark.read.parquet(*map(absolute_path, paths))
@@ -86,14 +86,14 @@ class JoinSide:
 
     def read_zones(self, spark: SparkSession, keys: pa.Table) -> DataFrame:
         """Return the rows of indexed files that may have one of the keys, read by zones."""
-        return self._given.frame(spark, encode_keys(keys))
+        return self._input.frame(spark, encode_keys(keys))
 
     def prune(self, frame: DataFrame) -> DataFrame:
         """Return a frame of the side that skips files by the index of the side."""
         assert self.index is not None
         catalog = self.index.opened.catalog
         folder = catalog.folder if is_local(catalog.filesystem) else None
-        index_dir = self._given.index_dir if self.is_indexed_files else folder
+        index_dir = self._input.index_dir if self.is_indexed_files else folder
         return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
 
     def key_field(self, name: str) -> StructField:
@@ -125,7 +125,7 @@ def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[Dat
         raise RuleNotUsed(f"the other side has more than max_keys={max_keys:,} rows")
     # Arrow drops only nulls; dropna() of a frame would also drop NaN.
     keys = rows.select(names).drop_null()
-    if rows.nbytes > _SMALL_BYTES or keys.nbytes > _MOST_KEY_BYTES:
+    if rows.nbytes > _MAX_SIDE_BYTES or keys.nbytes > _MAX_KEY_BYTES:
         raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
     session: Any = frame.sparkSession
     return session.createDataFrame(rows, schema=frame.schema), keys

@@ -47,7 +47,7 @@ from zonebloom.storage.paths import plain_path
 CachedType = TypeVar("CachedType")
 
 # Maximum number of entries of a cache of roots, catalogs and listings.
-_MOST_KEPT = 64
+_MAX_ENTRIES = 64
 # One or more folders of indices.
 IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
@@ -62,7 +62,7 @@ class BoundedCache(dict[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         with self._lock:
             super().__setitem__(key, value)
-            if len(self) > _MOST_KEPT:
+            if len(self) > _MAX_ENTRIES:
                 self.pop(next(iter(self)))
 
 
@@ -99,7 +99,7 @@ class IndexLookup:
                 results = [PruningResult(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
             else:
                 files = request.list_files()
-                groups = self._made(tuple(roots), (files,), lambda: files.by_root(roots))
+                groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
                 results = [self._ask_root(root, files_below, request) for root, files_below in groups]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
@@ -130,7 +130,7 @@ class IndexLookup:
         """Return whether files below a root may have an index on one of the given columns."""
         try:
             filesystem, base = open_path(self._spark, root)
-            folders = self._folders(filesystem, base)
+            folders = self._index_folders(filesystem, base)
             if not columns:
                 return bool(folders)
             catalogs = [self._catalog(filesystem, folder) for folder in folders]
@@ -139,9 +139,9 @@ class IndexLookup:
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
 
-    def _folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
+    def _index_folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
         """Return the folders of indices that may know files below a path, the nearest first."""
-        folders = [*self._given_folders(filesystem), *_folders(filesystem, base)]
+        folders = [*self._given_folders(filesystem), *_index_folders_above(filesystem, base)]
         return list(dict.fromkeys(folders))
 
     def _given_folders(self, filesystem: pafs.FileSystem) -> Iterator[str]:
@@ -152,7 +152,7 @@ class IndexLookup:
                 # The index is in another file system, so it knows none of these files.
                 continue
 
-    def _made(self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]) -> CachedType:
+    def _cached(self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]) -> CachedType:
         """Return the cached result of `make` for a key, if it was made from the same objects."""
         cached = self._cache.get(place)
         if cached is None or not all(map(is_, cached[0], objects)):
@@ -165,7 +165,7 @@ class IndexLookup:
         except SourceError as error:
             return result_without_index(f"no index is searched for: {error}")
         try:
-            catalog_files = self._indexed((root, base), filesystem, files, request.columns)
+            catalog_files = self._catalog_files((root, base), filesystem, files, request.columns)
             results = [files.ask(request) for files in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return result_of_unusable_index(f"the index of {root} is not used: {error}")
@@ -175,7 +175,7 @@ class IndexLookup:
             else result_without_index(f"no index knows files of {root}")
         )
 
-    def _indexed(
+    def _catalog_files(
         self,
         place: tuple[str, str],
         filesystem: pafs.FileSystem,
@@ -188,9 +188,9 @@ class IndexLookup:
         ``place`` is a root as Spark writes it, and as a path in the file system.
         """
         first = None
-        for folder in self._folders(filesystem, place[1]):
+        for folder in self._index_folders(filesystem, place[1]):
             try:
-                catalog_files = self._open(place, self._catalog(filesystem, folder), files)
+                catalog_files = self._open_files(place, self._catalog(filesystem, folder), files)
             except (ZoneBloomError, OSError, pa.ArrowException) as error:
                 warn(IndexNotUsedWarning(f"the index in {folder} is not used: {error}"))
                 continue
@@ -208,7 +208,7 @@ class IndexLookup:
             catalog = self._cache[folder] = Catalog(filesystem, folder, self._encryption)
         return catalog
 
-    def _open(
+    def _open_files(
         self,
         place: tuple[str, str],
         catalog: Catalog,
@@ -232,7 +232,7 @@ class IndexLookup:
             used_indices = {n: entry for n, entry in indices if names is None or n in names}
             return CatalogFiles(catalog, replace(version, indices=used_indices), paths, keys, files)
 
-        return self._made((place, catalog.folder, names), (version, files), open_files)
+        return self._cached((place, catalog.folder, names), (version, files), open_files)
 
 
 def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
     return tuple(plain_path(path).rstrip("/") for path in paths)
 
 
-def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
+def _index_folders_above(filesystem: pafs.FileSystem, path: str) -> list[str]:
     """Return the folders of indices at a path and above it, the nearest first."""
     folders = []
     for root in folders_above(path):

@@ -24,10 +24,10 @@ from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.rebase import without_rebased_literals
 
-_SHOWN = 3
+_MAX_LISTED_FILES = 3
 
 
-class _Present:
+class _ListingCheck:
     """The existing files compared with Spark's listing and a catalog version."""
 
     def __init__(self, coverage: Coverage, source: Source, files: ListedFiles):
@@ -40,9 +40,9 @@ class _Present:
         # Fragment ids and numbers of files that are unchanged since both.
         self.ids, self.numbers = coverage.fragment_ids[is_same], present_files.numbers[is_same]
         num_changed = int(is_known.sum() - is_same.sum())
-        self.notes = tuple(_gaps(coverage.unknown_fragments, num_changed))
+        self.notes = tuple(_notes_on_kept_files(coverage.unknown_fragments, num_changed))
         # Ids of files that may spell a column name in another case, by column.
-        self.hiding: dict[tuple[str, ...], list[int]] = {}
+        self.ids_with_other_case: dict[tuple[str, ...], list[int]] = {}
 
 
 class CatalogFiles:
@@ -61,7 +61,7 @@ class CatalogFiles:
         first = source_of_files([min(paths)], filesystem=catalog.filesystem)
         self._source: Source = replace(first, fragments=tuple(map(Fragment, paths, keys)))
         self._planner = Planner(self._source, catalog, version)
-        self._present: _Present | None = None
+        self._listing_check: _ListingCheck | None = None
 
     def has_index_on(self, columns: frozenset[str]) -> bool:
         """Return whether there is an index on one of the columns, given in lower case."""
@@ -72,14 +72,14 @@ class CatalogFiles:
         """Return which of these files hold no row that meets the condition."""
         predicate = without_rebased_literals(request.bind_predicate(self._source.schema))
         coverage, search = self._planner.search_existing_files(predicate)
-        present = self._present
+        present = self._listing_check
         if present is None or present.coverage is not coverage:
             # The planner returns the same object while the files do not change.
-            present = self._present = _Present(coverage, self._source, self._files)
+            present = self._listing_check = _ListingCheck(coverage, self._source, self._files)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         for view in search.used_views.values() if request.ignores_case else ():
-            candidate_ids.append(np.array(self._hiding(present, view.index.entry.column), np.int64))
+            candidate_ids.append(np.array(self._ids_with_other_case(present, view.index.entry.column), np.int64))
         is_kept = np.isin(present.ids, np.concatenate(candidate_ids))
         notes = [
             Note(
@@ -93,11 +93,11 @@ class CatalogFiles:
         excluded_numbers, indices = present.numbers[~is_kept], tuple(search.used_views)
         return PruningResult(excluded_numbers, (str(predicate),), indices, (*notes, *present.notes))
 
-    def _hiding(self, present: _Present, column: tuple[str, ...]) -> list[int]:
-        if column not in present.hiding:
+    def _ids_with_other_case(self, present: _ListingCheck, column: tuple[str, ...]) -> list[int]:
+        if column not in present.ids_with_other_case:
             hiding = files_with_other_case(self._planner, present.coverage, self._source, column)
-            present.hiding[column] = [file.fragment_id for file, _ in hiding]
-        return present.hiding[column]
+            present.ids_with_other_case[column] = [file.fragment_id for file, _ in hiding]
+        return present.ids_with_other_case[column]
 
 
 def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list[str] | None:
@@ -116,19 +116,19 @@ def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list
     return None
 
 
-def _gaps(unknown: Sequence[PresentFragment], num_changed: int) -> Iterator[Note]:
+def _notes_on_kept_files(unknown: Sequence[PresentFragment], num_changed: int) -> Iterator[Note]:
     new = [file.fragment.key for file in unknown if file.is_new]
     stale = [file.fragment.key for file in unknown if not file.is_new]
     if new:
-        yield Note(Reason.NEW_FILES, f"not indexed, so kept: {_shown(new)}")
+        yield Note(Reason.NEW_FILES, f"not indexed, so kept: {_list_text(new)}")
     if stale:
-        text = f"changed since they were indexed, so kept: {_shown(stale)}"
+        text = f"changed since they were indexed, so kept: {_list_text(stale)}"
         yield Note(Reason.STALE_FILES, text)
     if num_changed:
         text = f"changed since Spark listed them, so kept: {num_changed:,} files"
         yield Note(Reason.STALE_FILES, text)
 
 
-def _shown(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+def _list_text(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _MAX_LISTED_FILES:,} more" if len(names) > _MAX_LISTED_FILES else ""
+    return ", ".join(names[:_MAX_LISTED_FILES]) + more

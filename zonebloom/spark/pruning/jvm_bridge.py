@@ -29,14 +29,14 @@ from zonebloom.spark.session import session_id
 from zonebloom.spark.types import type_name
 
 # The warnings that were issued, with the id of their session.
-_said: set[tuple[str, ...]] = set()
+_issued_warnings: set[tuple[str, ...]] = set()
 # The last listing of each tuple of roots, with its digest.
-_listings = BoundedCache()
+_cached_listings = BoundedCache()
 # If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
 
 
-_TOO_LATE = (
+_TIMEOUT_TEXT = (
     f"an index answered later than {MAX_ANSWER_SECONDS:.0f} s after it was asked, so Spark read "
     "all files of that scan"
 )
@@ -46,8 +46,8 @@ class JvmScan:
     """A scan of Parquet files in the JVM, with its roots, filters and listed files."""
 
     def __init__(self, scan: Any, request: str | None = None):
-        self._question = json.loads(request or scan.question())
-        self.roots: list[str] = self._question["roots"]
+        self._request = json.loads(request or scan.question())
+        self.roots: list[str] = self._request["roots"]
         self._scan = scan
 
     @functools.cached_property
@@ -57,28 +57,28 @@ class JvmScan:
         It is the same object as for an earlier scan of the same roots with the same files.
         """
         roots = tuple(self.roots)
-        cached = _listings.get(roots)
+        cached = _cached_listings.get(roots)
         if cached is None or cached[0] != self._scan.digest():
             text = self._scan.files()
             digest = hashlib.sha256(text.encode()).hexdigest()
-            _listings[roots] = cached = digest, ListedFiles.of(json.loads(text))
+            _cached_listings[roots] = cached = digest, ListedFiles.of(json.loads(text))
         return cached[1]
 
     def ask(self, lookup: Callable[[], IndexLookup]) -> PruningResult:
         """Return which of the files a lookup excludes."""
-        filters = self._question["filters"]
+        filters = self._request["filters"]
         if not filters:
             return PruningResult(notes=(Note(Reason.NO_FILTER),))
-        is_case_sensitive = self._question["case_sensitive"]
+        is_case_sensitive = self._request["case_sensitive"]
 
         def predicate(schema: pa.Schema) -> ast.Predicate:
-            by_path = self._question["partition_columns"]
+            by_path = self._request["partition_columns"]
             return CatalystTranslator(schema, by_path, is_case_sensitive, type_name).translate(
                 filters
             )
 
         try:
-            columns = frozenset(_named(filters))
+            columns = frozenset(_column_names(filters))
             return lookup().ask(
                 PruningRequest(
                     self.roots, lambda: self.files, columns, predicate, not is_case_sensitive
@@ -88,17 +88,17 @@ class JvmScan:
             return result_of_unusable_index(f"files are not chosen by an index: {error!r}")
 
 
-def _named(filters: Sequence[CatalystNode]) -> Iterator[str]:
+def _column_names(filters: Sequence[CatalystNode]) -> Iterator[str]:
     """Yield the lower-case names of the columns in filters."""
     for node in filters:
-        yield from _named(node["terms"]) if "terms" in node else map(str.lower, node["columns"])
+        yield from _column_names(node["terms"]) if "terms" in node else map(str.lower, node["columns"])
 
 
 def warn_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
     """Issue a warning once for each session and tuple of roots."""
     cause = session_id(spark), *roots, str(warning)
-    if cause not in _said:
-        _said.add(cause)
+    if cause not in _issued_warnings:
+        _issued_warnings.add(cause)
         warn(warning)
 
 
@@ -132,7 +132,7 @@ class _Chooser:
         description = _to_json(describe_scan(scan.roots, result, num_files, num_kept))
         # After this call Spark skips files, so no later step may fail.
         if marks and not java_scan.keep(marks):
-            warn_once(self._spark, IndexNotUsedWarning(_TOO_LATE), scan.roots)
+            warn_once(self._spark, IndexNotUsedWarning(_TIMEOUT_TEXT), scan.roots)
         return description
 
     class Java:
@@ -142,7 +142,7 @@ class _Chooser:
 
 
 @functools.lru_cache(maxsize=1)
-def _compiled(jvm: Any) -> Any:
+def _load_plans_class(jvm: Any) -> Any:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
     compiler.cook((files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text())
@@ -162,7 +162,7 @@ def jvm_plans(spark: Any) -> Any:
         raise EngineError(f"Spark Connect gives no access to plans; {advice}")
     try:
         ensure_callback_server_started(spark.sparkContext._gateway)
-        return _compiled(spark._jvm)
+        return _load_plans_class(spark._jvm)
     except (Py4JError, OSError) as error:
         raise EngineError(f"this Spark accepts no file index: {error}; {advice}") from error
 
@@ -215,7 +215,7 @@ def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRel
     if "problem" in description:
         return describe_scan(roots, result_of_unusable_index(description["problem"]), 0, 0)
     return PrunedRelation(
-        _name_of(roots),
+        _roots_text(roots),
         tuple(roots),
         description["filter"],
         description["num_files"],
@@ -238,7 +238,7 @@ def _to_json(relation: PrunedRelation) -> str:
     )
 
 
-def _name_of(roots: Sequence[str]) -> str:
+def _roots_text(roots: Sequence[str]) -> str:
     more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
     return roots[0] + more if roots else ""
 
@@ -251,7 +251,7 @@ def describe_scan(
     if not notes and not result.excluded_numbers.size:
         notes = (Note(Reason.ALL_FILES_KEPT),)
     return PrunedRelation(
-        _name_of(roots),
+        _roots_text(roots),
         tuple(roots),
         " OR ".join(result.predicates) or None,
         num_files,

@@ -72,9 +72,9 @@ class ListedFiles:
             root = _root_of(folder, root_set) or folder
             groups.setdefault(root, []).append(np.arange(start, start + count))
             start += count
-        return [(root, self._once(np.concatenate(positions))) for root, positions in groups.items()]
+        return [(root, self._without_duplicates(np.concatenate(positions))) for root, positions in groups.items()]
 
-    def _once(self, positions: np.ndarray) -> ListedFiles:
+    def _without_duplicates(self, positions: np.ndarray) -> ListedFiles:
         """Return files without duplicates, in the order of their paths, which catalogs use too."""
         return self.take(positions[np.unique(self.numbers[positions], return_index=True)[1]])
 

@@ -232,11 +232,11 @@ def describe_pruning(df: Any, lookup: IndexLookup | None) -> PrunePlan:
         return PrunePlan(notes=(note,))
     # Several nodes of the plan may contain the same subquery.
     executed, has_run = df._jdf.queryExecution().executedPlan(), lookup is None
-    nodes = {node.id(): node for node in _leaves(executed, has_run)}
-    return PrunePlan(tuple(_relation(plans, node, lookup) for node in nodes.values()))
+    nodes = {node.id(): node for node in _plan_leaves(executed, has_run)}
+    return PrunePlan(tuple(_describe_leaf(plans, node, lookup) for node in nodes.values()))
 
 
-def _leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
+def _plan_leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
     """Yield the leaves of a physical plan, those of subqueries last and those of reuses only once.
 
     An adaptive plan changes while it runs. Use its final plan if it ran, otherwise the initial one.
@@ -249,19 +249,19 @@ def _leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
     if not children and not name.startswith("Reused"):
         yield plan
     for child in (*children, *scala_items(plan.subqueries())):
-        yield from _leaves(child, has_run)
+        yield from _plan_leaves(child, has_run)
 
 
-def _relation(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelation:
+def _describe_leaf(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelation:
     """Return what a lookup does to a scan, or without one, what was done, with Spark's metrics."""
     if node_name(node) == "InMemoryTableScanExec":
-        cached_scans = [plans.scan(leaf) for leaf in _leaves(node.relation().cachedPlan())]
+        cached_scans = [plans.scan(leaf) for leaf in _plan_leaves(node.relation().cachedPlan())]
         roots = [root for scan in cached_scans if scan is not None for root in JvmScan(scan).roots]
-        return _other(node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0))
+        return _with_node_name(node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0))
     listing = plans.scan(node)
     if listing is None:
         note = Note(Reason.UNSUPPORTED_RELATION)
-        return _other(node, describe_scan((), PruningResult(notes=(note,)), 0, 0))
+        return _with_node_name(node, describe_scan((), PruningResult(notes=(note,)), 0, 0))
     scan = JvmScan(listing)
     if lookup is None:
         not_asked = describe_scan(scan.roots, PruningResult(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
@@ -280,7 +280,7 @@ def _relation(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelati
     )
 
 
-def _other(node: Any, relation: PrunedRelation) -> PrunedRelation:
+def _with_node_name(node: Any, relation: PrunedRelation) -> PrunedRelation:
     """Return a relation with Spark's name of a node that lists no files."""
     return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
 

@@ -70,7 +70,7 @@ class Note:
 
 _SUMMARY_CHARACTERS = 200
 # Formatters of Spark's metrics of a scan.
-_COUNTED: Mapping[str, Callable[[int], str]] = {
+_METRIC_TEXTS: Mapping[str, Callable[[int], str]] = {
     "numFiles": lambda count: f"{count:,} file{'' if count == 1 else 's'}",
     "filesSize": bytes_text,
     "numOutputRows": lambda count: f"{count:,} rows",
@@ -153,7 +153,7 @@ class PrunedRelation:
             lines.append(line)
         lines += map(str, self.notes)
         if self.metrics:
-            counts = (_COUNTED[name](count) for name, count in self.metrics.items())
+            counts = (_METRIC_TEXTS[name](count) for name, count in self.metrics.items())
             lines.append(f"Spark read {', '.join(counts)}")
         return lines
 

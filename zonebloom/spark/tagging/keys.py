@@ -34,9 +34,9 @@ PREFIX = "__zonebloom_"
 FRAGMENT_ID, PATH, ROW_OFFSET, FILE_NUMBER = (
     PREFIX + name for name in ("fragment_id", "path", "row_offset", "file")
 )
-_SHOWN = 4
+_MAX_LISTED_TEXTS = 4
 _DIGITS = {st.ByteType: 3, st.ShortType: 5, st.IntegerType: 10, st.LongType: 20}
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) 
         if name in partition_columns:
             _require_texts(ds, name, key_types[name], kind)
         fields.append(st.StructField(f"{PREFIX}{number}", kind))
-        probes.append(_probe(name, key_types[name], kind).alias(f"{PREFIX}{number}"))
+        probes.append(_cast_key(name, key_types[name], kind).alias(f"{PREFIX}{number}"))
     return KeyFrameColumns(
         tuple(names),
         tuple(fields),
@@ -103,7 +103,7 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType
         return
     source = ds.opened.source
     texts = sorted({str(source.constants(file).get(name)) for file in source.fragments} - {"None"})
-    texts_shown = ", ".join(map(repr, texts[:_SHOWN])) + (", ..." if len(texts) > _SHOWN else "")
+    texts_shown = ", ".join(map(repr, texts[:_MAX_LISTED_TEXTS])) + (", ..." if len(texts) > _MAX_LISTED_TEXTS else "")
     raise InvalidArgument(
         f"key column {name!r} is {key.simpleString()}, but the paths hold texts that are not all "
         f"of such a type: {texts_shown}. Give the keys these very texts (a cast may write a value "
@@ -111,7 +111,7 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType
     )
 
 
-def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
+def _cast_key(name: str, key: st.DataType, stored: st.DataType) -> Column:
     """Return a key cast to the stored type, null if no value of the column can equal it."""
     column = sf.col(quote_name(name))
     for side in filter(is_collated, (key, stored)):
@@ -123,7 +123,7 @@ def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
     both_text = isinstance(key, st.StringType) and isinstance(stored, st.StringType)
     if both_text or key == stored or isinstance(key, st.NullType):
         return column.cast(stored)
-    if not _is_exact(key, stored):
+    if not _is_comparison_exact(key, stored):
         ours, theirs = key.simpleString(), stored.simpleString()
         raise InvalidArgument(
             f"key column {name!r} is {ours} and the dataset's is {theirs}, which Spark casts or "
@@ -133,18 +133,18 @@ def _probe(name: str, key: st.DataType, stored: st.DataType) -> Column:
     return sf.when(cast == column, cast)
 
 
-def _is_exact(key: st.DataType, stored: st.DataType) -> bool:
+def _is_comparison_exact(key: st.DataType, stored: st.DataType) -> bool:
     """Return whether the type in which Spark compares both can hold every value of the column."""
     if isinstance(stored, st.DoubleType | st.FloatType):
         # Spark compares any number with a float or double as doubles, and every float is a double.
         return isinstance(key, st.NumericType)
-    ours, theirs = _digits(key), _digits(stored)
+    ours, theirs = _decimal_digits(key), _decimal_digits(stored)
     if ours is None or theirs is None:
         return False
-    return max(ours[0], theirs[0]) + max(ours[1], theirs[1]) <= _MOST_DIGITS
+    return max(ours[0], theirs[0]) + max(ours[1], theirs[1]) <= _MAX_DIGITS
 
 
-def _digits(kind: st.DataType) -> tuple[int, int] | None:
+def _decimal_digits(kind: st.DataType) -> tuple[int, int] | None:
     """Return the digits before and after the point of an integer or decimal type, or None."""
     if isinstance(kind, st.DecimalType):
         return kind.precision - kind.scale, kind.scale

@@ -52,11 +52,11 @@ from zonebloom.spark.types import arrow_schema, cast_for_spark
 from zonebloom.storage.files import is_local
 
 # The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.
-_COLLECTED_BYTES = 1 << 27
+_MAX_COLLECTED_BYTES = 1 << 27
 # With more keys than this, nearly every zone holds one, so they are not looked up in the index.
-_MOST_COLLECTED = 1 << 14
+_MAX_COLLECTED_KEYS = 1 << 14
 # Starting a Spark job takes as long as reading this number of rows on the driver.
-_MOST_ROWS_HERE = 1 << 22
+_MAX_DRIVER_ROWS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -114,19 +114,19 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             "Spark; use ds.locate, or rewrite the table's files"
         )
     present = ds.opened.planner.coverage_for_scan().fragments
-    indexed = _indexed(files, columns)
-    collected_keys = collect_keys(keys, columns, _MOST_COLLECTED)
+    indexed = _usable_indices(files, columns)
+    collected_keys = collect_keys(keys, columns, _MAX_COLLECTED_KEYS)
     types = tuple(columns.schema.types)
     ranges = _key_ranges(files, columns, present)
     if collected_keys is None:
         probes = keys.select(*columns.probes)
-        sbbf, may_hold = _summarized(probes, keys.count(), types, ranges)
+        sbbf, may_hold = _summarize_frame(probes, keys.count(), types, ranges)
     else:
         batches = (batch.columns for batch in collected_keys.to_batches())
         sbbf, may_hold = summarize_keys(batches, collected_keys.num_rows, types, ranges)
     plans = [FragmentPlan(file.fragment, None) for file in present]
     if collected_keys is not None and may_hold.any():
-        plans = _zones(files, columns, indexed, collected_keys)
+        plans = _plan_zones(files, columns, indexed, collected_keys)
     parts = list(plans_with_identity(plans, present, may_hold))
     rows = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
     work = files.task_reader(columns.names, rows)
@@ -142,7 +142,7 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     )
     num_rows = sum(_num_rows(plan, present[number]) for number, plan in parts)
     spark = keys.sparkSession
-    if collected_keys is not None and is_local(source.filesystem) and num_rows <= _MOST_ROWS_HERE:
+    if collected_keys is not None and is_local(source.filesystem) and num_rows <= _MAX_DRIVER_ROWS:
         with ThreadPoolExecutor(num_cores()) as pool:
             read = map_in_order(
                 pool, lambda part: list(reader.batches([part])), parts, num_cores() + 1
@@ -151,14 +151,14 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
         files_table = files_table.take(table[FILE_NUMBER].unique())
         frame_of_rows = spark.createDataFrame(table, fields)
         return LocatedKeys(frame_of_rows, table.num_rows, spark.createDataFrame(files_table))
-    tasks = _tasks(work, parts, parallelism(spark) or num_cores())
+    tasks = _partitions(work, parts, parallelism(spark) or num_cores())
     frame = task_frame(spark, tasks, reader.batches, fields, len(tasks)).localCheckpoint(
         eager=False
     )
     return LocatedKeys(frame, frame.count(), spark.createDataFrame(files_table))
 
 
-def _indexed(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
+def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     """Return the key columns with an index that can be used."""
     ds = files.dataset
     partition_columns = ds.opened.source.partition_columns()
@@ -170,7 +170,7 @@ def _indexed(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     return usable_names
 
 
-def _zones(
+def _plan_zones(
     files: SparkFiles, columns: KeyFrameColumns, indexed: Sequence[str], keys: pa.Table
 ) -> Sequence[FragmentPlan]:
     """Return the plans of fragments that may hold one of the keys. Warn if there is no index."""
@@ -216,7 +216,7 @@ def _key_ranges(
     return tuple(key_ranges)
 
 
-def _summarized(
+def _summarize_frame(
     probes: DataFrame,
     num_keys: int,
     types: Sequence[pa.DataType],
@@ -234,7 +234,7 @@ def _summarized(
         yield pa.RecordBatch.from_arrays(columns, names=["filter", "fragments"])
 
     sbbf, fragments = summarize_keys([], num_keys, types, ranges)
-    tasks = max(_COLLECTED_BYTES // sbbf.nbytes, 1)
+    tasks = max(_MAX_COLLECTED_BYTES // sbbf.nbytes, 1)
     for row in map_batches(
         probes.coalesce(tasks), work, "filter binary, fragments binary"
     ).collect():
@@ -252,7 +252,7 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
     return math.inf if file.num_rows is None else file.num_rows
 
 
-def _tasks(
+def _partitions(
     work: TaskReader, parts: Sequence[NumberedPlan], num_tasks: int
 ) -> list[list[NumberedPlan]]:
     """Split numbered fragment plans into Spark tasks of about equal bytes."""

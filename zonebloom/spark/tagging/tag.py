@@ -124,8 +124,8 @@ def tag_location(
             f"keys have a column {reserved_names[0]!r}, which is the name of an added column; rename it: "
             f"keys.withColumnRenamed({reserved_names[0]!r}, ...)"
         )
-    columns, computed_keys, located = _located(keys, ds, on, partition_by, encryption)
-    tagged = computed_keys.join(_rows(located), columns.join_condition(), "left")
+    columns, computed_keys, located = _locate(keys, ds, on, partition_by, encryption)
+    tagged = computed_keys.join(_candidate_rows(located), columns.join_condition(), "left")
     return located.with_paths(tagged).select(
         *(sf.col(quote_name(name)) for name in keys.columns),
         *(sf.col(PREFIX + name).alias(name) for name in TAGS),
@@ -163,11 +163,11 @@ def files_with_keys(
     >>> zs.files_with_keys(keys, "orders", "id").drop("path").collect()
     [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
-    columns, computed_keys, located = _located(keys, ds, on, partition_by, encryption)
+    columns, computed_keys, located = _locate(keys, ds, on, partition_by, encryption)
     distinct = computed_keys.select(*(sf.col(quote_name(name)) for name in columns.names)).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counts = (
-        distinct.join(_rows(located), columns.join_condition(), "inner")
+        distinct.join(_candidate_rows(located), columns.join_condition(), "inner")
         .groupBy(FILE_NUMBER)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
@@ -175,7 +175,7 @@ def files_with_keys(
     return located.with_paths(counts).select(*names, "num_keys", "num_rows")
 
 
-def _located(
+def _locate(
     keys: DataFrame,
     ds: Any,
     on: ColumnNames,
@@ -209,5 +209,5 @@ def _located(
         return columns, computed_keys, locate_frame_keys(computed_keys, columns, files)
 
 
-def _rows(located: LocatedKeys) -> DataFrame:
+def _candidate_rows(located: LocatedKeys) -> DataFrame:
     return located.frame.hint("broadcast" if located.num_rows <= _BROADCAST_ROWS else "merge")
