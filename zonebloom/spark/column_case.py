@@ -33,7 +33,7 @@ def _other_name(stored_schema: Any, path: Sequence[str]) -> str | None:
 
 
 def _stored_schema(opened: Any) -> pa.Schema | None:
-    """Return the schema stored in a file, or None if it is unreadable; the scan raises the error."""
+    """Return the schema stored in a file, or None if it cannot be read; scans raise the error."""
     try:
         return opened.physical_schema
     except (OSError, pa.ArrowException):

@@ -115,7 +115,11 @@ def check_executors(spark: SparkSession) -> ExecutorReport:
     num_tasks = 2 * (parallelism(spark) or _ASSUMED_CONNECT_CORES)
     job = spark.range(0, num_tasks, 1, num_tasks)
     with explain_spark_errors(always=True):
-        rows = job.mapInArrow(_versions_function(list(REQUIREMENTS)), "worker string").distinct().collect()
+        rows = (
+            job.mapInArrow(_versions_function(list(REQUIREMENTS)), "worker string")
+            .distinct()
+            .collect()
+        )
     workers = [Worker(**json.loads(row.worker)) for row in rows]
     workers.sort(key=lambda worker: (worker.host, worker.executable))
     problems = list(filter(None, map(Worker.missing_requirements, workers)))

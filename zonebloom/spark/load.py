@@ -65,7 +65,9 @@ class Options:
         unknown_names = sorted(set(values) - set(_OPTIONS) - _IGNORED_OPTIONS)
         if unknown_names:
             options_text = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
-            raise InvalidArgument(f"there is no option {', '.join(unknown_names)}; there is {options_text}")
+            raise InvalidArgument(
+                f"there is no option {', '.join(unknown_names)}; there is {options_text}"
+            )
         paths = _json_list("paths", values["paths"]) if "paths" in values else []
         if not values.get("path") and not paths:
             raise InvalidArgument("no path is given; write .load(path), or OPTIONS (path '...')")
@@ -78,9 +80,11 @@ class Options:
         if old_calendar not in ("true", "false"):
             raise InvalidArgument(f"old_calendar is {old_calendar!r}; give true or false")
         path = values.get("path")
-        self.paths: list[str] = [plain_path(text_path) for text_path in ([path] if path else paths)]
+        self.paths: list[str] = [plain_path(name) for name in ([path] if path else paths)]
         self.source: str | list[str] = self.paths[0] if path else self.paths
-        self.columns: list[str] | None = _parse_names(values["columns"]) if "columns" in values else None
+        self.columns: list[str] | None = (
+            _parse_names(values["columns"]) if "columns" in values else None
+        )
         self.filter: str | None = values.get("filter")
         self.prune: str | None = values.get("prune")
         # A row is read if each of these columns holds one of the values in the table.
@@ -159,9 +163,9 @@ class Load:
         if unknown_parts and options.prune is None:
             raise FilterError(
                 f"the filter {text!r} cannot be applied as Spark does: {unknown_parts[0].text}: "
-                f"{unknown_parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), which "
-                "has Spark apply it; or give it as option prune, which only leaves out zones that "
-                "cannot match, and again in WHERE"
+                f"{unknown_parts[0].reason}. Use zonebloom.spark.scan(spark, path, filter=...), "
+                "with which Spark applies it; or give it as option prune, which only leaves out "
+                "zones that cannot match, and again in WHERE"
             )
         # Spark compares opaque columns in an unknown way, so keys cannot choose zones of them.
         keys = [
@@ -191,7 +195,10 @@ class Load:
             return tuple(names_read)
         if self.filter.columns is None:
             return tuple(names)
-        return (*names_read, *(name for name in names if name in self.filter.columns - set(names_read)))
+        return (
+            *names_read,
+            *(name for name in names if name in self.filter.columns - set(names_read)),
+        )
 
     def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> ExactRowFilter:
         """Return the filter that tasks apply to rows: the exact parts of the filter and keys."""
@@ -272,7 +279,9 @@ class SparkFiles:
             position = source.schema.get_field_index(name)
             field = source.schema.field(position).with_type(pa.timestamp("us"))
             file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-            source = replace(source, schema=source.schema.set(position, field), file_format=file_format)
+            source = replace(
+                source, schema=source.schema.set(position, field), file_format=file_format
+            )
         if instants:
             ds = Dataset(OpenedDataset.create(source, ds.opened.catalog), ds.title)
         return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)

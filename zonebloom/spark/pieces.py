@@ -94,7 +94,7 @@ class TaskReader:
         execution.require_unchanged(shared_plans)
 
     def execution(self) -> Execution:
-        """What reads fragments, once `require_as_shown` has looked at them."""
+        """Return the reader of fragments. Call `require_same_as_spark` for each of them first."""
         return Execution(self.source, Request(list(self.columns), self.filter))
 
     def require_same_as_spark(self, plan: FragmentPlan) -> None:
@@ -111,15 +111,15 @@ class TaskReader:
 def combine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows, with small batches combined into larger ones."""
     pending: list[pa.RecordBatch] = []
-    rows = num_bytes = 0
+    num_rows = num_bytes = 0
     for batch in batches:
         if batch.num_rows:
             pending.append(batch)
-        rows += batch.num_rows
+        num_rows += batch.num_rows
         num_bytes += batch.nbytes
-        if rows >= BATCH_ROWS or num_bytes >= _MAX_BATCH_BYTES:
+        if num_rows >= BATCH_ROWS or num_bytes >= _MAX_BATCH_BYTES:
             yield from _concatenate(pending)
-            pending, rows, num_bytes = [], 0, 0
+            pending, num_rows, num_bytes = [], 0, 0
     yield from _concatenate(pending)
 
 
@@ -170,7 +170,9 @@ def _scan_task(plan: FragmentPlan, size: int, needed_columns: frozenset[str]) ->
     return ScanTask(replace(plan, pages=plan.pages.subset(plan.rows, needed_columns)), share)
 
 
-def _split_fragment(plan: FragmentPlan, num_bytes: int, source: Source, max_bytes: int) -> list[ScanTask]:
+def _split_fragment(
+    plan: FragmentPlan, num_bytes: int, source: Source, max_bytes: int
+) -> list[ScanTask]:
     """Split a fragment plan into scan tasks by rows or row groups, or return none if impossible."""
     rows, pages = plan.rows, plan.pages
     if rows is not None and pages is None:
@@ -184,7 +186,9 @@ def _split_fragment(plan: FragmentPlan, num_bytes: int, source: Source, max_byte
         ]
         return [
             ScanTask(
-                replace(plan, rows=part, pages=pages.subset(part, None)), num_bytes // count, True
+                replace(plan, rows=part, pages=pages.subset(part, None)),
+                num_bytes // count,
+                is_shared=True,
             )
             for part in windows
             if part
@@ -200,11 +204,18 @@ def _split_fragment(plan: FragmentPlan, num_bytes: int, source: Source, max_byte
     shares = {group: sizes[group] * num_bytes // total for group in groups}
     # Put neighbouring row groups together up to the maximum size.
     runs: list[list[int]] = [[]]
+    run_bytes = 0
     for group in groups:
-        if runs[-1] and sum(shares[run_group] for run_group in runs[-1]) + shares[group] > max_bytes:
+        if runs[-1] and run_bytes + shares[group] > max_bytes:
             runs.append([])
+            run_bytes = 0
         runs[-1].append(group)
+        run_bytes += shares[group]
     return [
-        ScanTask(replace(plan, row_groups=tuple(run)), sum(shares[group] for group in run), True)
+        ScanTask(
+            replace(plan, row_groups=tuple(run)),
+            sum(shares[group] for group in run),
+            is_shared=True,
+        )
         for run in runs
     ]

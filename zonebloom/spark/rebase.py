@@ -46,7 +46,7 @@ def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
     'dates and times this old may lie in files in another calendar'
     """
 
-    def known(leaf: ast.LeafPredicate) -> ast.LeafPredicate:
+    def hide_old_literal(leaf: ast.LeafPredicate) -> ast.LeafPredicate:
         if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn):
             return leaf
         # Compare Arrow values: Python's dates have a smaller range of years.
@@ -94,7 +94,9 @@ def has_times(arrow_type: pa.DataType) -> bool:
     if isinstance(arrow_type, pa.DictionaryType):
         return has_times(arrow_type.value_type)
     if pt.is_nested(arrow_type):
-        return any(has_times(arrow_type.field(number).type) for number in range(arrow_type.num_fields))
+        return any(
+            has_times(arrow_type.field(number).type) for number in range(arrow_type.num_fields)
+        )
     return pt.is_date(arrow_type) or (pt.is_timestamp(arrow_type) and arrow_type.tz is not None)
 
 

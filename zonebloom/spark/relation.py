@@ -15,7 +15,7 @@ _FILE_INDEX_CLASSES = (
 
 
 def file_relation(node: Any) -> Any:
-    """Return the HadoopFsRelation of a leaf of a logical plan, None if it reads no Parquet files."""
+    """Return the HadoopFsRelation of a leaf of a logical plan, None without Parquet files."""
     if class_name(node) != DATASOURCES_PACKAGE + "LogicalRelation" or node.isStreaming():
         return None
     relation = node.relation()

@@ -87,9 +87,14 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
             json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_S3A_PREFIX)))
         )
     # Connect shows only settings of the session, and not those in Hadoop's configuration files.
-    get_settings, settings = spark.conf.getAll, {}
+    session_settings: Mapping[str, str] = spark.conf.getAll
+    settings: dict[str, str] = {}
     for prefix in (f"spark.hadoop.{_S3A_PREFIX}", _S3A_PREFIX):
-        settings |= {k.removeprefix(prefix): v for k, v in get_settings.items() if k.startswith(prefix)}
+        settings |= {
+            key.removeprefix(prefix): value
+            for key, value in session_settings.items()
+            if key.startswith(prefix)
+        }
     return used_settings(settings)
 
 

@@ -107,10 +107,10 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     if pt.is_time(arrow) and arrow.unit != "ns":
         return st.TimeType()
     if isinstance(arrow, _LISTS):
-        return st.ArrayType(spark_type(arrow.value_type, column), True)
+        return st.ArrayType(spark_type(arrow.value_type, column), containsNull=True)
     if isinstance(arrow, pa.MapType):
         key = spark_type(arrow.key_type, column)
-        return st.MapType(key, spark_type(arrow.item_type, column), True)
+        return st.MapType(key, spark_type(arrow.item_type, column), valueContainsNull=True)
     if isinstance(arrow, pa.StructType):
         return st.StructType(
             [st.StructField(field.name, spark_type(field.type, column)) for field in arrow]

@@ -72,9 +72,9 @@ class Actions:
         used_names = [name for name in new_record.indices.values() if name in existing_indices]
         if used_names:
             raise IndexExists(
-                f"the catalog in {new_record.index_dir} has an index {used_names[0]!r} already, which is "
-                "not in this manager's records: it was made by hand, or by a manager with another "
-                "system path. Give another name, or call drop_index on the dataset if nobody uses "
+                f"the catalog in {new_record.index_dir} has an index {used_names[0]!r} already, "
+                "which is not in this manager's records: it was made by hand, or by a manager with "
+                "another system path. Give another name, or call drop_index on the dataset if nobody uses "
                 "it"
             )
         require_encrypted_index(ds.opened)
@@ -86,10 +86,11 @@ class Actions:
             try:
                 drop_indices(catalog, record.indices.values(), build=build)
                 self._put(replace(record, state=State.DOESNOTEXIST))
-            except (ZoneBloomError, OSError, ValueError, Warning) as other:
+            except (ZoneBloomError, OSError, ValueError, Warning) as cleanup_error:
                 # Raise the first error, and only mention this one.
                 error.add_note(
-                    f"what it built, or its record, may be left ({type(cleanup_error).__name__}: {cleanup_error}): "
+                    "what it built, or its record, may be left "
+                    f"({type(cleanup_error).__name__}: {cleanup_error}): "
                     f"call cancel({name!r})"
                 )
             raise
@@ -188,7 +189,9 @@ class Actions:
         """
         record = self._record(name)
         existing_indices = self._access.catalog(record).latest(for_writing=True).indices
-        if record.state != State.ACTIVE or len(record.missing_from(existing_indices)) < len(record.columns):
+        if record.state != State.ACTIVE or len(record.missing_from(existing_indices)) < len(
+            record.columns
+        ):
             raise InvalidState(
                 f"index {name!r} is {record.state} and its creation ended, so there is none to "
                 "cancel"

@@ -221,7 +221,9 @@ class IndexManager(Actions):
         settings = read_settings(self._spark)
         records = self._known_records(settings)
         if index_name:
-            named_records = [record for record in records if record.name == require_name(index_name)]
+            named_records = [
+                record for record in records if record.name == require_name(index_name)
+            ]
             if not named_records:
                 raise index_not_found(index_name, records)
             records = named_records

@@ -65,7 +65,7 @@ class ManagedLookup(IndexLookup):
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
         return any(_covers_roots(record, [root]) for record in self._records)
 
-    def _indexed(
+    def _catalog_files(
         self,
         place: tuple[str, str],
         filesystem: pafs.FileSystem,
@@ -84,16 +84,16 @@ class ManagedLookup(IndexLookup):
                 usable.setdefault(folder, set()).update(record.indices.values())
         for folder, names in usable.items():
             catalog = self._catalog(filesystem, folder)
-            indexed = self._open_files(place, catalog, files, frozenset(names))
-            if indexed is not None:
-                yield indexed
+            catalog_files = self._open_files(place, catalog, files, frozenset(names))
+            if catalog_files is not None:
+                yield catalog_files
 
     def _why_refused(
         self, record: Record, filesystem: pafs.FileSystem, files: ListedFiles
     ) -> Note | None:
         """Return why an index may not be used, by its state and the changes of its files."""
 
-        def refused(reason: Reason, text: str) -> Note:
+        def refusal(reason: Reason, text: str) -> Note:
             return Note(reason, f"index {record.name!r} is not used: {text}")
 
         if record.state != State.ACTIVE:
@@ -116,7 +116,11 @@ class ManagedLookup(IndexLookup):
             return refusal(Reason.DATA_UNREADABLE, str(error))
         exceeded_limit = self._exceeded_limit(drift, frozenset(record.accepted_changes))
         step = f"; call refresh_index({record.name!r}, mode='incremental')"
-        return refusal(exceeded_limit[0], exceeded_limit[1] + step) if exceeded_limit is not None else None
+        return (
+            refusal(exceeded_limit[0], exceeded_limit[1] + step)
+            if exceeded_limit is not None
+            else None
+        )
 
     def _exceeded_limit(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
         """Return which limit the changes exceed, or None.

@@ -80,8 +80,8 @@ def open_managed_source(
             return ds, folders[0]
         dataset_text = f" of the {len(ds.files):,} in {folders[0]}"
     raise InvalidArgument(
-        f"the DataFrame reads {len(files):,} files{dataset_text}; an index is over all files of one "
-        "folder, or over one file: read the folder, or make an index for each"
+        f"the DataFrame reads {len(files):,} files{dataset_text}; an index is over all files of "
+        "one folder, or over one file: read the folder, or make an index for each"
     )
 
 
@@ -147,7 +147,7 @@ def index_statistics(records: Iterable[Record], access: Access) -> Iterator[tupl
             try:
                 datasets[place] = access.recorded_dataset(record)
             except (ZoneBloomError, OSError) as error:
-                datasets[place] = f"the data cannot be looked at: {error}"
+                datasets[place] = f"the data cannot be read: {error}"
         opened, state = datasets[place], record.state
         changes: tuple[int | None, ...] = (None,) * 6
         if isinstance(opened, Dataset):

@@ -56,10 +56,10 @@ def estimate_bytes(files: Dataset, num_columns: int) -> float:
     return total * min(num_columns / len(files.schema), 1)
 
 
-def require_shuffle(join: DataFrame, *sides: JoinSide) -> None:
+def require_shuffle(join_frame: DataFrame, *sides: JoinSide) -> None:
     """Raise `RuleNotUsed` unless Spark is known to shuffle both sides of the join."""
-    classic: Any = join
-    spark = join.sparkSession
+    classic: Any = join_frame
+    spark = join_frame.sparkSession
     if is_classic(spark):
         join = _topmost_join(classic._jdf.queryExecution().executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
@@ -128,5 +128,7 @@ def _sample_column(files: Dataset, name: str) -> pa.Array:
     dataset = files.to_arrow_dataset()
     starts = np.linspace(0, max(dataset.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
     row_numbers = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
-    values = dataset.take(row_numbers[row_numbers < dataset.count_rows()], columns=[stored_name])[stored_name]
+    values = dataset.take(row_numbers[row_numbers < dataset.count_rows()], columns=[stored_name])[
+        stored_name
+    ]
     return values.combine_chunks().drop_null()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from zonebloom.base.display import Displayed
+from zonebloom.base.notices import warn
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.spark.frames import Indexed
 from zonebloom.spark.joins.cost import RuleTooCostly, require_shuffle
@@ -143,11 +143,8 @@ def filter_join(
         stored_keys=stored_keys,
     )
     if not plan.used and not plan.is_by_cost:
-        warnings.warn(
-            f"the join is made without an index: {'; '.join(plan.not_used)}",
-            IndexNotUsedWarning,
-            stacklevel=2,
-        )
+        text = f"the join is made without an index: {'; '.join(plan.not_used)}"
+        warn(IndexNotUsedWarning(text))
     return plan.frame
 
 
@@ -184,7 +181,9 @@ def explain_join(
     spark: Any = getattr(right if isinstance(left, Indexed) else left, "sparkSession", None)
     sides = JoinSide("left", left, left_index, spark), JoinSide("right", right, right_index, spark)
     _require_usable_index(kind, names, *sides)
-    filterable_pairs = [pair for pair in (sides, sides[::-1]) if pair[0].name in _FILTERABLE_SIDES[kind]]
+    filterable_pairs = [
+        pair for pair in (sides, sides[::-1]) if pair[0].name in _FILTERABLE_SIDES[kind]
+    ]
     used: list[str] = []
     not_used: list[tuple[str, RuleNotUsed]] = []
     frames: dict[str, DataFrame] = {}
@@ -198,7 +197,9 @@ def explain_join(
                 used.append(sentence)
     frames = frames or {side.name: side.frame(spark) for side in sides}
     join = frames["left"].join(frames["right"], list(names), kind)
-    filters = [(*pair, name) for pair in filterable_pairs if pair[1].index is not None for name in names]
+    filters = [
+        (*pair, name) for pair in filterable_pairs if pair[1].index is not None for name in names
+    ]
     if not used and filters:
         try:
             require_shuffle(join, *sides)
@@ -227,8 +228,8 @@ def _join_kind(how: str) -> str:
     kind = "left_semi" if kind in ("semi", "leftsemi") else kind
     if kind not in _FILTERABLE_SIDES:
         raise InvalidArgument(
-            f"how is {how!r}; give one of {', '.join(_FILTERABLE_SIDES)}. Full and anti joins return rows "
-            "without a match, which a filter would drop: use join()"
+            f"how is {how!r}; give one of {', '.join(_FILTERABLE_SIDES)}. Full and anti joins "
+            "return rows without a match, which a filter would drop: use join()"
         )
     return kind
 
@@ -238,11 +239,12 @@ def _require_usable_index(kind: str, names: Sequence[str], left: JoinSide, right
         raise InvalidArgument(
             "no side has an index; give left_index or right_index, or zonebloom.spark.Indexed(path)"
         )
+    filterable = _FILTERABLE_SIDES[kind]
     for side, other in ((left, right), (right, left)):
         for name in names:
             side.key_field(name)
-        can_be_pruned = side.is_indexed_files and side.name in _FILTERABLE_SIDES[kind]
-        if side.index is not None and other.name not in _FILTERABLE_SIDES[kind] and not can_be_pruned:
+        can_be_pruned = side.is_indexed_files and side.name in filterable
+        if side.index is not None and other.name not in filterable and not can_be_pruned:
             raise InvalidArgument(
                 f"a {kind} join returns every row of {other.name}, with a match or not, so "
                 f"the keys of {side.name} must not filter it; give {other.name}_index, whose "

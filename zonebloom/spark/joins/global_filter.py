@@ -51,13 +51,21 @@ _FOLDING_TARGETS = (0.01, 0.02, 0.05, 0.1)
 # hash of one is the seed of the next. The hash of this bigint with seed 42 is 0.
 _HASHES_TO_0 = -365884300664092260
 # Hash domains whose values Spark hashes from the same bytes as the filter.
-_HASHED_LIKE_SPARK = ("int32", "int64", "string", "date32[day]", "timestamp[us]", "timestamp[us, UTC]")
+_HASHED_LIKE_SPARK = (
+    "int32",
+    "int64",
+    "string",
+    "date32[day]",
+    "timestamp[us]",
+    "timestamp[us, UTC]",
+)
 
 
 def load_filter(dataset: Dataset, column: str) -> tuple[Sbbf, pa.DataType, str]:
     """Return the filter over all current keys of a column, and their type.
 
-    Also return a text about files that were added to the filter. Raise `RuleNotUsed` if there is no such filter.
+    Also return a text about files that were added to the filter. Raise `RuleNotUsed` if there is
+    no such filter.
     """
     name = find_column(dataset.schema.names, column)
     if name is None:
@@ -97,9 +105,7 @@ def _with_missing_files(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -
                 for (values,) in reader.read(run):
                     extended_filter.insert(values)
     except ZoneBloomError as error:
-        raise RuleNotUsed(
-            f"a file the filter does not hold yet cannot be added: {error}"
-        ) from error
+        raise RuleNotUsed(f"a file that the filter lacks cannot be added: {error}") from error
     return extended_filter, num_rows
 
 
@@ -108,21 +114,21 @@ def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
 
     Raise `RuleNotUsed` if it does not fit, or if most keys would pass.
     """
-    heaps = (spark.conf.get(f"spark.{each}.memory", "1g") for each in ("driver", "executor"))
-    max_bytes = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
-    folds = (sbbf.fold(passing) for passing in _FOLDING_TARGETS)
-    fitting_filter = next((each for each in chain([sbbf], folds) if each.nbytes <= max_bytes), None)
-    if fitting_filter is None:
+    heaps = (spark.conf.get(f"spark.{process}.memory", "1g") for process in ("driver", "executor"))
+    limit = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
+    folds = (sbbf.fold(fpp) for fpp in _FOLDING_TARGETS)
+    smaller = next((folded for folded in chain([sbbf], folds) if folded.nbytes <= limit), None)
+    if smaller is None:
         raise RuleNotUsed(
-            f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {max_bytes:,}: give "
+            f"the filter has {sbbf.nbytes:,} bytes, and folded it has more than {limit:,}: give "
             f"spark.driver.memory and spark.executor.memory {_HEAP_SHARE} times that"
         )
-    if fitting_filter.estimated_fpp > _MAX_FILTER_FPP:
+    if smaller.estimated_fpp > _MAX_FILTER_FPP:
         raise RuleNotUsed(
-            f"the filter is so full that {fitting_filter.estimated_fpp:.0%} of all keys would pass; build "
+            f"the filter is so full that {smaller.estimated_fpp:.0%} of all keys would pass; build "
             "it again with larger expected_num_items"
         )
-    return fitting_filter
+    return smaller
 
 
 def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | None:
@@ -151,7 +157,9 @@ def keep_possible_matches(
     if sbbf.nbytes <= _SUBQUERY_BYTES:
         return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
     pieces = _frame_of_pieces(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
-    block = _block_sql(_hash_sql(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf)
+    block = _block_sql(
+        _hash_sql(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf
+    )
     is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
     condition = is_in_piece & _all_bits_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
     return frame.join(sf.broadcast(pieces), condition, "left_semi")

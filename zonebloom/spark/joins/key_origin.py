@@ -108,7 +108,9 @@ def _find_origin(node: Any, attribute: Any) -> tuple[Any, Any]:
                 named_expression = columns.apply(_unique_position(columns, attribute))
                 if node_name(named_expression) != "AttributeReference":
                     raise RuleNotUsed(f"a {kind} computes it")
-            children = [c for c in scala_items(node.children()) if c.outputSet().contains(attribute)]
+            children = [
+                c for c in scala_items(node.children()) if c.outputSet().contains(attribute)
+            ]
             if len(children) != 1:
                 raise RuleNotUsed(f"a {kind} makes it")
             node = children[0]

@@ -64,14 +64,20 @@ def apply_key_rule(
     )
     keys = keys.rename_columns([side.key_field(name).name for name in names])
     zone_share, file_share, num_files = _candidate_shares(files, keys)
-    zone_cost = zone_share * total_bytes * _ZONES_FACTOR + _ZONES_BYTES if side.is_indexed_files else total_bytes
+    zone_cost = float(total_bytes)
+    if side.is_indexed_files:
+        zone_cost = zone_share * total_bytes * _ZONES_FACTOR + _ZONES_BYTES
     terms = _key_conditions(side, keys) if is_classic(spark) else []
     file_cost = file_share * total_bytes if terms else total_bytes
     keys_text = f"{keys.num_rows:,} keys of {other.name}"
     if min(zone_cost, file_cost) > total_bytes / 2:
-        raise RuleTooCostly(f"{keys_text} are in {zone_share:.0%} of the zones and {file_share:.0%} of the files")
+        raise RuleTooCostly(
+            f"{keys_text} are in {zone_share:.0%} of the zones and {file_share:.0%} of the files"
+        )
     if zone_cost < file_cost:
-        sentence = f"zones of {side.name} that may hold one of {keys_text}: {zone_share:.1%} is read"
+        sentence = (
+            f"zones of {side.name} that may hold one of {keys_text}: {zone_share:.1%} is read"
+        )
         return {side.name: side.read_zones(spark, keys), other.name: frame}, sentence
     pruned_frame = side.prune(side.frame(spark).where(reduce(and_, terms)))
     sentence = f"files of {side.name} that may hold one of {keys_text}: {num_files:,} are read"
@@ -85,7 +91,9 @@ def may_have_few_keys(spark: SparkSession, side: JoinSide, other: JoinSide) -> b
     )
 
 
-def _searchable_names(files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]) -> list[str]:
+def _searchable_names(
+    files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]
+) -> list[str]:
     """Return the key columns for which an index of one side can look up keys of the other."""
     indexed = {index.column for index in files.describe_indices()}
     reasons = {
@@ -111,10 +119,13 @@ def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int
     rows = planner.search(And(terms)).at_most
     candidates = by_fragment(rows)
     fragments = planner.coverage_for_scan().fragments
-    sizes = [(fragment.identity.size, fragment.fragment_id in candidates) for fragment in fragments]
     total_rows = sum(map(planner.count_rows, fragments))
-    kept_bytes = sum(size for size, is_candidate in sizes if is_candidate)
-    return len(rows) / max(total_rows, 1), kept_bytes / max(sum(s for s, _ in sizes), 1), len(candidates)
+    total_bytes = sum(fragment.identity.size for fragment in fragments)
+    kept_bytes = sum(
+        fragment.identity.size for fragment in fragments if fragment.fragment_id in candidates
+    )
+    zone_share, file_share = len(rows) / max(total_rows, 1), kept_bytes / max(total_bytes, 1)
+    return zone_share, file_share, len(candidates)
 
 
 def _key_conditions(side: JoinSide, keys: pa.Table) -> list[Column]:

@@ -45,8 +45,8 @@ class JoinSide:
             load = given.load(spark)
             self.index: Dataset | None = load.dataset
             # The schema of the load also has columns that only the filter needs.
-            column_names = given.columns or load.schema.names
-            self._fields = [field for field in load.schema if matching_names(column_names, field.name)]
+            names = given.columns or load.schema.names
+            self._fields = [field for field in load.schema if matching_names(names, field.name)]
             return
         if not hasattr(given, "sparkSession"):
             advice = "give a DataFrame, or zonebloom.spark.Indexed(path)"
@@ -136,8 +136,10 @@ def key_mismatch_reason(one: StructField, other: StructField) -> str | None:
     for key in (one, other):
         if not is_plain_text(key):
             return f"{key.name} is text that Spark compares by a collation or pads"
-    are_integers = isinstance(one.dataType, INTEGER_TYPES) and isinstance(other.dataType, INTEGER_TYPES)
-    if one.dataType != other.dataType and not are_integers:
+    both_integers = isinstance(one.dataType, INTEGER_TYPES) and isinstance(
+        other.dataType, INTEGER_TYPES
+    )
+    if one.dataType != other.dataType and not both_integers:
         return (
             f"{one.name} is {one.dataType.simpleString()} on one side and "
             f"{other.dataType.simpleString()} on the other, compared after a cast"

@@ -60,8 +60,8 @@ def result_of_unusable_index(text: str) -> PruningResult:
 def merge_results(results: Sequence[PruningResult]) -> PruningResult:
     """Combine the results of several indices. A file is excluded if one of them excludes it."""
 
-    def once(collections: Iterable[Iterable[ItemType]]) -> tuple[ItemType, ...]:
-        return tuple(dict.fromkeys(chain.from_iterable(collections)))
+    def distinct(sequences: Iterable[Iterable[ItemType]]) -> tuple[ItemType, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(sequences)))
 
     return PruningResult(
         np.concatenate([result.excluded_numbers for result in results]),

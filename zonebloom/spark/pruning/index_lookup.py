@@ -100,7 +100,9 @@ class IndexLookup:
             else:
                 files = request.list_files()
                 groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
-                results = [self._ask_root(root, files_below, request) for root, files_below in groups]
+                results = [
+                    self._ask_root(root, files_below, request) for root, files_below in groups
+                ]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
@@ -152,7 +154,9 @@ class IndexLookup:
                 # The index is in another file system, so it knows none of these files.
                 continue
 
-    def _cached(self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]) -> CachedType:
+    def _cached(
+        self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]
+    ) -> CachedType:
         """Return the cached result of `make` for a key, if it was made from the same objects."""
         cached = self._cache.get(place)
         if cached is None or not all(map(is_, cached[0], objects)):
@@ -221,7 +225,7 @@ class IndexLookup:
         """
         version, (root, base) = catalog.latest(), place
 
-        def opened() -> CatalogFiles | None:
+        def open_files() -> CatalogFiles | None:
             paths = [base + path.removeprefix(root) for path in files.paths.to_pylist()]
             data_folder = root_of_index(catalog.filesystem, base, catalog.folder)
             keys = known_keys(version, paths, data_folder)

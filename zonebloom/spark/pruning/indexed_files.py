@@ -33,8 +33,12 @@ class _ListingCheck:
     def __init__(self, coverage: Coverage, source: Source, files: ListedFiles):
         self.coverage = coverage
         vanished_keys = set(coverage.missing_keys)
-        present_files = files.take(np.flatnonzero([fragment.key not in vanished_keys for fragment in source.fragments]))
-        sizes, mtimes_ns, *_ = zip(*(fragment.identity for fragment in coverage.fragments), strict=True)
+        present_files = files.take(
+            np.flatnonzero([fragment.key not in vanished_keys for fragment in source.fragments])
+        )
+        sizes, mtimes_ns, *_ = zip(
+            *(fragment.identity for fragment in coverage.fragments), strict=True
+        )
         is_known = np.array([fragment.num_rows is not None for fragment in coverage.fragments])
         is_same = is_known & present_files.unchanged_mask(np.array(sizes), np.array(mtimes_ns))
         # Fragment ids and numbers of files that are unchanged since both.
@@ -72,15 +76,16 @@ class CatalogFiles:
         """Return which of these files hold no row that meets the condition."""
         predicate = without_rebased_literals(request.bind_predicate(self._source.schema))
         coverage, search = self._planner.search_existing_files(predicate)
-        present = self._listing_check
-        if present is None or present.coverage is not coverage:
+        check = self._listing_check
+        if check is None or check.coverage is not coverage:
             # The planner returns the same object while the files do not change.
-            present = self._listing_check = _ListingCheck(coverage, self._source, self._files)
+            check = self._listing_check = _ListingCheck(coverage, self._source, self._files)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         for view in search.used_views.values() if request.ignores_case else ():
-            candidate_ids.append(np.array(self._ids_with_other_case(present, view.index.entry.column), np.int64))
-        is_kept = np.isin(present.ids, np.concatenate(candidate_ids))
+            ids = self._ids_with_other_case(check, view.index.entry.column)
+            candidate_ids.append(np.array(ids, np.int64))
+        is_kept = np.isin(check.ids, np.concatenate(candidate_ids))
         notes = [
             Note(
                 Reason.NO_INDEX_ON_COLUMN
@@ -90,14 +95,18 @@ class CatalogFiles:
             )
             for part, reason in search.unanswered
         ]
-        excluded_numbers, indices = present.numbers[~is_kept], tuple(search.used_views)
-        return PruningResult(excluded_numbers, (str(predicate),), indices, (*notes, *present.notes))
+        return PruningResult(
+            excluded_numbers=check.numbers[~is_kept],
+            predicates=(str(predicate),),
+            indices=tuple(search.used_views),
+            notes=(*notes, *check.notes),
+        )
 
-    def _ids_with_other_case(self, present: _ListingCheck, column: tuple[str, ...]) -> list[int]:
-        if column not in present.ids_with_other_case:
-            hiding = files_with_other_case(self._planner, present.coverage, self._source, column)
-            present.ids_with_other_case[column] = [file.fragment_id for file, _ in hiding]
-        return present.ids_with_other_case[column]
+    def _ids_with_other_case(self, check: _ListingCheck, column: tuple[str, ...]) -> list[int]:
+        if column not in check.ids_with_other_case:
+            files = files_with_other_case(self._planner, check.coverage, self._source, column)
+            check.ids_with_other_case[column] = [file.fragment_id for file, _ in files]
+        return check.ids_with_other_case[column]
 
 
 def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list[str] | None:
@@ -105,13 +114,17 @@ def known_keys(version: Version, paths: Sequence[str], root: str | None) -> list
 
     The root is the data folder of the index, or None if the index serves several datasets.
     """
-    relative_paths = [] if root is None else [path.removeprefix(f"{root.rstrip('/')}/") for path in paths]
+    relative_paths: list[str] = []
+    if root is not None:
+        prefix = f"{root.rstrip('/')}/"
+        relative_paths = [path.removeprefix(prefix) for path in paths]
     for keys in filter(None, (relative_paths, paths)):
         # Use the key strings of the version where possible, to save memory with many files.
         fragments = list(map(version.fragments.get, keys))
         if any(fragments):
             return [
-                key if fragment is None else fragment.key for key, fragment in zip(keys, fragments, strict=True)
+                key if fragment is None else fragment.key
+                for key, fragment in zip(keys, fragments, strict=True)
             ]
     return None
 
@@ -130,5 +143,7 @@ def _notes_on_kept_files(unknown: Sequence[PresentFragment], num_changed: int) -
 
 
 def _list_text(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _MAX_LISTED_FILES:,} more" if len(names) > _MAX_LISTED_FILES else ""
+    more = (
+        f", and {len(names) - _MAX_LISTED_FILES:,} more" if len(names) > _MAX_LISTED_FILES else ""
+    )
     return ", ".join(names[:_MAX_LISTED_FILES]) + more

@@ -46,7 +46,7 @@ class JvmScan:
     """A scan of Parquet files in the JVM, with its roots, filters and listed files."""
 
     def __init__(self, scan: Any, request: str | None = None):
-        self._request = json.loads(request or scan.question())
+        self._request = json.loads(request or scan.request())
         self.roots: list[str] = self._request["roots"]
         self._scan = scan
 
@@ -71,19 +71,20 @@ class JvmScan:
             return PruningResult(notes=(Note(Reason.NO_FILTER),))
         is_case_sensitive = self._request["case_sensitive"]
 
-        def predicate(schema: pa.Schema) -> ast.Predicate:
+        def bind_predicate(schema: pa.Schema) -> ast.Predicate:
             by_path = self._request["partition_columns"]
-            return CatalystTranslator(schema, by_path, is_case_sensitive, type_name).translate(
-                filters
-            )
+            translator = CatalystTranslator(schema, by_path, is_case_sensitive, type_name)
+            return translator.translate(filters)
 
         try:
-            columns = frozenset(_column_names(filters))
-            return lookup().ask(
-                PruningRequest(
-                    self.roots, lambda: self.files, columns, predicate, not is_case_sensitive
-                )
+            request = PruningRequest(
+                roots=self.roots,
+                list_files=lambda: self.files,
+                columns=frozenset(_column_names(filters)),
+                bind_predicate=bind_predicate,
+                ignores_case=not is_case_sensitive,
             )
+            return lookup().ask(request)
         except Exception as error:  # noqa: BLE001 - an error must not fail the query
             return result_of_unusable_index(f"files are not chosen by an index: {error!r}")
 
@@ -91,7 +92,10 @@ class JvmScan:
 def _column_names(filters: Sequence[CatalystNode]) -> Iterator[str]:
     """Yield the lower-case names of the columns in filters."""
     for node in filters:
-        yield from _column_names(node["terms"]) if "terms" in node else map(str.lower, node["columns"])
+        if "terms" in node:
+            yield from _column_names(node["terms"])
+        else:
+            yield from map(str.lower, node["columns"])
 
 
 def warn_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
@@ -184,7 +188,7 @@ def with_index(df: DataFrame, lookup: Callable[[], IndexLookup]) -> DataFrame:
     plan = plans.indexed(analyzed, chooser, MAX_ANSWER_SECONDS)
     if plan is None:
         return df
-    plans.tell(spark._jsparkSession)
+    plans.describeScans(spark._jsparkSession)
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
     return ClassicFrame(rows, spark)
 
@@ -200,7 +204,7 @@ def set_session_rule(spark: SparkSession, lookup: Callable[[], IndexLookup] | No
         return
     chooser = lookup and _Chooser(lookup, spark)
     plans.enable(session._jsparkSession, chooser, MAX_ANSWER_SECONDS)
-    plans.tell(session._jsparkSession)
+    plans.describeScans(session._jsparkSession)
 
 
 def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation | None:
@@ -208,7 +212,7 @@ def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRel
 
     The leaf itself holds the result in the JVM, so it cannot come from another session or frame.
     """
-    text = plans.answer(node)
+    text = plans.lastResult(node)
     if text is None:
         return None
     description = json.loads(text)

@@ -49,7 +49,9 @@ class ListedFiles:
     def take(self, positions: np.ndarray) -> ListedFiles:
         """Return the files at some positions, without their folders."""
         paths = self.paths.take(pa.array(positions))
-        return ListedFiles(paths, self.sizes[positions], self.mtimes_ms[positions], self.numbers[positions])
+        return ListedFiles(
+            paths, self.sizes[positions], self.mtimes_ms[positions], self.numbers[positions]
+        )
 
     def unchanged_mask(self, sizes: np.ndarray, mtimes_ns: np.ndarray) -> np.ndarray:
         """Return a mask of the files whose size and time are still as Spark listed them."""
@@ -72,7 +74,10 @@ class ListedFiles:
             root = _root_of(folder, root_set) or folder
             groups.setdefault(root, []).append(np.arange(start, start + count))
             start += count
-        return [(root, self._without_duplicates(np.concatenate(positions))) for root, positions in groups.items()]
+        return [
+            (root, self._without_duplicates(np.concatenate(positions)))
+            for root, positions in groups.items()
+        ]
 
     def _without_duplicates(self, positions: np.ndarray) -> ListedFiles:
         """Return files without duplicates, in the order of their paths, which catalogs use too."""

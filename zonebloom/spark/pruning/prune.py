@@ -245,7 +245,9 @@ def _plan_leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
     if name == "AdaptiveSparkPlanExec":
         children = [plan.executedPlan() if has_run else plan.initialPlan()]
     else:
-        children = [plan.plan()] if name.endswith("QueryStageExec") else scala_items(plan.children())
+        children = (
+            [plan.plan()] if name.endswith("QueryStageExec") else scala_items(plan.children())
+        )
     if not children and not name.startswith("Reused"):
         yield plan
     for child in (*children, *scala_items(plan.subqueries())):
@@ -257,7 +259,9 @@ def _describe_leaf(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedR
     if node_name(node) == "InMemoryTableScanExec":
         cached_scans = [plans.scan(leaf) for leaf in _plan_leaves(node.relation().cachedPlan())]
         roots = [root for scan in cached_scans if scan is not None for root in JvmScan(scan).roots]
-        return _with_node_name(node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0))
+        return _with_node_name(
+            node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0)
+        )
     listing = plans.scan(node)
     if listing is None:
         note = Note(Reason.UNSUPPORTED_RELATION)

@@ -103,7 +103,9 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType
         return
     source = ds.opened.source
     texts = sorted({str(source.constants(file).get(name)) for file in source.fragments} - {"None"})
-    texts_shown = ", ".join(map(repr, texts[:_MAX_LISTED_TEXTS])) + (", ..." if len(texts) > _MAX_LISTED_TEXTS else "")
+    texts_shown = ", ".join(map(repr, texts[:_MAX_LISTED_TEXTS])) + (
+        ", ..." if len(texts) > _MAX_LISTED_TEXTS else ""
+    )
     raise InvalidArgument(
         f"key column {name!r} is {key.simpleString()}, but the paths hold texts that are not all "
         f"of such a type: {texts_shown}. Give the keys these very texts (a cast may write a value "

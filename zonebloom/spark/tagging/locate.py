@@ -7,7 +7,6 @@ zones hold one, the key columns are read whole and compared with a Bloom filter 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -96,8 +95,13 @@ class CandidateReader:
             for rows in table.combine_chunks().to_batches():
                 for batch in cast_for_spark(rows.rename_columns(columns.names), columns):
                     batch_offsets, offsets = offsets[: batch.num_rows], offsets[batch.num_rows :]
-                    positions = pa.array(batch_offsets, pa.int64()), pa.repeat(number, batch_offsets.size)
-                    yield pa.RecordBatch.from_arrays([*batch.columns, *positions], schema=self.schema)
+                    positions = (
+                        pa.array(batch_offsets, pa.int64()),
+                        pa.repeat(number, batch_offsets.size),
+                    )
+                    yield pa.RecordBatch.from_arrays(
+                        [*batch.columns, *positions], schema=self.schema
+                    )
 
 
 def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFiles) -> LocatedKeys:
@@ -164,7 +168,9 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     partition_columns = ds.opened.source.partition_columns()
     indexed_paths = {entry.column for entry in ds.opened.version.indices.values()}
     unusable_columns = partition_columns | files.rebase.int96_columns
-    usable_names = [name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns]
+    usable_names = [
+        name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns
+    ]
     for name in usable_names if files.ignores_case else ():
         require_visible(ds, name)
     return usable_names
@@ -179,11 +185,9 @@ def _plan_zones(
         reason = f"there is no index on {', '.join(columns.names)}"
         advice = "make one with create_scalar_index"
         if instants:
-            reason = f"{', '.join(instants)} is INT96, which no index is asked for"
-            advice = "write the files anew with TIMESTAMP_MICROS"
-        warnings.warn(
-            f"{reason}, so the key columns are read whole; {advice}", IndexNotUsedWarning, stacklevel=5
-        )
+            reason = f"{', '.join(instants)} is INT96, for which no index is used"
+            advice = "rewrite the files with TIMESTAMP_MICROS"
+        warn(IndexNotUsedWarning(f"{reason}, so the key columns are read whole; {advice}"))
     # Key ranges already choose the files by partition columns.
     terms = tuple(
         IsIn((name,), values.unique().drop_null())

@@ -121,8 +121,8 @@ def tag_location(
         )
     if reserved_names:
         raise InvalidArgument(
-            f"keys have a column {reserved_names[0]!r}, which is the name of an added column; rename it: "
-            f"keys.withColumnRenamed({reserved_names[0]!r}, ...)"
+            f"keys have a column {reserved_names[0]!r}, which is the name of an added column; "
+            f"rename it: keys.withColumnRenamed({reserved_names[0]!r}, ...)"
         )
     columns, computed_keys, located = _locate(keys, ds, on, partition_by, encryption)
     tagged = computed_keys.join(_candidate_rows(located), columns.join_condition(), "left")
@@ -164,7 +164,9 @@ def files_with_keys(
     [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
     columns, computed_keys, located = _locate(keys, ds, on, partition_by, encryption)
-    distinct = computed_keys.select(*(sf.col(quote_name(name)) for name in columns.names)).distinct()
+    distinct = computed_keys.select(
+        *(sf.col(quote_name(name)) for name in columns.names)
+    ).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counts = (
         distinct.join(_candidate_rows(located), columns.join_condition(), "inner")
