@@ -106,7 +106,7 @@ def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, 
         return frame
 
     monkeypatch.setattr(jobs, "task_frame", record)
-    monkeypatch.setattr(jobs, "_MOST_BYTES_PER_SPARK_TASK", most_bytes)
+    monkeypatch.setattr(jobs, "_MAX_BYTES_PER_SPARK_TASK", most_bytes)
     dataset = zb.dataset(lake)
     seen = []
     dataset.create_scalar_index("id", spark=spark, progress=lambda done, _: seen.append(done))
@@ -147,7 +147,7 @@ def test_objects_other_than_sessions_are_refused(lake):
 
 
 def test_failed_jobs_say_what_to_do(spark, lake, monkeypatch):
-    monkeypatch.setattr("zonebloom.spark.jobs._attempt", _raise_missing)
+    monkeypatch.setattr("zonebloom.spark.jobs._run_attempt", _raise_missing)
     with pytest.raises(EngineError, match=r"no module numba\. Executors need"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)
     assert not index_folder(lake).exists()

@@ -237,8 +237,8 @@ def keys_of(spark, column, days):
 @pytest.mark.parametrize(("column", "way"), [("d", "here"), ("t", "here"), ("d", "dense")])
 def test_keys(spark, legacy, modern, column, way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_COLLECTED", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MOST_ROWS_HERE", -1)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
+        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
     old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
     with pytest.raises(SchemaMismatch, match=REFUSED):
         tag_location(old, legacy, column)

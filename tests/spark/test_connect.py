@@ -143,8 +143,8 @@ def check_keys_are_tagged(spark, folder):
     # The rows are first located on the driver, and then by jobs.
     for few in (locate._MAX_COLLECTED_KEYS, 0):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(locate, "_MOST_COLLECTED", few)
-            patched.setattr(locate, "_MOST_ROWS_HERE", locate._MAX_DRIVER_ROWS if few else -1)
+            patched.setattr(locate, "_MAX_COLLECTED_KEYS", few)
+            patched.setattr(locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if few else -1)
             found = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in found) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))

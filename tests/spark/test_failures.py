@@ -166,8 +166,8 @@ def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_o
 def test_tagging_by_another_version(spark, dataset, tmp_path, older, monkeypatch, few):
     """Workers with another version refuse to unpickle their functions."""
     dataset.create_scalar_index("id", spark=False)
-    monkeypatch.setattr(locate, "_MOST_COLLECTED", few)
-    monkeypatch.setattr(locate, "_MOST_ROWS_HERE", -1)
+    monkeypatch.setattr(locate, "_MAX_COLLECTED_KEYS", few)
+    monkeypatch.setattr(locate, "_MAX_DRIVER_ROWS", -1)
     lake = str(tmp_path / "lake")
     stored = dataset.to_table(["id"])["id"][0].as_py()
     keys = spark.createDataFrame([(stored,)], "id bigint")
@@ -252,8 +252,8 @@ def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
 
 def test_archives_are_the_same_in_all_processes_and_deleted_after_them():
     code = (
-        "import hashlib, json; from zonebloom.spark.executors import _archive; "
-        "path = _archive(); "
+        "import hashlib, json; from zonebloom.spark.executors import _write_archive; "
+        "path = _write_archive(); "
         "print(json.dumps([path, hashlib.sha256(open(path, 'rb').read()).hexdigest()]))"
     )
     path, digest = json.loads(in_process(code, PYTHONHASHSEED="7").stdout)

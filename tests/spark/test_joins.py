@@ -373,7 +373,7 @@ def test_a_filter_too_stale_is_not_used(spark, tmp_path, monkeypatch):
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
     left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    monkeypatch.setattr(global_filter, "_MOST_MISSING_ROWS", 399)
+    monkeypatch.setattr(global_filter, "_MAX_MISSING_ROWS", 399)
     with pytest.warns(IndexNotUsedWarning, match="400 rows came or changed .*, more than 399"):
         frame = zs.filter_join(left, stored, "id", right_index=folder)
     assert rows(frame) == rows(left.join(stored, "id"))

@@ -969,12 +969,12 @@ def test_a_warning_that_is_an_error_does_not_fail_a_query(spark, tmp_path):
     assert relation.reasons == {Reason.INDEX_DAMAGED} and "StaleIndexWarning" in str(relation)
 
 
-@pytest.mark.parametrize("step", ["read", "ask", "keeps"])
+@pytest.mark.parametrize("step", ["read", "ask", "kept_mask"])
 def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkeypatch, step):
     def fail(*_):
         raise LookupError("out of order")
 
-    owner = {"read": listing.JvmScan, "ask": CatalogFiles, "keeps": PruningResult}[step]
+    owner = {"read": listing.JvmScan, "ask": CatalogFiles, "kept_mask": PruningResult}[step]
     monkeypatch.setattr(owner, "__init__" if step == "read" else step, fail)
     with enabled(spark), warnings.catch_warnings():
         warnings.simplefilter("ignore", IndexNotUsedWarning)
@@ -1001,7 +1001,7 @@ def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
     warned = []
     monkeypatch.setattr(listing, "MAX_ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(CatalogFiles, "ask", ask_late)
-    monkeypatch.setattr(listing, "say_once", hear)
+    monkeypatch.setattr(listing, "warn_once", hear)
     with enabled(spark):
         frame = lake.where("id = 450").alias("late")
         assert [row.id for row in frame.collect()] == [450]

@@ -168,7 +168,7 @@ def test_scans_without_rows_or_zones(spark, folder):
 
 
 def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch):
-    monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
+    monkeypatch.setattr(pieces, "_MIN_TASK_BYTES", 4_000)
     monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
     whole = load(folder, parallelism="8")
     tasks = whole.partitions(whole.plan())
@@ -190,7 +190,7 @@ def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
     key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
     some, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
     alone = some.partitions(some.plan())
-    monkeypatch.setattr(pieces, "_LEAST_BYTES", 4_000)
+    monkeypatch.setattr(pieces, "_MIN_TASK_BYTES", 4_000)
     monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
     shared = whole.partitions(whole.plan())
     assert not alone[0][0].is_shared

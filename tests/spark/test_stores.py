@@ -213,9 +213,7 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_paths_that_cannot_be_opened_are_named_with_advice(
-    spark, entry, monkeypatch, tmp_path
-):
+def test_paths_that_cannot_be_opened_are_named_with_advice(spark, entry, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     if entry == "index_dir":
         pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")

@@ -72,7 +72,7 @@ def places(folder, ids):
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
 def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
-    told = inspect.getdoc(zs.tag_location).partition("first attempt wrote::\n")[2]
+    told = inspect.getdoc(zs.tag_location).partition("first one wrote::\n")[2]
     recipe = textwrap.dedent(told.partition("\nExamples\n")[0])
     # The JVM has another working folder.
     recipe = re.sub(r'"(orders|changes|checkpoint(?=\"))', rf'"{lake}/\1', recipe)

@@ -74,8 +74,8 @@ class Actions:
             raise IndexExists(
                 f"the catalog in {new_record.index_dir} has an index {used_names[0]!r} already, "
                 "which is not in this manager's records: it was made by hand, or by a manager with "
-                "another system path. Give another name, or call drop_index on the dataset if nobody uses "
-                "it"
+                "another system path. Give another name, or call drop_index on the dataset if "
+                "nobody uses it"
             )
         require_encrypted_index(ds.opened)
         record = self._put(replace(new_record, state=State.ACTIVE, number=old_record.number))

@@ -38,10 +38,10 @@ from zonebloom.spark.types import INTEGER_TYPES
 
 # Spark reads fewer bytes than this in the time that it takes to choose what to read. Skipping files
 # saves less than skipping zones, so it needs this factor more bytes.
-_MIN_BYTES, _FILES_FACTOR = 64 << 20, 4
+_LEAST_BYTES, _FILES_TIMES = 64 << 20, 4
 # The cost of the Python data source, in bytes that Spark's own reader reads in the same time: a
 # fixed cost, and a factor for each byte.
-_ZONES_BYTES, _ZONES_FACTOR = 32 << 20, 2
+_ZONES_BYTES, _ZONES_TIMES = 32 << 20, 2
 # Each literal of a condition costs planning time.
 _MAX_LITERALS = 200
 
@@ -57,7 +57,7 @@ def apply_key_rule(
     assert files is not None
     names = _searchable_names(files, side, other, on)
     total_bytes = estimate_bytes(files, side.num_columns)
-    if total_bytes < (_MIN_BYTES if side.is_indexed_files else _MIN_BYTES * _FILES_FACTOR):
+    if total_bytes < (_LEAST_BYTES if side.is_indexed_files else _LEAST_BYTES * _FILES_TIMES):
         raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
     frame, keys = collect_side(
         other.frame(spark), [other.key_field(name).name for name in names], max_keys
@@ -66,7 +66,7 @@ def apply_key_rule(
     zone_share, file_share, num_files = _candidate_shares(files, keys)
     zone_cost = float(total_bytes)
     if side.is_indexed_files:
-        zone_cost = zone_share * total_bytes * _ZONES_FACTOR + _ZONES_BYTES
+        zone_cost = zone_share * total_bytes * _ZONES_TIMES + _ZONES_BYTES
     terms = _key_conditions(side, keys) if is_classic(spark) else []
     file_cost = file_share * total_bytes if terms else total_bytes
     keys_text = f"{keys.num_rows:,} keys of {other.name}"

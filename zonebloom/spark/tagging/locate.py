@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.notices import warn
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
