@@ -22,13 +22,13 @@ ZONE_ROWS = 250
 @contextlib.contextmanager
 def settings(spark, **given):
     """Change settings of a session for a while."""
-    kept = {name: spark.conf.get(name, None) for name in given}
+    old_values = {name: spark.conf.get(name, None) for name in given}
     try:
         for name, value in given.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, value in kept.items():
+        for name, value in old_values.items():
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
@@ -174,8 +174,8 @@ def _nodes(plan):
     inner = plan.executedPlan() if plan.nodeName() == "AdaptiveSparkPlan" else None
     inner = plan.plan() if "QueryStage" in plan.nodeName() else inner
     below = [inner] if inner else [*scala_items(plan.children()), *scala_items(plan.subqueries())]
-    for each in below:
-        yield from _nodes(each)
+    for node in below:
+        yield from _nodes(node)
 
 
 def files_read(frame):

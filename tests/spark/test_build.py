@@ -65,11 +65,11 @@ def test_lookups_over_an_index_built_on_spark(spark, lake):
     for row in some:
         for filter in (f"id = {row['id']}", f"name = '{row['name']}'"):
             expression = [("id", "=", row["id"])] if "id" in filter else None
-            found = dataset.to_table(filter=expression or filter)
+            result = dataset.to_table(filter=expression or filter)
             column = "id" if "id" in filter else "name"
             wanted = [r for r in scan.to_table().to_pylist() if r[column] == row[column]]
             if row[column] is not None:
-                assert found.to_pylist() == wanted
+                assert result.to_pylist() == wanted
 
 
 @pytest.mark.parametrize("least_bytes", [0, 1 << 30])
@@ -108,19 +108,19 @@ def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, 
     monkeypatch.setattr(jobs, "task_frame", record)
     monkeypatch.setattr(jobs, "_MAX_BYTES_PER_SPARK_TASK", most_bytes)
     dataset = zb.dataset(lake)
-    seen = []
-    dataset.create_scalar_index("id", spark=spark, progress=lambda done, _: seen.append(done))
+    calls = []
+    dataset.create_scalar_index("id", spark=spark, progress=lambda done, _: calls.append(done))
     assert counts == [wanted]
     assert len(dataset.opened.version.indices["id_idx"].segments) == 12
-    assert seen == sorted(seen) and seen[-1] == 12 * ROWS
+    assert calls == sorted(calls) and calls[-1] == 12 * ROWS
 
 
 def test_progress_ends_at_all_rows(spark, lake):
-    seen = []
+    calls = []
     zb.dataset(lake).create_scalar_index(
-        "id", spark=spark, progress=lambda done, total: seen.append((done, total))
+        "id", spark=spark, progress=lambda done, total: calls.append((done, total))
     )
-    assert seen[-1] == (3 * ROWS, 3 * ROWS)
+    assert calls[-1] == (3 * ROWS, 3 * ROWS)
 
 
 def test_unreadable_file_is_named_and_nothing_is_left(spark, lake):

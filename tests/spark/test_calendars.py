@@ -42,13 +42,13 @@ def write(spark, folder, mode, kind="TIMESTAMP_MICROS", first=0):
         f"CAST(array({days})[int(id % 6)] AS TIMESTAMP_NTZ) AS n",
         f"named_struct('d', array({days})[int(id % 6)]) AS st",
     )
-    given = {
+    values = {
         MODE.format("datetime", "Write"): mode,
         MODE.format("int96", "Write"): mode,
         "spark.sql.parquet.outputTimestampType": kind,
     }
     part = folder.parent / f"{folder.name}-{first}"
-    with settings(spark, **given):
+    with settings(spark, **values):
         frame.coalesce(1).write.parquet(str(part))
     (written,) = part.glob("*.parquet")
     folder.mkdir(exist_ok=True)
@@ -92,16 +92,16 @@ def modern(lakes):
 def shown(spark, legacy, modern):
     """Return the rows that Spark shows, which are the same in both calendars."""
     with settings(spark, **{"spark.sql.session.timeZone": "UTC"}):
-        found, other = (rows(spark.read.parquet(lake)) for lake in (legacy, modern))
-    assert found == other
-    assert [row["d"] for row in found] == DAYS * 4
-    return found
+        result, other = (rows(spark.read.parquet(lake)) for lake in (legacy, modern))
+    assert result == other
+    assert [row["d"] for row in result] == DAYS * 4
+    return result
 
 
 def rows(frame):
     # Compare texts, because Python's dates use only the modern calendar.
-    found = frame.selectExpr("to_json(struct(*))").collect()
-    return sorted((json.loads(row[0]) for row in found), key=lambda row: row["id"])
+    result = frame.selectExpr("to_json(struct(*))").collect()
+    return sorted((json.loads(row[0]) for row in result), key=lambda row: row["id"])
 
 
 def refused(frame):
@@ -118,8 +118,8 @@ def test_spark_corrects_what_is_stored(spark, legacy):
 
 
 def test_columns_without_times_and_files_of_today_are_read(spark, legacy, shown):
-    found = rows(scan(spark, legacy, "id = 1 OR id = 5", ["id", "n"]))
-    assert found == [{"id": row["id"], "n": row["n"]} for row in (shown[1], shown[5])]
+    result = rows(scan(spark, legacy, "id = 1 OR id = 5", ["id", "n"]))
+    assert result == [{"id": row["id"], "n": row["n"]} for row in (shown[1], shown[5])]
     assert rows(scan(spark, legacy, "id = 107")) == [row for row in shown if row["id"] == 107]
 
 
@@ -140,16 +140,16 @@ def test_days_and_times_asked_for(spark, legacy, modern, shown, column, day):
     expected = [row for row in shown if row["d"] == day]
     assert len(expected) == 4
     option = spark.read.format("zonebloom").option("filter", condition)
-    for found in (scan(spark, modern, condition), option.load(modern)):
-        assert rows(found) == expected
-    for found in (scan(spark, legacy, condition), option.load(legacy)):
+    for result in (scan(spark, modern, condition), option.load(modern)):
+        assert rows(result) == expected
+    for result in (scan(spark, legacy, condition), option.load(legacy)):
         # A row that stores another day, which Spark shows as this one, must not be lost silently.
-        refused(found)
+        refused(result)
 
 
 def test_only_files_that_are_read_count(spark, legacy, shown):
-    found = rows(scan(spark, legacy, "d = DATE'1500-02-28' AND id = 103"))
-    assert found == [row for row in shown if row["id"] == 103] != []
+    result = rows(scan(spark, legacy, "d = DATE'1500-02-28' AND id = 103"))
+    assert result == [row for row in shown if row["id"] == 103] != []
 
 
 def test_int96(spark, tmp_path):
@@ -181,23 +181,23 @@ def test_marks_of_writers(spark, tmp_path):
     """Spark and this package choose the same files for correction."""
     time = datetime.datetime(1500, 3, 9, tzinfo=datetime.UTC)
     for number, (version, mark, kind) in enumerate(MARKS):
-        said = {b"org.apache.spark.version": version} if version else {}
-        said |= {mark: b""} if mark else {}
+        metadata = {b"org.apache.spark.version": version} if version else {}
+        metadata |= {mark: b""} if mark else {}
         table = pa.table({"id": [number], "t": pa.array([time], pa.timestamp("us", "UTC"))})
-        table = table.replace_schema_metadata({**said, b"org.apache.spark.timeZone": b"UTC"})
+        table = table.replace_schema_metadata({**metadata, b"org.apache.spark.timeZone": b"UTC"})
         int96 = kind == "INT96"
         path = tmp_path / kind / f"{number:02}.parquet"
         path.parent.mkdir(exist_ok=True)
         pq.write_table(table, path, use_deprecated_int96_timestamps=int96)
     corrected = set()
     for kind in ("us", "INT96"):
-        shown = rows(spark.read.parquet(str(tmp_path / kind)))
-        old = [row["id"] for row in shown if row["t"] == "1500-02-28T00:00:00.000Z"]
+        shown_rows = rows(spark.read.parquet(str(tmp_path / kind)))
+        old = [row["id"] for row in shown_rows if row["t"] == "1500-02-28T00:00:00.000Z"]
         source = zb.dataset(tmp_path / kind).opened.source
         calendars = RebaseCheck.of(source, ["t"] if kind == "INT96" else [])
-        opened = [source.open(each, source.filesystem) for each in source.fragments]
-        found = [is_refused(calendars, each) for each in opened]
-        assert [row["id"] for row, is_old in zip(shown, found, strict=True) if is_old] == old
+        opened = [source.open(fragment, source.filesystem) for fragment in source.fragments]
+        result = [is_refused(calendars, file) for file in opened]
+        assert [row["id"] for row, is_old in zip(shown_rows, result, strict=True) if is_old] == old
         corrected.update(old)
     assert 10 < len(corrected) < 26
     marked = str(tmp_path / "us" / f"{MARKS.index((b'2.4.8', None, 'us')):02}.parquet")
@@ -244,10 +244,10 @@ def test_keys(spark, legacy, modern, column, way, monkeypatch):
         tag_location(old, legacy, column)
     with pytest.raises(SchemaMismatch, match=REFUSED):
         tag_location(keys_of(spark, column, ["2024-02-29"]), legacy, column)
-    found = tag_location(old, modern, column).collect()
-    days = Counter(str(row[column])[:10] for row in found)
+    result = tag_location(old, modern, column).collect()
+    days = Counter(str(row[column])[:10] for row in result)
     assert sorted(days.values()) == [1, 4, 4]
-    assert [str(row[column])[:4] for row in found if row.path is None] == ["1234"]
+    assert [str(row[column])[:4] for row in result if row.path is None] == ["1234"]
     # Keys of other columns are found in the same files.
     assert tag_location(spark.range(1, 2), legacy, "id").where("row_offset = 1").count() == 1
 
@@ -256,11 +256,11 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
     """Local solar time makes Spark show times after 1900 that are stored before it."""
     stored = [datetime.datetime(1899, 12, 31, 23, 50 + i, tzinfo=datetime.UTC) for i in range(3)]
     table = pa.table({"t": pa.array(stored, pa.timestamp("us", "UTC")), "id": range(3)})
-    said = {
+    zones_and_times = {
         b"org.apache.spark.version": b"2.4.8",
         b"org.apache.spark.timeZone": b"Africa/Abidjan",
     }
-    pq.write_table(table.replace_schema_metadata(said), tmp_path / "a.parquet")
+    pq.write_table(table.replace_schema_metadata(zones_and_times), tmp_path / "a.parquet")
     zb.dataset(tmp_path).create_scalar_index("t", global_filter=True, spark=False)
     lake = str(tmp_path)
     whole = spark.read.parquet(lake)
@@ -282,8 +282,8 @@ def test_times_that_are_shown_as_later_ones(spark, tmp_path):
 
 def test_conditions_on_old_times_are_unknown():
     old, new = (pa.scalar(datetime.date(year, 1, 1)) for year in (1500, 2000))
-    kept = ast.Or((ast.Equals(("d",), new), ast.IsNull(("d",))))
-    assert without_rebased_literals(kept) == kept
+    unchanged = ast.Or((ast.Equals(("d",), new), ast.IsNull(("d",))))
+    assert without_rebased_literals(unchanged) == unchanged
     mixed = without_rebased_literals(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
     assert len(ast.unknowns(mixed)) == 1
     both = ast.IsIn(("d",), pa.array([new.as_py(), old.as_py()]))
@@ -321,7 +321,7 @@ def test_footers_are_read_only_for_times_and_must_be_readable(tmp_path):
     calendars = RebaseCheck.of(source, [])
     assert calendars.time_columns == {"d"}
     path.write_bytes(b"no Parquet")
-    (opened,) = (source.open(each, source.filesystem) for each in source.fragments)
+    (opened,) = (source.open(fragment, source.filesystem) for fragment in source.fragments)
     calendars.require_modern(opened, ["id"])
     with pytest.raises(FragmentUnreadable, match=r"cannot read .*a\.parquet"):
         calendars.require_modern(opened, ["d"])

@@ -74,7 +74,7 @@ def check_kernels_are_loaded_and_not_compiled(spark):
 
         for _ in batches:
             kernels = [blocks.insert, blocks.check, xxh64.hash_width_8, xxh64.hash_offsets]
-            kernels += [each for each in vars(find_kernels).values() if hasattr(each, "stats")]
+            kernels += [value for value in vars(find_kernels).values() if hasattr(value, "stats")]
             yield pa.RecordBatch.from_pylist(
                 [
                     {
@@ -88,11 +88,11 @@ def check_kernels_are_loaded_and_not_compiled(spark):
             time.sleep(0.2)
 
     ddl = "executor string, file string, hits long, misses long"
-    found = spark.range(0, 6, 1, 6).mapInArrow(stats, ddl).collect()
-    assert len({row.executor for row in found}) == 2
-    assert {row.misses for row in found} == {0}
-    assert min(row.hits for row in found) >= 4
-    assert all(row.file.startswith(row.executor) for row in found), found[0].file
+    result = spark.range(0, 6, 1, 6).mapInArrow(stats, ddl).collect()
+    assert len({row.executor for row in result}) == 2
+    assert {row.misses for row in result} == {0}
+    assert min(row.hits for row in result) >= 4
+    assert all(row.file.startswith(row.executor) for row in result), result[0].file
 
 
 check_same_bytes_as_in_process = separately.check_same_bytes_as_in_process
@@ -106,12 +106,12 @@ def check_refresh_and_scan(spark, folder):
     write_lake(lake, files=4)
     (lake / "0.parquet").unlink()
     dataset = zb.dataset(lake)
-    (done,) = dataset.optimize.optimize_indices(spark=spark)
+    (refreshed,) = dataset.optimize.optimize_indices(spark=spark)
     # A rebuilt file has the same bytes.
-    assert (done.fragments_added, done.fragments_dropped) == (2, 1)
+    assert (refreshed.fragments_added, refreshed.fragments_dropped) == (2, 1)
     wanted = some_id(lake)
-    found = zb.spark.scan(spark, lake, f"id = {wanted}")
-    assert rows_of(found) == rows_in(lake, id=wanted) != []
+    result = zb.spark.scan(spark, lake, f"id = {wanted}")
+    assert rows_of(result) == rows_in(lake, id=wanted) != []
     plan = zb.spark.plan(spark, lake, f"id = {wanted}")
     (part, *_) = plan.fragments
     assert part.rows is not None and 0 < len(part.rows) < 30_000
@@ -135,8 +135,8 @@ def attempts(spark, folder, kind):
     assert len(named) == 3
     assert version.indices["id_idx"].fragment_ids == {0, 1, 2}
     wanted = some_id(folder / "lake")
-    found = dataset.to_table(filter=f"id = {wanted}").to_pylist()
-    assert sorted(tuple(row.values()) for row in found) == rows_in(folder / "lake", id=wanted)
+    result = dataset.to_table(filter=f"id = {wanted}").to_pylist()
+    assert sorted(tuple(row.values()) for row in result) == rows_in(folder / "lake", id=wanted)
     begun = log.read_text().split()
     assert len(begun) == len(set(begun))
     return begun, named, version.segment_names

@@ -75,9 +75,9 @@ def check_refresh_and_scan(spark, folder):
     zb.dataset(lake).create_scalar_index("id", spark=spark)
     write_lake(lake, files=4)
     (lake / "0.parquet").unlink()
-    (done,) = zb.dataset(lake).optimize.optimize_indices(spark=spark)
+    (refreshed,) = zb.dataset(lake).optimize.optimize_indices(spark=spark)
     # A rebuilt file has the same bytes.
-    assert (done.fragments_added, done.fragments_dropped) == (2, 1)
+    assert (refreshed.fragments_added, refreshed.fragments_dropped) == (2, 1)
     wanted = some_id(lake)
     filter = f"id = {wanted} AND name IS NOT NULL OR id = -1"
     expected = [row for row in rows_in(lake, id=wanted) if row[1] is not None]
@@ -136,17 +136,17 @@ def check_keys_are_tagged(spark, folder):
     lake = folder / "lake"
     write_lake(lake)
     zb.dataset(lake).create_scalar_index("id", spark=False)
-    held = some_id(lake)
-    keys = spark.createDataFrame([(held,), (held,), (None,), (-1,)], "id bigint")
-    times = 2 * len(rows_in(lake, id=held))
-    wanted = Counter({(held, False): times, (None, True): 1, (-1, True): 1})
+    existing_id = some_id(lake)
+    keys = spark.createDataFrame([(existing_id,), (existing_id,), (None,), (-1,)], "id bigint")
+    times = 2 * len(rows_in(lake, id=existing_id))
+    wanted = Counter({(existing_id, False): times, (None, True): 1, (-1, True): 1})
     # The rows are first located on the driver, and then by jobs.
     for few in (locate._MAX_COLLECTED_KEYS, 0):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(locate, "_MAX_COLLECTED_KEYS", few)
             patched.setattr(locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if few else -1)
-            found = zb.spark.tag_location(keys, lake, "id").collect()
-            assert Counter((row.id, row.path is None) for row in found) == wanted
+            result = zb.spark.tag_location(keys, lake, "id").collect()
+            assert Counter((row.id, row.path is None) for row in result) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))
         assert files == [(str(lake / "1.parquet"),)]
 
@@ -175,15 +175,15 @@ def check_joins(spark, folder):
     by_name = rows_of(names.join(stored, "name", "left_semi"))
     assert by_id != []
     assert 0 < len(by_name) < 200
-    given = {"right_index": str(lake), "max_keys": 0, "stored_keys": True}
+    arguments = {"right_index": str(lake), "max_keys": 0, "stored_keys": True}
     # If the size is unknown, Spark may broadcast the side.
     with pytest.warns(IndexNotUsedWarning, match="as far as files tell left may be within"):
-        plain = zb.spark.filter_join(names, stored, "name", "left_semi", **given)
+        plain = zb.spark.filter_join(names, stored, "name", "left_semi", **arguments)
     assert rows_of(plain) == by_name
-    plan = zb.spark.explain_join(stored, stored, "id", **given)
+    plan = zb.spark.explain_join(stored, stored, "id", **arguments)
     assert "left may be within" in plan.not_used[-1], plan
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "1kb")
-    plan = zb.spark.explain_join(stored, stored, "id", **given)
+    plan = zb.spark.explain_join(stored, stored, "id", **arguments)
     assert "of 1,024 sampled keys" in plan.not_used[-1], plan
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     with pytest.warns(IndexNotUsedWarning, match="stored_keys=True"):
@@ -197,10 +197,10 @@ def check_joins(spark, folder):
     plan = zb.spark.explain_join(names, part, "name", "left_semi", max_keys=0)
     assert len(plan.used) == 1
     assert rows_of(plan.frame) == by_name
-    plan = zb.spark.explain_join(keys, stored, "id", **given)
+    plan = zb.spark.explain_join(keys, stored, "id", **arguments)
     assert len(plan.used) == 1
     assert rows_of(plan.frame) == by_id
-    assert rows_of(zb.spark.filter_join(names, stored, "name", "left_semi", **given)) == by_name
+    assert rows_of(zb.spark.filter_join(names, stored, "name", "left_semi", **arguments)) == by_name
     assert rows_of(zb.spark.filter_join(keys, zb.spark.Indexed(lake), "id")) == by_id
     with pytest.MonkeyPatch.context() as patched:
         for name in ("_LEAST_BYTES", "_ZONES_BYTES", "_ZONES_TIMES"):
@@ -228,9 +228,9 @@ def check_a_filter_of_64_mib(spark):
     """A filter that is sent in parts and broadcast in pieces."""
     sbbf = Sbbf.from_bytes(bytes(64 << 20))
     sbbf.insert(pa.array(range(0, 1_000, 7)))
-    keys, others = spark.range(1_000), spark.range(0, 1_000, 7)
-    found = keep_possible_matches(keys, keys.schema["id"], sbbf, pa.int64())
-    assert rows_of(found.join(others, "id")) == rows_of(others)
+    keys, inserted_keys = spark.range(1_000), spark.range(0, 1_000, 7)
+    result = keep_possible_matches(keys, keys.schema["id"], sbbf, pa.int64())
+    assert rows_of(result.join(inserted_keys, "id")) == rows_of(inserted_keys)
 
 
 def test_over_connect(tmp_path, cache_of_run):

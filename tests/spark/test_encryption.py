@@ -61,10 +61,10 @@ def untold(spark, folder, frames=()):
         context.listenerBus().waitUntilEmpty()
         context.removeSparkListener(log)
         log.stop()
-    told = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    told += "".join(frame._jdf.queryExecution().toString() for frame in frames).encode()
-    assert b"SparkListenerTaskEnd" in told and b"id" in told
-    require_no_key(told)
+    log_bytes = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    log_bytes += "".join(frame._jdf.queryExecution().toString() for frame in frames).encode()
+    assert b"SparkListenerTaskEnd" in log_bytes and b"id" in log_bytes
+    require_no_key(log_bytes)
 
 
 def require_no_key(data):
@@ -117,13 +117,13 @@ def test_tag_location(spark, lake, tmp_path_factory):
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
         frames.append(zs.tag_location(keys, lake, "id", encryption=KEYS))
-        found = {row.id: (row.path, row.row_offset) for row in frames[0].collect()}
+        result = {row.id: (row.path, row.row_offset) for row in frames[0].collect()}
         (file,) = zs.files_with_keys(keys, lake, "id", encryption=KEYS).collect()
-    assert found == {142: (f"{lake}/1.parquet", 42), 999: (None, None)}
+    assert result == {142: (f"{lake}/1.parquet", 42), 999: (None, None)}
     assert (file.path, file.num_keys) == (f"{lake}/1.parquet", 1)
     with pytest.warns(IndexNotUsedWarning) as warned:
         assert zs.tag_location(keys, lake, "id").where("row_offset = 42").count() == 1
-    assert any("encrypted by key 'a'" in str(each.message) for each in warned)
+    assert any("encrypted by key 'a'" in str(warning.message) for warning in warned)
     with pytest.raises(InvalidArgument, match="opened with its own"):
         zs.tag_location(keys, zb.dataset(lake, encryption=KEYS), "id", encryption=KEYS)
 
@@ -180,5 +180,5 @@ def test_a_manager_without_keys_does_not_index_encrypted_files(spark, tmp_path):
             zs.IndexManager(spark).create_index(str(lake), config)
         assert not (tmp_path / "system").exists() and not index_folder(lake).exists()
         zs.IndexManager(spark, encryption=KEYS).create_index(str(lake), config)
-    found = zb.dataset(lake, encryption=KEYS).scanner(["id"], "id = 42").to_table()
-    assert found["id"].to_pylist() == [42]
+    result = zb.dataset(lake, encryption=KEYS).scanner(["id"], "id = 42").to_table()
+    assert result["id"].to_pylist() == [42]

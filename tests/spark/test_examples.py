@@ -25,9 +25,13 @@ def names(spark, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "each",
-    [each for each in public("zonebloom.spark") if each.is_called and each.has_examples],
-    ids=lambda each: each.name,
+    "function",
+    [
+        function
+        for function in public("zonebloom.spark")
+        if function.is_called and function.has_examples
+    ],
+    ids=lambda function: function.name,
 )
-def test_examples_print_their_output(each: Public, names):
-    assert each.run(names) == ""
+def test_examples_print_their_output(function: Public, names):
+    assert function.run(names) == ""

@@ -51,13 +51,13 @@ def other_python(folder: Path) -> tuple[str, str]:
     """Return a Python of another minor version, or a fake one, and its version."""
     pythons = (Path.home() / ".pyenv" / "versions").glob("3.*/bin/python")
     names = [shutil.which(f"python3.{minor}") for minor in range(10, 16)]
-    for found in [*map(str, pythons), *filter(None, names)]:
+    for python in [*map(str, pythons), *filter(None, names)]:
         ask = "import sys; print('%d.%d' % sys.version_info[:2])"
-        said = subprocess.run([found, "-c", ask], capture_output=True, text=True, check=False)
-        version = said.stdout.strip()
+        process = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=False)
+        version = process.stdout.strip()
         # Older Pythons fail before they compare versions.
         if version and (3, 10) <= tuple(map(int, version.split("."))) != sys.version_info[:2]:
-            return found, version
+            return python, version
     (folder / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 99, 0)\n")
     command = f'PYTHONPATH={folder}:$PYTHONPATH exec {sys.executable} "$@"'
     return script(folder / "python", command), "3.99"
@@ -74,9 +74,9 @@ def message(spark, dataset, tmp_path) -> str:
     with pytest.raises(EngineError) as raised:
         dataset.create_scalar_index("id", spark=spark)
     assert not index_folder(tmp_path / "lake").exists()
-    with pytest.raises(EngineError) as again:
+    with pytest.raises(EngineError) as second_error:
         check_executors(spark)
-    assert str(again.value) == str(raised.value)
+    assert str(second_error.value) == str(raised.value)
     return str(raised.value)
 
 
@@ -84,11 +84,11 @@ def test_workers_of_another_python_version(spark, dataset, tmp_path):
     command, version = other_python(tmp_path)
     ours = "{}.{}".format(*sys.version_info)
     with workers_run(spark, command):
-        said = message(spark, dataset, tmp_path)
+        text = message(spark, dataset, tmp_path)
         with pytest.raises(EngineError, match=re.escape(f"workers run Python {version} and")):
             zb.spark.scan(spark.newSession(), tmp_path / "lake")
-    assert f"workers run Python {version} and this process Python {ours}" in said
-    assert f"a Python like this one ({sys.executable}" in said and "set PYSPARK_PYTHON" in said
+    assert f"workers run Python {version} and this process Python {ours}" in text
+    assert f"a Python like this one ({sys.executable}" in text and "set PYSPARK_PYTHON" in text
 
 
 def test_workers_of_a_python_without_packages(spark, dataset, tmp_path):
@@ -213,10 +213,10 @@ def test_unknown_failures_keep_their_message():
     assert failures.find_cause(ValueError("something else")) is None
     with pytest.raises(ValueError, match="something else"), failures.explain_spark_errors():
         raise ValueError("something else")
-    said = "the Spark job failed: something else; spark=False builds in this process"
+    message = "the Spark job failed: something else; spark=False builds in this process"
     with pytest.raises(EngineError) as raised, failures.explain_spark_errors(always=True):
         raise ValueError("\n something else\nmore")
-    assert str(raised.value) == said
+    assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(
@@ -229,16 +229,16 @@ def test_session_without_java(tmp_path, version, says):
         script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2019-01-15' >&2")
     # Run in a process without a session.
     code = "from zonebloom.cli.engines import spark_session; spark_session('local[2]')"
-    done = in_process(code, JAVA_HOME=str(tmp_path))
-    assert re.search(rf"EngineError: no Java 17 or newer {says}", done.stderr)
-    assert "install one" in done.stderr
+    process = in_process(code, JAVA_HOME=str(tmp_path))
+    assert re.search(rf"EngineError: no Java 17 or newer {says}", process.stderr)
+    assert "install one" in process.stderr
 
 
 def in_process(code, *flags, **environment) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, "PYTHONPATH": str(separately.ROOT), **environment}
+    variables = {**os.environ, "PYTHONPATH": str(separately.ROOT), **environment}
     return subprocess.run(
         [sys.executable, *flags, "-c", code],
-        env=given,
+        env=variables,
         capture_output=True,
         text=True,
         timeout=120,

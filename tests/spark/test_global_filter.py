@@ -30,8 +30,8 @@ def key_columns(seed):
     dice = random.Random(seed)
 
     def some(make, extra=()):
-        found = [make(dice.randrange(400)) for _ in range(COUNT - 40 - len(extra))]
-        return [*found, *([None] * 40), *extra]
+        keys = [make(dice.randrange(400)) for _ in range(COUNT - 40 - len(extra))]
+        return [*keys, *([None] * 40), *extra]
 
     text = [chr(97 + i % 26) * i for i in range(70)] + ["ä", "城" * 12]
     return {
@@ -84,24 +84,24 @@ def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
     columns = key_columns("expressions" + ansi)
     frame = spark.createDataFrame(pa.table(columns), KEY_SCHEMA)
     dice = np.random.default_rng(5)
-    asked, wanted = [], {}
+    conditions, wanted = [], {}
     for name, types in STORED.items():
         keys = columns[name].to_pylist()
         for stored in types:
             # The numbers of blocks are one, a power of two, and another number.
             sbbf = Sbbf.from_bytes(bytes(32 * int(dice.choice([1, 16, 21, 77]))))
-            held = [as_stored(key, stored) for key in keys]
-            kept = [key for key in held if key is not None and dice.random() < 0.4]
+            stored_keys = [as_stored(key, stored) for key in keys]
+            inserted_keys = [key for key in stored_keys if key is not None and dice.random() < 0.4]
             values = stored.value_type if pa.types.is_dictionary(stored) else stored
-            sbbf.insert(pa.array(kept, values))
-            exact = pa.array(held, values)
+            sbbf.insert(pa.array(inserted_keys, values))
+            exact = pa.array(stored_keys, values)
             assert filter_mismatch_reason(frame.schema[name], stored) is None
             label = f"{name} in {stored}"
             wanted[label] = sbbf.check(exact).tolist()
             if codegen == "NO_CODEGEN" and len(wanted) % 2:
                 continue
-            found = may_contain(spark, frame.schema[name], sbbf, stored)
-            asked.append(sf.coalesce(found, sf.lit(False)).alias(label))
+            condition = may_contain(spark, frame.schema[name], sbbf, stored)
+            conditions.append(sf.coalesce(condition, sf.lit(False)).alias(label))
     with settings(
         spark,
         **{
@@ -110,22 +110,22 @@ def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
             "spark.sql.codegen.wholeStage": str(codegen != "NO_CODEGEN").lower(),
         },
     ):
-        told = frame.select(*asked).toArrow()
-    for label in told.column_names:
-        assert told[label].to_pylist() == wanted[label], label
+        results = frame.select(*conditions).toArrow()
+    for label in results.column_names:
+        assert results[label].to_pylist() == wanted[label], label
     assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
 
 
 def test_user_defined_functions(spark):
     """A user's function with the name of a Spark function is not called instead."""
-    held = Sbbf(10)
-    held.insert(pa.array([3, 5]))
+    sbbf = Sbbf(10)
+    sbbf.insert(pa.array([3, 5]))
     names = ["xxhash64", "shiftleft", "shiftrightunsigned", "get"]
     for name in names:
         spark.udf.register(name, lambda *given: 7, "bigint")
     try:
-        found = may_contain(spark, st.StructField("id", st.LongType()), held, pa.int64())
-        assert [row.id for row in spark.range(9).where(found).collect()] == [3, 5]
+        condition = may_contain(spark, st.StructField("id", st.LongType()), sbbf, pa.int64())
+        assert [row.id for row in spark.range(9).where(condition).collect()] == [3, 5]
     finally:
         for name in names:
             spark.sql(f"DROP TEMPORARY FUNCTION {name}")
@@ -134,14 +134,14 @@ def test_user_defined_functions(spark):
 def test_keys_of_the_old_calendar_pass(spark):
     """Files of old writers store other days for these keys, which Spark corrects."""
     frame = spark.sql("SELECT explode(array(DATE'1582-10-14', DATE'1582-10-15', NULL)) AS d")
-    found = may_contain(spark, frame.schema["d"], Sbbf(10), pa.date32())
-    assert [str(row.d) for row in frame.where(found).collect()] == ["1582-10-14"]
+    condition = may_contain(spark, frame.schema["d"], Sbbf(10), pa.date32())
+    assert [str(row.d) for row in frame.where(condition).collect()] == ["1582-10-14"]
     # Spark may show a time before 1900 as up to a day later.
     texts = "1899-12-31 23:59:59Z", "1900-01-02 00:29:19Z", "1902-01-01 00:00:00Z"
     listed = ", ".join(f"TIMESTAMP'{text}'" for text in texts)
     frame = spark.sql(f"SELECT explode(array({listed})) AS t")
-    found = may_contain(spark, frame.schema["t"], Sbbf(10), pa.timestamp("us", "UTC"))
-    assert frame.where(found).count() == 2
+    condition = may_contain(spark, frame.schema["t"], Sbbf(10), pa.timestamp("us", "UTC"))
+    assert frame.where(condition).count() == 2
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ HOWS = ["inner", "left_semi", "left", "right"]
 
 def cases(columns):
     """Return all kinds of joins for the first column, and one kind for each other column."""
-    others = [(column, HOWS[i % 4]) for i, column in enumerate(columns[1:])]
-    return [(columns[0], how) for how in HOWS] + others
+    other_cases = [(column, HOWS[i % 4]) for i, column in enumerate(columns[1:])]
+    return [(columns[0], how) for how in HOWS] + other_cases
 
 
 @pytest.mark.parametrize(("column", "how"), cases(LOOKED_UP))
@@ -155,7 +155,7 @@ def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, co
 def test_composite_keys(spark, folder, oracle, others):
     """Only some key columns are looked up in the index; the join compares all of them."""
     plan = zs.explain_join(others, oracle, ["id", "x", "dec"], right_index=folder)
-    assert [each.split(" whose ")[1][:3] for each in plan.used] == ["id "]
+    assert [sentence.split(" whose ")[1][:3] for sentence in plan.used] == ["id "]
     assert len(plan.not_used) == 2
     assert rows(plan.frame) == rows(others.join(oracle, ["id", "x", "dec"]))
     few = others.where("other % 6 = 0")
@@ -165,8 +165,8 @@ def test_composite_keys(spark, folder, oracle, others):
 
 
 def test_names_in_another_case(spark, folder, oracle, others):
-    found = zs.filter_join(others.select("ID", "other"), oracle, "Id", right_index=folder)
-    assert rows(found) == rows(others.select("ID", "other").join(oracle, "Id"))
+    result = zs.filter_join(others.select("ID", "other"), oracle, "Id", right_index=folder)
+    assert rows(result) == rows(others.select("ID", "other").join(oracle, "Id"))
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
@@ -196,8 +196,8 @@ def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, others):
     frame = zs.filter_join(others, oracle, "id", right_index=folder)
     ids = oracle.select("id").distinct()
     matching = others.join(ids, "id", "left_semi").count()
-    found = frame.toArrow()
-    assert found.num_rows > 0
+    result = frame.toArrow()
+    assert result.num_rows > 0
     written = shuffled(frame)
     assert len(written) == 2
     assert min(written) <= matching * 1.1 < others.count() / 2
@@ -205,7 +205,7 @@ def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, others):
 
 def shuffled(frame):
     """Return the number of records that each shuffle of an executed plan wrote."""
-    nodes, found = [frame._jdf.queryExecution().executedPlan()], []
+    nodes, counts = [frame._jdf.queryExecution().executedPlan()], []
     while nodes:
         node = nodes.pop()
         name = node.getClass().getSimpleName()
@@ -216,10 +216,10 @@ def shuffled(frame):
             nodes.append(node.plan())
             continue
         if name == "ShuffleExchangeExec":
-            found.append(node.metrics().apply("shuffleRecordsWritten").value())
+            counts.append(node.metrics().apply("shuffleRecordsWritten").value())
         children = node.children()
         nodes += [children.apply(i) for i in range(children.size())]
-    return found
+    return counts
 
 
 def test_zones_without_a_key_are_not_read(spark, folder):
@@ -228,12 +228,12 @@ def test_zones_without_a_key_are_not_read(spark, folder):
     options = {**zs.Indexed(folder, ["id", "row"]).options(spark), "keys": encode_keys(keys)}
     load = Load(Options(options))
     plan = load.plan()
-    read = sum(len(each.rows) for each in plan.fragments)
+    read = sum(len(fragment.rows) for fragment in plan.fragments)
     table = zb.dataset(folder).to_table(["id", "row"])
     wanted = {row for key, row in zip(*table.to_pydict().values(), strict=True) if key in (3, 300)}
     assert 0 < len(wanted) < read <= 600 < table.num_rows
-    found = [b for pieces in load.partitions(plan) for b in load.reader.batches(pieces)]
-    assert {row for batch in found for row in batch.column("row").to_pylist()} == wanted
+    batches = [b for pieces in load.partitions(plan) for b in load.reader.batches(pieces)]
+    assert {row for batch in batches for row in batch.column("row").to_pylist()} == wanted
 
 
 def test_keys_that_are_no_arrow_stream_are_refused(folder):
@@ -311,15 +311,15 @@ def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, oth
 def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_path, share, is_used):
     """A sample of the files of the other side decides, whatever the frame does with them."""
     dice = np.random.default_rng(1)
-    held = zb.dataset(folder).to_table(["id"])["id"].drop_null().to_numpy()
+    stored_keys = zb.dataset(folder).to_table(["id"])["id"].drop_null().to_numpy()
     for number in range(3):
-        ids = np.where(dice.random(500) < share, dice.choice(held, 500), 10_000)
+        ids = np.where(dice.random(500) < share, dice.choice(stored_keys, 500), 10_000)
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{number}.parquet")
     left = spark.read.parquet(str(tmp_path))
     plan = zs.explain_join(left, oracle, "id", right_index=folder)
     assert bool(plan.used) == is_used, plan
-    seen = "9.%|8.%" if share > 0.5 else "2.%|1.%"
-    assert re.search(f"({seen}) (would pass|of 1,024 sampled)", str(plan)), plan
+    shares = "9.%|8.%" if share > 0.5 else "2.%|1.%"
+    assert re.search(f"({shares}) (would pass|of 1,024 sampled)", str(plan)), plan
     assert rows(plan.frame) == rows(left.join(oracle, "id"))
 
 
@@ -564,9 +564,9 @@ def check_aside(spark, other, frame, on, why, index):
     assert not plan.used
     assert re.search(why, str(plan)), str(plan)
     with pytest.warns(IndexNotUsedWarning):
-        found = zs.filter_join(other, frame, on, right_index=index)
+        result = zs.filter_join(other, frame, on, right_index=index)
     wanted = other.join(frame, on).collect()
-    assert sorted(map(repr, found.collect())) == sorted(map(repr, wanted))
+    assert sorted(map(repr, result.collect())) == sorted(map(repr, wanted))
     return len(wanted)
 
 

@@ -25,12 +25,12 @@ def test_each_file_is_once_below_the_longest_root_above_it(seed):
     files = ListedFiles.of(runs)
     groups = files.by_root(roots)
     assert len(dict(groups)) == len(groups)
-    found = [(root, path) for root, below in groups for path in below.paths.to_pylist()]
+    pairs = [(root, path) for root, below in groups for path in below.paths.to_pylist()]
     wanted = set()
     for folder, name in listed:
         above = [root for root in roots if f"{folder}/".startswith(f"{root}/")]
         wanted.add((max(above, key=len, default=folder), f"{folder}/{name}"))
-    assert sorted(found) == sorted(wanted)
+    assert sorted(pairs) == sorted(wanted)
     for _, below in groups:
         paths = below.paths.to_pylist()
         assert below.sizes.tolist() == [ord(path[-1]) for path in paths]

@@ -91,7 +91,7 @@ def state(manager, name="ids"):
 
 def counts(manager):
     row = manager.indexes().first()
-    return [row[f"num{each}Files"] for each in COUNTS]
+    return [row[f"num{kind}Files"] for kind in COUNTS]
 
 
 def in_catalog(lake):
@@ -100,16 +100,16 @@ def in_catalog(lake):
 
 def brute_force(lake, column, value):
     """Return the ids of rows with a value, found without an index."""
-    whole = pa.concat_tables(pq.read_table(each) for each in sorted(lake.glob("*.parquet")))
+    whole = pa.concat_tables(pq.read_table(path) for path in sorted(lake.glob("*.parquet")))
     return sorted(r["id"] for r in whole.to_pylist() if r[column] == value)
 
 
 def assert_right(lake, covered):
     """Check that the index finds all existing rows, and covers a number of files."""
     dataset = zb.dataset(lake)
-    for each in dataset.describe_indices():
-        assert each.num_fragments_indexed == covered
-        over_all = dataset.global_filter(each.column)
+    for index in dataset.describe_indices():
+        assert index.num_fragments_indexed == covered
+        over_all = dataset.global_filter(index.column)
         assert len(over_all.covered) == covered
         assert len(over_all.missing) == len(dataset.files) - covered
     for column, value in [
@@ -125,8 +125,8 @@ def assert_right(lake, covered):
         with warnings.catch_warnings():
             # The first query warns about files that changed after they were indexed.
             warnings.simplefilter("ignore", StaleIndexWarning)
-            found = dataset.to_table(filter=filter)
-        assert sorted(found["id"].to_pylist()) == brute_force(lake, column, value)
+            result = dataset.to_table(filter=filter)
+        assert sorted(result["id"].to_pylist()) == brute_force(lake, column, value)
 
 
 # The life of an index
@@ -158,10 +158,10 @@ def test_life_of_an_index(manager, spark, lake, tmp_path):
     assert row.indexLocation == str(index_folder(lake))
     assert (row.expectedNumItems, row.fpp, row.sourcePath) == (5_000, 0.02, str(lake))
     assert (row.numSourceFiles, row.numAppendedFiles, row.numDeletedFiles) == (3, 0, 0)
-    assert row.sizeSourceFiles == sum(each.stat().st_size for each in lake.glob("*.parquet"))
-    files = [Path(each) for each in row.indexContentPaths]
-    assert all(each.is_file() for each in files) and len(set(files)) == row.numIndexFiles
-    assert row.sizeIndexFiles == sum(each.stat().st_size for each in files)
+    assert row.sizeSourceFiles == sum(path.stat().st_size for path in lake.glob("*.parquet"))
+    files = [Path(path) for path in row.indexContentPaths]
+    assert all(path.is_file() for path in files) and len(set(files)) == row.numIndexFiles
+    assert row.sizeIndexFiles == sum(path.stat().st_size for path in files)
     # Three files of 1,000 rows have one zone each, for two columns.
     assert row.numZones == 6
     made = zb.dataset(lake).global_filter("Name")
@@ -178,7 +178,7 @@ def test_life_of_an_index(manager, spark, lake, tmp_path):
     manager.vacuum_index("ids")
     assert manager.indexes().collect() == []
     assert in_catalog(lake) == []
-    assert not any(each.exists() for each in files)
+    assert not any(path.exists() for path in files)
     with pytest.raises(IndexNotFound, match="no index 'ids'"):
         manager.index("ids")
 
@@ -255,12 +255,12 @@ def test_full_refresh_rebuilds(ids, lake):
 def test_incremental_refresh_reads_what_changed(ids, lake):
     write(lake, 7)
     pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
-    seen = []
+    calls = []
     ids.refresh_index(
-        "ids", mode="incremental", progress=lambda done, total: seen.append((done, total))
+        "ids", mode="incremental", progress=lambda done, total: calls.append((done, total))
     )
     # Only rows of the two new files are read.
-    assert {total for _, total in seen} == {ROWS + 700}
+    assert {total for _, total in calls} == {ROWS + 700}
     assert counts(ids) == [4, 0, 0]
     assert_right(lake, 4)
     (lake / "2.parquet").unlink()
@@ -282,7 +282,7 @@ def test_quick_refresh_reads_nothing(ids, lake):
     assert counts(ids) == [3, 2, 2]
     assert_right(lake, 1)
     row = ids.index("ids").first()
-    sizes = {each.name: each.stat().st_size for each in lake.glob("*.parquet")}
+    sizes = {path.name: path.stat().st_size for path in lake.glob("*.parquet")}
     assert row.sizeAppendedFiles == sizes["1.parquet"] + sizes["7.parquet"]
 
 
@@ -460,8 +460,8 @@ def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
     spark.conf.set("spark.sql.caseSensitive", "false")
     manager.create_index(frame, BFIndexConfig("ids", ["name", "ST.a"]))
     assert manager.index("ids").first().indexedColumns == ["Name", "st.a"]
-    found = zb.dataset(lake).search("st.a = 1000003").to_table()
-    assert [Path(p).name for p in found["path"].to_pylist()] == ["1.parquet"]
+    result = zb.dataset(lake).search("st.a = 1000003").to_table()
+    assert [Path(p).name for p in result["path"].to_pylist()] == ["1.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
     config = BFIndexConfig("ids", ["id"])
     csv = tmp_path / "csv"
     frame.select("id").write.csv(str(csv), header=True)
-    for given in [
+    for wrong_frame in [
         frame.where("id = 5"),
         frame.select("id"),
         frame.limit(5),
@@ -509,7 +509,7 @@ def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
         spark.read.option("pathGlobFilter", "0*").parquet(str(lake)),
     ]:
         with pytest.raises(InvalidArgument, match=r"plain read|not of Parquet|all files of one"):
-            manager.create_index(given, config)
+            manager.create_index(wrong_frame, config)
     with pytest.raises(InvalidArgument, match="give a BFIndexConfig"):
         manager.create_index(frame, {"name": "ids"})
     with pytest.raises(EngineError, match="give a SparkSession"):
@@ -529,9 +529,9 @@ def test_frames_and_paths_that_name_the_folder(spark, lake):
         spark.read.parquet(str(lake / "1.parquet")),
     ]
     opened = [open_managed_source(source, None, Access(spark)) for source in sources]
-    assert [len(each.files) for each, _ in opened] == [3, 3, 3, 3, 3, 1]
+    assert [len(dataset.files) for dataset, _ in opened] == [3, 3, 3, 3, 3, 1]
     assert [path for _, path in opened] == [*[str(lake)] * 5, str(lake / "1.parquet")]
-    assert {each.index_dir for each, _ in opened} == {str(index_folder(lake))}
+    assert {dataset.index_dir for dataset, _ in opened} == {str(index_folder(lake))}
 
 
 def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):

@@ -70,7 +70,7 @@ def test_only_one_writer_of_a_record_wins(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    winners = [each for each in outcomes if each is not None]
+    winners = [outcome for outcome in outcomes if outcome is not None]
     assert len(winners) == 1
     assert records.latest("ids").expected_num_items == winners[0]
     # Temporary files of the others are deleted.
@@ -82,7 +82,7 @@ def test_names_that_need_quoting_as_folders(tmp_path):
     names = ["a b", "ü%2F", "x.y", "C:\\x"]
     for name in names:
         records.put(Record(name, state=State.ACTIVE))
-    assert [each.name for each in records.all()] == sorted(names)
+    assert [record.name for record in records.all()] == sorted(names)
 
 
 @pytest.mark.parametrize(
@@ -175,16 +175,16 @@ def in_use(lake):
 
 def segments(lake):
     folder = index_folder(lake) / "segments"
-    return {each.name for each in folder.iterdir()} if folder.exists() else set()
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 def once(action):
     """A progress function that does something else during a build."""
-    done = []
+    calls = []
 
     def report(*_):
-        if not done:
-            done.append(True)
+        if not calls:
+            calls.append(True)
             action()
 
     return report
@@ -396,7 +396,7 @@ REMOTE = """
                               expected_num_items=300, fpp=0.01))
     actions.refresh_index("a b", "quick")
     actions.delete_index("a b")
-    print([(each.name, str(each.state), each.number) for each in records.all()])
+    print([(record.name, str(record.state), record.number) for record in records.all()])
     actions.vacuum_index("a b")
     print(records.all())
 """
@@ -438,9 +438,9 @@ def test_the_first_error_is_raised(lake, tmp_path):
         system.write_bytes(b"")
         raise NoFragments("the cause")
 
-    with pytest.raises(NoFragments, match="the cause") as seen:
+    with pytest.raises(NoFragments, match="the cause") as raised:
         actions.create(*to_build(lake), once(fail))
-    assert "call cancel('ids')" in "".join(seen.value.__notes__)
+    assert "call cancel('ids')" in "".join(raised.value.__notes__)
     assert in_catalog(lake) == {}
 
 

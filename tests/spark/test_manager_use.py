@@ -90,24 +90,26 @@ def rows(frame):
 def expected(spark, conf, frame):
     """Return the rows of Spark without its own pushdown."""
     conf.set("spark.sql.parquet.filterPushdown", "false")
-    found = rows(frame)
+    result = rows(frame)
     conf.unset("spark.sql.parquet.filterPushdown")
-    return found
+    return result
 
 
 def files(manager, frame):
     """Return the numbers of the files that a frame reads according to the manager."""
     plan = manager.why_not(frame)
-    return sorted(int(Path(path).stem) for each in plan.relations for path in each.kept_paths)
+    return sorted(
+        int(Path(path).stem) for relation in plan.relations for path in relation.kept_paths
+    )
 
 
 def applied(manager, frame):
     """Return the rows of a frame with indices, and check those of the session."""
-    found = rows(manager.apply(frame))
+    result = rows(manager.apply(frame))
     manager.enable()
-    assert rows(frame.alias("again")) == found
+    assert rows(frame.alias("again")) == result
     set_session_rule(frame.sparkSession, None)
-    return found
+    return result
 
 
 def read(frame):
@@ -144,8 +146,8 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     manager.disable()
     assert files(manager, frame) == EVERY
     assert read(pruned) == read(frame.alias("off")) == [FILES]
-    found = manager.why_not(frame)
-    assert found.reasons == {Reason.APPLY_DISABLED}
+    plan = manager.why_not(frame)
+    assert plan.reasons == {Reason.APPLY_DISABLED}
     assert "disabled" in explained(manager, frame)
     manager.enable()
     assert files(manager, frame) == [2]
@@ -160,9 +162,9 @@ def test_queries_run_without_an_answer_of_the_manager(manager, spark, conf, lake
     try:
         conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "many")
         with pytest.warns(IndexNotUsedWarning, match="maxAppendedRatio") as caught:
-            for each in (pruned, frame.alias("in the session")):
-                assert [row.id for row in each.collect()] == [2003]
-                assert files_read(each) == [FILES]
+            for query in (pruned, frame.alias("in the session")):
+                assert [row.id for row in query.collect()] == [2003]
+                assert files_read(query) == [FILES]
         assert len(caught) == 1
     finally:
         set_session_rule(spark, None)
@@ -204,8 +206,8 @@ def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
 
     def refused(reason, text):
-        found = manager.why_not(frame)
-        assert found.reasons >= {reason} and not found.is_pruned
+        plan = manager.why_not(frame)
+        assert plan.reasons >= {reason} and not plan.is_pruned
         with pytest.warns(IndexNotUsedWarning, match=text):
             assert applied(manager, frame) == expected(spark, conf, frame)
 
@@ -314,9 +316,9 @@ def test_each_relation_of_a_join_has_its_own(manager, spark, lake, tmp_path):
     other = make_lake(tmp_path / "other", files=2)
     left, right = spark.read.parquet(str(lake)), spark.read.parquet(str(other))
     query = left.where("id = 2003").join(right.where("x = 5"), "x")
-    found = {each.name: each for each in manager.why_not(query).relations}
-    assert found[f"file:{lake}"].kept_files == 1
-    assert Reason.NO_INDEX in found[f"file:{other}"].reasons
+    relations = {relation.name: relation for relation in manager.why_not(query).relations}
+    assert relations[f"file:{lake}"].kept_files == 1
+    assert Reason.NO_INDEX in relations[f"file:{other}"].reasons
     assert applied(manager, query) == rows(query)
 
 
@@ -351,8 +353,8 @@ def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, 
         lambda *given: opened.append(1) or measure_drift(*given),
     )
     for number in range(3):
-        found = manager.apply(spark.read.parquet(str(lake)).where(f"id = 200{number}"))
-        assert found.count() == 1
+        result = manager.apply(spark.read.parquet(str(lake)).where(f"id = 200{number}"))
+        assert result.count() == 1
     assert len(opened) == 1
     write(lake, 9)
     with pytest.warns(StaleIndexWarning):
@@ -434,21 +436,21 @@ def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
 
 
 def test_why_not_as_text_and_html(manager, spark, lake):
-    found = manager.whyNot(
+    plan = manager.whyNot(
         spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), indexName="ids"
     )
-    assert "Name < <b>" in str(found) or "Name < '<b>'" in str(found)
-    assert "&lt;b&gt;" in found._repr_html_() and "<b>" not in found._repr_html_()
-    html_text(found)
+    assert "Name < <b>" in str(plan) or "Name < '<b>'" in str(plan)
+    assert "&lt;b&gt;" in plan._repr_html_() and "<b>" not in plan._repr_html_()
+    html_text(plan)
 
 
 def test_the_manager_has_a_repr_of_one_line(manager, spark, lake):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
-    given = [
+    values = [
         *(manager, manager.why_not(frame), zs.BFIndexConfig("a", ["id"]), zs.Indexed(str(lake))),
         *(zs.prune_plan(frame), zs.plan(spark, str(lake), "id = 2003"), zs.Reason.NO_INDEX),
         zs.ExecutorReport(()),
     ]
-    for each in given:
-        assert "\n" not in repr(each) and not re.search("0x[0-9a-f]{6}", repr(each)), repr(each)
-    assert "1 of 6 files kept" in repr(given[1])
+    for value in values:
+        assert "\n" not in repr(value) and not re.search("0x[0-9a-f]{6}", repr(value)), repr(value)
+    assert "1 of 6 files kept" in repr(values[1])

@@ -73,7 +73,7 @@ def test_files_of_spark(spark, crypto, tmp_path, algorithm, is_uniform):
         options["uniform.key"] = "all"
     else:
         options |= {"footer.key": "footer", "column.keys": "a:id,pair.b;b:text,list.list.element"}
-    written = {f"parquet.encryption.{name}": str(each) for name, each in options.items()}
+    written = {f"parquet.encryption.{name}": str(option) for name, option in options.items()}
     folder = str(tmp_path / "data")
     frame = spark.range(0, ROWS, 1, 1).selectExpr(*COLUMNS)
     frame.write.options(**crypto, **written).parquet(folder)

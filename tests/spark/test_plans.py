@@ -158,7 +158,7 @@ def plus_1000():
 
     def work(batches):
         for batch in batches:
-            added = [each + 1000 for each in batch.column(0).to_pylist()]
+            added = [value + 1000 for value in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_pydict({"id": pa.array(added, pa.int64())})
 
     return work
@@ -190,7 +190,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def relations(spark, folder):
     """Both relations, and their views."""
-    given = {
+    tables = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "1",
         # Filters are used only for joins with a shuffle.
@@ -200,7 +200,7 @@ def relations(spark, folder):
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    with settings(spark, **given):
+    with settings(spark, **tables):
         read = {name: spark.read.parquet(str(folder / name)) for name in "ab"}
         for name, frame in read.items():
             frame.createOrReplaceTempView(name)
@@ -230,9 +230,9 @@ def test_join_by_a_key_of_the_files(spark, folder, relations, keys, name):
     frame = made(spark, relations, OWN[name])
     plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert plan.used, plan
-    found = ids(plan.frame)
-    assert found == ids(keys.join(frame, "id"))
-    assert found
+    result = ids(plan.frame)
+    assert result == ids(keys.join(frame, "id"))
+    assert result
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -267,5 +267,7 @@ def test_prune_leaves_files_of_a_union_out(spark, relations):
     """Each branch is a separate relation, although the union reuses the ids of the first."""
     for name in ("union", "union the other way", "union by name", "filter above a union"):
         plan = zs.prune_plan(made(spark, relations, QUERIES[name]).where("id = 41"))
-        kept = sorted((each.kept_files, each.num_files) for each in plan.relations)
-        assert kept == [(1, 1), (1, FILES)], plan
+        file_counts = sorted(
+            (relation.kept_files, relation.num_files) for relation in plan.relations
+        )
+        assert file_counts == [(1, 1), (1, FILES)], plan

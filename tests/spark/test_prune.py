@@ -106,8 +106,8 @@ def rows(frame):
 
 
 def names(plan):
-    kept = {path for each in plan.relations for path in each.kept_paths}
-    return sorted(path.rpartition("/")[2] for path in kept)
+    kept_paths = {path for relation in plan.relations for path in relation.kept_paths}
+    return sorted(path.rpartition("/")[2] for path in kept_paths)
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def check(frame, num_files, numbers=None, **options):
     """Check the rows and the number of files read, for a frame and for the session."""
     wanted = rows(frame)
     plan = zs.prune_plan(frame, **options)
-    assert sum(each.kept_files for each in plan.relations) == num_files, plan
+    assert sum(relation.kept_files for relation in plan.relations) == num_files, plan
     if numbers is not None:
         assert names(plan) == [f"{number}.parquet" for number in numbers]
         assert plan.is_pruned == (num_files < FILES)
@@ -132,11 +132,11 @@ def check(frame, num_files, numbers=None, **options):
     assert rows(pruned) == wanted
     with enabled(frame.sparkSession, **options):
         # This plans the query again.
-        again = frame.alias("again")
-        assert rows(again) == wanted
-    for each in (pruned, again):
+        repeated = frame.alias("again")
+        assert rows(repeated) == wanted
+    for query in (pruned, repeated):
         # Empty and reused branches are not read.
-        assert sum(files_read(each)) <= num_files, each._jdf.queryExecution().toString()
+        assert sum(files_read(query)) <= num_files, query._jdf.queryExecution().toString()
     return pruned
 
 
@@ -263,34 +263,34 @@ def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):
     assert "1 of 6 files" in explained(frame)
     pq.write_table(table(1), tmp_path / "t/4.parquet")
     with pytest.warns(StaleIndexWarning):
-        found = frame.collect()
-    assert found == spark.read.parquet(path).where("id = 450").collect()
+        result = frame.collect()
+    assert result == spark.read.parquet(path).where("id = 450").collect()
     assert frame.count() == 2
     assert zs.last_scans(frame).relations[0].kept_files == 2
 
 
 def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
-    asked = []
-    monkeypatch.setattr(IndexLookup, "ask", lambda *_: asked.append(1) or PruningResult())
-    found = zs.prune(lake)
+    calls = []
+    monkeypatch.setattr(IndexLookup, "ask", lambda *_: calls.append(1) or PruningResult())
+    result = zs.prune(lake)
     few = spark.createDataFrame([(450,)], "id long").hint("broadcast")
     for frame, num_scans in (
-        (found.where("id = 450"), 1),
-        (found.where("id = 450").groupBy("odd").count(), 1),
+        (result.where("id = 450"), 1),
+        (result.where("id = 450").groupBy("odd").count(), 1),
         # Spark plans the other side again after it broadcasts the keys.
-        (found.where("x > 1").join(few, "id"), 1),
-        (found.where("id = 450").join(found.where("x < 99"), "odd").orderBy("odd"), 2),
+        (result.where("x > 1").join(few, "id"), 1),
+        (result.where("id = 450").join(result.where("x < 99"), "odd").orderBy("odd"), 2),
     ):
-        asked.clear()
+        calls.clear()
         assert frame.collect()
-        assert len(asked) == num_scans
+        assert len(calls) == num_scans
 
 
 def test_filters_may_come_later(spark, lake):
     indexed = zs.prune(lake)
-    found = indexed.where("id IN (450, 451, 2000)").select("name")
-    assert rows(found) == rows(lake.where("id IN (450, 451, 2000)").select("name"))
-    assert files_read(found) == [2]
+    result = indexed.where("id IN (450, 451, 2000)").select("name")
+    assert rows(result) == rows(lake.where("id IN (450, 451, 2000)").select("name"))
+    assert files_read(result) == [2]
     assert indexed.count() == FILES * ROWS
     # A filter of one scan must not reach another scan of the same frame.
     both = indexed.where("id = 450").union(indexed.where("id = 2000")).union(indexed)
@@ -303,10 +303,10 @@ def test_collations_and_char_are_left_to_spark(spark, tmp_path):
     frame = spark.range(0, 900, 1, 3).selectExpr("id", "concat('N', id) COLLATE UTF8_LCASE AS name")
     frame.write.parquet(path)
     index(path, ["name"])
-    found = spark.read.parquet(path).where("name = 'n77'")
-    assert found.count() == 1
-    check(found, 3)
-    assert zs.prune_plan(found).reasons == {Reason.FILTER_NOT_ANSWERED}
+    result = spark.read.parquet(path).where("name = 'n77'")
+    assert result.count() == 1
+    check(result, 3)
+    assert zs.prune_plan(result).reasons == {Reason.FILTER_NOT_ANSWERED}
     with spark_table(spark, "padded (c CHAR(5), v VARCHAR(5), part INT)", tmp_path / "c") as name:
         for part in range(3):
             spark.sql(f"INSERT INTO {name} VALUES ('c{part}', 'v{part}', {part})")
@@ -368,15 +368,15 @@ def test_other_calendars(spark, tmp_path):
 
 
 def test_projections_aggregates_windows_and_limits(spark, lake):
-    found = lake.where("id IN (450, 451, 2000)")
-    check(found.selectExpr("id + 1 AS a", "upper(name) AS b").where("b <> 'N450'"), 2)
-    check(found.groupBy("odd").agg(f.count("*"), f.sum("x")), 2)
-    check(found.select("id", f.row_number().over(Window.partitionBy("odd").orderBy("id"))), 2)
-    check(found.orderBy("id").limit(2), 2)
-    check(found.distinct().sample(1.0), 2)
+    result = lake.where("id IN (450, 451, 2000)")
+    check(result.selectExpr("id + 1 AS a", "upper(name) AS b").where("b <> 'N450'"), 2)
+    check(result.groupBy("odd").agg(f.count("*"), f.sum("x")), 2)
+    check(result.select("id", f.row_number().over(Window.partitionBy("odd").orderBy("id"))), 2)
+    check(result.orderBy("id").limit(2), 2)
+    check(result.distinct().sample(1.0), 2)
     check(lake.groupBy("id").count().where("id = 450"), 1)
     check(lake.select(f.col("id").alias("k"), "name").where("k = 450"), 1)
-    assert zs.prune(found).count() == 3
+    assert zs.prune(result).count() == 3
 
 
 def test_a_limit_below_the_filter_is_not_pruned_through(lake):
@@ -390,7 +390,7 @@ def test_self_joins(lake):
     joined = one.alias("a").join(two.alias("b"), f.col("a.id") == f.col("b.id"))
     check(joined, 3)
     # The optimizer does not copy a filter to the other side.
-    assert sorted(each.kept_files for each in zs.prune_plan(joined).relations) == [1, 2]
+    assert sorted(relation.kept_files for relation in zs.prune_plan(joined).relations) == [1, 2]
     check(one.join(two, "odd", "left"), 3)
     check(two.join(one, "odd", "leftanti"), 3)
     check(lake.join(two, "id"), FILES + 1)
@@ -575,8 +575,8 @@ def test_a_cached_frame_and_a_pruned_one_answer_only_for_the_same_rows(spark, fo
     finally:
         whole.unpersist()
         part.unpersist()
-    again = zs.prune(spark.read.parquet(folder)).where("id = 451")
-    assert len(again.collect()) == 1 and files_read(again) == [1]
+    other_frame = zs.prune(spark.read.parquet(folder)).where("id = 451")
+    assert len(other_frame.collect()) == 1 and files_read(other_frame) == [1]
 
 
 def test_a_cached_pruned_frame_follows_its_table(spark, tmp_path):
@@ -733,8 +733,8 @@ def test_paths_that_overlap_are_read_as_spark_reads_them(spark, tmp_path, is_par
             except PySparkException:
                 # Some partition folders are beside a path that is itself one.
                 continue
-            found = zs.prune(spark.read.parquet(*paths)).where(condition)
-            assert rows(found) == wanted, (paths, condition)
+            result = zs.prune(spark.read.parquet(*paths)).where(condition)
+            assert rows(result) == wanted, (paths, condition)
 
 
 def test_index_dir(spark, tmp_path):
@@ -757,11 +757,11 @@ def test_indices_lie_in_several_folders_and_beside_the_data(spark, tmp_path):
         index(folder, index_dir=None if place is None else str(place))
     # This index is on another column than the one in the given folder.
     index(tmp_path / "one", ["name"])
-    given = [f"file:{places['one']}/", places["two"]]
+    index_dirs = [f"file:{places['one']}/", places["two"]]
     for name in places:
         frame = spark.read.parquet(str(tmp_path / name))
-        check(frame.where("id = 450"), 1, index_dir=given)
-        check(frame.where("name = 'n450'"), 1 if name == "one" else 3, index_dir=iter(given))
+        check(frame.where("id = 450"), 1, index_dir=index_dirs)
+        check(frame.where("name = 'n450'"), 1 if name == "one" else 3, index_dir=iter(index_dirs))
 
 
 def test_an_index_dir_without_an_index_raises_a_warning(spark, tmp_path):
@@ -808,9 +808,9 @@ def test_a_frame_follows_the_index(spark, tmp_path):
     indexed = zs.prune(spark.read.parquet(path))
 
     def read():
-        found = indexed.where("id = 450")
-        assert found.count() == 1 and len(rows(found)) == 1
-        return files_read(found)
+        result = indexed.where("id = 450")
+        assert result.count() == 1 and len(rows(result)) == 1
+        return files_read(result)
 
     with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
         assert read() == [FILES]
@@ -857,25 +857,25 @@ def test_other_sources_are_unchanged(spark, folder, lake, tmp_path):
 
 def test_plan_says_what_and_why(lake, folder):
     plan = zs.prune_plan(lake.where("id IN (450, 2000) AND odd = 0 AND upper(name) <> 'X'"))
-    (told,) = plan.relations
+    (relation,) = plan.relations
     assert plan.is_pruned
-    assert (told.kept_files, told.num_files) == (2, FILES)
+    assert (relation.kept_files, relation.num_files) == (2, FILES)
     sizes = [os.path.getsize(f"{folder}/{number}.parquet") for number in range(FILES)]
-    assert (told.kept_bytes, told.num_bytes) == (sizes[1] + sizes[5], sum(sizes))
-    assert told.indices == ("id_idx",)
-    assert told.reasons == {Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED}
+    assert (relation.kept_bytes, relation.num_bytes) == (sizes[1] + sizes[5], sum(sizes))
+    assert relation.indices == ("id_idx",)
+    assert relation.reasons == {Reason.NO_INDEX_ON_COLUMN, Reason.FILTER_NOT_ANSWERED}
     text = str(plan)
     assert text.startswith(f"ZoneBloomPrune: 2 of {FILES} files kept")
     assert "not answered by an index: odd = 0 (no index on odd)" in text
     assert repr(plan) == f"<{text.splitlines()[0]}>"
-    shown = plan._repr_html_()
-    assert f"files kept: 2 of {FILES}" in shown and "no index on odd" in shown
+    html = plan._repr_html_()
+    assert f"files kept: 2 of {FILES}" in html and "no index on odd" in html
     (unasked,) = zs.prune_plan(lake.where("odd = 0")).relations
     assert (unasked.filter, unasked.indices, unasked.kept_files) == (None, (), FILES)
     assert [str(note) for note in unasked.notes] == ["no index on odd"]
     assert zs.prune_plan(lake.where("ID = 450")).relations[0].kept_files == 1
-    kept = zs.prune_plan(lake.where("id >= 0 OR id = 5"))
-    assert not kept.is_pruned
+    unpruned_plan = zs.prune_plan(lake.where("id >= 0 OR id = 5"))
+    assert not unpruned_plan.is_pruned
     every = zs.prune_plan(lake.where(f"id IN ({', '.join(str(i * ROWS) for i in range(FILES))})"))
     assert every.reasons == {Reason.ALL_FILES_KEPT}
     with pytest.raises(InvalidArgument, match="df is 'lake'; give a DataFrame"):
@@ -883,9 +883,9 @@ def test_plan_says_what_and_why(lake, folder):
 
 
 def test_last_scans_say_what_was_read(spark, folder, lake):
-    found = zs.prune(lake).where("id IN (450, 2000)")
+    result = zs.prune(lake).where("id IN (450, 2000)")
     other = spark.read.parquet(folder).where("id = 7")
-    both = found.union(other)
+    both = result.union(other)
     both.collect()
     ours, theirs = zs.last_scans(both).relations
     assert (ours.kept_files, ours.num_files, ours.indices) == (2, FILES, ("id_idx",))
@@ -896,9 +896,11 @@ def test_last_scans_say_what_was_read(spark, folder, lake):
     with enabled(spark):
         joined = lake.where("id = 450").join(lake.withColumnRenamed("id", "i"), f.expr("id = i"))
         joined.collect()
-    told = zs.last_scans(joined).relations
-    assert sum(each.metrics["numFiles"] for each in told) == sum(files_read(joined))
-    assert [each.kept_files for each in told] == [each.metrics["numFiles"] for each in told]
+    relations = zs.last_scans(joined).relations
+    assert sum(relation.metrics["numFiles"] for relation in relations) == sum(files_read(joined))
+    assert [relation.kept_files for relation in relations] == [
+        relation.metrics["numFiles"] for relation in relations
+    ]
 
 
 def test_last_scans_belong_to_their_frame(spark, tmp_path):
@@ -934,10 +936,10 @@ def test_table_takes_names_and_paths(spark, tmp_path):
     index(tmp_path / "files", index_dir=str(tmp_path / "indices"))
     spark.read.parquet(str(tmp_path / "files")).createOrReplaceTempView("some_files")
     for name in ("some_files", tmp_path / "files", f"file:{tmp_path}/files"):
-        found = zs.table(spark, name, index_dir=str(tmp_path / "indices")).where("id = 450")
-        assert found.count() == 1
-        found.collect()
-        assert files_read(found) == [1]
+        result = zs.table(spark, name, index_dir=str(tmp_path / "indices")).where("id = 450")
+        assert result.count() == 1
+        result.collect()
+        assert files_read(result) == [1]
     spark.catalog.dropTempView("some_files")
 
 
@@ -979,9 +981,9 @@ def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkey
     with enabled(spark), warnings.catch_warnings():
         warnings.simplefilter("ignore", IndexNotUsedWarning)
         frame = lake.where("id = 450").alias(step)
-        found = frame.collect()
+        result = frame.collect()
     monkeypatch.undo()
-    assert [row.id for row in found] == [450] and files_read(frame) == [FILES]
+    assert [row.id for row in result] == [450] and files_read(frame) == [FILES]
     (relation,) = zs.last_scans(frame).relations
     assert relation.reasons == {Reason.INDEX_DAMAGED} and "out of order" in str(relation)
 
@@ -1130,9 +1132,9 @@ def four(tmp_path):
 )
 def test_files_that_are_read_twice(spark, four, names):
     roots = [str(four / name) for name in names]
-    found = spark.read.parquet(*roots).where("id = 11")
-    assert found.count() == 2
-    assert zs.prune(found).count() == 2
+    result = spark.read.parquet(*roots).where("id = 11")
+    assert result.count() == 2
+    assert zs.prune(result).count() == 2
     elsewhere = spark.read.parquet(*roots).where("id = 31")
     assert zs.prune(elsewhere).count() == elsewhere.count()
 
@@ -1163,9 +1165,9 @@ def test_leaves_that_are_found_by_field_id(spark, tmp_path):
     schema = st.StructType([st.StructField("s", st.StructType([leaf]))])
     spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     try:
-        found = spark.read.schema(schema).parquet(str(tmp_path)).where("s.a = 3")
-        assert found.count() == 1
-        assert zs.prune(found).count() == 1
+        result = spark.read.schema(schema).parquet(str(tmp_path)).where("s.a = 3")
+        assert result.count() == 1
+        assert zs.prune(result).count() == 1
     finally:
         spark.conf.unset("spark.sql.parquet.fieldId.read.enabled")
 
@@ -1210,9 +1212,9 @@ def test_each_session_is_enabled_by_itself_and_threads_share_one(spark, folder):
 def test_a_stream_reads_its_files_as_they_come(spark, lake, folder):
     counts = []
     with enabled(spark):
-        found = spark.readStream.schema(lake.schema).parquet(folder).where("id IN (450, 2000)")
+        result = spark.readStream.schema(lake.schema).parquet(folder).where("id IN (450, 2000)")
         query = (
-            found.writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
+            result.writeStream.foreachBatch(lambda frame, _: counts.append(frame.count()))
             .trigger(availableNow=True)
             .start()
         )

@@ -19,18 +19,22 @@ IDS = np.random.default_rng(0).permutation(4_000)
 @pytest.fixture
 def orders(tmp_path):
     for number, ids in enumerate(np.split(IDS, 4)):
-        table = pa.table({"id": ids, "customer": [f"customer {each % 50}" for each in ids]})
+        table = pa.table({"id": ids, "customer": [f"customer {key % 50}" for key in ids]})
         (tmp_path / "orders").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / f"orders/{number}.parquet")
     return tmp_path / "orders"
 
 
 def test_the_block_runs_and_finds_the_rows(spark, orders, monkeypatch):
-    found = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    (code,) = [each for each in found if "zonebloom.spark" in each]
-    shown = []
-    monkeypatch.setattr("pyspark.sql.DataFrame.show", lambda frame: shown.append(frame.collect()))
-    monkeypatch.setattr(type(spark.range(0)), "show", lambda frame: shown.append(frame.collect()))
+    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (code,) = [block for block in blocks if "zonebloom.spark" in block]
+    shown_rows = []
+    monkeypatch.setattr(
+        "pyspark.sql.DataFrame.show", lambda frame: shown_rows.append(frame.collect())
+    )
+    monkeypatch.setattr(
+        type(spark.range(0)), "show", lambda frame: shown_rows.append(frame.collect())
+    )
     updates = spark.createDataFrame([(42, "new"), (-1, "newer")], "id bigint, note string")
     names = {"ds": zb.dataset(orders), "spark": spark, "updates": updates}
     try:
@@ -42,7 +46,7 @@ def test_the_block_runs_and_finds_the_rows(spark, orders, monkeypatch):
         assert scan.kept_files < scan.num_files == 4
     finally:
         zs.disable(spark)
-    of_files, of_zones, joined, tagged = shown
+    of_files, of_zones, joined, tagged = shown_rows
     assert [row.id for row in of_files] == [row.id for row in of_zones] == [42]
     assert [(row.id, row.note, row.customer) for row in joined] == [(42, "new", "customer 42")]
     at = int(np.flatnonzero(IDS == 42)[0])

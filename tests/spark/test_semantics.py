@@ -25,14 +25,14 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def setting(spark):
     """Return a function that changes the conf for one test."""
-    kept = {}
+    old_values = {}
 
     def change(name, value):
-        kept.setdefault(name, spark.conf.get(name, None))
+        old_values.setdefault(name, spark.conf.get(name, None))
         spark.conf.set(name, value)
 
     yield change
-    for name, value in kept.items():
+    for name, value in old_values.items():
         spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
@@ -46,12 +46,14 @@ def rows_of(load):
 def answers(spark, folder, conditions):
     """Return the rows that each condition keeps, from one query."""
     frame = spark.read.parquet(folder)
-    shown = frame.selectExpr("row", *(f"({text}) AS c{i}" for i, text in enumerate(conditions)))
-    table = shown.toArrow()
+    table_of_results = frame.selectExpr(
+        "row", *(f"({text}) AS c{i}" for i, text in enumerate(conditions))
+    )
+    table = table_of_results.toArrow()
     rows = table["row"].to_pylist()
     for i in range(len(conditions)):
-        held = table[f"c{i}"].to_pylist()
-        yield {row for row, each in zip(rows, held, strict=True) if each}
+        booleans = table[f"c{i}"].to_pylist()
+        yield {row for row, is_held in zip(rows, booleans, strict=True) if is_held}
 
 
 def valid(spark, folder, conditions):
@@ -80,17 +82,17 @@ def test_random_conditions(spark, folder, setting, zone, ansi):
     assert len(conditions) > QUERIES // 5
     exact = 0
     for text, wanted in zip(conditions, answers(spark, folder, conditions), strict=True):
-        for known in (zone, None):
+        for known_zone in (zone, None):
             options = {"path": folder, "prune": text, "columns": "row"}
-            if known is not None:
-                options["timezone"] = known
+            if known_zone is not None:
+                options["timezone"] = known_zone
             load = Load(Options(options))
-            found = rows_of(load)
-            assert len(found) == len(set(found)), text
-            assert wanted <= set(found), text
+            result = rows_of(load)
+            assert len(result) == len(set(result)), text
+            assert wanted <= set(result), text
             if not unknowns(load.filter.predicate):
                 exact += 1
-                assert wanted == set(found), text
+                assert wanted == set(result), text
     assert exact > len(conditions) // 4
 
 
@@ -121,11 +123,11 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
     setting("spark.sql.codegen.wholeStage", "false")
     pairs = [(column, text) for column in "tn" for text in SPELLINGS]
     conditions = [f"{column} = {text}" for column, text in pairs]
-    held = 0
+    num_exact = 0
     for (column, text), condition, wanted in zip(
         pairs, conditions, answers(spark, folder, conditions), strict=True
     ):
-        held += bool(wanted)
+        num_exact += bool(wanted)
         options = {"path": folder, "columns": "row", "timezone": zone}
         assert wanted <= set(rows_of(Load(Options({**options, "prune": condition})))), text
         is_given = True
@@ -142,7 +144,7 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
         if is_given:
             assert not refused(text, column), text
             assert set(rows_of(load)) == wanted, text
-    assert held > len(pairs) // 2
+    assert num_exact > len(pairs) // 2
 
 
 @pytest.mark.parametrize("text", SPELLINGS[::3])
@@ -217,21 +219,21 @@ SCHEMA = spark_data.table(0).schema
     ],
 )
 def test_conditions_that_depend_on_settings_or_casts_are_unknown(text):
-    found = translate_spark_sql(text, SCHEMA)
-    assert unknowns(found.predicate), found.predicate
-    assert found.row_filter(SCHEMA) is None
+    result = translate_spark_sql(text, SCHEMA)
+    assert unknowns(result.predicate), result.predicate
+    assert result.row_filter(SCHEMA) is None
 
 
 def test_exact_parts_of_a_conjunction_are_applied():
-    found = translate_spark_sql("id = 5 AND upper(name) = 'N5'", SCHEMA)
-    assert unknowns(found.predicate)
-    assert str(found.row_filter(SCHEMA)) == "(id == 5)"
-    assert found.columns == {"id", "name"}
+    result = translate_spark_sql("id = 5 AND upper(name) = 'N5'", SCHEMA)
+    assert unknowns(result.predicate)
+    assert str(result.row_filter(SCHEMA)) == "(id == 5)"
+    assert result.columns == {"id", "name"}
 
 
 def test_opaque_columns_are_unknown():
-    found = translate_spark_sql("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
-    assert [each.text for each in unknowns(found.predicate)] == ["name = 'n5'"]
+    result = translate_spark_sql("name = 'n5' AND id = 5", SCHEMA, frozenset({"name"}))
+    assert [part.text for part in unknowns(result.predicate)] == ["name = 'n5'"]
 
 
 def test_option_filter_is_applied_in_full_or_refused(folder):

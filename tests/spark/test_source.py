@@ -176,13 +176,13 @@ def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch)
     assert any(piece.is_shared for task in tasks for piece in task)
     sizes = [sum(piece.num_bytes for piece in task) for task in tasks]
     assert max(sizes) < 3 * (sum(sizes) / len(sizes))
-    found = [
+    result = [
         row
         for task in tasks
         for batch in whole.reader.batches(task)
         for row in batch.column("row").to_pylist()
     ]
-    assert sorted(found) == sorted(row.row for row in oracle.select("row").collect())
+    assert sorted(result) == sorted(row.row for row in oracle.select("row").collect())
 
 
 def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
@@ -196,14 +196,14 @@ def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
     assert not alone[0][0].is_shared
     assert shared[0][0].is_shared
     pq.write_table(pa.concat_tables([spark_data.table(9)] * 2), tmp_path / "t" / "0.parquet")
-    found = [row for batch in some.reader.batches(alone[0]) for row in batch["row"].to_pylist()]
+    result = [row for batch in some.reader.batches(alone[0]) for row in batch["row"].to_pylist()]
     table = spark_data.table(9)
     wanted = [
         row
-        for row, each in zip(*(table[n].to_pylist() for n in ("row", "id")), strict=True)
-        if each == key
+        for row, id_ in zip(*(table[n].to_pylist() for n in ("row", "id")), strict=True)
+        if id_ == key
     ]
-    assert sorted(found) == sorted(wanted * 2)
+    assert sorted(result) == sorted(wanted * 2)
     with pytest.raises(FragmentChanged, match=r"0\.parquet changed.*again"):
         list(whole.reader.batches(shared[0]))
     os.remove(tmp_path / "t" / "0.parquet")

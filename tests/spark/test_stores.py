@@ -84,8 +84,8 @@ def bucket(spark, store, tmp_path, monkeypatch):
 
 def stored(s3, name):
     """Return all bytes that were written beside the data."""
-    found = s3.get_file_info(pafs.FileSelector(name, recursive=True))
-    paths = [each.path for each in found if each.is_file and not each.path.endswith(".parquet")]
+    infos = s3.get_file_info(pafs.FileSelector(name, recursive=True))
+    paths = [info.path for info in infos if info.is_file and not info.path.endswith(".parquet")]
     assert paths
     return b"".join(s3.open_input_stream(path).read() for path in paths)
 
@@ -124,10 +124,10 @@ def test_a_table_of_a_store_from_its_index_to_its_queries(spark, bucket, capfd):
     assert [row.id for row in used.collect()] == [7] and files_read(used) == [1]
     assert manager.indexes().first().numSourceFiles == FILES
 
-    said = capfd.readouterr()
+    output = capfd.readouterr()
     plans = [frame._jdf.queryExecution().toString() for frame in [*frames, used, joined]]
-    shown = "".join([*plans, repr(manager), str(manager.why_not(used)), said.out, said.err])
-    assert SECRET not in shown and SECRET.encode() not in stored(s3, name)
+    all_text = "".join([*plans, repr(manager), str(manager.why_not(used)), output.out, output.err])
+    assert SECRET not in all_text and SECRET.encode() not in stored(s3, name)
 
 
 def test_errors_about_settings_contain_no_secrets(spark, bucket):
@@ -181,8 +181,8 @@ def test_settings_of_a_bucket(settings, options):
     if options is None:
         assert made is None and used_settings({**defaults, **settings}) == {}
         return
-    _, (found, *_) = pickle.loads(pickle.dumps(made)).__reduce__()
-    assert {key: found[key] for key in options} == options
+    _, (result, *_) = pickle.loads(pickle.dumps(made)).__reduce__()
+    assert {key: result[key] for key in options} == options
 
 
 PLACES = [

@@ -73,9 +73,9 @@ def brute(keys, rows, on):
     """Return the expected counts of (number of the key row, file, offset)."""
     places = defaultdict(list)
     for file, offset, row in rows:
-        found = tuple(same(row[name]) for name in on)
-        if None not in found:
-            places[found].append((file, offset))
+        key_values = tuple(same(row[name]) for name in on)
+        if None not in key_values:
+            places[key_values].append((file, offset))
     expected = Counter()
     for key in keys:
         wanted = tuple(same(key[name]) for name in on)
@@ -85,12 +85,12 @@ def brute(keys, rows, on):
 
 
 def tagged(frame):
-    found = Counter()
+    counts = Counter()
     for row in frame.select("number", "fragment_id", "path", "row_offset").collect():
         assert (row.path is None) == (row.row_offset is None) == (row.fragment_id is None)
         name = None if row.path is None else os.path.basename(row.path)
-        found[row.number, name, row.row_offset] += 1
-    return found
+        counts[row.number, name, row.row_offset] += 1
+    return counts
 
 
 def frame_of(spark, keys, schema):
@@ -107,10 +107,10 @@ def some_keys(rows, on, seed, count=40):
     generator = np.random.default_rng(seed)
     picked = [rows[i][2] for i in generator.integers(0, len(rows), count)]
     keys = [{name: row[name] for name in on} for row in picked]
-    others = [rows[i][2] for i in generator.integers(0, len(rows), count)]
+    other_picked = [rows[i][2] for i in generator.integers(0, len(rows), count)]
     keys += [
         {name: (other if i else row)[name] for i, name in enumerate(on)}
-        for row, other in zip(picked, others, strict=True)
+        for row, other in zip(picked, other_picked, strict=True)
     ]
     keys += [*keys[:5], dict.fromkeys(on)]
     return [{**key, "number": number} for number, key in enumerate(keys)]
@@ -142,8 +142,8 @@ def test_every_type_in_every_way(spark, lake, rows, column, monkeypatch):
     for way in ("here", "dense"):
         with monkeypatch.context() as patch:
             go(way, patch)
-            found = tagged(tag_location(frame_of(spark, keys, schema), lake, column))
-        assert found == expected, way
+            result = tagged(tag_location(frame_of(spark, keys, schema), lake, column))
+        assert result == expected, way
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
@@ -187,15 +187,15 @@ def test_numbers_match_as_in_sparks_join(spark, lake, way):
 
 def test_columns_of_the_keys_are_unchanged(spark, lake):
     keys = spark.sql("SELECT 5L AS id, array(1, 2) AS `a.b`, map('k', 1.5) AS m, NULL AS nothing")
-    found = tag_location(keys, lake, "id")
-    assert found.columns == ["id", "a.b", "m", "nothing", "fragment_id", "path", "row_offset"]
-    types = dict(found.dtypes)
+    result = tag_location(keys, lake, "id")
+    assert result.columns == ["id", "a.b", "m", "nothing", "fragment_id", "path", "row_offset"]
+    types = dict(result.dtypes)
     assert (types["fragment_id"], types["path"], types["row_offset"]) == (
         "bigint",
         "string",
         "bigint",
     )
-    row = found.collect()[0]
+    row = result.collect()[0]
     assert row["a.b"] == [1, 2] and row["m"] == {"k": Decimal("1.5")}
     dataset = zb.dataset(lake)
     assert row.path in dataset.files
@@ -212,17 +212,17 @@ def test_no_keys(spark, lake):
 def test_a_dataset_without_rows(spark, tmp_path):
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     with pytest.warns(IndexNotUsedWarning, match="read whole"):
-        found = tag_location(spark.range(3), tmp_path, "id")
-    assert [row.path for row in found.collect()] == [None] * 3
+        result = tag_location(spark.range(3), tmp_path, "id")
+    assert [row.path for row in result.collect()] == [None] * 3
 
 
 def test_random_keys_are_computed_once(spark, lake, rows, monkeypatch):
     """The result is right for the keys that it contains."""
     go("dense", monkeypatch)
     keys = spark.range(60).select((sf.rand() * 4_000).cast("bigint").alias("id"))
-    found = tag_location(keys, lake, "id")
+    result = tag_location(keys, lake, "id")
     there = Counter(row["id"] for _, _, row in rows)
-    twice = [Counter((row.id, row.path is None) for row in found.collect()) for _ in range(2)]
+    twice = [Counter((row.id, row.path is None) for row in result.collect()) for _ in range(2)]
     assert twice[0] == twice[1]
     assert {new == (there[key] == 0) for key, new in twice[0]} == {True}
 
@@ -246,11 +246,11 @@ def test_files_that_came_or_changed_are_read(spark, tmp_path, way):
     frame = frame_of(spark, keys, [("id", pa.int64())])
     dataset = zb.dataset(tmp_path)
     if way == "dense":
-        found = tag_location(frame, dataset, "id")
+        result = tag_location(frame, dataset, "id")
     else:
         with pytest.warns(StaleIndexWarning, match="2 of 3 files are not covered"):
-            found = tag_location(frame, dataset, "id")
-    assert tagged(found) == Counter(
+            result = tag_location(frame, dataset, "id")
+    assert tagged(result) == Counter(
         [
             (7, "a.parquet", 7),
             (7, "d.parquet", 0),
@@ -326,7 +326,7 @@ def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
     before = zonebloom.spark.tagging.locate.split_into_partitions
 
     def watched(source, plans, *arguments):
-        read.extend(each.fragment.key for each in plans)
+        read.extend(plan.fragment.key for plan in plans)
         return before(source, plans, *arguments)
 
     monkeypatch.setattr(zonebloom.spark.tagging.locate, "split_into_partitions", watched)
@@ -351,12 +351,12 @@ def test_files_with_keys(spark, lake, rows, way):
     expected = {}
     for file, _, row in rows:
         if row["id"] in keys and row["id"] is not None:
-            found = expected.setdefault(file, [set(), 0])
-            found[0].add(row["id"])
-            found[1] += 1
+            result = expected.setdefault(file, [set(), 0])
+            result[0].add(row["id"])
+            result[1] += 1
     assert expected
-    found = {os.path.basename(r.path): r for r in files_with_keys(frame, lake, "id").collect()}
-    assert {file: (r.num_keys, r.num_rows) for file, r in found.items()} == {
+    result = {os.path.basename(r.path): r for r in files_with_keys(frame, lake, "id").collect()}
+    assert {file: (r.num_keys, r.num_rows) for file, r in result.items()} == {
         file: (len(ids), count) for file, (ids, count) in expected.items()
     }
 
@@ -369,8 +369,8 @@ def test_files_that_hold_nan(spark, tmp_path):
     dataset.create_scalar_index(["x", "n"], spark=False)
     keys = spark.createDataFrame([(nan, 1), (None, 2), (1.0, None)], "x double, n bigint")
     for on in (["x", "n"], "x"):
-        found = files_with_keys(keys.where("n = 1"), dataset, on).collect()
-        assert [os.path.basename(row.path) for row in found] == ["a.parquet"]
+        result = files_with_keys(keys.where("n = 1"), dataset, on).collect()
+        assert [os.path.basename(row.path) for row in result] == ["a.parquet"]
 
 
 # Names
@@ -413,14 +413,14 @@ def test_columns_with_unusual_names(spark, tmp_path):
     ]
     assert (carried.file, carried.num_rows, carried.row_offset) == (8, "mine", 1)
     for name in names:
-        asked = spark.sql(f"SELECT 8L AS {name}, 'x' AS carried")
-        found = files_with_keys(asked, tmp_path, name).collect()
-        assert [(os.path.basename(r.path), r.num_keys, r.num_rows) for r in found] == [
+        keys = spark.sql(f"SELECT 8L AS {name}, 'x' AS carried")
+        result = files_with_keys(keys, tmp_path, name).collect()
+        assert [(os.path.basename(r.path), r.num_keys, r.num_rows) for r in result] == [
             ("a.parquet", 1, 1)
         ]
         if name != "file":
             with pytest.raises(InvalidArgument, match="in the dataset's files and in the keys"):
-                tag_location(asked, tmp_path, name)
+                tag_location(keys, tmp_path, name)
     other = spark.sql("SELECT 8L AS fragment_key, 'mine' AS file")
     pq.write_table(pa.table({"fragment_key": [7, 8]}), tmp_path / "a.parquet")
     assert [r.file for r in tag_location(other, tmp_path, "fragment_key").collect()] == ["mine"]
@@ -448,10 +448,10 @@ def test_times_beyond_the_year_9999(spark, tmp_path, way):
     )
     expected = Counter([(0, "a.parquet", 0), (1, "a.parquet", 1), (2, None, None)])
     for on in ("d", "t"):
-        found = tag_location(keys, dataset, on).select(
+        result = tag_location(keys, dataset, on).select(
             "number", "fragment_id", "path", "row_offset"
         )
-        assert tagged(found) == expected
+        assert tagged(result) == expected
 
 
 def test_int96_raises_a_warning_that_no_index_is_used(spark, tmp_path):
@@ -463,9 +463,9 @@ def test_int96_raises_a_warning_that_no_index_is_used(spark, tmp_path):
         spark.conf.unset("spark.sql.parquet.outputTimestampType")
     dataset = zb.dataset(tmp_path / "data")
     dataset.create_scalar_index("t", spark=False)
-    with pytest.warns(IndexNotUsedWarning, match="is INT96") as told:
+    with pytest.warns(IndexNotUsedWarning, match="is INT96") as warned:
         assert [row.row_offset for row in tag_location(keys, dataset, "t").collect()] == [0]
-    assert not [each for each in told if "build it again" in str(each.message)]
+    assert not [warning for warning in warned if "build it again" in str(warning.message)]
     dataset.create_scalar_index("id", spark=False)
     assert [row.num_keys for row in files_with_keys(keys, dataset, ["t", "id"]).collect()] == [1]
 
@@ -479,8 +479,8 @@ def test_partition_texts_that_no_number_prints(spark, tmp_path):
     with pytest.raises(InvalidArgument, match=r"'1e3', '2'.*these very texts") as error:
         tag_location(keys, tmp_path, "id", partition_by="p")
     assert "cast the keys" not in str(error.value)
-    found = tag_location(keys.withColumn("p", sf.lit("2")), tmp_path, "id", partition_by="p")
-    assert [row.path.split("/")[-2] for row in found.collect()] == ["p=2"]
+    result = tag_location(keys.withColumn("p", sf.lit("2")), tmp_path, "id", partition_by="p")
+    assert [row.path.split("/")[-2] for row in result.collect()] == ["p=2"]
 
 
 # Errors
@@ -516,13 +516,13 @@ def test_deleted_rows_are_not_tagged(spark, tmp_path, way):
 
     table = MappedTable(tmp_path / "t", "name")
     table.set_fields([table.field("id", "long", "id"), table.field("x", "long", "x")])
-    name = table.append([{"id": each, "x": -each} for each in range(100)])
+    name = table.append([{"id": key, "x": -key} for key in range(100)])
     zb.dataset(DeltaTable(table.path)).create_scalar_index("id", spark=False)
     table.delete(name, [41, 42])
-    keys = spark.createDataFrame([(each,) for each in (40, 41, 42, 43, 500)], "id long")
+    keys = spark.createDataFrame([(key,) for key in (40, 41, 42, 43, 500)], "id long")
     tagged = tag_location(keys, zb.dataset(DeltaTable(table.path)), on="id")
-    found = {row["id"]: row["row_offset"] for row in tagged.collect()}
-    assert found == {40: 40, 41: None, 42: None, 43: 43, 500: None}
+    result = {row["id"]: row["row_offset"] for row in tagged.collect()}
+    assert result == {40: 40, 41: None, 42: None, 43: 43, 500: None}
     table.fields[0]["name"], table.fields[1]["name"] = "x", "id"
     table.set_fields(table.fields)
     with pytest.raises(InvalidArgument, match="other names for its columns"):

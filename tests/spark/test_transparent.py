@@ -224,13 +224,13 @@ def rows(frame):
 def lakes(spark, tmp_path_factory):
     path = tmp_path_factory.mktemp("transparent")
     made = [Lake(spark, kind, path / kind) for kind in KINDS]
-    given = {
+    tables = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "2",
         # PyArrow reads INT96 as nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
-    with settings(spark, **given):
+    with settings(spark, **tables):
         for lake in made:
             lake.make()
         yield made
@@ -250,7 +250,7 @@ def test_an_enabled_session_returns_the_rows_of_a_disabled_one(spark, lakes, mom
     read = {"on": 0, "off": 0}
     compared = 0
     while compared < -(-QUERIES // len(MOMENTS)):
-        query, said = drawn(dice)
+        query, query_text = drawn(dice)
         one, other = dice.choice(lakes), dice.choice(lakes)
         adaptive = str(dice.random() < 0.5).lower()
         with settings(spark, **{"spark.sql.adaptive.enabled": adaptive}):
@@ -265,11 +265,11 @@ def test_an_enabled_session_returns_the_rows_of_a_disabled_one(spark, lakes, mom
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", StaleIndexWarning)
                     on = query(spark, one.name, other.name)
-                    found = rows(on)
+                    result = rows(on)
             finally:
                 zs.disable(spark)
-        where = f"{MOMENTS[moment]}, {one.kind} and {other.kind}, adaptive {adaptive}: {said}"
-        assert found == wanted, where
+        where = f"{MOMENTS[moment]}, {one.kind} and {other.kind}, adaptive {adaptive}: {query_text}"
+        assert result == wanted, where
         counts = {"on": sum(files_read(on)), "off": sum(files_read(off))}
         assert counts["on"] <= counts["off"], where
         for switch, count in counts.items():

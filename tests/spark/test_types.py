@@ -62,13 +62,13 @@ ARROW = {
 def same(spark, path, columns=None):
     """Return types and rows of a scan, and those of Spark's own read."""
     wanted = spark.read.parquet(path)
-    found = zs.scan(spark, path, columns=columns)
+    result = zs.scan(spark, path, columns=columns)
     if columns is not None:
         wanted = wanted.select(*columns)
-    assert found.schema.simpleString() == wanted.schema.simpleString()
-    assert [f.dataType for f in found.schema] == [f.dataType for f in wanted.schema]
-    assert sorted(map(repr, found.collect())) == sorted(map(repr, wanted.collect()))
-    return found
+    assert result.schema.simpleString() == wanted.schema.simpleString()
+    assert [f.dataType for f in result.schema] == [f.dataType for f in wanted.schema]
+    assert sorted(map(repr, result.collect())) == sorted(map(repr, wanted.collect()))
+    return result
 
 
 def array(kind, values):
@@ -93,9 +93,9 @@ def test_types_spark_cannot_read_by_itself(spark, tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "a.parquet")
-    found = zs.scan(spark, str(tmp_path), columns=["half", "uuid", "nothing"])
-    assert [f.dataType.simpleString() for f in found.schema] == ["float", "binary", "void"]
-    rows = [tuple(row) for row in found.collect()]
+    result = zs.scan(spark, str(tmp_path), columns=["half", "uuid", "nothing"])
+    assert [f.dataType.simpleString() for f in result.schema] == ["float", "binary", "void"]
+    rows = [tuple(row) for row in result.collect()]
     assert rows == [(1.5, uuid.UUID(int=5).bytes, None), (None, None, None)]
 
 
@@ -138,8 +138,8 @@ def test_instants_of_96_bits(spark, tmp_path):
         ).parquet(path)
     finally:
         spark.conf.set("spark.sql.parquet.outputTimestampType", old)
-    found = same(spark, path)
-    assert found.schema["moment"].dataType == st.TimestampType()
+    result = same(spark, path)
+    assert result.schema["moment"].dataType == st.TimestampType()
     text = "moment = TIMESTAMP'2500-07-01 00:00:00Z' AND id = 1"
     assert zs.scan(spark, path, text).count() == 1
 
@@ -177,9 +177,9 @@ def test_casts_keep_slices_and_nulls():
     target = to_arrow_schema(spark_types(schema, schema.names, {}), timezone="UTC")
     for start in range(3):
         part = batch.slice(start, 2)
-        (found,) = cast_for_spark(part, target)
-        assert found.schema.equals(target)
-        assert found.to_pylist() == part.to_pylist()
+        (result,) = cast_for_spark(part, target)
+        assert result.schema.equals(target)
+        assert result.to_pylist() == part.to_pylist()
 
 
 def test_values_beyond_the_type_are_refused():

@@ -66,14 +66,14 @@ def places(folder, ids):
     where = Counter()
     for path in folder.rglob("*.parquet"):
         stored = pq.ParquetFile(path).read(["id"])["id"].to_pylist()
-        where.update((each, str(path), at) for at, each in enumerate(stored) if each in ids)
+        where.update((key, str(path), at) for at, key in enumerate(stored) if key in ids)
     return where
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
 def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
-    told = inspect.getdoc(zs.tag_location).partition("first one wrote::\n")[2]
-    recipe = textwrap.dedent(told.partition("\nExamples\n")[0])
+    example = inspect.getdoc(zs.tag_location).partition("first one wrote::\n")[2]
+    recipe = textwrap.dedent(example.partition("\nExamples\n")[0])
     # The JVM has another working folder.
     recipe = re.sub(r'"(orders|changes|checkpoint(?=\"))', rf'"{lake}/\1', recipe)
     # Stop the first attempts at the batches 0 to 4. Each is followed by another attempt.
@@ -105,14 +105,14 @@ def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
         # A key that a batch contains twice is tagged twice.
         times = Counter(keys)
         wanted = Counter({p: n * times[p[0]] for p, n in earlier.items() if p[0] in times})
-        known = {place[0] for place in wanted}
-        wanted.update((each, None, None) for each in keys if each not in known)
+        known_keys = {place[0] for place in wanted}
+        wanted.update((key, None, None) for key in keys if key not in known_keys)
         tagged = pq.read_table(lake / f"changes/batch={number}", partitioning=None)
-        found = Counter(
+        result = Counter(
             zip(*(tagged[name].to_pylist() for name in ("id", "path", "row_offset")), strict=True)
         )
-        assert found == wanted, number
-        kinds.update("insert" if path is None else "update" for _, path, _ in found)
+        assert result == wanted, number
+        kinds.update("insert" if path is None else "update" for _, path, _ in result)
         earlier += places(lake / f"orders/batch={number}", range(10_000))
     assert kinds["insert"] >= BATCHES and kinds["update"] > 2 * BATCHES
     # Everything is indexed, and each batch once.

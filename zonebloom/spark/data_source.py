@@ -126,8 +126,8 @@ class ZoneBloomReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Yield the Arrow batches of one Spark task."""
-        work, schema = self._task
-        for batch in work.batches(partition.value):
+        task_reader, schema = self._task
+        for batch in task_reader.batches(partition.value):
             yield from cast_for_spark(batch, schema)
 
 

@@ -133,10 +133,10 @@ def _concatenate(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def split_into_partitions(
-    work: TaskReader, plans: Sequence[FragmentPlan], parallelism: int
+    reader: TaskReader, plans: Sequence[FragmentPlan], parallelism: int
 ) -> list[list[ScanTask]]:
     """Return the scan tasks of each Spark task, an empty list if nothing is read."""
-    source, needed_columns = work.source, work.needed_columns
+    source, needed_columns = reader.source, reader.needed_columns
     identities = source.identities([plan.fragment for plan in plans])
     # A deleted file counts as 0 bytes; the task that reads it raises the error.
     unsplit_tasks = [

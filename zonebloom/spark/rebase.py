@@ -111,14 +111,16 @@ class RebaseCheck:
     includes_unknown_writers: bool = False
 
     @classmethod
-    def of(cls, source: Source, instants: Iterable[str], of_others: bool = False) -> RebaseCheck:
+    def of(
+        cls, source: Source, instants: Iterable[str], includes_unknown_writers: bool = False
+    ) -> RebaseCheck:
         """Return the check for the columns of a source."""
         if not isinstance(source.format, pads.ParquetFileFormat):
             return cls()
         partition_columns = source.partition_columns()
         stored_fields = (field for field in source.schema if field.name not in partition_columns)
         times = {field.name for field in stored_fields if has_times(field.type)}
-        return cls(frozenset({*times, *instants}), frozenset(instants), of_others)
+        return cls(frozenset({*times, *instants}), frozenset(instants), includes_unknown_writers)
 
     def require_modern(self, opened: Any, columns: Iterable[str]) -> None:
         """Raise `SchemaMismatch` if Spark would correct columns of a file.

@@ -34,24 +34,24 @@ class RuleNotUsed(Exception):
 
 
 class JoinSide:
-    def __init__(self, name: str, given: Any, index: Index, spark: Any):
+    def __init__(self, name: str, frame_or_files: Any, index: Index, spark: Any):
         self.name = name
-        self.is_indexed_files: bool = isinstance(given, Indexed)
-        self._input = given
+        self.is_indexed_files: bool = isinstance(frame_or_files, Indexed)
+        self._input = frame_or_files
         self._frame: Any = None
-        if isinstance(given, Indexed):
+        if isinstance(frame_or_files, Indexed):
             if index is not None:
                 raise InvalidArgument(f"{name} is Indexed already; leave {name}_index out")
-            load = given.load(spark)
+            load = frame_or_files.load(spark)
             self.index: Dataset | None = load.dataset
             # The schema of the load also has columns that only the filter needs.
-            names = given.columns or load.schema.names
+            names = frame_or_files.columns or load.schema.names
             self._fields = [field for field in load.schema if matching_names(names, field.name)]
             return
-        if not hasattr(given, "sparkSession"):
+        if not hasattr(frame_or_files, "sparkSession"):
             advice = "give a DataFrame, or zonebloom.spark.Indexed(path)"
-            raise arguments.invalid_value(given, name, advice)
-        if given.isStreaming:
+            raise arguments.invalid_value(frame_or_files, name, advice)
+        if frame_or_files.isStreaming:
             raise InvalidArgument(
                 f"{name} is a stream, but an index knows only the files of now; use join()"
             )
@@ -62,7 +62,7 @@ class JoinSide:
         if not isinstance(index, Dataset | None):
             index = open_dataset(Options(Indexed(index).options(spark)).source, spark)
         self.index = index
-        self._fields = list(given.schema)
+        self._fields = list(frame_or_files.schema)
 
     @property
     def num_columns(self) -> int:

@@ -85,11 +85,13 @@ class CandidateReader:
     reader: TaskReader
     schema: pa.Schema
 
-    def batches(self, parts: Sequence[NumberedPlan]) -> Iterator[pa.RecordBatch]:
+    def batches(self, numbered_plans: Sequence[NumberedPlan]) -> Iterator[pa.RecordBatch]:
         """Yield the candidate rows of fragment plans, which come with their file numbers."""
-        yield from combine_batches(batch for part in parts for batch in self._of_part(*part))
+        yield from combine_batches(
+            batch for numbered_plan in numbered_plans for batch in self._read_plan(*numbered_plan)
+        )
 
-    def _of_part(self, number: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
+    def _read_plan(self, number: int, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
         columns = pa.schema(list(self.schema)[:-2])
         self.reader.require_same_as_spark(plan)
         for offsets, table in self.reader.execution().matches(plan):
@@ -118,46 +120,46 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             "the table has other names for its columns than its files, which is not supported on "
             "Spark; use ds.locate, or rewrite the table's files"
         )
-    present = ds.opened.planner.coverage_for_scan().fragments
-    indexed = _usable_indices(files, columns)
+    fragments = ds.opened.planner.coverage_for_scan().fragments
+    indexed_names = _usable_indices(files, columns)
     collected_keys = collect_keys(keys, columns, _MAX_COLLECTED_KEYS)
     types = tuple(columns.schema.types)
-    ranges = _key_ranges(files, columns, present)
+    ranges = _key_ranges(files, columns, fragments)
     if collected_keys is None:
         probes = keys.select(*columns.probes)
-        sbbf, may_hold = _summarize_frame(probes, keys.count(), types, ranges)
+        sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
     else:
         batches = (batch.columns for batch in collected_keys.to_batches())
-        sbbf, may_hold = summarize_keys(batches, collected_keys.num_rows, types, ranges)
-    plans = [FragmentPlan(file.fragment, None) for file in present]
-    if collected_keys is not None and may_hold.any():
-        plans = _plan_zones(files, columns, indexed, collected_keys)
-    parts = list(plans_with_identity(plans, present, may_hold))
-    rows = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
-    work = files.task_reader(columns.names, rows)
+        sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
+    plans = [FragmentPlan(file.fragment, None) for file in fragments]
+    if collected_keys is not None and may_match.any():
+        plans = _plan_zones(files, columns, indexed_names, collected_keys)
+    numbered_plans = list(plans_with_identity(plans, fragments, may_match))
+    row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
+    task_reader = files.task_reader(columns.names, row_filter)
     position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE_NUMBER))
     fields = st.StructType([*columns.fields, *position_fields])
-    reader = CandidateReader(work, arrow_schema(fields))
+    reader = CandidateReader(task_reader, arrow_schema(fields))
     files_table = pa.table(
         {
-            FILE_NUMBER: range(len(present)),
-            FRAGMENT_ID: pa.array([file.fragment_id for file in present], pa.int64()),
-            PATH: pa.array([file.fragment.path for file in present], pa.string()),
+            FILE_NUMBER: range(len(fragments)),
+            FRAGMENT_ID: pa.array([file.fragment_id for file in fragments], pa.int64()),
+            PATH: pa.array([file.fragment.path for file in fragments], pa.string()),
         }
     )
-    num_rows = sum(_num_rows(plan, present[number]) for number, plan in parts)
+    num_rows = sum(_num_rows(plan, fragments[number]) for number, plan in numbered_plans)
     spark = keys.sparkSession
     if collected_keys is not None and is_local(source.filesystem) and num_rows <= _MAX_DRIVER_ROWS:
         with ThreadPoolExecutor(num_cores()) as pool:
-            read = map_in_order(
-                pool, lambda part: list(reader.batches([part])), parts, num_cores() + 1
+            batch_lists = map_in_order(
+                pool, lambda part: list(reader.batches([part])), numbered_plans, num_cores() + 1
             )
-            table = pa.Table.from_batches(chain.from_iterable(read), reader.schema)
+            table = pa.Table.from_batches(chain.from_iterable(batch_lists), reader.schema)
         files_table = files_table.take(table[FILE_NUMBER].unique())
-        frame_of_rows = spark.createDataFrame(table, fields)
-        return LocatedKeys(frame_of_rows, table.num_rows, spark.createDataFrame(files_table))
-    tasks = _partitions(work, parts, parallelism(spark) or num_cores())
-    frame = task_frame(spark, tasks, reader.batches, fields, len(tasks)).localCheckpoint(
+        frame = spark.createDataFrame(table, fields)
+        return LocatedKeys(frame, table.num_rows, spark.createDataFrame(files_table))
+    partitions = _partitions(task_reader, numbered_plans, parallelism(spark) or num_cores())
+    frame = task_frame(spark, partitions, reader.batches, fields, len(partitions)).localCheckpoint(
         eager=False
     )
     return LocatedKeys(frame, frame.count(), spark.createDataFrame(files_table))
@@ -203,16 +205,16 @@ def _plan_zones(
 
 
 def _key_ranges(
-    files: SparkFiles, columns: KeyFrameColumns, present: Sequence[PresentFragment]
+    files: SparkFiles, columns: KeyFrameColumns, fragments: Sequence[PresentFragment]
 ) -> tuple[FragmentKeyRanges, ...]:
     """Return the key ranges of the fragments for each key column, in values as Spark shows them."""
     opened, rebase = files.dataset.opened, files.rebase
     key_ranges = []
     for name, kind in zip(columns.names, columns.schema.types, strict=True):
         if name in rebase.int96_columns:
-            ranges = FragmentKeyRanges.unknown(kind, len(present))
+            ranges = FragmentKeyRanges.unknown(kind, len(fragments))
         else:
-            ranges = fragment_key_ranges(opened.source, opened.planner, present, name, kind)
+            ranges = fragment_key_ranges(opened.source, opened.planner, fragments, name, kind)
         if name in rebase.time_columns:
             # Spark may show an earlier value than the stored minimum, so the minimum is unknown.
             choices = may_be_rebased(ranges.minimum), pa.nulls(1, kind)[0], ranges.minimum
@@ -248,7 +250,7 @@ def _summarize_frame(
     return sbbf, fragments
 
 
-# The tasks
+# Spark tasks
 
 
 def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
@@ -258,11 +260,12 @@ def _num_rows(plan: FragmentPlan, file: PresentFragment) -> float:
 
 
 def _partitions(
-    work: TaskReader, parts: Sequence[NumberedPlan], num_tasks: int
+    reader: TaskReader, numbered_plans: Sequence[NumberedPlan], num_tasks: int
 ) -> list[list[NumberedPlan]]:
     """Split numbered fragment plans into Spark tasks of about equal bytes."""
-    numbers = {plan.fragment.path: number for number, plan in parts}
-    tasks = split_into_partitions(work, [plan for _, plan in parts], num_tasks)
+    numbers = {plan.fragment.path: number for number, plan in numbered_plans}
+    partitions = split_into_partitions(reader, [plan for _, plan in numbered_plans], num_tasks)
     return [
-        [(numbers[piece.plan.fragment.path], piece.plan) for piece in pieces] for pieces in tasks
+        [(numbers[task.plan.fragment.path], task.plan) for task in scan_tasks]
+        for scan_tasks in partitions
     ]
