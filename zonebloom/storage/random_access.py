@@ -186,7 +186,8 @@ class FragmentFile(RandomAccessFile):
             # Each read required the object to have this tag.
             return
         if self.is_local:
-            status = os.fstat(self._handle)
+            with file_errors(self.path, verb="look at"):
+                status = os.fstat(self._handle)
             now = identity_from_status(status)
             if not status.st_nlink:
                 # Unlinking the file changed its change time, so ignore that time.
