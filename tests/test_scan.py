@@ -361,6 +361,8 @@ def test_path_column_is_not_indexed_but_prunes_files(tmp_path: Path):
     ds = zb.dataset(through)
     with pytest.raises(errors.InvalidArgument, match="'year' is read from the paths"):
         build(ds, "year")
+    # The first scan also looks for encrypted columns in the footer.
+    assert_equals_pyarrow(ds, source, "year = 2021", pc.field("year") == 2021)
     before = counting.data_bytes
     assert_equals_pyarrow(ds, source, "year = 2021", pc.field("year") == 2021)
     one = counting.data_bytes - before

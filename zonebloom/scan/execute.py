@@ -52,10 +52,6 @@ MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 # Fewer local rows are read before threads have started. Requests to an object store take longer.
 _MIN_THREADED_ROWS = 1 << 18
 
-# Reading a footer takes a request. Files of one dataset usually have the same encryption, so only
-# the first footers are checked.
-_CHECKED_FOOTERS = 1
-
 _ALL_ROWS = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
 
 
@@ -216,13 +212,18 @@ class Execution:
             return None
         if self._source.has_statistics:
             filter = statistics_safe_filter(filter, schema)
-        checked = plans[:_CHECKED_FOOTERS]
-        if filter is not None and any(
-            self._source.lacks_column_keys(plan.fragment) for plan in checked
-        ):
+        if filter is not None and self._lacks_column_keys(plans):
             # Without a filter PyArrow reads unencrypted columns, and refuses only the others.
             return None
         return filter
+
+    def _lacks_column_keys(self, plans: Sequence[FragmentPlan]) -> bool:
+        # An object store needs a request for each footer, and files of one dataset usually have the
+        # same encryption. So only the first footer is checked there.
+        checked = plans if is_local(self._source.filesystem) else plans[:1]
+        return any(
+            self._source.lacks_column_keys(plan.fragment, self._filesystem) for plan in checked
+        )
 
     # Parts of fragments
 

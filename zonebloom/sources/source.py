@@ -158,11 +158,11 @@ class Source:
         values = pads.get_partition_keys(fragment.partition)
         return {name: value for name, value in values.items() if name in self.schema.names}
 
-    def lacks_column_keys(self, fragment: Fragment) -> bool:
+    def lacks_column_keys(self, fragment: Fragment, filesystem: pafs.FileSystem) -> bool:
         """Return whether a Parquet file has a footer in clear and encrypted columns without keys.
 
         pyarrow crashes the process when it reads the statistics of such a column, for example to
-        apply a filter to row groups.
+        apply a filter to row groups. The footer is read once, from ``filesystem``.
         """
         if not self.has_statistics or self.parquet_keys is not None:
             return False
@@ -171,7 +171,7 @@ class Source:
             return False
         path = fragment.path
         if path not in self._encryption:
-            self._encryption[path] = _is_signed(self.filesystem, path)
+            self._encryption[path] = _is_signed(filesystem, path)
         return self._encryption[path]
 
     @property
