@@ -192,9 +192,10 @@ def _delete_index(catalog: Catalog) -> tuple[str, ...]:
     segments = posixpath.join(catalog.folder, SEGMENTS)
     versions = posixpath.join(catalog.folder, VERSIONS)
     for segment in list_folder(filesystem, segments, catalog.folder):
-        # A segment folder with foreign files is kept.
-        with suppress(OSError):
-            delete_segment(filesystem, segment.path, catalog.folder)
+        # A segment folder with foreign files is kept, and so is a symbolic link.
+        if segment.type == pafs.FileType.Directory:
+            with suppress(OSError):
+                delete_segment(filesystem, segment.path, catalog.folder)
     infos = list_folder(filesystem, versions, catalog.folder)
     own = [info for info in infos if info.type == pafs.FileType.File]
     own = [info.path for info in own if is_version_file_name(info.base_name)]
