@@ -15,7 +15,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import ShortReads, build, write_files
-from helpers import copy_dataset
+from helpers import copy_dataset, index_folder
 
 import zonebloom as zb
 from zonebloom.building.adopt import Adopted, adopt_files
@@ -314,7 +314,7 @@ def test_of_several_files_only_the_right_ones_are_adopted(tmp_path, monkeypatch)
 def test_nothing_is_adopted_for_an_index_that_cannot_be_read(large):
     ds = zb.dataset(large.parent)
     (segment,) = ds.opened.version.indices["id_idx"].segments
-    (folder,) = (large.parent / "_zonebloom" / "segments").glob(segment.name)
+    (folder,) = (index_folder(large.parent) / "segments").glob(segment.name)
     (filters,) = folder.glob("bloomfilter.*")
     data = bytearray(filters.read_bytes())
     data[len(data) // 2] ^= 1

@@ -144,8 +144,9 @@ sys.exit(main.main())
     assert told["engine"] == "spark"
     assert told["all_same"]
     assert len(told["lookups"]) == len(demo.LOOKUPS)
-    # Nothing of the JVM's log.
-    assert done.stderr.splitlines() == [
+    # Nothing of the JVM's log is there. A slow build adds lines of progress.
+    lines = [line for line in done.stderr.splitlines() if "rows/s" not in line]
+    assert lines == [
         "writing flights and places as Parquet",
         f"the data is kept in {tmp_path}",
     ]

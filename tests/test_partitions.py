@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import os
-import shutil
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
+from helpers import cases, copy_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,7 +152,7 @@ def test_no_index_is_opened_if_paths_prune_all_files(folder):
 
 def test_unindexed_files_are_pruned_too(folder, tmp_path):
     path = str(tmp_path / "data")
-    shutil.copytree(folder, path)
+    copy_dataset(Path(folder), Path(path))
     new = os.path.join(path, "year=2021", "city=new")
     os.makedirs(new)
     pq.write_table(rows(1).select(["id", "group"]), os.path.join(new, "0.parquet"))

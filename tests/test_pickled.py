@@ -202,7 +202,8 @@ SOURCES: dict[str, Callable[[Path], zb.Dataset]] = {
     "iceberg": iceberg_table,
     "encrypted": encrypted_files,
     "fsspec": lambda f: zb.dataset(
-        "rows", filesystem=fsspec.filesystem("dir", path=str(write(f / "rows").parent))
+        "lake/rows",
+        filesystem=fsspec.filesystem("dir", path=str(write(f / "lake/rows").parents[1])),
     ),
     "obstore": lambda f: zb.dataset("rows", filesystem=LocalStore(write(f / "rows").parent)),
     "memory": lambda f: zb.dataset(

@@ -207,6 +207,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
             "search",
             "head",
             "take",
+            "move_index",
         )
     },
     "validate_index(sample)": lambda ds, v: ds.validate_index("name_idx", sample=v),

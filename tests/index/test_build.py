@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,8 @@ def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
     task = task_of(tmp_path, "id", "here")
     trained = train_task(task)
     before = segment_path(task).read_bytes()
+    # A build creates each file anew, and never writes over one.
+    shutil.rmtree(segment_path(task).parents[1])
     again = train_task(pickle.loads(pickle.dumps(task)))
     (known,), (fragment,) = again.fragments, trained.fragments
     # Another machine may see the same file under another inode.

@@ -110,7 +110,7 @@ def test_key_ranges_of_a_dataset_as_it_is_now(tmp_path: Path):
     now.optimize.optimize_indices(spark=False)
     rows = now.key_ranges("key").to_pylist()
     assert [(r["minimum"], r["maximum"]) for r in rows] == [(1, 3), (5, 5), (None, None), (8, 8)]
-    with pytest.raises(errors.IndexNotFound):
+    with pytest.raises(errors.ColumnNotFound):
         now.key_ranges("other")
 
 

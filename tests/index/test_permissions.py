@@ -178,7 +178,8 @@ def assert_untouched(path: Path, mode: int) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_links_that_a_user_plants_during_a_build_change_no_file_of_root(users_place):
-    victim, segments = users_place / "root" / "file", users_place / "data/_zonebloom/segments"
+    victim = users_place / "root" / "file"
+    segments = index_folder(users_place / "data") / "segments"
     planted = []
 
     def plant(_done: int, _total: int) -> None:
@@ -197,8 +198,8 @@ def test_links_that_a_user_plants_during_a_build_change_no_file_of_root(users_pl
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("name", ["segments", "versions"])
 def test_a_link_in_the_place_of_a_folder_is_not_written_through(users_place, name):
-    index = users_place / "data" / "_zonebloom"
-    index.mkdir()
+    index = index_folder(users_place / "data")
+    index.mkdir(parents=True)
     (index / name).symlink_to(users_place / "root")
     with pytest.raises(zb.errors.CatalogError, match=f"{name} in .* is a symbolic link"):
         zb.dataset(users_place / "data").create_scalar_index("id", spark=False)
@@ -208,7 +209,9 @@ def test_a_link_in_the_place_of_a_folder_is_not_written_through(users_place, nam
 
 def test_an_index_folder_that_is_a_link_itself_is_used(place):
     (place / "large").mkdir()
-    (place / "data" / "_zonebloom").symlink_to(place / "large")
+    index = index_folder(place / "data")
+    index.parent.mkdir()
+    index.symlink_to(place / "large")
     build(place / "data")
     assert sorted(os.listdir(place / "large")) == ["segments", "versions"]
     ds = zb.dataset(place / "data")

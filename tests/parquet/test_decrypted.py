@@ -23,7 +23,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from helpers import cases
+from helpers import cases, copy_dataset
 from pyarrow.parquet import encryption
 
 import zonebloom as zb
@@ -202,7 +202,7 @@ def test_copies_are_known_again(tmp_path, monkeypatch, is_clear):
     lake.mkdir()
     write(lake / "0.parquet", rows(), by_one(plaintext_footer=is_clear))
     zb.dataset(lake, parquet_keys=keys).create_scalar_index("id", plaintext=True, spark=False)
-    shutil.copytree(lake, copy, copy_function=shutil.copyfile)
+    copy_dataset(lake, copy, copy_function=shutil.copyfile)
     os.utime(copy / "0.parquet", (10**9, 10**9))
     ds = zb.dataset(copy, parquet_keys=keys)
     adopted = ds.adopt_index()

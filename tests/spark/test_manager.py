@@ -196,7 +196,7 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
         *(ids.optimize_index, ids.cancel, ids.index),
     ]
     for action in unknown:
-        with pytest.raises(IndexNotFound, match=r"no index 'none'; indexes\(\)"):
+        with pytest.raises(IndexNotFound, match=r"no index 'none'; there is: ids; indexes\(\)"):
             action("none")
     config = BFIndexConfig("ids", ["id"])
     with pytest.raises(IndexExists, match="there is an index 'ids' already"):
@@ -366,7 +366,7 @@ def test_a_failed_build_changes_nothing(manager, spark, lake):
 def test_a_creation_whose_process_died(manager, spark, lake):
     """The record exists without filters. The tests of records kill a process at every step."""
     path = str(lake)
-    wanted = Record("ids", State.ACTIVE, 0, path, index_folder(path), ("id", "Name"), 9, 0.1)
+    wanted = Record("ids", State.ACTIVE, 0, path, str(index_folder(path)), ("id", "Name"), 9, 0.1)
     manager._records().put(wanted)
     frame = spark.read.parquet(path)
     assert state(manager) == "CREATING"

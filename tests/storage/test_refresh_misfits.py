@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from helpers import index_folder
 from storage.delta_by_hand import MappedTable
 
 import zonebloom as zb
@@ -188,7 +189,7 @@ def test_a_later_file_of_another_type(tmp_path):
     assert ds.count_rows(f"kept = 'k{ROWS + 7}'") == 1
     with pytest.raises(SchemaMismatch, match=r"c\.parquet holds column 'changed' as string"):
         ds.optimize.optimize_indices(["changed_idx"], spark=False)
-    segments = table.path.glob("_zonebloom/segments/*")
+    segments = index_folder(table.path).glob("segments/*")
     assert {path.name for path in segments} == ds.opened.version.segment_names
 
 

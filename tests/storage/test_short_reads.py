@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import ShortReads, build
+from helpers import index_folder
 from pyarrow import csv, orc
 
 import zonebloom as zb
@@ -137,7 +138,8 @@ def test_a_refresh_stores_all_rows_or_raises(tmp_path):
     folder.mkdir()
     write(folder, "parquet")
     build(zb.dataset(folder), "id")
-    shutil.copytree(folder / "_zonebloom", tmp_path / "before")
+    index = index_folder(folder)
+    shutil.copytree(index, tmp_path / "before")
     pq.write_table(TABLE.slice(0, 4_000), folder / "b.parquet", row_group_size=2_000)
 
     def run(cut: Callable[[int, int], int]) -> zb.Dataset:
@@ -147,8 +149,8 @@ def test_a_refresh_stores_all_rows_or_raises(tmp_path):
     for ds in cuts(run):
         assert [file.num_rows for file in ds.opened.version.fragments.values()] == [ROWS, 4_000]
         assert ds.lookup("id", IDS[:4]).num_rows == 8
-        shutil.rmtree(folder / "_zonebloom")
-        shutil.copytree(tmp_path / "before", folder / "_zonebloom")
+        shutil.rmtree(index)
+        shutil.copytree(tmp_path / "before", index)
 
 
 def test_a_build_counts_rows_where_pyarrow_reads_the_store_itself(tmp_path):

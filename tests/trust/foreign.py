@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+from helpers import index_folder
 from trust.report import Report
 from trust.small import NUMBERS, check_answers, prepare, quiet, write, write_anew
 
@@ -30,7 +31,7 @@ def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> N
     """Let others and writers of the index work in turn."""
     rng = report.begin(number)
     data, others = folder / "data", folder / "others"
-    index = folder / "indices" if number % 4 == 3 else data / "_zonebloom"
+    index = folder / "indices" if number % 4 == 3 else index_folder(data)
     others.mkdir()
     for name in (*SEGMENT_FILES, "customers.parquet"):
         (others / name).write_bytes(rng.randbytes(rng.randrange(100)))
