@@ -17,10 +17,10 @@ from zonebloom.cli.engines import spark_session
 # Spark's queries here are short: the JVM's second compiler would take longer than it saves.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# What one of the many processes here compiled, the next need not.
+# Let the many processes of the tests share compiled Python files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Nothing here outlives a power failure, and every build waits for the disk several times.
+# Test files need not survive a power failure, and fsync would make every build wait for the disk.
 os.fsync = lambda _: None
 
 # No deadline: the first example of a kernel also loads or compiles it.
@@ -29,7 +29,7 @@ settings.load_profile("zonebloom")
 
 HIDDEN = "zonebloom.errors.HiddenColumnsWarning"
 OWN_SESSION = ("test_connect.py", "test_cluster.py")
-# What takes longest begins first: all wait for the last.
+# The slowest files run first, so that the parallel run does not wait for one of them at the end.
 LONGEST = (
     *OWN_SESSION,
     "test_bench.py",
@@ -54,7 +54,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--thorough", False):
         os.environ[THOROUGH] = "1"
-    # Kernels are compiled once, before several processes would write them at a time.
+    # Compile the kernels once, so that parallel processes do not all compile them.
     if not hasattr(config, "workerinput"):
         zonebloom.warmup()
 
@@ -88,13 +88,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    # What is imported by now stays: it is not gone through at each collection of garbage.
+    # Imported modules live until the end, so the garbage collector need not look at them.
     gc.collect()
     gc.freeze()
 
 
 def pytest_runtest_setup(item):
-    """Builds run on a session that is active, so it ends with the tests that are about it."""
+    """Stop an active Spark session before tests that do not use it, because builds would use it."""
     sql = sys.modules.get("pyspark.sql")
     if sql is not None and not uses_session(item.nodeid.partition("::")[0]):
         session = sql.SparkSession.getActiveSession()
@@ -103,7 +103,7 @@ def pytest_runtest_setup(item):
 
 
 def uses_session(path: str) -> bool:
-    """Whether tests of a file take the fixture `spark`, which is costly to start."""
+    """Return whether tests of a file use the fixture `spark`, which is slow to start."""
     name = path.rpartition("/")[2]
     if "/spark/" in path:
         return name not in OWN_SESSION

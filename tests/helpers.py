@@ -1,4 +1,4 @@
-"""What several test files share: every indexable type with values and the bytes they hash as."""
+"""Helpers of several test files: every indexable type with values and the bytes they hash as."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ REFUSED_TYPES = [
 
 
 def cases(number: int, quick: int | None = None) -> int:
-    """How many random cases a test tries: a quarter, or all with ``pytest --thorough``."""
+    """Return how many random cases a test tries: a quarter, or all with ``pytest --thorough``."""
     if os.environ.get(THOROUGH):
         return number
     return max(number // 4, 10) if quick is None else quick
@@ -89,7 +89,7 @@ def cases(number: int, quick: int | None = None) -> int:
 def sample(
     arrow_type: pa.DataType, rows: int = 100, *, nulls: float = 0.2, seed: int = 0
 ) -> tuple[pa.Array, list[bytes | None]]:
-    """Random values of a plain type, a share of them null, and the bytes each is hashed as."""
+    """Return random values of a plain type, some of them null, and the bytes each is hashed as."""
     rng = random.Random(seed)
     is_null = [rng.random() < nulls for _ in range(rows)]
     if arrow_type in STRING_TYPES:
@@ -145,7 +145,7 @@ def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
 
 def run_python(code: str, /, *arguments: object, **environment: str) -> str:
     """Run code in a fresh process that finds the package; what it prints."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
@@ -153,22 +153,21 @@ def run_python(code: str, /, *arguments: object, **environment: str) -> str:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int = 3) -> None:
-    """Change what one of our JSON documents holds, with a checksum that holds.
+    """Change the content of one of our JSON documents, and write it with a valid checksum.
 
     Parameters
     ----------
     path : Path
     change : callable
-        Returns the new content, or None when it changed the one given.
+        Returns the new content, or None if it changed its argument in place.
     written_as : {1, 2, 3, 5}
-        The format to write; the change of a document of format 1 sees its format, too. Before 3
-        page maps belonged to segments, each with those of its own files; before 5 one listing had
-        all fragments.
+        The format to write. In format 1, ``change`` also gets the format version. Before format 3,
+        each segment had the page maps of its files. Before format 5, one list had all fragments.
     """
     data = path.read_bytes()
     _, content = decode_document(data, json.loads(data).keys())
@@ -186,7 +185,7 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
 
 
 def flipped_bits(data: bytes) -> Iterator[bytes]:
-    """The bytes with each bit in turn another; of each byte one or two, unless all are wanted."""
+    """Yield copies of data with one bit flipped: one or two of each byte, or all if thorough."""
     for bit in range(0, len(data) * 8, 1 if os.environ.get(THOROUGH) else 7):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8

@@ -36,11 +36,11 @@ def _names(namespace) -> list[str]:
 def run(script: str, folder: Path, **environment: str) -> None:
     """Run the checks of a script in a process of its own, and fail with what failed there."""
     paths = [str(ROOT), str(ROOT / "tests")]
-    given = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
-    given |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
-    done = subprocess.run(
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+    variables |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
+    process = subprocess.run(
         [sys.executable, script, str(folder)],
-        env=given,
+        env=variables,
         capture_output=True,
         text=True,
         errors="replace",
@@ -48,36 +48,36 @@ def run(script: str, folder: Path, **environment: str) -> None:
         check=False,
         cwd=folder,
     )
-    print(done.stdout)
+    print(process.stdout)
     path = folder / _RESULTS
-    said = json.loads(path.read_text()) if path.exists() else {}
-    failed = {name: text for name, text in said.items() if text}
-    last = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+    errors = json.loads(path.read_text()) if path.exists() else {}
+    failed = {name: text for name, text in errors.items() if text}
+    last = "\n".join((process.stdout + process.stderr).splitlines()[-60:])
     assert not failed, "\n".join(f"{name}: {text}" for name, text in failed.items())
-    assert done.returncode == 0, f"exit code {done.returncode}\n{last}"
-    assert said, f"no check ran\n{last}"
+    assert process.returncode == 0, f"exit code {process.returncode}\n{last}"
+    assert errors, f"no check ran\n{last}"
 
 
 def main(namespace, start, stop) -> None:
     """Run the checks of a script with what ``start(folder)`` makes, until one fails to run."""
     folder = Path(sys.argv[1])
-    said: dict[str, str] = dict.fromkeys(_names(namespace), "did not run")
+    errors: dict[str, str] = dict.fromkeys(_names(namespace), "did not run")
     begun = time.perf_counter()
     session = start(folder)
     print(f"start: {time.perf_counter() - begun:.1f} s")
     try:
-        for name in said:
+        for name in errors:
             begun = time.perf_counter()
             own = folder / name
             own.mkdir()
-            given = [session, own][: len(inspect.signature(namespace[name]).parameters)]
+            fixtures = [session, own][: len(inspect.signature(namespace[name]).parameters)]
             try:
-                namespace[name](*given)
-                said[name] = ""
+                namespace[name](*fixtures)
+                errors[name] = ""
             except BaseException:  # noqa: BLE001 - the test that waits for it says what it was
-                said[name] = traceback.format_exc()
+                errors[name] = traceback.format_exc()
             print(f"{name}: {time.perf_counter() - begun:.1f} s", flush=True)
-            (folder / _RESULTS).write_text(json.dumps(said))
+            (folder / _RESULTS).write_text(json.dumps(errors))
     finally:
         stop(session)
 
@@ -118,16 +118,16 @@ def write_lake(folder: Path, files: int = 3, rows: int = 30_000) -> None:
 
 def segments(index: Path) -> list[tuple[str, bytes]]:
     """Every file of the segments of an index, by its contents: names are new for each build."""
-    found = (index / "segments").rglob("*.arrow")
-    return sorted((path.name, path.read_bytes()) for path in found)
+    paths = (index / "segments").rglob("*.arrow")
+    return sorted((path.name, path.read_bytes()) for path in paths)
 
 
 def some_id(lake: Path) -> int:
     return pq.read_table(lake / "1.parquet", columns=["id"])["id"][5_000].as_py()
 
 
-def rows_of(found) -> list[tuple]:
-    return sorted(tuple(row) for row in found.collect())
+def rows_of(frame) -> list[tuple]:
+    return sorted(tuple(row) for row in frame.collect())
 
 
 def rows_in(lake: Path, **wanted) -> list[tuple]:

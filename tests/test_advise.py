@@ -29,7 +29,7 @@ def advise(ds: zb.Dataset, *columns: str, **options: Any):
 
 def columns_table():
     rng = np.random.default_rng(3)
-    at = np.arange(ROWS)
+    row_numbers = np.arange(ROWS)
     keys = rng.permutation(ROWS)
     zipf = 1 / np.arange(1, 10_001) ** 1.1
     return pa.table(
@@ -37,14 +37,14 @@ def columns_table():
             "unique": keys,
             "text": pa.array([f"key {key:08d}" for key in keys]),
             "dozen": rng.permutation(ROWS) // 12,
-            "sorted": at,
-            "dates": pa.array(at // 20, pa.timestamp("s")),
-            "clustered": at // 1000 * 50 + rng.integers(0, 150, ROWS),
+            "sorted": row_numbers,
+            "dates": pa.array(row_numbers // 20, pa.timestamp("s")),
+            "clustered": row_numbers // 1000 * 50 + rng.integers(0, 150, ROWS),
             "few": rng.integers(0, 40, ROWS),
             "skewed": np.where(rng.random(ROWS) < 0.8, -1, keys),
             "zipf": rng.choice(10_000, ROWS, p=zipf / zipf.sum()),
             "constant": pa.array(["same"] * ROWS),
-            "flag": at % 2 == 0,
+            "flag": row_numbers % 2 == 0,
             "null": pa.nulls(ROWS, pa.int32()),
             "list": pa.array([[1]] * ROWS),
         }
@@ -85,22 +85,24 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize("column", VERDICTS)
 def test_verdicts(data, column):
-    *_, found = data
-    assert found[column].verdict == VERDICTS[column], found[column].why
+    *_, advices = data
+    assert advices[column].verdict == VERDICTS[column], advices[column].why
 
 
 def test_verdicts_say_why(data):
-    *_, found = data
-    assert found["unique"].why.startswith("a lookup reads 1.0 of 400 zones; key ranges alone leave")
-    assert found["sorted"].why.startswith("sorted: key ranges alone leave 1.0 of 400 zones")
-    assert found["constant"].why == (
+    *_, advices = data
+    assert advices["unique"].why.startswith(
+        "a lookup reads 1.0 of 400 zones; key ranges alone leave"
+    )
+    assert advices["sorted"].why.startswith("sorted: key ranges alone leave 1.0 of 400 zones")
+    assert advices["constant"].why == (
         "1 distinct value; the value of a random row is in 400 of 400 zones"
     )
-    assert "rare values" in found["skewed"].why
-    assert found["flag"].verdict.startswith("not indexable: two values")
-    assert found["list"].verdict.startswith("not indexable: values inside lists")
-    assert [each.column for each in found] == data[0].column_names
-    assert {"unique", "text", "dozen", "skewed"} <= set(found.worth_it)
+    assert "rare values" in advices["skewed"].why
+    assert advices["flag"].verdict.startswith("not indexable: two values")
+    assert advices["list"].verdict.startswith("not indexable: values inside lists")
+    assert [advice.column for advice in advices] == data[0].column_names
+    assert {"unique", "text", "dozen", "skewed"} <= set(advices.worth_it)
 
 
 def test_measures_are_told_by_their_type():
@@ -115,10 +117,12 @@ def test_measures_are_told_by_their_type():
     }
     for verdict, arrays in columns.items():
         names = [str(array.type) for array in arrays]
-        found = advise(zb.dataset(pa.table(arrays, names)), number_of_items=ZONE)
-        assert {each.column: each.verdict for each in found} == dict.fromkeys(names, verdict)
-        assert found.worth_it == (names if verdict == "index" else [])
-        assert all("a lookup reads 1.0 of 80 zones" in each.why for each in found)
+        advices = advise(zb.dataset(pa.table(arrays, names)), number_of_items=ZONE)
+        assert {advice.column: advice.verdict for advice in advices} == dict.fromkeys(
+            names, verdict
+        )
+        assert advices.worth_it == (names if verdict == "index" else [])
+        assert all("a lookup reads 1.0 of 80 zones" in advice.why for advice in advices)
 
 
 @pytest.mark.parametrize(
@@ -127,32 +131,32 @@ def test_measures_are_told_by_their_type():
 )
 def test_a_key_in_half_of_the_zones_is_worth_it(rows_a_value, verdict):
     values = np.random.default_rng(6).integers(0, 10_000 // rows_a_value, 10_000)
-    found = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)["a"]
-    assert found.verdict == verdict, found.why
-    assert (found.zones_with_index > 0.5 * 40) == (rows_a_value >= 30)
+    advices = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)["a"]
+    assert advices.verdict == verdict, advices.why
+    assert (advices.zones_with_index > 0.5 * 40) == (rows_a_value >= 30)
 
 
 @pytest.mark.parametrize("column", ["unique", "dozen", "few", "zipf", "constant"])
 def test_the_size_of_an_index_folded_or_not(column):
     ds = zb.dataset(columns_table().select([column]))
-    found = advise(ds, number_of_items=ZONE)[column]
-    for fold, bytes_said in [(True, found.index_bytes), (False, found.index_bytes_unfolded)]:
+    advices = advise(ds, number_of_items=ZONE)[column]
+    for fold, bytes_said in [(True, advices.index_bytes), (False, advices.index_bytes_unfolded)]:
         ds.create_scalar_index(column, number_of_items=ZONE, fold=fold, spark=False)
         (built,) = ds.describe_indices()
         assert bytes_said == pytest.approx(built.num_bytes, rel=0.3)
     is_small = column in ("few", "zipf", "constant")
-    assert (found.index_bytes < found.index_bytes_unfolded) == is_small
+    assert (advices.index_bytes < advices.index_bytes_unfolded) == is_small
 
 
 def test_figures_of_the_dataset_are_exact(data):
-    *_, found = data
-    assert (found.num_rows, found.num_zones) == (ROWS, ZONES)
-    assert found.sampled_zones <= 50
-    one = found["unique"]
+    *_, advices = data
+    assert (advices.num_rows, advices.num_zones) == (ROWS, ZONES)
+    assert advices.sampled_zones <= 50
+    one = advices["unique"]
     assert (one.num_rows, one.num_zones, one.null_share) == (ROWS, ZONES, 0.0)
-    assert found["null"].null_share == 1.0
+    assert advices["null"].null_share == 1.0
     assert one.distinct_per_zone == ZONE
-    assert found["list"].distinct is None
+    assert advices["list"].distinct is None
 
 
 @pytest.mark.parametrize(
@@ -171,9 +175,9 @@ def test_figures_of_the_dataset_are_exact(data):
     ],
 )
 def test_distinct_values(data, column, factor):
-    table, _, found = data
+    table, _, advices = data
     truth = len(table.column(column).unique())
-    assert truth / factor <= found[column].distinct <= truth * factor
+    assert truth / factor <= advices[column].distinct <= truth * factor
 
 
 @pytest.mark.parametrize(
@@ -181,14 +185,14 @@ def test_distinct_values(data, column, factor):
     [("unique", 1.05), ("text", 1.05), ("dozen", 1.2), ("clustered", 1.3), ("zipf", 1.2)],
 )
 def test_zones_read_are_those_of_an_index(data, tmp_path, column, factor):
-    table, folder, found = data
+    table, folder, advices = data
     ds = zb.dataset(folder, index_dir=str(tmp_path))
     ds.create_scalar_index(column, number_of_items=ZONE, spark=False)
-    advice = found[column]
+    advice = advices[column]
     rows = np.random.default_rng(1).integers(0, ROWS, 200)
     keys = table.column(column).take(rows).to_pylist()
-    kept = np.mean([len(ds.search([(column, "=", key)]).at_most) / ZONE for key in keys])
-    assert kept / factor <= advice.zones_with_index <= kept * factor
+    mean_kept_zones = np.mean([len(ds.search([(column, "=", key)]).at_most) / ZONE for key in keys])
+    assert mean_kept_zones / factor <= advice.zones_with_index <= mean_kept_zones * factor
     described = ds.describe_indices()[0]
     assert described.num_zones == advice.num_zones
     # The index keeps a page map besides; how far a filter folds is decided by its bits.
@@ -199,13 +203,13 @@ def test_zones_read_are_those_of_an_index(data, tmp_path, column, factor):
 
 @pytest.mark.parametrize("column", ["unique", "text", "sorted", "dates", "clustered", "zipf"])
 def test_zones_by_key_ranges(data, column):
-    table, _, found = data
+    table, _, advices = data
     values = table.column(column).to_pylist()
-    zones = [values[at : at + ZONE] for at in range(0, ROWS, ZONE)]
+    zones = [values[start : start + ZONE] for start in range(0, ROWS, ZONE)]
     bounds = [(min(zone), max(zone)) for zone in zones]
     keys = [values[i] for i in np.random.default_rng(1).integers(0, ROWS, 200)]
     truth = np.mean([sum(low <= key <= high for low, high in bounds) for key in keys])
-    assert truth / 1.4 <= found[column].zones_with_key_ranges <= truth * 1.4
+    assert truth / 1.4 <= advices[column].zones_with_key_ranges <= truth * 1.4
 
 
 def test_little_is_read_of_much(tmp_path):
@@ -213,20 +217,20 @@ def test_little_is_read_of_much(tmp_path):
     table = pa.table({"id": np.random.default_rng(0).permutation(rows)})
     path = tmp_path / "large.parquet"
     pq.write_table(table, path, write_page_index=True, max_rows_per_page=250, use_dictionary=False)
-    found = advise(zb.dataset(path), number_of_items=ZONE)
-    assert found.num_zones == 6000
+    advices = advise(zb.dataset(path), number_of_items=ZONE)
+    assert advices.num_zones == 6000
     # Sampled zones, and two batches to measure the pace.
-    assert found.read_bytes < path.stat().st_size / 4
-    assert found["id"].verdict == "index"
+    assert advices.read_bytes < path.stat().st_size / 4
+    assert advices["id"].verdict == "index"
 
 
 def test_few_zones_give_exact_figures():
     rng = np.random.default_rng(5)
     values = rng.integers(0, 300, 10_000)
-    found = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)
-    advice = found["a"]
-    assert (found.sampled_zones, found.num_zones, advice.distinct) == (40, 40, 300)
-    zones = [set(values[at : at + ZONE]) for at in range(0, 10_000, ZONE)]
+    advices = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)
+    advice = advices["a"]
+    assert (advices.sampled_zones, advices.num_zones, advice.distinct) == (40, 40, 300)
+    zones = [set(values[start : start + ZONE]) for start in range(0, 10_000, ZONE)]
     truth = np.mean([sum(value in zone for zone in zones) for value in values])
     assert advice.zones_with_index == pytest.approx(truth, rel=1e-3)
 
@@ -234,11 +238,11 @@ def test_few_zones_give_exact_figures():
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
 def test_every_indexable_type(arrow_type):
     values, encoded = sample(arrow_type, 5000)
-    found = advise(zb.dataset(pa.table({"a": values})), "a", number_of_items=ZONE)
-    distinct = len({each for each in encoded if each is not None})
-    assert found["a"].distinct == distinct
-    assert found["a"].zones_with_key_ranges is not None
-    assert found["a"].null_share == pytest.approx(values.null_count / 5000)
+    advices = advise(zb.dataset(pa.table({"a": values})), "a", number_of_items=ZONE)
+    distinct = len({value for value in encoded if value is not None})
+    assert advices["a"].distinct == distinct
+    assert advices["a"].zones_with_key_ranges is not None
+    assert advices["a"].null_share == pytest.approx(values.null_count / 5000)
 
 
 def test_dictionaries_leaves_and_nan():
@@ -249,11 +253,11 @@ def test_dictionaries_leaves_and_nan():
         [words, pa.array(reals)], ["word", "real"], mask=pa.array(rng.random(20_000) < 0.2)
     )
     table = pa.table({"coded": words.dictionary_encode(), "inner": inner, "a.b": words})
-    found = advise(zb.dataset(table), number_of_items=500)
-    assert [each.column for each in found] == ["coded", "inner.word", "inner.real", "a.b"]
-    assert found["coded"].distinct == found["a.b"].distinct == len(words.unique())
-    assert found["coded"].zones_with_key_ranges == found["a.b"].zones_with_key_ranges
-    assert found["inner.word"].null_share == pytest.approx(0.2, abs=0.02)
+    advices = advise(zb.dataset(table), number_of_items=500)
+    assert [advice.column for advice in advices] == ["coded", "inner.word", "inner.real", "a.b"]
+    assert advices["coded"].distinct == advices["a.b"].distinct == len(words.unique())
+    assert advices["coded"].zones_with_key_ranges == advices["a.b"].zones_with_key_ranges
+    assert advices["inner.word"].null_share == pytest.approx(0.2, abs=0.02)
     assert advise(zb.dataset(table), "inner.real")["inner.real"].distinct > 10_000
 
 
@@ -265,17 +269,17 @@ def test_columns_of_paths(tmp_path):
         format="parquet",
         partitioning=pads.partitioning(pa.schema([("year", pa.int32())]), flavor="hive"),
     )
-    found = advise(zb.dataset(tmp_path), number_of_items=ZONE)
-    assert found["year"].verdict == "read from paths"
-    assert found["id"].distinct == 4000
+    advices = advise(zb.dataset(tmp_path), number_of_items=ZONE)
+    assert advices["year"].verdict == "read from paths"
+    assert advices["id"].distinct == 4000
 
 
 def test_ipc_files_keep_no_key_ranges(tmp_path):
     table = pa.table({"id": range(100_000)})
     feather.write_feather(table, tmp_path / "a.arrow", chunksize=10_000)
-    found = advise(zb.dataset(tmp_path, format="ipc"), number_of_items=ZONE)
-    assert found["id"].verdict == "index"
-    assert found["id"].why.endswith("the files keep no key ranges")
+    advices = advise(zb.dataset(tmp_path, format="ipc"), number_of_items=ZONE)
+    assert advices["id"].verdict == "index"
+    assert advices["id"].why.endswith("the files keep no key ranges")
 
 
 def test_csv_is_sampled_in_its_first_file(tmp_path):
@@ -283,10 +287,10 @@ def test_csv_is_sampled_in_its_first_file(tmp_path):
     for number in range(2):
         with open(tmp_path / f"{number}.csv", "w") as file:
             file.write("id\n" + "\n".join(map(str, keys[number::2])) + "\n")
-    found = advise(zb.dataset(tmp_path, format="csv"), number_of_items=ZONE)
-    assert found.num_rows == pytest.approx(80_000, rel=0.01)
-    assert found["id"].verdict == "index"
-    assert found["id"].distinct == pytest.approx(80_000, rel=0.1)
+    advices = advise(zb.dataset(tmp_path, format="csv"), number_of_items=ZONE)
+    assert advices.num_rows == pytest.approx(80_000, rel=0.01)
+    assert advices["id"].verdict == "index"
+    assert advices["id"].distinct == pytest.approx(80_000, rel=0.1)
 
 
 @pytest.mark.parametrize("is_ordered", [True, False])
@@ -294,15 +298,16 @@ def test_ids_that_begin_with_their_time_need_no_index(tmp_path, is_ordered):
     """UUIDs of version 7 as traces have them: many writers, each a little late."""
     random = np.random.default_rng(0)
     for number in range(20):
-        at = np.arange(number * 2_000, (number + 1) * 2_000) + random.integers(0, 50, 2_000)
-        drawn = [random.bytes(16).hex() for _ in at]
+        times = np.arange(number * 2_000, (number + 1) * 2_000) + random.integers(0, 50, 2_000)
+        random_ids = [random.bytes(16).hex() for _ in times]
         ids = [
-            f"{1_767_225_600_000 + ms:012x}7{each[13:]}" for ms, each in zip(at, drawn, strict=True)
+            f"{1_767_225_600_000 + ms:012x}7{random_id[13:]}"
+            for ms, random_id in zip(times, random_ids, strict=True)
         ]
-        part = pa.table({"trace_id": ids if is_ordered else drawn})
+        part = pa.table({"trace_id": ids if is_ordered else random_ids})
         pq.write_table(part, tmp_path / f"{number:02d}.parquet")
-    found = advise(zb.dataset(tmp_path), number_of_items=ZONE)
-    assert found["trace_id"].verdict == ("key ranges suffice" if is_ordered else "index")
+    advices = advise(zb.dataset(tmp_path), number_of_items=ZONE)
+    assert advices["trace_id"].verdict == ("key ranges suffice" if is_ordered else "index")
 
 
 def test_uuids_in_order_are_worth_an_index(tmp_path):
@@ -325,28 +330,28 @@ def test_many_files_are_estimated(tmp_path):
     for number in range(80):
         rows = np.arange(number * 1000, (number + 1) * 1000)
         pq.write_table(pa.table({"id": rows}), tmp_path / f"{number:02d}.parquet")
-    found = advise(zb.dataset(tmp_path), number_of_items=ZONE)
-    assert found.num_rows == pytest.approx(80_000, rel=0.02)
-    assert found.num_zones == pytest.approx(320, rel=0.05)
-    assert found["id"].verdict == "key ranges suffice"
+    advices = advise(zb.dataset(tmp_path), number_of_items=ZONE)
+    assert advices.num_rows == pytest.approx(80_000, rel=0.02)
+    assert advices.num_zones == pytest.approx(320, rel=0.05)
+    assert advices["id"].verdict == "key ranges suffice"
 
 
 def test_a_file_of_another_type_is_told(tmp_path):
     pq.write_table(pa.table({"a": ["x"] * 2000, "b": range(2000)}), tmp_path / "0.parquet")
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     ds = zb.dataset(pads.dataset(tmp_path, schema=schema))
-    found = advise(ds, number_of_items=ZONE)
-    assert found["a"].verdict.startswith("not indexable")
-    assert found["b"].distinct == 2000
+    advices = advise(ds, number_of_items=ZONE)
+    assert advices["a"].verdict.startswith("not indexable")
+    assert advices["b"].distinct == 2000
 
 
 @pytest.mark.parametrize("rows", [0, 1, 400])
 def test_small_datasets(rows, tmp_path):
     pq.write_table(pa.table({"a": pa.array(range(rows), pa.int64())}), tmp_path / "a.parquet")
-    found = advise(zb.dataset(tmp_path))
-    assert found["a"].verdict == "too few rows"
-    assert found["a"].distinct == rows
-    assert "a: there " in str(found)
+    advices = advise(zb.dataset(tmp_path))
+    assert advices["a"].verdict == "too few rows"
+    assert advices["a"].distinct == rows
+    assert "a: there " in str(advices)
 
 
 def test_wrong_arguments(data):
@@ -363,22 +368,22 @@ def test_wrong_arguments(data):
 
 
 def test_it_is_shown_as_a_table(data):
-    *_, found = data
-    title, headers, *lines = str(found).splitlines()
+    *_, advices = data
+    title, headers, *lines = str(advices).splitlines()
     assert re.match(r"100,000 rows in 400 zones of 250; looked at \d+ zones, read .*B in", title)
     assert headers.split()[:4] == ["column", "type", "distinct", "size"]
-    assert len(lines) == 2 * len(found)
-    assert repr(found).startswith("<Advices: index ")
-    html = found._repr_html_()
-    assert html.count("<tr>") == 1 + len(found)
-    assert "key ranges suffice" in html and html.count("<li>") == len(found)
+    assert len(lines) == 2 * len(advices)
+    assert repr(advices).startswith("<Advices: index ")
+    html = advices._repr_html_()
+    assert html.count("<tr>") == 1 + len(advices)
+    assert "key ranges suffice" in html and html.count("<li>") == len(advices)
 
 
 def test_the_method_and_the_command(data, capsys):
     pytest.importorskip("click")
     _, folder, _ = data
-    found = zb.dataset(folder).advise("dozen", number_of_items=ZONE)
-    assert [each.column for each in found] == ["dozen"]
+    advices = zb.dataset(folder).advise("dozen", number_of_items=ZONE)
+    assert [advice.column for advice in advices] == ["dozen"]
     options = ["advise", str(folder), "--column=unique", "--column=few", "--number-of-items=250"]
     assert cli.main(options) == 0
     out, err = capsys.readouterr()
@@ -388,6 +393,9 @@ def test_the_method_and_the_command(data, capsys):
     assert err.startswith("100,000 rows in 400 zones of 250")
     assert cli.main([*options, "--output=json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [each["verdict"] for each in document["columns"]] == ["index", "too few distinct values"]
+    assert [advice["verdict"] for advice in document["columns"]] == [
+        "index",
+        "too few distinct values",
+    ]
     assert document["read"]["bytes"] > 0
     assert document["num_zones"] == 400

@@ -15,10 +15,10 @@ from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
 
 
-def same(found, expected):
-    found.validate(full=True)
-    assert found.type == expected.type
-    assert found.equals(expected)
+def same(result, expected):
+    result.validate(full=True)
+    assert result.type == expected.type
+    assert result.equals(expected)
 
 
 @pytest.mark.parametrize("kind", INTEGERS, ids=str)
@@ -46,10 +46,10 @@ def test_bytes(values):
 
 @given(st.lists(st.floats(allow_nan=False)))
 def test_floats(values):
-    found = array_of(values, pa.float64())
-    same(found, pa.array(values, pa.float64()))
+    result = array_of(values, pa.float64())
+    same(result, pa.array(values, pa.float64()))
     # Zeros are equal whatever their sign.
-    assert [math.copysign(1, each.as_py()) for each in found] == [
+    assert [math.copysign(1, number.as_py()) for number in result] == [
         math.copysign(1, v) for v in values
     ]
 
@@ -59,9 +59,9 @@ def test_to_numpy_and_back(kind):
     values = pa.array([0, 1, 1, 0, 1] * 5, pa.int8()).cast(kind)
     expected = values.to_numpy(zero_copy_only=False)
     for chunked in (values, pa.chunked_array([values]), pa.chunked_array([values[:3], values[3:]])):
-        found = to_numpy(chunked)
-        assert found.dtype == expected.dtype
-        assert found.tolist() == expected.tolist()
+        result = to_numpy(chunked)
+        assert result.dtype == expected.dtype
+        assert result.tolist() == expected.tolist()
     assert to_numpy(values[3:9]).tolist() == expected[3:9].tolist()
     assert to_numpy(values[:0]).size == 0
     assert to_numpy(pa.chunked_array([], kind)).dtype == expected.dtype

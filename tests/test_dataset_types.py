@@ -72,13 +72,13 @@ def layouts(arrow_type: pa.DataType, raws: list[Any]) -> pa.ChunkedArray:
     whole = array_of(arrow_type, [raws[0], *raws, raws[0]])
     third = len(raws) // 3
     cuts = [(1, third), (third + 1, 0), (third + 1, 1), (third + 2, len(raws) - third - 1)]
-    return pa.chunked_array([whole.slice(at, count) for at, count in cuts], arrow_type)
+    return pa.chunked_array([whole.slice(start, count) for start, count in cuts], arrow_type)
 
 
 def dataset_of(folder: Path, arrow_type: pa.DataType, raws: list[Any]) -> zb.Dataset:
     tables = [
-        numbered(at, ROWS, key=layouts(arrow_type, raws[at : at + ROWS]))
-        for at in range(0, TOTAL, ROWS)
+        numbered(start, ROWS, key=layouts(arrow_type, raws[start : start + ROWS]))
+        for start in range(0, TOTAL, ROWS)
     ]
     write_files(folder, tables, row_group_size=30)
     ds = zb.dataset(folder)
@@ -88,16 +88,16 @@ def dataset_of(folder: Path, arrow_type: pa.DataType, raws: list[Any]) -> zb.Dat
 
 def filters_for(arrow_type: pa.DataType, raw: Any) -> list[Any]:
     scalar, text = scalar_of(arrow_type, raw), sql_literal(arrow_type, raw)
-    found: list[Any] = [pc.field("key") == scalar]
+    filters: list[Any] = [pc.field("key") == scalar]
     # A one-value set: pyarrow takes dictionaries apart by itself.
-    found.append(pc.field("key").isin(pa.array([scalar], scalar.type)))
+    filters.append(pc.field("key").isin(pa.array([scalar], scalar.type)))
     if text is not None:
-        found += [f"key = {text}", f"{text} = key", f"key IN ({text})"]
-    return found
+        filters += [f"key = {text}", f"{text} = key", f"key IN ({text})"]
+    return filters
 
 
 def scan_or_none(folder: Path, filter: pc.Expression) -> pa.Table | None:
-    """What pyarrow finds, None where it has no kernel for the type."""
+    """Return the rows that pyarrow finds, or None if it has no kernel for the type."""
     try:
         return pads.dataset(folder).to_table(filter=filter)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, TypeError):
@@ -138,14 +138,16 @@ def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(stored: Sto
         for filter in filters_for(arrow_type, raw):
             assert at_most_rows(ds, filter).issuperset(expected), filter
             if isinstance(filter, str):
-                found = ds.to_table(["row"], filter)["row"].to_pylist()
-                assert found == expected, filter
+                rows_found = ds.to_table(["row"], filter)["row"].to_pylist()
+                assert rows_found == expected, filter
             elif (plain := scan_or_none(stored.folder, filter)) is not None:
                 assert plain["row"].to_pylist() == expected
                 assert ds.to_table(filter=filter).equals(plain)
 
-    kept = [len(at_most_rows(ds, filters_for(arrow_type, raw)[-1])) for raw in stored.absent]
-    assert sum(kept) < 0.2 * TOTAL * len(stored.absent)
+    num_kept_rows = [
+        len(at_most_rows(ds, filters_for(arrow_type, raw)[-1])) for raw in stored.absent
+    ]
+    assert sum(num_kept_rows) < 0.2 * TOTAL * len(stored.absent)
     for raw in stored.absent[:3]:
         for filter in filters_for(arrow_type, raw):
             if isinstance(filter, str):
@@ -158,7 +160,7 @@ def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(stored: Sto
         if (plain := scan_or_none(stored.folder, filter)) is not None:
             assert ds.to_table(filter=filter).equals(plain)
     assert ds.to_table(["row"], "key IS NOT NULL")["row"].to_pylist() == sorted(
-        row for found in numbers.values() for row in found
+        row for rows_of_value in numbers.values() for row in rows_of_value
     )
 
 
@@ -193,8 +195,8 @@ def test_zeros_of_both_signs_and_nan(tmp_path: Path, arrow_type: pa.DataType):
     if arrow_type != pa.float16():
         for zero in (0.0, -0.0):
             filter = pc.field("key") == pa.scalar(zero, arrow_type)
-            found = assert_equals_pyarrow(ds, tmp_path, filter, filter)
-            assert found["row"].to_pylist() == [3, 20]
+            rows_found = assert_equals_pyarrow(ds, tmp_path, filter, filter)
+            assert rows_found["row"].to_pylist() == [3, 20]
             # PyArrow's own is_in tells the zeros apart; ours is what it says.
             filter = pc.field("key").isin(pa.array([zero, 9.0], arrow_type))
             assert_equals_pyarrow(ds, tmp_path, filter, filter)
@@ -223,11 +225,11 @@ def test_leaf_of_a_struct_with_null_structs(tmp_path: Path, leaf: pa.DataType):
         [inner], ["in"], mask=pa.array([row % 13 == 4 for row in range(TOTAL)])
     )
     table = numbered(0, TOTAL, st=inner, deep=outer)
-    write_files(tmp_path, [table.slice(at, ROWS) for at in range(0, TOTAL, ROWS)])
+    write_files(tmp_path, [table.slice(start, ROWS) for start in range(0, TOTAL, ROWS)])
     ds = zb.dataset(tmp_path)
     build(ds, "st.x", number_of_items=ZONE)
     build(ds, "deep.in.x", number_of_items=ZONE)
-    assert [each.column for each in ds.describe_indices()] == ["st.x", "deep.in.x"]
+    assert [description.column for description in ds.describe_indices()] == ["st.x", "deep.in.x"]
     for names, hidden in (
         (("st", "x"), lambda row: row % 7 == 2),
         (("deep", "in", "x"), lambda row: row % 7 == 2 or row % 13 == 4),
@@ -243,8 +245,8 @@ def test_leaf_of_a_struct_with_null_structs(tmp_path: Path, leaf: pa.DataType):
             if text is not None:
                 assert ds.to_table(["row"], f"{column} = {text}")["row"].to_pylist() == expected
         for raw in absent[:5]:
-            kept = at_most_rows(ds, pc.field(*names) == scalar_of(leaf, raw))
-            assert len(kept) < TOTAL / 2
+            kept_rows = at_most_rows(ds, pc.field(*names) == scalar_of(leaf, raw))
+            assert len(kept_rows) < TOTAL / 2
         filter = pc.field(*names).is_null()
         expected = [r for r in range(TOTAL) if raws[r] is None or hidden(r)]
         assert assert_equals_pyarrow(ds, tmp_path, filter, filter)["row"].to_pylist() == expected
@@ -400,8 +402,7 @@ def test_other_formats_are_indexed_and_searched(tmp_path: Path, format: str):
         if format == "json":
             with open(path, "w") as file:
                 file.writelines(
-                    f'{{"row": {each["row"]}, "key": "{each["key"]}"}}\n'
-                    for each in part.to_pylist()
+                    f'{{"row": {row["row"]}, "key": "{row["key"]}"}}\n' for row in part.to_pylist()
                 )
         else:
             pads.write_dataset(

@@ -1,4 +1,4 @@
-"""What objects show of themselves: one line, text, and HTML whose pictures say what is so."""
+"""Objects are displayed as one line, as text, and as HTML with pictures that are correct."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ds(folder: Path) -> zb.Dataset:
 
 
 @pytest.fixture(scope="module")
-def shown(ds: zb.Dataset) -> dict[str, object]:
+def displayed(ds: zb.Dataset) -> dict[str, object]:
     """Whatever the public API gives that shows itself."""
     scanner = ds.scanner(["id"], filter=FILTER, limit=5)
     bloom = zb.Sbbf(100)
@@ -93,7 +93,7 @@ def shown(ds: zb.Dataset) -> dict[str, object]:
         "filters of files": EmbeddedDescription("id", 1, 2, 3),
         "global_filter": keyed.global_filter("a"),
         "predicate": keyed.opened.translate("a IN (1, 2) AND NOT a = 3 OR a IS NULL")[1],
-        **{f"opened.{each.name}": getattr(ds.opened, each.name) for each in fields(ds.opened)},
+        **{f"opened.{field.name}": getattr(ds.opened, field.name) for field in fields(ds.opened)},
         "vacuum": ds.vacuum(),
         "to_arrow_dataset": ds.to_arrow_dataset(),
         "its fragment": next(iter(ds.to_arrow_dataset().get_fragments(pc.field("id") == 5))),
@@ -133,29 +133,29 @@ class Page(HTMLParser):
 
     def pictures(self) -> list[tuple[str, dict[str, str]]]:
         """The label of each picture, and the shapes in it by their class."""
-        found = []
+        pictures = []
         for tag, attributes in self.tags:
             if tag == "svg":
                 assert attributes["role"] == "img"
-                found.append((attributes["aria-label"], {}))
+                pictures.append((attributes["aria-label"], {}))
             elif tag == "path":
-                found[-1][1][attributes["class"]] = attributes["d"]
-        return found
+                pictures[-1][1][attributes["class"]] = attributes["d"]
+        return pictures
 
 
-def test_one_line_and_no_address(shown: dict[str, object]):
-    kinds = {type(each) for each in shown.values()}
+def test_one_line_and_no_address(displayed: dict[str, object]):
+    kinds = {type(value) for value in displayed.values()}
     public = [getattr(module, name) for module in (zb, results) for name in module.__all__]
-    assert {each for each in public if isinstance(each, type)} <= kinds
-    for name, each in shown.items():
-        assert "\n" not in repr(each), name
-        for text in (repr(each), str(each)):
+    assert {value for value in public if isinstance(value, type)} <= kinds
+    for name, value in displayed.items():
+        assert "\n" not in repr(value), name
+        for text in (repr(value), str(value)):
             assert not re.search(r"0x[0-9a-f]{6}| object at ", text), f"{name}: {text}"
 
 
-def test_html_stands_for_itself(shown: dict[str, object]):
-    for name, each in shown.items():
-        made = getattr(each, "_repr_html_", lambda: None)()
+def test_html_stands_for_itself(displayed: dict[str, object]):
+    for name, value in displayed.items():
+        made = getattr(value, "_repr_html_", lambda: None)()
         if made is None:
             continue
         page = Page(made)
@@ -165,14 +165,14 @@ def test_html_stands_for_itself(shown: dict[str, object]):
         assert "".join(page.text).strip(), name
 
 
-def test_a_terminal_shows_text_and_jupyter_html(shown: dict[str, object]):
+def test_a_terminal_shows_text_and_jupyter_html(displayed: dict[str, object]):
     of_jupyter = DisplayFormatter()
     for name in ("Dataset", "describe_indices", "index_statistics", "analyze_plan", "SearchResult"):
-        data, _ = of_jupyter.format(shown[name])
-        assert data["text/plain"] == str(shown[name])
-        assert data["text/html"] == shown[name]._repr_html_()
+        data, _ = of_jupyter.format(displayed[name])
+        assert data["text/plain"] == str(displayed[name])
+        assert data["text/html"] == displayed[name]._repr_html_()
     for name in ("describe_indices", "list_indices", "index_statistics", "advise"):
-        table = [line for line in str(shown[name]).splitlines() if ":" not in line]
+        table = [line for line in str(displayed[name]).splitlines() if ":" not in line]
         assert max(map(len, table)) <= 80, name
 
 
@@ -181,13 +181,13 @@ def test_lists_and_dictionaries_are_what_they_were(ds: zb.Dataset):
     assert isinstance(listed, list) and isinstance(figures, dict)
     assert json.loads(json.dumps(listed)) == listed == list(listed)
     assert json.loads(json.dumps(figures)) == figures == dict(figures)
-    assert [list(each) for each in listed] == [
+    assert [list(row) for row in listed] == [
         ["name", "type", "fields", "version", "num_fragments_indexed"]
     ] * 2
     assert str(listed).splitlines()[1].split() == ["id_idx", "BloomFilter", "id", "2", str(FILES)]
-    for each in (listed, figures, ds.describe_indices()):
-        for same in (copy.deepcopy(each), pickle.loads(pickle.dumps(each))):
-            assert same == each and str(same) == str(each) and type(same) is type(each)
+    for value in (listed, figures, ds.describe_indices()):
+        for same in (copy.deepcopy(value), pickle.loads(pickle.dumps(value))):
+            assert same == value and str(same) == str(value) and type(same) is type(value)
     assert DisplayedDict(fill=0.25)._repr_html_().count("</td>") == 2
 
 
@@ -205,16 +205,16 @@ def test_a_plan_is_a_text(ds: zb.Dataset):
 
 def test_a_plan_tells_the_zones_of_each_file(ds: zb.Dataset):
     plan = ds.scanner(filter=FILTER).plan()
-    kept = ds.search(FILTER).ranges
-    assert [each.path for each in plan.files] == [f"part-{n}.parquet" for n in range(FILES + 1)]
+    kept_ranges = ds.search(FILTER).ranges
+    assert [file.path for file in plan.files] == [f"part-{n}.parquet" for n in range(FILES + 1)]
     # The smallest zones of the two indices.
-    assert [each.num_zones for each in plan.files] == [ROWS // ZONE] * FILES + [0]
-    for number, each in enumerate(plan.files[:FILES]):
-        rows = set(kept.get(number, RowRanges()).rows().tolist())
+    assert [file.num_zones for file in plan.files] == [ROWS // ZONE] * FILES + [0]
+    for number, file in enumerate(plan.files[:FILES]):
+        rows = set(kept_ranges.get(number, RowRanges()).rows().tolist())
         zones = [range(start, start + ZONE) for start in range(0, ROWS, ZONE)]
-        assert each.kept_zones == sum(not rows.isdisjoint(zone) for zone in zones)
+        assert file.kept_zones == sum(not rows.isdisjoint(zone) for zone in zones)
     (use, _) = plan.indices
-    assert use.kept_zones == sum(each.kept_zones for each in plan.files) == 2
+    assert use.kept_zones == sum(file.kept_zones for file in plan.files) == 2
 
 
 @given(
@@ -224,17 +224,17 @@ def test_a_plan_tells_the_zones_of_each_file(ds: zb.Dataset):
 )
 def test_kept_zones_are_those_with_a_kept_row(pairs, num_rows, zone):
     rows = RowRanges((a, a + b) for a, b in pairs) & RowRanges([(0, num_rows)])
-    each = FileZones("a", num_rows, zone, rows)
-    assert each.kept_zones == len({row // zone for row in rows.rows().tolist()})
-    assert each.num_zones == len({row // zone for row in range(num_rows)})
+    file = FileZones("a", num_rows, zone, rows)
+    assert file.kept_zones == len({row // zone for row in rows.rows().tolist()})
+    assert file.num_zones == len({row // zone for row in range(num_rows)})
 
 
 def places(path: str) -> set[int]:
     """Thousandths of a strip that its blocks cover."""
     blocks = re.findall(r"M(\d+) 0h(\d+)v12h-(\d+)z", path)
-    assert "".join("M{} 0h{}v12h-{}z".format(*each) for each in blocks) == path
+    assert "".join("M{} 0h{}v12h-{}z".format(*block) for block in blocks) == path
     covered = [range(int(x), int(x) + int(width)) for x, width, _ in blocks]
-    assert all(each[-1] < 1000 for each in covered)
+    assert all(block[-1] < 1000 for block in covered)
     return set().union(*covered)
 
 
@@ -257,8 +257,8 @@ def test_a_strip_covers_what_is_kept_and_little_more(pairs, num_rows):
 
 
 def test_files_kept_skipped_and_without_an_index(ds: zb.Dataset):
-    for each in (ds.scanner(filter=FILTER).explain_plan(), ds.search(FILTER)):
-        pictures = Page(each._repr_html_()).pictures()[: FILES + 1]
+    for displayed in (ds.scanner(filter=FILTER).explain_plan(), ds.search(FILTER)):
+        pictures = Page(displayed._repr_html_()).pictures()[: FILES + 1]
         kinds = [shapes.keys() - {"zb-cut"} for _, shapes in pictures]
         assert kinds == [{"zb-kept"}, {"zb-kept"}, set(), {"zb-whole", "zb-hatch"}]
         labels = [label for label, _ in pictures]
@@ -274,15 +274,15 @@ def test_why_not_is_told_in_words(ds: zb.Dataset):
     assert "not answered by an index: value < 7" in text
     assert "'<b>&'" in text
     assert "bytes read" in text and "in all files" in text
-    *_, (label, shapes) = [each for each in page.pictures() if "bytes read" in each[0]]
+    *_, (label, shapes) = [picture for picture in page.pictures() if "bytes read" in picture[0]]
     read, every = re.search(r"([\d.]+ kB) read, ([\d.]+ kB) in all", label).groups()
     share = float(read.split()[0]) / float(every.split()[0])
     assert abs(len(places(shapes["zb-kept"])) / 1000 - min(share, 1)) < 0.01
 
 
 def test_many_files_are_folded():
-    kept = {number: bounds_up_to(10) for number in (3, 97)}
-    files = [Strip(f"f{n}", "words", 10, kept.get(n, NO_BOUNDS)) for n in range(100)]
+    kept_bounds = {number: bounds_up_to(10) for number in (3, 97)}
+    files = [Strip(f"f{n}", "words", 10, kept_bounds.get(n, NO_BOUNDS)) for n in range(100)]
     files[50] = Strip("f50", "words", 1, unindexed=bounds_up_to(1))
     page = Page(pictures_html(files, [Strip("bytes", "1 B of 4 B", 4, bounds_up_to(1))]))
     *pictures, bar = page.pictures()[:5]

@@ -1,4 +1,4 @@
-"""What importing, looking up and building load and compile, each in a fresh process."""
+"""Imports, lookups and builds load and compile no more than needed, each in a fresh process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BUILD = """
 
 KERNELS = {
     "check",
-    "check_any",
+    "check_filters",
     "hash_offsets",
     "hash_stride",
     "hash_width_1",
@@ -73,15 +73,15 @@ def test_importing_the_package_loads_nothing_heavy():
 
 @pytest.mark.parametrize("names", ["Sbbf, RowRanges, SearchResult", "dataset, IndexConfig, errors"])
 def test_importing_names_loads_nothing_heavy(names):
-    found = run_python(f"import json, sys\nfrom zonebloom import {names}\n{LOADED}")
-    assert json.loads(found) == []
+    output = run_python(f"import json, sys\nfrom zonebloom import {names}\n{LOADED}")
+    assert json.loads(output) == []
 
 
 @pytest.mark.parametrize("name", ["", ".results", ".polars", ".plots", ".spark"])
 def test_only_public_names_are_listed(name):
     module = importlib.import_module(f"zonebloom{name}")
     assert dir(module) == sorted(module.__all__)
-    assert all(getattr(module, each) is not None for each in dir(module))
+    assert all(getattr(module, name) is not None for name in dir(module))
 
 
 LOOKUPS = {
@@ -95,7 +95,7 @@ LOOKUPS = {
 
 @pytest.mark.parametrize("form", LOOKUPS)
 def test_a_point_lookup_loads_nothing_heavy(indexed, form):
-    found = run_python(
+    output = run_python(
         f"""
         import json, sys
         import zonebloom as zb
@@ -106,7 +106,7 @@ def test_a_point_lookup_loads_nothing_heavy(indexed, form):
         """,
         indexed,
     )
-    assert json.loads(found) == [[{"id": 31_000, "name": "n31000"}], []]
+    assert json.loads(output) == [[{"id": 31_000, "name": "n31000"}], []]
 
 
 def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
@@ -116,7 +116,7 @@ def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
             pa.table({"id": ids, "name": ids.cast("string")}), tmp_path / f"{number}.parquet"
         )
     run_python(BUILD, tmp_path)
-    found = run_python(
+    output = run_python(
         f"""
         import json, sys
         import zonebloom as zb
@@ -129,12 +129,12 @@ def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
         """,
         tmp_path,
     )
-    assert json.loads(found) == [[{"id": 300}], []]
+    assert json.loads(output) == [[{"id": 300}], []]
 
 
 @pytest.mark.parametrize("asked", [["id = 31000"], ["name = 'n31000'"], ["--key", "id=31000"]])
 def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, asked):
-    found = run_python(
+    output = run_python(
         f"""
         import json, sys
         from zonebloom.cli.main import main
@@ -145,13 +145,13 @@ def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, asked):
         indexed,
         *asked,
     )
-    *shown, loaded = found.splitlines()
-    assert [line.split() for line in shown] == [["id", "name"], ["31000", "n31000"]]
+    *table_lines, loaded = output.splitlines()
+    assert [line.split() for line in table_lines] == [["id", "name"], ["31000", "n31000"]]
     assert json.loads(loaded) == []
 
 
 def test_a_lookup_reads_zones_that_may_match(indexed):
-    found = run_python(
+    output = run_python(
         """
         import sys
         import zonebloom as zb
@@ -161,13 +161,13 @@ def test_a_lookup_reads_zones_that_may_match(indexed):
         """,
         indexed,
     )
-    kind, rows_kept = found.split()
+    kind, rows_kept = output.split()
     assert kind == "AtMost"
     assert int(rows_kept) <= 2 * 8192
 
 
 def test_a_lookup_of_what_is_not_there_reads_no_zone(indexed):
-    found = run_python(
+    output = run_python(
         """
         import sys
         import zonebloom as zb
@@ -177,7 +177,7 @@ def test_a_lookup_of_what_is_not_there_reads_no_zone(indexed):
         """,
         indexed,
     )
-    assert found.split() == ["Exact", "0"]
+    assert output.split() == ["Exact", "0"]
 
 
 def test_the_first_build_of_a_process_compiles_nothing_when_another_built_before(indexed):
@@ -189,7 +189,7 @@ def test_the_first_build_of_a_process_compiles_nothing_when_another_built_before
 
 
 def test_warmup_loads_every_kernel():
-    found = run_python(
+    output = run_python(
         """
         import json, sys
         import zonebloom as zb
@@ -202,4 +202,4 @@ def test_warmup_loads_every_kernel():
         )))
         """
     )
-    assert set(json.loads(found)) >= KERNELS
+    assert set(json.loads(output)) >= KERNELS

@@ -1,7 +1,7 @@
-"""The house: who may import whom (DESIGN.md, section 2).
+"""The layers of the package: modules import only modules of their own room or of earlier rooms.
 
-Imports go only downwards in `HOUSE`: a module may import modules of its own room and of
-rooms above it in the list, at the top of the file, inside a function or for type checkers.
+A room is a folder or a module at the top of the package. `HOUSE` lists the rooms from the lowest
+layer to the highest. The rule includes imports inside functions and for type checkers.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ HOUSE = [
     "reference",
 ]
 
-# What a folder holds besides modules, again from the ground up.
+# The folders inside a room, from the lowest layer to the highest.
 FOLDERS = {
     "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 
-# Upwards, and only inside a function, each for a reason.
+# Imports of higher layers that are allowed inside functions, with the reason.
 LATE = {
     ("dataset.indices", "exchange.lance"): "a dataset hands its index to Lance",
     ("dataset.facade", "arrow_dataset"): "a dataset hands itself to readers of PyArrow's",
@@ -56,7 +56,7 @@ LATE = {
     ): "a dataset is opened as the session that is active is set",
 }
 
-# Rooms a package may be imported from; modules, or folders with a slash.
+# The modules (or folders, with a slash) that may import a package.
 HOMES = {
     "numba": [
         "sbbf/",
@@ -133,7 +133,7 @@ def is_type_checking(node):
 
 
 def statements(node, late=False, for_types=False):
-    """Every import statement, whether it is inside a function, and for type checkers only."""
+    """Yield every import, whether it is inside a function, and whether only for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             continue
@@ -170,8 +170,8 @@ def imports_of(source):
             yield Import(source, target, late, node.lineno, is_ours, for_types)
 
 
-ALL = [each for name in FILES for each in imports_of(name)]
-OURS = [each for each in ALL if each.ours]
+ALL = [edge for name in FILES for edge in imports_of(name)]
+OURS = [edge for edge in ALL if edge.ours]
 
 
 def room(module):
@@ -179,14 +179,16 @@ def room(module):
 
 
 def test_the_walk_finds_imports_of_every_kind():
-    found = {(each.source, each.target, each.late) for each in ALL}
-    assert ("index.loaded", "index.table", False) in found
-    assert ("sbbf.filter", "sbbf.blocks", True) in found
-    assert ("zonebloom", "errors", False) in found
-    assert ("sbbf.jit", "numba", False) in found
-    spark = [e for e in ALL if room(e.source) == "dataset" and e.target.startswith("pyspark")]
+    edges = {(edge.source, edge.target, edge.late) for edge in ALL}
+    assert ("index.loaded", "index.table", False) in edges
+    assert ("sbbf.filter", "sbbf.blocks", True) in edges
+    assert ("zonebloom", "errors", False) in edges
+    assert ("sbbf.jit", "numba", False) in edges
+    spark = [
+        edge for edge in ALL if room(edge.source) == "dataset" and edge.target.startswith("pyspark")
+    ]
     assert spark
-    assert all(each.for_types for each in spark)
+    assert all(edge.for_types for edge in spark)
 
 
 def test_every_module_has_a_place_in_the_house():
@@ -198,52 +200,52 @@ def test_every_module_has_a_place_in_the_house():
 
 
 def floor(module):
-    """Where a module stands; a folder inside a room is above the room's own modules."""
+    """Return the layer of a module's room, and of its folder in the room (-1 if it has none)."""
     parts = module.split(".")
     within = FOLDERS.get(parts[0], [])
     inner = parts[1] if len(parts) > 1 else ""
     return HOUSE.index(parts[0]), within.index(inner) if inner in within else -1
 
 
-def is_upwards(each):
-    if room(each.source) != room(each.target):
-        return floor(each.target)[0] > floor(each.source)[0]
-    inner = floor(each.source)[1], floor(each.target)[1]
-    # A room's own modules may use its folders; folders only those before them.
+def is_upwards(edge):
+    if room(edge.source) != room(edge.target):
+        return floor(edge.target)[0] > floor(edge.source)[0]
+    inner = floor(edge.source)[1], floor(edge.target)[1]
+    # Modules directly in a room may use its folders. A folder may use the folders before it.
     return -1 not in inner and inner[1] > inner[0]
 
 
 def wrong_arrows(imports):
     return [
-        f"{each.source}:{each.line} imports {each.target}"
-        for each in imports
-        if is_upwards(each) and not (each.late and (each.source, each.target) in LATE)
+        f"{edge.source}:{edge.line} imports {edge.target}"
+        for edge in imports
+        if is_upwards(edge) and not (edge.late and (edge.source, edge.target) in LATE)
     ]
 
 
 def circle(imports):
-    """Modules that import one another in a ring, or nothing."""
+    """Return modules that import one another in a circle, or an empty list."""
     below = {}
-    for each in imports:
-        # A folder hands its modules' names on; that is no circle.
-        hands_on = f"{each.source}.".startswith(f"{each.target}.")
-        if not hands_on and (each.source, each.target) not in LATE:
-            below.setdefault(each.source, set()).add(each.target)
-    done, path = set(), []
+    for edge in imports:
+        # A folder may import names of its own modules to export them, which is no circle.
+        hands_on = f"{edge.source}.".startswith(f"{edge.target}.")
+        if not hands_on and (edge.source, edge.target) not in LATE:
+            below.setdefault(edge.source, set()).add(edge.target)
+    visited, path = set(), []
 
     def visit(name):
         if name in path:
             return [*path[path.index(name) :], name]
-        if name not in done:
+        if name not in visited:
             path.append(name)
             for target in sorted(below.get(name, ())):
-                if found := visit(target):
-                    return found
+                if ring := visit(target):
+                    return ring
             path.pop()
-            done.add(name)
+            visited.add(name)
         return []
 
-    return next((found for name in sorted(below) if (found := visit(name))), [])
+    return next((ring for name in sorted(below) if (ring := visit(name))), [])
 
 
 def test_imports_go_only_downwards():
@@ -255,7 +257,7 @@ def test_there_are_no_circles():
 
 
 def test_exceptions_are_in_use():
-    used = {(each.source, each.target) for each in OURS if each.late}
+    used = {(edge.source, edge.target) for edge in OURS if edge.late}
     assert set(LATE) <= used
 
 
@@ -269,7 +271,7 @@ def test_exceptions_are_in_use():
         Import("parquet.row_group_reader", "index.table"),
         Import("spark.pruning.prune", "spark.hyperspace.managed_lookup"),
     ],
-    ids=lambda each: f"{each.source} to {each.target}",
+    ids=lambda edge: f"{edge.source} to {edge.target}",
 )
 def test_a_planted_breach_is_noticed(planted):
     assert len(wrong_arrows([*OURS, planted])) == 1
@@ -289,11 +291,11 @@ def test_packages_are_imported_only_at_home(package):
         )
 
     strangers = [
-        f"{FILES[each.source].name}:{each.line}"
-        for each in ALL
-        if not (each.ours or each.for_types)
-        and f"{each.target}.".startswith(f"{package}.")
-        and not at_home(each.source)
+        f"{FILES[edge.source].name}:{edge.line}"
+        for edge in ALL
+        if not (edge.ours or edge.for_types)
+        and f"{edge.target}.".startswith(f"{package}.")
+        and not at_home(edge.source)
     ]
     assert strangers == []
 

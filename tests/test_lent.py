@@ -13,12 +13,12 @@ import pytest
 
 from zonebloom.base.exit_guard import GuardedBytes
 
-# Of a thread that Python does not wait for, as it does not for pyarrow's.
+# Python does not wait for this thread at its end, as it does not wait for pyarrow's threads.
 DROPPED_LATE = """
     import os, threading, time
     import pyarrow.fs as pafs
     from zonebloom.base.exit_guard import GuardedBytes, GuardedIterator
-    from zonebloom.storage.files import ReadCounter, counted
+    from zonebloom.storage.files import ReadCounter, counting_filesystem
 
     def drop():
         held = [{lent}]
@@ -56,8 +56,8 @@ def folder(tmp_path):
     [
         "GuardedBytes(b'abc')",
         "GuardedIterator(iter([1]))",
-        "counted(pafs.LocalFileSystem(), ReadCounter())",
-        "counted(pafs.LocalFileSystem(), ReadCounter()).open_input_file('/dev/null')",
+        "counting_filesystem(pafs.LocalFileSystem(), ReadCounter())",
+        "counting_filesystem(pafs.LocalFileSystem(), ReadCounter()).open_input_file('/dev/null')",
     ],
 )
 def test_a_process_waits_for_what_threads_drop_late(lent):

@@ -47,7 +47,7 @@ def ds(folder: Path) -> zb.Dataset:
 
 @pytest.fixture
 def ax():
-    """Of a figure that pyplot does not know."""
+    """Return the axes of a figure that is not registered with pyplot."""
     return Figure().subplots()
 
 
@@ -65,13 +65,13 @@ def test_zones_kept_are_the_plans(ds: zb.Dataset, ax):
     filter = "id IN (5, 150, 151, 2999)"
     assert plots.zones_kept(ds, filter, ax=ax) is ax
     files = ds.scanner(filter=filter).plan().files
-    kept, skipped, unknown = ax.containers
-    assert widths(kept) == [each.kept_zones for each in files] == [2, 0, 1, 0]
-    assert widths(skipped) == [8, 10, 9, 0]
-    assert [bar.get_x() for bar in skipped] == widths(kept)
-    (bar,) = unknown
+    kept_bars, skipped_bars, unindexed_bars = ax.containers
+    assert widths(kept_bars) == [file.kept_zones for file in files] == [2, 0, 1, 0]
+    assert widths(skipped_bars) == [8, 10, 9, 0]
+    assert [bar.get_x() for bar in skipped_bars] == widths(kept_bars)
+    (bar,) = unindexed_bars
     assert bar.get_y() + bar.get_height() / 2 == FILES and bar.get_hatch()
-    assert [each.get_text() for each in ax.get_yticklabels()] == [each.path for each in files]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [file.path for file in files]
     assert labelled(ax) and ax.get_xlabel() == "zones"
     assert ax.get_title(loc="left").endswith("3 of 30 zones kept")
     ax.figure.savefig("/dev/null", format="png")
@@ -83,7 +83,7 @@ def test_a_filter_that_keeps_everything_is_refused(ds: zb.Dataset):
 
 
 def test_bytes_read_are_what_runs_count(folder: Path, ds: zb.Dataset, ax):
-    # What is known of a file since it was first read is not read again.
+    # The first read caches the metadata of the files, so later reads are smaller.
     zb.dataset(folder).to_table(filter="id = 5")
     assert plots.bytes_read(ds, "id = 5", ax=ax) is ax
     fresh, counted = zb.dataset(folder), []
@@ -95,7 +95,7 @@ def test_bytes_read_are_what_runs_count(folder: Path, ds: zb.Dataset, ax):
     assert widths(data) == [stats.data_bytes for stats in counted]
     assert widths(index) == [counted[0].index_bytes, 0] and counted[0].index_bytes > 0
     assert [bar.get_x() for bar in index] == widths(data)
-    assert [each.get_text() for each in ax.get_yticklabels()] == ["with indices", "without"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["with indices", "without"]
     assert ax.get_xlabel() == "bytes read" and ax.get_title(loc="left") == "id = 5"
     assert ax.xaxis.get_major_formatter()(80_000_000, 0) == "80.0 MB"
     # Labels stand behind the bars' ends, inside the axes.
@@ -113,8 +113,8 @@ def test_filters_show_what_each_holds(ds: zb.Dataset, ax):
     ]
     assert len(stored) == FILES * ROWS // ZONE
     fill, (fpp, target) = ax.lines[0].get_ydata(), (line.get_ydata() for line in right.lines)
-    np.testing.assert_allclose(fill, [100 * each.fill for each in stored])
-    np.testing.assert_allclose(fpp, [each.estimated_fpp or np.nan for each in stored])
+    np.testing.assert_allclose(fill, [100 * description.fill for description in stored])
+    np.testing.assert_allclose(fpp, [description.estimated_fpp or np.nan for description in stored])
     assert np.isnan(fpp).sum() == 1 and set(target) == {0.00057}
     figures = ds.index_statistics("id_idx")
     assert figures["fill_max"] == pytest.approx(max(fill) / 100)
@@ -158,7 +158,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_matplotlib_is_imported_when_something_is_drawn():
-    found = run_python(
+    output = run_python(
         "import json, sys, zonebloom.plots\nprint(json.dumps('matplotlib' in sys.modules))"
     )
-    assert json.loads(found) is False
+    assert json.loads(output) is False

@@ -89,11 +89,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = pa.table(
         {
             "id": pa.array(numbers, pa.int64()),
-            "name": [f"k{each}" for each in numbers],
-            "value": [each / 2 for each in numbers],
-            "raw": pa.array([each.to_bytes(16, "big") for each in numbers], pa.binary(16)),
-            "st": [{"x": each} for each in numbers],
-            "tags": [[each] for each in numbers],
+            "name": [f"k{number}" for number in numbers],
+            "value": [number / 2 for number in numbers],
+            "raw": pa.array([number.to_bytes(16, "big") for number in numbers], pa.binary(16)),
+            "st": [{"x": number} for number in numbers],
+            "tags": [[number] for number in numbers],
         }
     )
     pq.write_table(table, folder / "0.parquet", row_group_size=100)
@@ -108,11 +108,11 @@ def ds(folder: Path) -> zb.Dataset:
     return zb.dataset(folder)
 
 
-def drained(found: Any) -> Any:
+def drained(result: Any) -> Any:
     """Read what is lazy."""
-    if hasattr(found, "read_all"):
-        return found.read_all()
-    return list(found) if hasattr(found, "__next__") else found
+    if hasattr(result, "read_all"):
+        return result.read_all()
+    return list(result) if hasattr(result, "__next__") else result
 
 
 def refused(call: Callable[[], Any], parameter: str | None = None) -> BaseException | None:
@@ -124,18 +124,20 @@ def refused(call: Callable[[], Any], parameter: str | None = None) -> BaseExcept
         assert text.strip() and text.encode()
         assert len(text) < 5000
         assert parameter is None or parameter in text, text
-        shown = io.StringIO()
-        traceback.print_exception(error, file=shown)
-        assert shown.getvalue().count("Traceback (most recent call last)") == 1, shown.getvalue()
+        printed = io.StringIO()
+        traceback.print_exception(error, file=printed)
+        assert printed.getvalue().count("Traceback (most recent call last)") == 1, (
+            printed.getvalue()
+        )
         return error
     return None
 
 
-# What changes an index is tried on one of the same file that nobody else reads.
+# Calls that change an index use an index of their own for the same file.
 
 
-def built(ds: zb.Dataset, **given: Any) -> None:
-    ds.create_scalar_index(**{"column": "id", "spark": False, "replace": True, **given})
+def built(ds: zb.Dataset, **changes: Any) -> None:
+    ds.create_scalar_index(**{"column": "id", "spark": False, "replace": True, **changes})
 
 
 BUILDS = [
@@ -158,15 +160,17 @@ BUILDS = [
 ]
 SCANS = ["columns", "filter", "limit", "batch_size", "use_scalar_index", "scan_stats_callback"]
 RUNS: dict[str, Callable[[zb.Dataset, dict[str, Any]], Any]] = {
-    "to_table": lambda ds, given: ds.to_table(**given),
-    "to_batches": lambda ds, given: ds.to_batches(**given),
-    "count_rows": lambda ds, given: ds.count_rows(**given),
-    "head": lambda ds, given: ds.head(3, **given),
-    "to_reader": lambda ds, given: ds.scanner(**given).to_reader(),
-    "explain_plan": lambda ds, given: ds.scanner(**given).explain_plan(),
-    "analyze_plan": lambda ds, given: ds.scanner(**given).analyze_plan(),
-    "schema": lambda ds, given: ds.scanner(**given).schema,
-    "without an index": lambda ds, given: ds.to_table(**{"use_scalar_index": False, **given}),
+    "to_table": lambda ds, arguments: ds.to_table(**arguments),
+    "to_batches": lambda ds, arguments: ds.to_batches(**arguments),
+    "count_rows": lambda ds, arguments: ds.count_rows(**arguments),
+    "head": lambda ds, arguments: ds.head(3, **arguments),
+    "to_reader": lambda ds, arguments: ds.scanner(**arguments).to_reader(),
+    "explain_plan": lambda ds, arguments: ds.scanner(**arguments).explain_plan(),
+    "analyze_plan": lambda ds, arguments: ds.scanner(**arguments).analyze_plan(),
+    "schema": lambda ds, arguments: ds.scanner(**arguments).schema,
+    "without an index": lambda ds, arguments: ds.to_table(
+        **{"use_scalar_index": False, **arguments}
+    ),
 }
 RANGES = zb.RowRanges([(0, 10), (20, 30)])
 
@@ -232,10 +236,10 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
         for name in ("id", "name", "value", "raw")
     },
     **{
-        f"{name}({given})": lambda ds, v, run=run, given=given: run(ds, {given: v})
+        f"{name}({parameter})": lambda ds, v, run=run, parameter=parameter: run(ds, {parameter: v})
         for name, run in RUNS.items()
-        for given in SCANS
-        if (name, given) not in (("count_rows", "columns"), ("head", "limit"))
+        for parameter in SCANS
+        if (name, parameter) not in (("count_rows", "columns"), ("head", "limit"))
     },
     "computed columns": lambda ds, v: ds.to_table({"x": v}),
     "computed columns, all in one": lambda ds, v: ds.to_table({"id": pc.field("id"), "x": v}),
@@ -282,7 +286,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     "polars.scan(index_dir)": lambda ds, v: scan(ds.files[0], index_dir=v),
 }
 
-# What fails in a function that the user gave is the user's.
+# An error inside a function of the user is passed on unchanged.
 _CALLBACKS = ("progress", "scan_stats_callback")
 
 
@@ -294,7 +298,7 @@ def test_wrong_values_are_refused_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for kind, value in WRONG.items():
-        if kind == "a class" and any(each in name for each in _CALLBACKS):
+        if kind == "a class" and any(callback in name for callback in _CALLBACKS):
             continue
         try:
             refused(lambda value=value: CALLS[name](ds, value))
@@ -303,14 +307,14 @@ def test_wrong_values_are_refused_by_name(
 
 
 def test_no_function_is_left_out() -> None:
-    """Every parameter of what is public stands in a call above, by its function's name."""
-    # Those of `scanner` are tried in every way to run it.
-    asked = {name.partition("(")[0].rpartition(".")[2] for name in CALLS} | {"scanner"}
+    """Every public function with parameters has a call above."""
+    # The parameters of `scanner` are tested with every way to run it.
+    called_names = {name.partition("(")[0].rpartition(".")[2] for name in CALLS} | {"scanner"}
     kinds = (zb.Dataset, Scanner, DatasetOptimizer, zb.RowRanges, zb.SearchResult, zb.Sbbf)
     for kind in kinds:
         for name, method in inspect.getmembers(kind, callable):
             takes = [] if name.startswith("_") else list(inspect.signature(method).parameters)[1:]
-            assert not takes or name in asked, f"{kind.__name__}.{name}"
+            assert not takes or name in called_names, f"{kind.__name__}.{name}"
     assert set(inspect.signature(zb.dataset).parameters) - {"source"} <= {
         name.partition("(")[2].rstrip(")") for name in CALLS if name.startswith("dataset(")
     }
@@ -344,9 +348,9 @@ NAMED = {
 
 @pytest.mark.parametrize("name", NAMED)
 def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
-    found = refused(lambda: CALLS[name](ds, Opaque()), NAMED[name])
-    assert isinstance(found, errors.InvalidArgument)
-    assert "of type Opaque" in str(found)
+    error = refused(lambda: CALLS[name](ds, Opaque()), NAMED[name])
+    assert isinstance(error, errors.InvalidArgument)
+    assert "of type Opaque" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +415,7 @@ def test_the_message_says_what_to_write(
 
 
 def test_values_that_are_right_stay_right(ds: zb.Dataset) -> None:
-    """Of NumPy's types too, and beyond what pyarrow counts to."""
+    """This includes NumPy types, and numbers that are too large for pyarrow."""
     table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))  # pyright: ignore
     assert table["id"].to_pylist() == [0, 1, 2]
     assert ds.to_table(limit=2**70, batch_size=2**70).num_rows == ROWS
@@ -423,9 +427,9 @@ def test_values_that_are_right_stay_right(ds: zb.Dataset) -> None:
 
 
 def test_a_scan_of_polars_takes_what_a_dataset_takes() -> None:
-    ours, theirs = (inspect.signature(each).parameters for each in (zb.dataset, scan))
-    assert [(each.name, each.default) for each in ours.values()] == [
-        (each.name, each.default) for each in theirs.values()
+    ours, theirs = (inspect.signature(parameter).parameters for parameter in (zb.dataset, scan))
+    assert [(parameter.name, parameter.default) for parameter in ours.values()] == [
+        (parameter.name, parameter.default) for parameter in theirs.values()
     ]
 
 
@@ -476,7 +480,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: " ".join(each)[:60])
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words)[:60])
 def test_commands_say_errors_in_a_line(
     folder: Path,
     command: list[str],
@@ -485,14 +489,14 @@ def test_commands_say_errors_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for given in ("", "abc", "-1", "nan", "5", "1e400", "id =", "x" * 1000, "a/b", "'", "nope = 1"):
-        line = [part.replace("{path}", str(folder)).replace("{}", given) for part in command]
+    for value in ("", "abc", "-1", "nan", "5", "1e400", "id =", "x" * 1000, "a/b", "'", "nope = 1"):
+        line = [part.replace("{path}", str(folder)).replace("{}", value) for part in command]
         code = main(line)
-        shown = capsys.readouterr()
+        printed = capsys.readouterr()
         assert code in (0, 1, 2, 3), line
-        assert "Traceback" not in shown.err, line
+        assert "Traceback" not in printed.err, line
         if code in (1, 2):
-            assert "Error: " in shown.err, line
+            assert "Error: " in printed.err, line
 
 
 WRONG_CELLS = {
@@ -530,19 +534,21 @@ def test_a_notebook_shows_one_message(
     result = shell.run_cell(WRONG_CELLS[name])
     error = result.error_in_exec
     assert isinstance(error, errors.ZoneBloomError)
-    shown = capsys.readouterr().out
-    assert shown.count("Traceback (most recent call last)") == 1
-    assert "another exception" not in shown and "direct cause" not in shown
+    printed = capsys.readouterr().out
+    assert printed.count("Traceback (most recent call last)") == 1
+    assert "another exception" not in printed and "direct cause" not in printed
     first, *_ = str(error).splitlines()
-    assert f"{type(error).__name__}: {first}" in shown
-    ours = [each for each in traceback.extract_tb(error.__traceback__) if PACKAGE in each.filename]
+    assert f"{type(error).__name__}: {first}" in printed
+    ours = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if PACKAGE in frame.filename
+    ]
     assert len(ours) <= 5, ours
 
 
 def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lance.file", None)
-    found = refused(lambda: ds.index_to_lance("name_idx", "x.lance"), "zonebloom[lance]")
-    assert isinstance(found, errors.MissingDependency)
+    error = refused(lambda: ds.index_to_lance("name_idx", "x.lance"), "zonebloom[lance]")
+    assert isinstance(error, errors.MissingDependency)
 
 
 def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:

@@ -31,15 +31,15 @@ def rows_of(some):
 
 def check_equals(made, rows):
     """The ranges hold these rows, and are sorted, disjoint, non-touching and not empty."""
-    found = list(made)
-    assert rows_of(found) == rows
-    assert all(start < stop for start, stop in found)
-    assert all(a[1] < b[0] for a, b in pairwise(found))
+    pairs_made = list(made)
+    assert rows_of(pairs_made) == rows
+    assert all(start < stop for start, stop in pairs_made)
+    assert all(a[1] < b[0] for a, b in pairwise(pairs_made))
     assert len(made) == len(rows)
     assert bool(made) == bool(rows)
-    assert made.num_ranges == len(found)
-    assert made == RowRanges(found)
-    assert hash(made) == hash(RowRanges(found))
+    assert made.num_ranges == len(pairs_made)
+    assert made == RowRanges(pairs_made)
+    assert hash(made) == hash(RowRanges(pairs_made))
 
 
 class RangesAgainstASet(RuleBasedStateMachine):
@@ -285,9 +285,9 @@ def test_de_morgan(a, b):
 
 
 def test_or_with_an_unknown_side_is_everything():
-    known = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
-    assert (known | SearchResult(UNIVERSE)).at_most == UNIVERSE
-    assert (known & SearchResult(UNIVERSE)).at_most == RowRanges([(0, 2)])
+    result = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
+    assert (result | SearchResult(UNIVERSE)).at_most == UNIVERSE
+    assert (result & SearchResult(UNIVERSE)).at_most == RowRanges([(0, 2)])
 
 
 def test_kinds():
@@ -302,8 +302,8 @@ def test_kinds():
 
 
 def test_not_flips_at_most_to_at_least():
-    found = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
-    flipped = ~found
+    result = SearchResult(UNIVERSE, at_most=RowRanges([(0, 2)]))
+    flipped = ~result
     assert flipped.kind == "AtLeast"
     assert flipped.at_most == UNIVERSE
     assert flipped.at_least == UNIVERSE - RowRanges([(0, 2)])
@@ -326,8 +326,8 @@ def test_ranges_are_the_bound_the_kind_names_without_empty_fragments():
 
 
 def found_in(paths):
-    kept = RowRanges([(0, 2), (4, 5), ((1 << OFFSET_BITS) + 2, (1 << OFFSET_BITS) + 5)])
-    return SearchResult(UNIVERSE, at_most=kept, paths=paths)
+    kept_rows = RowRanges([(0, 2), (4, 5), ((1 << OFFSET_BITS) + 2, (1 << OFFSET_BITS) + 5)])
+    return SearchResult(UNIVERSE, at_most=kept_rows, paths=paths)
 
 
 def test_table_of_a_result():
@@ -370,12 +370,12 @@ def test_repr_of_a_result():
 
 def test_repr_of_a_large_result_is_short():
     universe = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + 5000) for f in range(9))
-    kept = RowRanges(
+    kept_rows = RowRanges(
         ((f << OFFSET_BITS) + row, (f << OFFSET_BITS) + row + 1)
         for f in range(9)
         for row in range(0, 5000, 500)
     )
-    lines = str(SearchResult(universe, at_most=kept)).splitlines()
+    lines = str(SearchResult(universe, at_most=kept_rows)).splitlines()
     assert lines[0] == "SearchResult: AtMost, 90 of 45,000 rows in 9 of 9 fragments"
     assert lines[1].endswith("0-1, 500-501, 1,000-1,001, 1,500-1,501, ... 6 more")
     assert lines[-1] == "  ... 4 more fragments"
@@ -384,19 +384,19 @@ def test_repr_of_a_large_result_is_short():
 
 def test_html_escapes_paths():
     evil = "<script>alert('x')</script>&.parquet"
-    shown = found_in({0: evil, 1: "b"})._repr_html_()
-    assert "<script>" not in shown
-    assert html.escape(evil) in shown
-    assert "<td>rows 0-2, 4-5</td>" in shown
-    assert shown.count("<tr>") == 2
+    page = found_in({0: evil, 1: "b"})._repr_html_()
+    assert "<script>" not in page
+    assert html.escape(evil) in page
+    assert "<td>rows 0-2, 4-5</td>" in page
+    assert page.count("<tr>") == 2
 
 
 def test_html_of_a_large_result_is_short():
     universe = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + 1000) for f in range(100))
-    kept = RowRanges((row, row + 1) for row in range(0, 1000, 10))
-    shown = SearchResult(universe, at_most=kept)._repr_html_()
-    assert "... 97 more" in shown
-    assert "99 more files" in shown and "99 skipped" in shown
-    assert len(shown) < 10_000
+    kept_rows = RowRanges((row, row + 1) for row in range(0, 1000, 10))
+    page = SearchResult(universe, at_most=kept_rows)._repr_html_()
+    assert "... 97 more" in page
+    assert "99 more files" in page and "99 skipped" in page
+    assert len(page) < 10_000
     everything = SearchResult(universe)._repr_html_()
     assert everything.count("<tr>") == 21 and "80 kept" in everything

@@ -1,8 +1,8 @@
-"""Literals against columns: section 5 of the design, a test a sentence.
+"""Literals are compared with columns exactly, or every zone may match.
 
-A probe is right when it holds the hash of every value an engine might call equal, or says
-"maybe". `hash_array` of the literal as an array of the column's type is the oracle wherever
-PyArrow can make that array exactly.
+A probe is right if it has the hash of every value that an engine may consider equal, or a reason
+why every zone may match. The oracle is `hash_array` of the literal as an array of the column's
+type, if PyArrow can make that array exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from hypothesis import strategies as st
 from predicate_oracle import exact
 
 from zonebloom.errors import UnsupportedType
-from zonebloom.sbbf.hashing import hash_array
+from zonebloom.index import key_ranges
+from zonebloom.predicates import expression
+from zonebloom.sbbf.hashing import hash_array, hashed_type
+from zonebloom.scan import key_values, recheck
 from zonebloom.values import columns as names
 from zonebloom.values import literal as literal_module
 from zonebloom.values import types
@@ -55,32 +58,32 @@ def bounds(integer_type):
 
 
 def raw(arrow_type, integer):
-    """The scalar of a temporal type that is stored as this integer."""
+    """Return the scalar of a temporal type that is stored as this integer."""
     storage = pa.int32() if arrow_type.bit_width == 32 else pa.int64()
     return pa.array([integer], storage).view(arrow_type)[0]
 
 
 def check_is(column, literal, *stored):
-    """The literal is looked for as exactly these stored values, in the column's own type."""
+    """Check that a literal is looked up as exactly these values of the column's type."""
     literal = literal if isinstance(literal, pa.Scalar) else pa.scalar(literal)
-    found = probe(column, literal)
-    assert found.unusable_reason is None
+    result = probe(column, literal)
+    assert result.unusable_reason is None
     expected = hash_array(pa.array(list(stored), column)).values
-    assert sorted(found.hashes.tolist()) == sorted(expected.tolist())
+    assert sorted(result.hashes.tolist()) == sorted(expected.tolist())
 
 
 def check_no_row(column, literal):
-    """No row of the column can be equal to the literal."""
-    found = probe(column, literal if isinstance(literal, pa.Scalar) else pa.scalar(literal))
-    assert found.unusable_reason is None
-    assert found.hashes.size == 0
+    """Check that no row of the column can be equal to the literal."""
+    result = probe(column, literal if isinstance(literal, pa.Scalar) else pa.scalar(literal))
+    assert result.unusable_reason is None
+    assert result.hashes.size == 0
 
 
 def check_maybe(column, literal, why=""):
-    """Every zone may match, with a reason to show."""
-    found = probe(column, literal if isinstance(literal, pa.Scalar) else pa.scalar(literal))
-    assert found.unusable_reason
-    assert why in found.unusable_reason
+    """Check that every zone may match, for a reason."""
+    result = probe(column, literal if isinstance(literal, pa.Scalar) else pa.scalar(literal))
+    assert result.unusable_reason
+    assert why in result.unusable_reason
 
 
 # A literal of the column's own type
@@ -92,10 +95,10 @@ def test_every_value_of_every_type_is_found_under_the_hash_it_was_inserted_with(
     for scalar, data in zip(array, encoded, strict=True):
         if data is None or (arrow_type in FLOATS and math.isnan(scalar.as_py())):
             continue
-        found = probe(arrow_type, scalar)
-        assert found.unusable_reason is None
-        assert hash_bytes(data) in found.hashes
-        assert found.hashes.size == (2 if arrow_type in FLOATS and not scalar.as_py() else 1)
+        result = probe(arrow_type, scalar)
+        assert result.unusable_reason is None
+        assert hash_bytes(data) in result.hashes
+        assert result.hashes.size == (2 if arrow_type in FLOATS and not scalar.as_py() else 1)
 
 
 @pytest.mark.parametrize("column", DECIMALS, ids=str)
@@ -125,11 +128,11 @@ def test_dictionary_and_extension_columns_are_probed_as_what_they_hold():
     key = bytes(range(16))
     stored = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([key], pa.binary(16)))
     for literal in (stored[0], pa.scalar(key), pa.scalar(key, pa.binary(16))):
-        found = probe(pa.uuid(), literal)
-        assert found.hashes.tolist() == hash_array(stored).values.tolist()
+        result = probe(pa.uuid(), literal)
+        assert result.hashes.tolist() == hash_array(stored).values.tolist()
 
 
-# "Literal -> column type by exact cast only: 5.0 on int32 is 5"
+# Literals are converted to the column type only exactly: 5.0 is 5 in an int32 column
 
 
 @pytest.mark.parametrize("column", INTEGERS, ids=str)
@@ -140,7 +143,7 @@ def test_a_whole_number_of_any_kind_is_that_integer(column, literal):
     check_is(column, literal, 5)
 
 
-# "5.5, 300 on uint8, 99999999999 on int32 [...] match nothing"
+# 5.5, 300 in a uint8 column and 99999999999 in an int32 column match no row
 
 
 @pytest.mark.parametrize("column", INTEGERS, ids=str)
@@ -206,7 +209,7 @@ def test_the_border_of_exact_integers_depends_on_the_floats_width():
     check_maybe(pa.int64(), pa.scalar(2048.0, pa.float16()))
 
 
-# "except where the engine at hand would round: then maybe. [...] Never hash a rounded value."
+# If an engine would round a literal, every zone may match. A rounded value is never hashed.
 
 
 def test_a_literal_a_float_column_would_round_is_maybe():
@@ -251,17 +254,17 @@ def test_any_float_is_hashed_exactly_or_maybe(number, literal_type, column):
         check_is(column, literal, stored)
 
 
-# "+0.0 and -0.0: filters hold raw bits; a zero literal probes both."
+# Filters hold raw bits, so a zero literal is looked up as +0.0 and as -0.0.
 
 
 @pytest.mark.parametrize("column", FLOATS, ids=str)
 @pytest.mark.parametrize("zero", [0.0, -0.0, 0, Decimal(0), pa.scalar(-0.0, pa.float32())])
 def test_a_zero_is_looked_for_under_both_signs(column, zero):
-    found = probe(column, zero if isinstance(zero, pa.Scalar) else pa.scalar(zero))
+    result = probe(column, zero if isinstance(zero, pa.Scalar) else pa.scalar(zero))
     code = FLOAT_CODES[column]
     expected = hashes_of([struct.pack(code, 0.0), struct.pack(code, -0.0)])
-    assert found.unusable_reason is None
-    assert found.hashes.tolist() == expected.tolist()
+    assert result.unusable_reason is None
+    assert result.hashes.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("column", [pa.int32(), pa.decimal128(9, 2)], ids=str)
@@ -274,7 +277,7 @@ def test_a_negative_zero_is_the_integer_0():
     check_is(pa.int32(), -0.0, 0)
 
 
-# "A NaN literal is maybe for every zone."
+# For a NaN literal, every zone may match.
 
 
 @pytest.mark.parametrize(
@@ -358,9 +361,9 @@ def test_a_timestamp_too_far_for_the_columns_unit_matches_nothing():
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Paris", "+05:30"])
 def test_an_instant_is_the_same_in_any_zone(zone):
     literal = raw(pa.timestamp("ms", "America/New_York"), 1_700_000_000_000)
-    found = probe(pa.timestamp("us", zone), literal)
-    assert found.unusable_reason is None
-    assert found.hashes.tolist() == [hash_bytes((1_700_000_000_000_000).to_bytes(8, "little"))]
+    result = probe(pa.timestamp("us", zone), literal)
+    assert result.unusable_reason is None
+    assert result.hashes.tolist() == [hash_bytes((1_700_000_000_000_000).to_bytes(8, "little"))]
 
 
 def test_an_instant_against_wall_clock_times_is_maybe_and_the_other_way_round():
@@ -466,14 +469,14 @@ def test_bytes_of_the_columns_length_are_found_and_of_another_match_nothing():
 
 def check_many_is_the_union(column, literals):
     array = literals if isinstance(literals, pa.Array) else pa.array(literals)
-    found = probe_many(column, array)
-    each = [probe(column, literal) for literal in array]
-    if any(one.unusable_reason for one in each):
-        assert found.unusable_reason
+    result = probe_many(column, array)
+    single_results = [probe(column, literal) for literal in array]
+    if any(single.unusable_reason for single in single_results):
+        assert result.unusable_reason
         return
-    assert found.unusable_reason is None
-    expected = {hashed for one in each for hashed in one.hashes.tolist()}
-    assert sorted(found.hashes.tolist()) == sorted(expected)
+    assert result.unusable_reason is None
+    expected = {hashed for single in single_results for hashed in single.hashes.tolist()}
+    assert sorted(result.hashes.tolist()) == sorted(expected)
 
 
 @pytest.mark.parametrize("arrow_type", EXCEPT_DECIMALS, ids=str)
@@ -546,13 +549,13 @@ def test_of_very_many_literals_none_is_left_out(monkeypatch):
 
 
 def test_no_literals_are_in_no_row():
-    found = probe_many(pa.int32(), pa.array([], pa.int64()))
-    assert found.unusable_reason is None
-    assert found.hashes.size == 0
-    assert found.hashes.dtype == np.uint64
+    result = probe_many(pa.int32(), pa.array([], pa.int64()))
+    assert result.unusable_reason is None
+    assert result.hashes.size == 0
+    assert result.hashes.dtype == np.uint64
 
 
-# One rule of widening, held against what PyArrow's casts do
+# `is_lossless_cast` compared with the casts of PyArrow
 
 
 @pytest.mark.parametrize("source", PLAIN_TYPES, ids=str)
@@ -572,7 +575,7 @@ def test_a_wider_type_holds_every_value_as_it_is(source):
         except pa.ArrowInvalid:
             assert not types.is_lossless_cast(source, target)
             continue
-        assert [exact(each) for each in cast] == [exact(each) for each in values]
+        assert [exact(value) for value in cast] == [exact(value) for value in values]
     assert types.is_lossless_cast(source, source)
 
 
@@ -589,7 +592,7 @@ def test_narrower_types_do_not_widen():
     assert not types.is_lossless_cast(pa.timestamp("s"), pa.timestamp("ns"))
 
 
-# What can be indexed
+# Types that can be indexed
 
 
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
@@ -616,7 +619,7 @@ def test_indexable_types_are_let_through_plain_and_encoded(arrow_type):
 )
 def test_other_types_are_refused_with_what_to_do_instead(arrow_type, advice):
     if advice is None:
-        # Stored as int8.
+        # A bool8 is stored as int8.
         require_indexable(arrow_type, "c")
         return
     with pytest.raises(UnsupportedType) as caught:
@@ -632,7 +635,7 @@ def test_what_cannot_be_hashed_is_refused(arrow_type):
         require_indexable(arrow_type, "c")
 
 
-# Domains: types with one name share filters
+# Hash domains: filters of one type answer for all types of its domain
 
 
 def test_layouts_of_one_kind_share_a_domain():
@@ -666,6 +669,88 @@ def test_types_hashed_as_other_bytes_have_domains_of_their_own():
         pa.binary(5),
     ]
     assert len({hash_domain(arrow_type) for arrow_type in apart}) == len(apart)
+
+
+# Types that values are converted to
+
+# What each function returns for a type that is not returned unchanged by all of them. The functions
+# differ on purpose:
+# - `hashed_type` is the type whose bytes are in the filters, so it only removes encodings.
+# - `decoded_type` only removes dictionaries, and `decoded_storage_type` also makes UUIDs bytes.
+# - PyArrow's expressions compare without loss (`expression.comparable_type`). They have kernels for
+#   small decimals, and make views short strings, as the literals of a filter are.
+# - Keys are compared with the values of a file or a batch (`key_values.comparable_type`). Views
+#   become large strings, because a batch may have more than 2 GiB.
+# - Key ranges are stored as the type of keys, but durations as integers (`key_range_type`).
+# - The recheck removes views, also inside of lists and structs, and keeps all other types.
+CONVERSIONS = """
+type | hashed | decoded | storage | expression | keys | ranges | recheck
+halffloat | = | = | = | float | float | float | =
+decimal32(5, 1) | = | = | = | = | decimal128(5, 1) | decimal128(5, 1) | =
+decimal64(12, 1) | = | = | = | = | decimal128(12, 1) | decimal128(12, 1) | =
+string_view | = | = | = | string | large_string | large_string | large_string
+binary_view | = | = | = | binary | large_binary | large_binary | large_binary
+duration[s] | = | = | = | = | = | int64 | =
+uuid | binary(16) | = | binary(16) | binary(16) | binary(16) | binary(16) | =
+dictionary(string) | string | string | string | string | string | string | =
+dict(view) | string_view | string_view | string_view | string | large_string | large_string | =
+dictionary(uuid) | binary(16) | uuid | binary(16) | binary(16) | binary(16) | binary(16) | =
+list(string_view) | = | = | = | = | = | = | list(large_string)
+"""
+CONVERTED_TYPES = {
+    "halffloat": pa.float16(),
+    "float": pa.float32(),
+    "decimal32(5, 1)": pa.decimal32(5, 1),
+    "decimal64(12, 1)": pa.decimal64(12, 1),
+    "decimal128(5, 1)": pa.decimal128(5, 1),
+    "decimal128(12, 1)": pa.decimal128(12, 1),
+    "string": pa.string(),
+    "string_view": pa.string_view(),
+    "large_string": pa.large_string(),
+    "binary": pa.binary(),
+    "binary_view": pa.binary_view(),
+    "large_binary": pa.large_binary(),
+    "binary(16)": pa.binary(16),
+    "duration[s]": pa.duration("s"),
+    "int64": pa.int64(),
+    "uuid": pa.uuid(),
+    "dictionary(string)": pa.dictionary(pa.int8(), pa.string()),
+    "dict(view)": pa.dictionary(pa.int8(), pa.string_view()),
+    "dictionary(uuid)": pa.dictionary(pa.int8(), pa.uuid()),
+    "list(string_view)": pa.list_(pa.string_view()),
+    "list(large_string)": pa.list_(pa.large_string()),
+}
+
+
+def conversions_of(arrow_type):
+    """Return what each function of the columns of CONVERSIONS makes of a type."""
+    without_views = recheck.schema_without_views(pa.schema([("c", arrow_type)]))
+    return [
+        hashed_type(arrow_type),
+        types.decoded_type(arrow_type),
+        types.decoded_storage_type(arrow_type),
+        expression.comparable_type(arrow_type),
+        key_values.comparable_type(arrow_type),
+        key_ranges.key_range_type(arrow_type),
+        without_views.field(0).type,
+    ]
+
+
+def test_each_conversion_of_types_is_the_one_that_its_use_needs():
+    for line in CONVERSIONS.strip().splitlines()[1:]:
+        name, *wanted = line.split(" | ")
+        arrow_type = CONVERTED_TYPES[name]
+        expected = [arrow_type if text == "=" else CONVERTED_TYPES[text] for text in wanted]
+        assert conversions_of(arrow_type) == expected, name
+
+
+@pytest.mark.parametrize("arrow_type", [*PLAIN_TYPES, pa.bool_(), pa.null()], ids=str)
+def test_all_other_types_are_converted_to_themselves(arrow_type):
+    is_converted = arrow_type in CONVERTED_TYPES.values() or (
+        pa.types.is_decimal(arrow_type) or pa.types.is_duration(arrow_type)
+    )
+    if not is_converted:
+        assert conversions_of(arrow_type) == [arrow_type] * 7
 
 
 @pytest.mark.parametrize("module", [literal_module, types, names])

@@ -66,16 +66,16 @@ def test_hashes_at_the_ends_fall_in_the_first_and_the_last_block():
 
 @by_count
 def test_check_equals_the_reference(num_blocks):
-    held = numbers(8 * num_blocks)
-    words = filter_of(num_blocks, held)
+    inserted_values = numbers(8 * num_blocks)
+    words = filter_of(num_blocks, inserted_values)
     oracle = ReferenceSbbf(num_blocks)
-    for value in held:
+    for value in inserted_values:
         oracle.insert(value)
     strangers = numbers(2000, seed=1)
-    assert checked(words, held).all()
-    found = checked(words, strangers)
-    assert found.tolist() == [oracle.check(value) for value in strangers]
-    assert not found.all()
+    assert checked(words, inserted_values).all()
+    hits = checked(words, strangers)
+    assert hits.tolist() == [oracle.check(value) for value in strangers]
+    assert not hits.all()
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=8, max_size=8), st.binary(max_size=9))
@@ -106,24 +106,24 @@ def test_check_writes_every_entry():
 def several_filters():
     """Filters of different sizes in one memory, with a gap of ones between them."""
     rng = random.Random(3)
-    memory, firsts, held = [], [], []
+    memory, firsts, values_by_filter = [], [], []
     for num_blocks in (1, 2, 3, 64, 7, 604):
         memory.extend([0xFFFFFFFF] * rng.randrange(1, 9))
         firsts.append(len(memory))
-        held.append(numbers(4 * num_blocks, seed=num_blocks))
-        memory.extend(filter_of(num_blocks, held[-1]).tolist())
+        values_by_filter.append(numbers(4 * num_blocks, seed=num_blocks))
+        memory.extend(filter_of(num_blocks, values_by_filter[-1]).tolist())
     memory.extend([0xFFFFFFFF] * 8)
     return (
         np.array(memory, dtype=np.uint32),
         np.array(firsts, dtype=np.uint64),
         np.array([1, 2, 3, 64, 7, 604], dtype=np.uint64),
-        held,
+        values_by_filter,
     )
 
 
 def test_check_any_equals_checking_each_filter():
-    words, firsts, counts, held = several_filters()
-    for values in [*held, numbers(1, 50), numbers(3, 51), numbers(20, 52), []]:
+    words, firsts, counts, values_by_filter = several_filters()
+    for values in [*values_by_filter, numbers(1, 50), numbers(3, 51), numbers(20, 52), []]:
         for some in (values, values[:1], values[-2:]):
             out = np.zeros(len(firsts), dtype=bool)
             blocks.check_filters(words, firsts, counts, hashes_of(some), out)
@@ -146,8 +146,8 @@ def test_check_any_leaves_true_entries_alone():
 @pytest.mark.parametrize("checks", [0, 10**9])
 def test_numpy_and_kernels_find_the_same(monkeypatch, checks):
     monkeypatch.setattr(lookup, "NUMPY", NumpyBudget(checks))
-    words, firsts, counts, held = several_filters()
-    hashes = hashes_of([v for part in held for v in part[:40]])
+    words, firsts, counts, values_by_filter = several_filters()
+    hashes = hashes_of([v for part in values_by_filter for v in part[:40]])
     for some in (hashes[:0], hashes[:1], hashes[7:90], np.array([0, 2**64 - 1], dtype=np.uint64)):
         out = np.zeros(len(firsts), dtype=bool)
         blocks.check_filters(words, firsts, counts, some, out)

@@ -83,9 +83,9 @@ def test_impossible_targets_are_refused(arguments):
 
 def test_bytes_round_trip():
     bloom = bloom_of(range(80))
-    again = Sbbf.from_bytes(bloom.to_bytes())
-    assert again == bloom
-    assert again.to_bytes() == bloom.to_bytes()
+    copied = Sbbf.from_bytes(bloom.to_bytes())
+    assert copied == bloom
+    assert copied.to_bytes() == bloom.to_bytes()
     for kind in (bytearray, memoryview, pa.py_buffer, lambda d: np.frombuffer(d, np.uint8)):
         assert Sbbf.from_bytes(kind(bloom.to_bytes())) == bloom
 

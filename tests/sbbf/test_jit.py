@@ -69,20 +69,20 @@ def test_a_process_that_hangs_with_the_lock_delays_no_import_for_long(places):
         assert holder.stdout is not None
         try:
             assert holder.stdout.readline() == "True\n"
-            found = imported(places)
+            report = imported(places)
         finally:
             holder.kill()
-    assert found["compiled"] == 1
-    assert not found["cached"]
+    assert report["compiled"] == 1
+    assert not report["cached"]
     # One wait, however many kernels there are.
-    (warning,) = found["warnings"]
-    assert found["path"] in warning and "end that process" in warning
+    (warning,) = report["warnings"]
+    assert report["path"] in warning and "end that process" in warning
 
 
 def test_the_lock_is_the_users_alone(places, tmp_path):
-    found = imported(places)
-    assert found["cached"] and found["warnings"] == []
-    assert found["path"] == str(tmp_path / "cache" / "zonebloom" / LOCK_NAME)
+    report = imported(places)
+    assert report["cached"] and report["warnings"] == []
+    assert report["path"] == str(tmp_path / "cache" / "zonebloom" / LOCK_NAME)
     assert (tmp_path / "cache" / "zonebloom").stat().st_mode & 0o777 == 0o700
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -123,14 +123,14 @@ def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap)
     lock = CacheLock()
     own = temporary / f"zonebloom-{os.geteuid()}"
     assert lock.path == str(own / LOCK_NAME)
-    with lock.hold() as held:
-        assert held
+    with lock.hold() as is_held:
+        assert is_held
     shutil.rmtree(own)
     trap(own)
     lock = CacheLock()
     assert lock.path is None
-    with lock.hold() as held:
-        assert not held
+    with lock.hold() as is_held:
+        assert not is_held
     assert not list(tmp_path.glob("*/elsewhere/*"))
 
 

@@ -19,7 +19,7 @@ UNIONS = bytes.fromhex("1c1c0000" * 3)
 
 
 def embedded(path, array, **options) -> bytes:
-    """What pyarrow writes at ``bloom_filter_offset``."""
+    """Return the bytes that pyarrow writes at ``bloom_filter_offset``."""
     pq.write_table(pa.table({"v": array}), path, bloom_filter_options={"v": options})
     chunk = pq.read_metadata(path).row_group(0).column(0)
     start = chunk.bloom_filter_offset
@@ -116,8 +116,8 @@ def test_any_bytes_are_a_filter_or_refused(data):
 
 
 @given(st.integers(0, 14), st.integers(0, 7))
-def test_a_flipped_bit_of_the_header_changes_the_size_or_is_refused(at, bit):
+def test_a_flipped_bit_of_the_header_changes_the_size_or_is_refused(position, bit):
     data = bytearray(Sbbf.from_bytes(bytes(64)).to_parquet_bytes() + bytes(64))
-    data[at] ^= 1 << bit
+    data[position] ^= 1 << bit
     with contextlib.suppress(InvalidArgument):
         assert Sbbf.from_parquet_bytes(data).nbytes != 64

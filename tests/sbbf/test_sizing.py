@@ -77,11 +77,11 @@ def by_definition(ndv, num_bytes):
 
 @given(st.integers(1, 100_000), st.integers(1, 1 << 12))
 def test_probability_equals_the_definition(ndv, num_blocks):
-    found = false_positive_probability(ndv, 32 * num_blocks)
+    probability = false_positive_probability(ndv, 32 * num_blocks)
     if ndv / (num_blocks * 256) > 2:
-        assert found == 1.0
+        assert probability == 1.0
     else:
-        assert found == pytest.approx(by_definition(ndv, 32 * num_blocks), rel=1e-9)
+        assert probability == pytest.approx(by_definition(ndv, 32 * num_blocks), rel=1e-9)
 
 
 def test_an_empty_filter_has_no_false_positives():

@@ -15,7 +15,7 @@ from zonebloom.sbbf.slice_layout import intersect, place_tile, row_numbers, set_
 from zonebloom.sbbf.spec import block_numbers
 
 SHAPES = [(1, 1), (63, 2), (64, 3), (65, 17), (200, 604), (511, 5), (513, 16), (1000, 33)]
-# Of the checks: above what a signed number holds, and about to wrap.
+# This seed of the checks is too large for a signed number, and wraps after a few blocks.
 SEED = 2**64 - 300
 by_shape = pytest.mark.parametrize(("zones", "num_blocks"), SHAPES)
 
@@ -71,17 +71,17 @@ class Sliced:
         capacity = capacity or 4 * self.zones
         keys, zones = np.empty(capacity, dtype=np.int64), np.empty(capacity, dtype=np.int64)
         state = np.zeros(2, dtype=np.int64)
-        found = []
+        pairs = []
         while state[0] < len(hashes):
             slice_search.find_pairs_in_tile(
                 self.blocks, 0, self.numbers(), hashes, keys, zones, state
             )
-            found += zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
-        return found
+            pairs += zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
+        return pairs
 
 
 def pieces_of(sliced, hashed):
-    """What a lookup of one hash reads: eight rows, then the checks of their block."""
+    """Return what a lookup of one hash reads: eight rows, then the checks of their block."""
     offsets, sizes = np.empty(9, dtype=np.int64), np.empty(9, dtype=np.int64)
     slice_search.plan_rows(hashed, sliced.numbers()[None], offsets, sizes)
     spans = zip(offsets // 8, (offsets + sizes) // 8, strict=True)
@@ -197,13 +197,13 @@ def test_filters_may_lie_anywhere_in_memory():
 def test_lookups_equal_the_reference(zones, num_blocks, seed):
     values = [[f"{seed} {zone} {n}".encode() for n in range(num_blocks)] for zone in range(zones)]
     oracles = [ReferenceSbbf(num_blocks) for _ in range(zones)]
-    for oracle, held in zip(oracles, values, strict=True):
-        for value in held:
+    for oracle, filter_values in zip(oracles, values, strict=True):
+        for value in filter_values:
             oracle.insert(value)
     stored = b"".join(oracle.to_bytes() for oracle in oracles)
     tile = Sliced(np.frombuffer(stored, dtype=np.uint32).reshape(zones, -1).copy())
-    asked = [values[0][0], values[-1][-1], b"stranger", b"another"]
-    for value, hashed in zip(asked, hashes_of(asked).tolist(), strict=True):
+    lookups = [values[0][0], values[-1][-1], b"stranger", b"another"]
+    for value, hashed in zip(lookups, hashes_of(lookups).tolist(), strict=True):
         wanted = [zone for zone, oracle in enumerate(oracles) if oracle.check(value)]
         pieces = pieces_of(tile, hashed)
         assert by_numpy(tile, hashed, pieces) == (wanted, 0)
@@ -235,8 +235,8 @@ def test_a_run_of_blocks_answers_for_the_hashes_in_it():
     state = np.zeros(2, dtype=np.int64)
     slice_search.find_pairs_in_tile(run, 8, tile.numbers(), inside, keys, zones, state)
     wanted = [(key, zone) for key, h in enumerate(inside) for zone in in_rows(filters, h)]
-    found = zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
-    assert list(found) == wanted
+    pairs = zip(keys[: state[1]].tolist(), zones[: state[1]].tolist(), strict=True)
+    assert list(pairs) == wanted
 
 
 @pytest.mark.parametrize("zones", [1, 64, 65, 500, 700])
@@ -255,18 +255,20 @@ def test_a_damaged_row_rules_nothing_out(zones):
     filters = random_filters(zones, 4, density=3)
     tile = Sliced(filters)
     hashed = int(some_hashes(1)[0])
-    held = in_rows(filters, hashed)
+    matching_zones = in_rows(filters, hashed)
     block = int(block_numbers(np.uint64(hashed), 4))
     number = int(row_numbers(np.uint64(hashed))[3])
     row = tile.blocks[block, number * tile.words : (number + 1) * tile.words]
     row[:] = 0
     for search in (by_kernel, by_numpy):
-        found, damaged = search(tile, hashed, pieces_of(tile, hashed))
+        zones_found, damaged = search(tile, hashed, pieces_of(tile, hashed))
         assert damaged == 1
-        assert set(held) <= set(found) <= set(range(zones))
+        assert set(matching_zones) <= set(zones_found) <= set(range(zones))
     assert tile.damaged() == 1
     assert (row == 2**64 - 1).all()
-    assert set(held) <= {zone for _, zone in tile.pairs(np.array([hashed], dtype=np.uint64))}
+    assert set(matching_zones) <= {
+        zone for _, zone in tile.pairs(np.array([hashed], dtype=np.uint64))
+    }
 
 
 def test_all_zeros_are_damage_and_every_zone_is_kept():
@@ -284,6 +286,6 @@ def test_all_zeros_are_damage_and_every_zone_is_kept():
 @settings(max_examples=30)
 def test_any_flipped_bit_is_noticed(bit):
     tile = Sliced(random_filters(150, 2))
-    block, at = divmod(bit, 256 * 3 * 64)
-    tile.blocks[block, at // 64] ^= np.uint64(1 << at % 64)
+    block, bit_in_block = divmod(bit, 256 * 3 * 64)
+    tile.blocks[block, bit_in_block // 64] ^= np.uint64(1 << bit_in_block % 64)
     assert tile.damaged() == 1

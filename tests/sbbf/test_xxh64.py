@@ -107,11 +107,13 @@ def views_over(values, buffers, rng):
         elif len(value) <= 12:
             views.append(struct.pack("<i12s", len(value), value))
         else:
-            at = rng.randrange(len(buffers))
+            buffer_number = rng.randrange(len(buffers))
             views.append(
-                struct.pack("<i4sii", len(value), value[:4], at, len(buffers[at])),
+                struct.pack(
+                    "<i4sii", len(value), value[:4], buffer_number, len(buffers[buffer_number])
+                ),
             )
-            buffers[at] += value
+            buffers[buffer_number] += value
     return b"".join(views)
 
 
