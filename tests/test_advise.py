@@ -212,7 +212,7 @@ def test_zones_by_key_ranges(data, column):
     assert truth / 1.4 <= advices[column].zones_with_key_ranges <= truth * 1.4
 
 
-def test_little_is_read_of_much(tmp_path):
+def test_only_a_small_part_of_a_large_file_is_read(tmp_path):
     rows = 1_500_000
     table = pa.table({"id": np.random.default_rng(0).permutation(rows)})
     path = tmp_path / "large.parquet"
@@ -336,7 +336,7 @@ def test_many_files_are_estimated(tmp_path):
     assert advices["id"].verdict == "key ranges suffice"
 
 
-def test_a_file_of_another_type_is_told(tmp_path):
+def test_a_file_with_another_type_makes_the_column_not_indexable(tmp_path):
     pq.write_table(pa.table({"a": ["x"] * 2000, "b": range(2000)}), tmp_path / "0.parquet")
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     ds = zb.dataset(pads.dataset(tmp_path, schema=schema))

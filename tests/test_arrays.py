@@ -15,7 +15,7 @@ from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
 
 
-def same(result, expected):
+def assert_same(result, expected):
     result.validate(full=True)
     assert result.type == expected.type
     assert result.equals(expected)
@@ -26,7 +26,7 @@ def test_integers(kind):
     bits = kind.bit_width
     low, high = (0, 2**bits - 1) if pa.types.is_unsigned_integer(kind) else (-(2 ** (bits - 1)), 0)
     for values in ([], [low], [low, high, 1]):
-        same(array_of(values, kind), pa.array(values, kind))
+        assert_same(array_of(values, kind), pa.array(values, kind))
     for beyond in (low - 1, 2**bits):
         with pytest.raises(OverflowError):
             array_of([beyond], kind)
@@ -35,19 +35,19 @@ def test_integers(kind):
 @given(st.lists(st.text()))
 def test_text(values):
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
-        same(array_of(values, kind), pa.array(values, kind))
+        assert_same(array_of(values, kind), pa.array(values, kind))
 
 
 @given(st.lists(st.binary()))
 def test_bytes(values):
     for kind in (pa.binary(), pa.large_binary()):
-        same(array_of(values, kind), pa.array(values, kind))
+        assert_same(array_of(values, kind), pa.array(values, kind))
 
 
 @given(st.lists(st.floats(allow_nan=False)))
 def test_floats(values):
     result = array_of(values, pa.float64())
-    same(result, pa.array(values, pa.float64()))
+    assert_same(result, pa.array(values, pa.float64()))
     # Zeros are equal whatever their sign.
     assert [math.copysign(1, number.as_py()) for number in result] == [
         math.copysign(1, v) for v in values
@@ -66,8 +66,8 @@ def test_to_numpy_and_back(kind):
     assert to_numpy(values[:0]).size == 0
     assert to_numpy(pa.chunked_array([], kind)).dtype == expected.dtype
     if not pa.types.is_boolean(kind):
-        same(from_numpy(expected), values)
-        same(from_numpy(expected[::2]), pa.array(expected[::2]))
+        assert_same(from_numpy(expected), values)
+        assert_same(from_numpy(expected[::2]), pa.array(expected[::2]))
 
 
 def test_null_is_no_number():

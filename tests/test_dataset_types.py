@@ -1,4 +1,4 @@
-"""Every type of DESIGN section 4 from build over files to lookup: no row may be lost."""
+"""Every indexable type, from the build of an index over files to lookups: no row may be lost."""
 
 from __future__ import annotations
 

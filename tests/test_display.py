@@ -153,7 +153,7 @@ def test_one_line_and_no_address(displayed: dict[str, object]):
             assert not re.search(r"0x[0-9a-f]{6}| object at ", text), f"{name}: {text}"
 
 
-def test_html_stands_for_itself(displayed: dict[str, object]):
+def test_html_loads_nothing_and_runs_no_code(displayed: dict[str, object]):
     for name, value in displayed.items():
         made = getattr(value, "_repr_html_", lambda: None)()
         if made is None:

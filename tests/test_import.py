@@ -166,7 +166,7 @@ def test_a_lookup_reads_zones_that_may_match(indexed):
     assert int(rows_kept) <= 2 * 8192
 
 
-def test_a_lookup_of_what_is_not_there_reads_no_zone(indexed):
+def test_a_lookup_of_an_absent_key_reads_no_zone(indexed):
     output = run_python(
         """
         import sys

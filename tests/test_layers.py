@@ -191,7 +191,7 @@ def test_the_walk_finds_imports_of_every_kind():
     assert all(edge.for_types for edge in spark)
 
 
-def test_every_module_has_a_place_in_the_house():
+def test_every_module_belongs_to_a_room():
     assert {room(name) for name in FILES} <= set(HOUSE)
     for name, path in FILES.items():
         parts = name.split(".")
@@ -300,7 +300,7 @@ def test_packages_are_imported_only_at_home(package):
     assert strangers == []
 
 
-def test_sbbf_knows_nothing_of_datasets():
+def test_sbbf_imports_no_module_of_datasets():
     assert {room(e.target) for e in OURS if room(e.source) == "sbbf"} <= {
         "sbbf",
         "errors",

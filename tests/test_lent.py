@@ -1,4 +1,4 @@
-"""The end of a process, of whose objects pyarrow's threads hold some."""
+"""A process ends correctly while threads of pyarrow hold some of its objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DROPPED_LATE = """
     from zonebloom.storage.files import ReadCounter, counting_filesystem
 
     def drop():
-        held = [{lent}]
+        held = [{guarded}]
         is_held.set()
         time.sleep(0.3)
         os.write(1, b"dropped")
@@ -52,7 +52,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "lent",
+    "guarded",
     [
         "GuardedBytes(b'abc')",
         "GuardedIterator(iter([1]))",
@@ -60,15 +60,15 @@ def folder(tmp_path):
         "counting_filesystem(pafs.LocalFileSystem(), ReadCounter()).open_input_file('/dev/null')",
     ],
 )
-def test_a_process_waits_for_what_threads_drop_late(lent):
-    assert run(DROPPED_LATE.format(lent=lent)) == "dropped"
+def test_a_process_waits_for_guarded_objects_that_threads_drop_late(guarded):
+    assert run(DROPPED_LATE.format(guarded=guarded)) == "dropped"
 
 
-def test_nothing_is_waited_for_that_is_not_lent():
-    assert run(DROPPED_LATE.format(lent="object()")) == ""
+def test_a_process_does_not_wait_for_other_objects():
+    assert run(DROPPED_LATE.format(guarded="object()")) == ""
 
 
-def test_what_is_kept_to_the_end_does_not_keep_the_process():
+def test_a_guarded_object_in_use_until_the_end_does_not_block_the_end():
     assert (
         run("""
         from zonebloom.base.exit_guard import GuardedBytes, GuardedIterator
@@ -110,7 +110,7 @@ def test_batches_made_in_python_end_with_the_process():
         "zb.dataset('data', filesystem=LocalStore(folder)).scanner(limit=7).to_table()",
     ],
 )
-def test_reads_that_are_not_ended_end_with_the_process(folder, read):
+def test_unfinished_reads_end_with_the_process(folder, read):
     printed = run(
         f"""
         import sys
@@ -131,5 +131,5 @@ def test_reads_that_are_not_ended_end_with_the_process(folder, read):
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", pa.py_buffer(b"abc")])
-def test_lent_bytes_are_the_bytes(data):
+def test_guarded_bytes_are_equal_to_the_bytes(data):
     assert pa.py_buffer(GuardedBytes(data)).to_pybytes() == pa.py_buffer(data).to_pybytes()

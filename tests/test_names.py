@@ -43,7 +43,7 @@ def test_leaves_are_found_level_by_level(names, path):
     assert find_leaf(SCHEMA, names) == path
 
 
-def test_of_two_leaves_of_one_name_none_is_meant():
+def test_a_name_of_two_leaves_matches_neither():
     twice = pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.int8())])
     assert find_leaf(pa.schema({"s": twice}), ["s", "x"]) is None
     assert find_leaf_type(pa.schema({"s": twice}), ["s", "x"]) is None
@@ -53,7 +53,7 @@ def test_of_two_leaves_of_one_name_none_is_meant():
     ("text", "path"),
     [("a.b", ("a.b",)), ("s.X", ("s", "X")), ("s.x", ("s", "x")), ("no.x", ("no", "x"))],
 )
-def test_a_dot_is_part_of_a_name_before_it_parts_names(text, path):
+def test_a_name_with_a_dot_wins_over_a_path(text, path):
     assert column_path(SCHEMA, text) == path
 
 

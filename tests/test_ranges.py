@@ -1,4 +1,4 @@
-"""RowRanges against set[int], and what SearchResult may claim of three-valued predicates."""
+"""RowRanges compared with set[int], and the bounds of SearchResult for three-valued predicates."""
 
 from __future__ import annotations
 

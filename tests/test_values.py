@@ -448,7 +448,7 @@ def test_times_convert_exactly_or_match_nothing():
     ],
     ids=str,
 )
-def test_a_literal_of_a_type_we_cannot_place_is_maybe(column, literal):
+def test_a_literal_of_a_type_that_cannot_be_compared_is_maybe(column, literal):
     check_maybe(column, literal)
 
 
@@ -499,7 +499,7 @@ def test_many_integers_of_another_width(column, literal_type, count):
 
 
 @pytest.mark.parametrize("count", [10, 100])
-def test_many_of_mixed_fates(count):
+def test_many_literals_of_which_only_some_can_match(count):
     check_many_is_the_union(pa.int32(), [1.0, 2.5, 1e10, math.inf] * count)
     check_many_is_the_union(pa.int32(), [1.0, math.nan] * count)
     check_many_is_the_union(pa.float64(), [0.0, -0.0, 1.5] * count)
@@ -540,7 +540,7 @@ def test_any_integers_at_once(numbers, column):
     check_many_is_the_union(column, pa.array(numbers, pa.int64()))
 
 
-def test_of_very_many_literals_none_is_left_out(monkeypatch):
+def test_no_literal_is_lost_if_there_are_very_many(monkeypatch):
     monkeypatch.setattr("zonebloom.values.probe._MAX_SORTED_HASHES", 100)
     numbers = pa.array(np.random.default_rng(0).permutation(500))
     hashes = probe_many(pa.int32(), numbers).hashes
@@ -596,7 +596,7 @@ def test_narrower_types_do_not_widen():
 
 
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
-def test_indexable_types_are_let_through_plain_and_encoded(arrow_type):
+def test_indexable_types_are_accepted_plain_and_as_dictionaries(arrow_type):
     require_indexable(arrow_type, "c")
     require_indexable(pa.dictionary(pa.int32(), arrow_type), "c")
 
@@ -630,7 +630,7 @@ def test_other_types_are_refused_with_what_to_do_instead(arrow_type, advice):
 
 
 @pytest.mark.parametrize("arrow_type", REFUSED_TYPES, ids=str)
-def test_what_cannot_be_hashed_is_refused(arrow_type):
+def test_types_that_cannot_be_hashed_are_refused(arrow_type):
     with pytest.raises(UnsupportedType):
         require_indexable(arrow_type, "c")
 
@@ -673,8 +673,8 @@ def test_types_hashed_as_other_bytes_have_domains_of_their_own():
 
 # Types that values are converted to
 
-# What each function returns for a type that is not returned unchanged by all of them. The functions
-# differ on purpose:
+# This table has the result of each function for types that at least one of them changes. The
+# functions differ on purpose:
 # - `hashed_type` is the type whose bytes are in the filters, so it only removes encodings.
 # - `decoded_type` only removes dictionaries, and `decoded_storage_type` also makes UUIDs bytes.
 # - PyArrow's expressions compare without loss (`expression.comparable_type`). They have kernels for

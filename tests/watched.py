@@ -1,4 +1,4 @@
-"""A file system on which something happens once; it is sent to executors as users' modules are."""
+"""A file system that fails or waits once. It is sent to executors like modules of users."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 
 class Watched(LocalFileSystem):
-    """Logs which page maps are begun; at the first, its process dies or waits for the
-    end of the build.
+    """A local file system that logs when a page map is opened for writing.
 
-    A page map is written after the filters of a segment.
+    At the first one, its process dies or waits for the end of the build. A page map is written
+    after the filters of a segment.
     """
 
     cachable = False

@@ -1,4 +1,4 @@
-"""Hashes of Arrow arrays: what bytes of what type, and which rows count."""
+"""Hashes of Arrow arrays: the bytes that are hashed for each type, and the rows that are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock on the cache of compiled kernels: nobody waits for it without end."""
+"""The lock on the cache of compiled kernels: no process waits for it forever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters as Parquet embeds them: our bytes are pyarrow's, and nothing else is taken."""
+"""Filters as Parquet embeds them: the bytes are those of pyarrow, and others are refused."""
 
 from __future__ import annotations
 
