@@ -1,4 +1,4 @@
-"""Parquet files with another footer: the statistics and the writer's name that tests need."""
+"""Change the footers of Parquet files, to set statistics and the name of the writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS, META_DATA, STATISTICS = 1, 3, 12
 MAX, MIN, NULL_COUNT, MAX_VALUE, MIN_VALUE = 1, 2, 3, 5, 6
 
 Fields = dict[int, tuple[int, Any]]
-"""A struct: its fields' types and values, by number."""
+"""The fields of a struct: their types and values, by number."""
 
 
 def rewrite(path: Path, change: Callable[[Fields], None]) -> None:
@@ -31,15 +31,15 @@ def rewrite(path: Path, change: Callable[[Fields], None]) -> None:
 
 
 def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None:
-    """Give a column's chunks these statistics and no others, as a writer of old times.
+    """Replace the statistics of a column's chunks, as older writers stored them.
 
     Parameters
     ----------
     path : Path
     column : int
     **known : bytes or int
-        Of minimum, maximum (deprecated), min_value, max_value and null_count; and created_by,
-        None for no name.
+        The values of minimum, maximum (both deprecated), min_value, max_value, null_count and
+        created_by. ``created_by=None`` removes the name of the writer.
     """
     numbers = {
         "maximum": MAX,
@@ -56,7 +56,7 @@ def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None
             if isinstance(writer, bytes):
                 footer[CREATED_BY] = thrift.BINARY, writer
         if "minimum" in known:
-            # Deprecated bounds are asked only where the file names no order.
+            # Readers use the deprecated bounds only if the file has no column orders.
             footer.pop(COLUMN_ORDERS, None)
         for group in footer[ROW_GROUPS][1][1]:
             chunk = group[COLUMNS][1][1][column][META_DATA][1]
@@ -73,18 +73,18 @@ def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None
 
 
 class _Typed(thrift.ThriftReader):
-    """Keeps the type of each field, so that all can be written again."""
+    """A reader that returns the types of fields too, so that structs can be encoded again."""
 
     def fields(self) -> Fields:
-        found: Fields = {}
+        fields: Fields = {}
         number = 0
         while header := self.data[self.at]:
             self.at += 1
             kind = header & 0x0F
             number = number + (header >> 4) if header >> 4 else self.zigzag()
-            found[number] = kind, None if kind <= thrift.FALSE else self.value(kind)
+            fields[number] = kind, None if kind <= thrift.FALSE else self.value(kind)
         self.at += 1
-        return found
+        return fields
 
     def value(self, kind: int) -> Any:
         if kind == thrift.STRUCT:
@@ -111,7 +111,7 @@ def _encoded(kind: int, value: Any) -> bytes:
             return value
         case thrift.LIST | thrift.SET:
             of, items = value
-            return thrift.encode_list(of, [_encoded(of, each) for each in items])
+            return thrift.encode_list(of, [_encoded(of, item) for item in items])
         case thrift.STRUCT:
             ordered = sorted(value.items())
             return thrift.encode_struct((number, k, _encoded(k, v)) for number, (k, v) in ordered)

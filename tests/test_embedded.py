@@ -1,6 +1,6 @@
-"""A dataset whose files hold Bloom filters, and no index: fewer row groups, the same rows.
+"""Test datasets without an index whose files hold Bloom filters: fewer row groups, the same rows.
 
-They are used when asked for alone: nothing tells a damaged filter from a sound one.
+Embedded filters are used only on request, because damaged filters cannot be detected.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ ROWS, FILES = 1000, 3
 
 
 def write(path: Path, table: pa.Table, *columns: str) -> None:
-    """Row groups of 100 rows, with filters for some columns."""
+    """Write row groups of 100 rows, with filters for some columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {name: {"ndv": 100, "fpp": 0.0001} for name in columns}
     pq.write_table(table, path, row_group_size=100, bloom_filter_options=options)
 
 
 def table(first: int, rows: int = ROWS) -> pa.Table:
-    at = range(first, first + rows)
+    numbers = range(first, first + rows)
     return numbered(
         first,
         rows,
-        id=pa.array([10 * i for i in at], pa.int64()),
-        name=pa.array([None if i % 10 == 3 else f"name {i}" for i in at]),
+        id=pa.array([10 * i for i in numbers], pa.int64()),
+        name=pa.array([None if i % 10 == 3 else f"name {i}" for i in numbers]),
     )
 
 
@@ -67,23 +67,23 @@ FILTERS: list[tuple[pc.Expression, int | None]] = [
 
 
 @pytest.mark.parametrize(("expression", "groups"), FILTERS, ids=[str(f) for f, _ in FILTERS])
-def test_rows_are_pyarrows_and_row_groups_fewer(
+def test_rows_equal_pyarrow_and_row_groups_are_skipped(
     folder: Path, expression: pc.Expression, groups: int | None
 ) -> None:
     ds = zb.dataset(folder, embedded_filters=True)
     assert_equals_pyarrow(ds, folder, expression, expression)
     plan = ds.scanner(filter=expression).plan()
-    kept = [each.row_groups for each in plan.fragments]
+    row_groups = [fragment.row_groups for fragment in plan.fragments]
     if groups is None:
-        assert kept == [None] * FILES
+        assert row_groups == [None] * FILES
     else:
-        assert sum(len(each or ()) for each in kept) == groups
-        assert None not in kept
-        assert plan.skipped == FILES - len(kept)
+        assert sum(len(numbers or ()) for numbers in row_groups) == groups
+        assert None not in row_groups
+        assert plan.skipped == FILES - len(row_groups)
 
 
-def test_filters_nobody_asked_for_are_not_believed(tmp_path: Path) -> None:
-    """All bits of the filters but those of the chunk's bounds are cleared."""
+def test_filters_are_not_used_without_a_request(tmp_path: Path) -> None:
+    """Only the bits of the chunk's bounds are left in the filters."""
     path = tmp_path / "a.parquet"
     ids = pa.array(range(1000), pa.int64())
     pq.write_table(pa.table({"id": ids}), path, bloom_filter_options={"id": {"ndv": 1000}})
@@ -104,7 +104,7 @@ def test_filters_nobody_asked_for_are_not_believed(tmp_path: Path) -> None:
     assert sum(believing.count_rows(key == ID) for key in keys) < len(keys)
 
 
-def test_polars_and_the_command_line_ask_for_them_too(
+def test_polars_and_the_command_line_use_filters_on_request(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scan = zonebloom.polars.scan(folder, embedded_filters=True)
@@ -127,20 +127,20 @@ def test_files_without_filters_are_opened_once(tmp_path: Path) -> None:
 
 
 def test_files_beside_an_index(folder: Path) -> None:
-    """The index answers for what it covers, the filters for the file that came later."""
+    """The index answers for the files that it covers, and the filters for a newer file."""
     build(zb.dataset(folder), "id", number_of_items=100)
     write(folder / "part-9.parquet", table(FILES * ROWS), "id")
     ds = zb.dataset(folder, embedded_filters=True)
     with pytest.warns(zb.errors.StaleIndexWarning):
-        found = ds.to_table(filter=ID.isin([120, 31230]))
-    assert found["row"].to_pylist() == [12, 3123]
+        result = ds.to_table(filter=ID.isin([120, 31230]))
+    assert result["row"].to_pylist() == [12, 3123]
     plan = ds.scanner(filter=ID.isin([120, 31230])).plan()
-    assert [each.rows is not None for each in plan.fragments] == [True, False]
+    assert [fragment.rows is not None for fragment in plan.fragments] == [True, False]
     assert plan.fragments[1].row_groups == (1,)
 
 
-def test_a_column_of_the_path_that_is_in_the_file_too(tmp_path: Path) -> None:
-    """The path's value counts, and the file's filter is of another."""
+def test_a_partition_column_that_is_in_the_file_too(tmp_path: Path) -> None:
+    """The value of the path counts, but the file has a filter of other values."""
     for part in (1, 2):
         other = table(part * ROWS).append_column("p", pa.array([77] * ROWS, pa.int32()))
         write(tmp_path / f"p={part}" / "a.parquet", other, "id", "p")
@@ -168,11 +168,11 @@ def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     path = folder / "part-1.parquet"
     scanner = zb.dataset(folder, embedded_filters=True).scanner(filter=ID == 12340)
     plan = scanner.plan()
-    assert [each.row_groups for each in plan.fragments] == [(2,)]
+    assert [fragment.row_groups for fragment in plan.fragments] == [(2,)]
     write(path, table(ROWS).take(pa.array(range(ROWS - 1, -1, -1))), "id")
     touch_later(path)
-    found: list[Any] = list(scanner._run(ScanStats(), plan))
-    assert pa.Table.from_batches(found)["row"].to_pylist() == [1234]
+    batches: list[Any] = list(scanner._run(ScanStats(), plan))
+    assert pa.Table.from_batches(batches)["row"].to_pylist() == [1234]
 
 
 def test_a_long_filter_is_written_out_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,5 +183,5 @@ def test_a_long_filter_is_written_out_once(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(ast.Or, "__str__", lambda self: written.append(1) or original(self))
     ds = zb.dataset(folder, embedded_filters=True)
     ds.to_table(filter="row = 1 OR row = 2")
-    # No index answers it either, which is said of each of its two terms.
+    # No index answers the filter either, and the plan gives the reason for both terms.
     assert len(written) <= 1

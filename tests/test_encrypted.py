@@ -1,4 +1,4 @@
-"""Encrypted Parquet files, which pyarrow reads with the keys its format holds."""
+"""Test encrypted Parquet files that pyarrow reads with the keys of its file format."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_encrypted_index_of_them_is_built_unasked(source):
     ],
 )
 def test_filters_on_locked_columns_are_refused_and_do_not_end_the_process(source, call):
-    """In a process of its own, because pyarrow would end it."""
+    """Run this in a process of its own, because pyarrow would end it."""
     if not plain_footers(source):
         pytest.skip("a file whose footer is encrypted is not opened without keys")
     lines = [
@@ -109,5 +109,5 @@ def test_filters_on_locked_columns_are_refused_and_do_not_end_the_process(source
         "except zb.errors.FragmentUnreadable: print('refused')",
     ]
     command = [sys.executable, "-c", "\n".join(lines)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "refused\n", done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert process.stdout == "refused\n", process.stderr

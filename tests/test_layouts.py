@@ -1,4 +1,4 @@
-"""Both layouts of an index, and everything that is done with one: same rows, same zones."""
+"""Test that both layouts of an index give the same rows and zones in all operations."""
 
 from __future__ import annotations
 
@@ -87,16 +87,16 @@ FILTERS = [
 
 
 def test_same_rows_and_zones_in_both_layouts(folder):
-    found = {}
+    results = {}
     for layout in LAYOUTS:
         ds = build(folder, layout)
         assert ds.index_statistics("id_idx")["layout"] == layout
-        assert {each.layout for each in ds.describe_indices()} == {layout}
+        assert {index.layout for index in ds.describe_indices()} == {layout}
         for filter, expression in FILTERS:
             assert_equals_pyarrow(ds, folder, filter, expression)
-        found[layout] = [ds.search(filter).to_table() for filter, _ in FILTERS]
-        assert any(0 < len(each) < 50 for each in found[layout])
-    assert all(a.equals(b) for a, b in zip(found["table"], found["sliced"], strict=True))
+        results[layout] = [ds.search(filter).to_table() for filter, _ in FILTERS]
+        assert any(0 < len(ranges) < 50 for ranges in results[layout])
+    assert all(a.equals(b) for a, b in zip(results["table"], results["sliced"], strict=True))
 
 
 def test_auto_leaves_small_indices_as_rows(folder):
@@ -124,10 +124,9 @@ def test_plan_counts_zones_and_bytes_of_a_sliced_index(folder):
     plan = zb.dataset(folder).scanner(filter="id = 5").plan()
     (use,) = plan.indices
     assert use.num_zones == 4 * math.ceil(ROWS / ITEMS)
-    kept = zb.dataset(folder).search("id = 5").to_table()
-    rows = sum(
-        b - a for a, b in zip(*(kept[n].to_pylist() for n in ("start", "stop")), strict=True)
-    )
+    ranges = zb.dataset(folder).search("id = 5").to_table()
+    starts, stops = ranges["start"].to_pylist(), ranges["stop"].to_pylist()
+    rows = sum(stop - start for start, stop in zip(starts, stops, strict=True))
     assert math.ceil(rows / ITEMS) == use.kept_zones
     assert plan.index_bytes > 0
 
@@ -142,7 +141,7 @@ def test_lance_reads_what_both_layouts_export(folder, tmp_path, layout):
     assert rows.equals(from_lance(tmp_path / "other.lance").to_table())
 
 
-# Right sizes
+# Filter sizes
 
 
 def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
@@ -158,8 +157,8 @@ def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
         ds = zb.dataset(tmp_path)
         ds.create_scalar_index(["id", "few"], spark=False, number_of_items=250, fold=fold)
         statistics = {name: ds.index_statistics(f"{name}_idx") for name in ("id", "few")}
-        assert all(each["estimated_fpp_max"] <= 0.00057 for each in statistics.values())
-        sizes[fold] = {name: each["num_bytes"] for name, each in statistics.items()}
+        assert all(index["estimated_fpp_max"] <= 0.00057 for index in statistics.values())
+        sizes[fold] = {name: index["num_bytes"] for name, index in statistics.items()}
         for key in (0, 1, 2, 7, 249, 250):
             assert_equals_pyarrow(ds, tmp_path, f"id = {key}", pc.field("id") == key)
             assert_equals_pyarrow(ds, tmp_path, f"few = {key}", pc.field("few") == key)
@@ -171,8 +170,8 @@ def test_false_zones_instead_of_a_probability(folder):
     zones = 4 * math.ceil(ROWS / ITEMS)
     ds = build(folder, "table", ["id"], max_false_zones=0.5)
     assert ds.index_statistics("id_idx")["probability"] == pytest.approx(0.5 / zones)
-    kept = [len(ds.search(f"id = {key}").to_table()) for key in range(1000, 1400)]
-    assert sum(kept) / len(kept) <= 0.5
+    num_zones = [len(ds.search(f"id = {key}").to_table()) for key in range(1000, 1400)]
+    assert sum(num_zones) / len(num_zones) <= 0.5
     for wrong, options in [
         ("above 0", {"max_false_zones": 0}),
         ("not both", {"max_false_zones": 1, "probability": 0.1}),
@@ -181,12 +180,12 @@ def test_false_zones_instead_of_a_probability(folder):
             build(folder, "table", ["id"], **options)
 
 
-def test_layouts_there_are(folder):
+def test_an_unknown_layout_is_refused(folder):
     with pytest.raises(InvalidArgument, match="layout is 'rows'; it is one of auto, table, sliced"):
         build(folder, "rows")
 
 
-# Refreshing
+# Refresh
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -199,15 +198,17 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     ds = zb.dataset(folder)
     with pytest.warns(StaleIndexWarning):
         ds.to_table(filter="id = 5")
-    read = []
+    paths_read = []
     monkeypatch.setattr(
-        "zonebloom.building.builder.cut_tasks",
-        lambda *given: (
-            read.extend(each.fragment.path for each in given[-1]) or split_into_tasks(*given)
+        "zonebloom.building.builder.split_into_tasks",
+        lambda *arguments: (
+            paths_read.extend(fragment.fragment.path for fragment in arguments[-1])
+            or split_into_tasks(*arguments)
         ),
     )
     (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
-    assert sorted(Path(each).name for each in read) == ["part-001.parquet", "part-009.parquet"]
+    names = sorted(Path(path).name for path in paths_read)
+    assert names == ["part-001.parquet", "part-009.parquet"]
     assert (done.fragments_added, done.fragments_dropped, done.changed) == (2, 2, True)
     assert done.layout == layout
     for opened in (ds, zb.dataset(folder)):
@@ -229,7 +230,7 @@ def test_layouts_are_turned_into_each_other(folder):
         assert [ds.search(filter).to_table() for filter, _ in FILTERS] == before
         for filter, expression in FILTERS[:4]:
             assert_equals_pyarrow(ds, folder, filter, expression)
-        # Page maps stay: no footer is read.
+        # Page maps stay, so no footer is read.
         assert ds.opened.version.page_maps == maps
         assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 
@@ -247,7 +248,7 @@ def test_vacuum_after_a_change_of_layout(folder):
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 
 
-def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeypatch):
+def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypatch):
     monkeypatch.setattr("zonebloom.building.segments._MANY_SEGMENTS", 1)
     build(folder, "table", ["id"], fold=False)
     for number in range(4, 32):
@@ -256,7 +257,7 @@ def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeyp
         (done,) = ds.optimize.optimize_indices(spark=False)
         doublings = (number + 1).bit_length()
         assert done.num_segments <= doublings
-        # All that was ever written is there still.
+        # All tables that were ever written still exist, because nothing was vacuumed.
         tables = index_folder(folder).rglob("bloomfilter.arrow")
         written = sum(path.stat().st_size for path in tables)
         assert written <= (1 + doublings) * ds.describe_indices()[0].num_bytes
@@ -266,7 +267,7 @@ def test_appends_write_a_zone_anew_as_often_as_the_index_doubles(folder, monkeyp
     assert ds.describe_indices()[0].num_zones == 32 * math.ceil(ROWS / ITEMS)
 
 
-def test_what_comes_to_a_sliced_index_leaves_its_large_segment_alone(folder, monkeypatch):
+def test_appends_to_a_sliced_index_keep_its_large_segment(folder, monkeypatch):
     monkeypatch.setattr("zonebloom.building.segments.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     (large,) = segments_of(build(folder, "auto", ["id"]))
     assert large.layout == "sliced"
@@ -290,11 +291,11 @@ def test_refresh_of_a_column_of_another_type_is_refused(folder):
         zb.dataset(folder).optimize.optimize_indices(["id_idx"], spark=False)
 
 
-# Faults
+# Damage
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_damage_is_found_and_no_row_is_lost(folder, layout):
+def test_damage_is_detected_and_no_row_is_lost(folder, layout):
     build(folder, layout, ["id"])
     (path,) = index_folder(folder).rglob("bloomfilter.*")
     whole = path.read_bytes()
@@ -302,8 +303,8 @@ def test_damage_is_found_and_no_row_is_lost(folder, layout):
     noticed = 0
     for _ in range(12):
         data = bytearray(whole)
-        for at in rng.sample(range(len(data)), 60):
-            data[at] = 0
+        for position in rng.sample(range(len(data)), 60):
+            data[position] = 0
         path.write_bytes(data)
         ds = zb.dataset(folder)
         if bytes(data) != whole:
@@ -315,7 +316,7 @@ def test_damage_is_found_and_no_row_is_lost(folder, layout):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 assert_equals_pyarrow(ds, folder, filter, expression)
-            noticed += any(issubclass(each.category, IndexNotUsedWarning) for each in caught)
+            noticed += any(issubclass(warning.category, IndexNotUsedWarning) for warning in caught)
     assert noticed
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.warns(IndexNotUsedWarning):
@@ -324,7 +325,7 @@ def test_damage_is_found_and_no_row_is_lost(folder, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, layout):
-    """Of columns of one type without nulls: the files are alike but for the filters' bits."""
+    """The columns have the same type and no nulls, so the files differ only in filter bits."""
     folder = tmp_path / "data"
     keys = random.Random(4).sample(range(10**9), 2 * ROWS)
     table = pa.table({"a": keys[:ROWS], "b": keys[ROWS:]})
@@ -332,9 +333,9 @@ def test_tables_of_two_indices_exchanged_lose_no_row(tmp_path, layout):
     build(folder, layout, ["a", "b"], fold=False)
     one, other = index_folder(folder).rglob("bloomfilter.*")
     assert one.stat().st_size == other.stat().st_size
-    held = one.read_bytes()
+    data = one.read_bytes()
     one.write_bytes(other.read_bytes())
-    other.write_bytes(held)
+    other.write_bytes(data)
     ds = zb.dataset(folder)
     for column in ("a", "b"):
         with pytest.raises(CorruptIndex):
@@ -355,17 +356,17 @@ def test_a_page_map_that_is_damaged_does_not_validate(folder):
         ds.validate_index("id_idx")
 
 
-# Many keys at once
+# Searches for many keys
 
 
 def zones_holding(folder: Path, column: str, key) -> set[tuple[int, int]]:
-    """(fragment, zone) of every row equal to a key, by brute force."""
-    found = set()
+    """Return the (fragment, zone) of all rows equal to a key, by brute force."""
+    zones = set()
     for number, path in enumerate(sorted(folder.glob("*.parquet"))):
         for row, value in enumerate(pq.read_table(path)[column].to_pylist()):
             if value is not None and value == key:
-                found.add((number, row // ITEMS))
-    return found
+                zones.add((number, row // ITEMS))
+    return zones
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -381,9 +382,9 @@ def zones_holding(folder: Path, column: str, key) -> set[tuple[int, int]]:
 )
 def test_many_keys(folder, layout, column, keys):
     ds = build(folder, layout, [column])
-    found = ds.search_many(column, keys).read_all()
-    assert found.schema.names == ["key_index", "fragment_id", "zone"]
-    pairs = list(zip(*(each.to_pylist() for each in found.columns), strict=True))
+    result = ds.search_many(column, keys).read_all()
+    assert result.schema.names == ["key_index", "fragment_id", "zone"]
+    pairs = list(zip(*(values.to_pylist() for values in result.columns), strict=True))
     assert len(set(pairs)) == len(pairs)
     for number, key in enumerate(keys.to_pylist()):
         zones = {(fragment, zone) for index, fragment, zone in pairs if index == number}
@@ -391,11 +392,12 @@ def test_many_keys(folder, layout, column, keys):
             assert not zones
             continue
         assert zones >= zones_holding(folder, column, key)
-        kept = ds.search(pc.field(column) == key).to_table()
+        ranges = ds.search(pc.field(column) == key).to_table()
         rows = {
             (fragment, row // ITEMS)
             for fragment, start, stop in zip(
-                *(kept[name].to_pylist() for name in ("fragment_id", "start", "stop")), strict=True
+                *(ranges[name].to_pylist() for name in ("fragment_id", "start", "stop")),
+                strict=True,
             )
             for row in range(start, stop)
         }
@@ -407,10 +409,10 @@ def test_many_keys_that_may_be_anywhere(folder):
     pq.write_table(part(9), folder / "part-009.parquet")
     ds = zb.dataset(folder)
     with pytest.warns(StaleIndexWarning):
-        found = ds.search_many("f", [math.nan, None, 5.0]).read_all().to_pylist()
-    whole = {(row["key_index"], row["fragment_id"]) for row in found if row["zone"] is None}
-    # The file that is not indexed may hold both, NaN may be in every file.
-    assert whole == {(0, 4), (2, 4), (0, 0), (0, 1), (0, 2), (0, 3)}
+        rows = ds.search_many("f", [math.nan, None, 5.0]).read_all().to_pylist()
+    whole_files = {(row["key_index"], row["fragment_id"]) for row in rows if row["zone"] is None}
+    # The file that is not indexed may hold both keys, and all files may hold NaN.
+    assert whole_files == {(0, 4), (2, 4), (0, 0), (0, 1), (0, 2), (0, 3)}
 
 
 def test_many_keys_of_a_column_without_an_index(folder):
@@ -423,17 +425,17 @@ def test_many_keys_of_a_column_without_an_index(folder):
 def test_a_hundred_thousand_keys(folder, layout):
     ds = build(folder, layout, ["id"])
     keys = np.arange(100_000)
-    found = ds.search_many("id", keys).read_all()
-    held = set(found["key_index"].to_pylist())
+    result = ds.search_many("id", keys).read_all()
+    candidates = set(result["key_index"].to_pylist())
     present = {
-        each for path in folder.glob("*.parquet") for each in pq.read_table(path)["id"].to_pylist()
+        key for path in folder.glob("*.parquet") for key in pq.read_table(path)["id"].to_pylist()
     }
-    assert present - {None} <= held
-    # About one key in 1,750 is found in some zone in vain at each zone's probability.
-    assert len(held) < 20_000
+    assert present - {None} <= candidates
+    # About one key in 1,750 is a false positive of each zone.
+    assert len(candidates) < 20_000
 
 
-# What a second look found
+# Regressions
 
 
 def test_a_dataset_of_some_files_does_not_forget_the_others(folder):
@@ -459,7 +461,7 @@ def test_an_index_does_not_grow_with_rewrites(folder, layout):
         (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
         assert done.fragments_added in (1, 4)
         assert done.fragments_dropped == 1
-        # Zones of what is gone are never more than the others, those just made apart.
+        # The zones of deleted files are at most as many as the others, except for new ones.
         assert ds.validate_index("id_idx") <= 2 * 4 * zones + zones
         assert_equals_pyarrow(ds, folder, "id = 5", pc.field("id") == 5)
     assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].fragments_dropped == 0
@@ -474,7 +476,7 @@ def test_an_empty_file_that_was_filled_validates(folder):
     assert ds.validate_index("id_idx") == 5 * math.ceil(ROWS / ITEMS)
 
 
-def test_a_dataset_opened_before_can_refresh(folder):
+def test_a_dataset_that_was_opened_earlier_can_refresh(folder):
     old = build(folder, "table", ["id"])
     pq.write_table(part(7), folder / "part-001.parquet")
     zb.dataset(folder).optimize.optimize_indices(spark=False)
@@ -492,11 +494,11 @@ def test_a_refresh_leaves_the_order_of_indices(folder):
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
-def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, failure):
+def test_segments_of_a_version_that_was_written_are_kept(folder, monkeypatch, failure):
     def fail(folder):
         raise failure
 
-    monkeypatch.setattr("zonebloom.catalog.version_log.sync", fail)
+    monkeypatch.setattr("zonebloom.catalog.version_log.sync_path", fail)
     try:
         build(folder, "table", ["id"])
     except KeyboardInterrupt:
@@ -505,7 +507,7 @@ def test_segments_of_a_version_that_came_to_be_are_kept(folder, monkeypatch, fai
     assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 
 
-def test_a_version_that_cannot_be_read_now_is_not_written_over(folder, monkeypatch):
+def test_a_version_that_cannot_be_read_is_not_overwritten(folder, monkeypatch):
     from zonebloom.catalog.store import Catalog
 
     ds = build(folder, "table", ["id", "s"])
@@ -540,12 +542,12 @@ def test_many_keys_of_other_string_types(folder, kind):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_of_a_version_stays_open_once_it_is_left(folder: Path, layout: str):
-    """Not even until Python looks for garbage, which a process with few objects seldom does."""
+def test_files_of_an_old_version_are_closed(folder: Path, layout: str):
+    """They are closed at once, and not only when Python's garbage collector runs."""
 
     def num_open() -> int:
         handles = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-        names = [os.readlink(each) for each in handles if os.path.lexists(each)]
+        names = [os.readlink(handle) for handle in handles if os.path.lexists(handle)]
         return sum(str(folder) in name for name in names)
 
     build(folder, layout)

@@ -1,4 +1,4 @@
-"""Files cut in place while they are open: right rows or an error, never the end of the process."""
+"""Test that files truncated while they are open give right rows or an error, and never a crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zonebloom as zb
 ROWS, ITEMS = 40_000, 128
 KEYS = range(0, ROWS, 997)
 
-# Prints what each lookup said; a process ended by a signal prints nothing.
+# This prints the result of each lookup. A process that is ended by a signal prints nothing.
 LOOKUPS = """
     import os, sys, warnings
     from pathlib import Path
@@ -34,9 +34,9 @@ LOOKUPS = """
         ds = zb.dataset(folder / str(size), format=format)
         assert ask(ds, 5) == "['text 5']"
         list(ds.key_ranges("id").to_pylist())
-        held = ds.global_filter("id")
-        places = folder / str(size), Path(ds.index_dir)
-        paths = sorted(path for place in places for path in place.rglob(pattern) if path.is_file())
+        global_filter = ds.global_filter("id")
+        folders = folder / str(size), Path(ds.index_dir)
+        paths = sorted(path for each in folders for path in each.rglob(pattern) if path.is_file())
         assert paths
         for path in paths:
             os.truncate(path, min(size, path.stat().st_size))
@@ -50,8 +50,13 @@ LOOKUPS = """
 """
 
 
-def said(folder: Path, format: str, pattern: str, sizes: list[int]) -> dict[tuple[int, int], str]:
-    """What is said of each key where files were cut to each size, all in one process."""
+def lookups_after_truncation(
+    folder: Path, format: str, pattern: str, sizes: list[int]
+) -> dict[tuple[int, int], str]:
+    """Return the result of each lookup by size and key, with files truncated to that size.
+
+    All lookups run in one process.
+    """
     for size in sizes:
         copy_dataset(folder / "whole", folder / str(size))
     out = run_python(LOOKUPS, folder, format, pattern, ",".join(map(str, sizes)), *KEYS)
@@ -76,21 +81,22 @@ def test_files_of_an_index(tmp_path: Path, layout: str) -> None:
     pq.write_table(table(), tmp_path / "whole" / "a.parquet")
     index(tmp_path / "whole", "parquet", layout)
     expected = {(size, key): f"['text {key}']" for size in (0, 5000) for key in KEYS}
-    assert said(tmp_path, "parquet", "segments/*/*", [0, 5000]) == expected
+    results = lookups_after_truncation(tmp_path, "parquet", "segments/*/*", [0, 5000])
+    assert results == expected
 
 
 def test_arrow_ipc_files(tmp_path: Path) -> None:
-    """What is left of a file may hold any key."""
+    """The lost part of a file may hold any key, so each lookup raises an error."""
     (tmp_path / "whole").mkdir()
     with pa.ipc.new_file(str(tmp_path / "whole" / "a.arrow"), table().schema) as writer:
         writer.write_table(table(), 3000)
     index(tmp_path / "whole", "ipc", "table")
     expected = {(size, key): "FragmentUnreadable" for size in (0, 100_000) for key in KEYS}
-    assert said(tmp_path, "ipc", "a.arrow", [0, 100_000]) == expected
+    assert lookups_after_truncation(tmp_path, "ipc", "a.arrow", [0, 100_000]) == expected
 
 
 def test_a_file_cut_while_its_rows_are_read(tmp_path: Path) -> None:
-    """Batches that were handed out before stay as they were."""
+    """Batches that were returned before the truncation stay valid."""
     path = tmp_path / "a.arrow"
     whole = table().append_column("list", pa.array([[n] for n in range(ROWS)]))
     with pa.ipc.new_file(str(path), whole.schema) as writer:
@@ -104,13 +110,13 @@ def test_a_file_cut_while_its_rows_are_read(tmp_path: Path) -> None:
         ds.create_scalar_index("id", spark=False, number_of_items=128)
         scanner = ds.scanner(filter="id IN (1, 3500, 20000, 39000)", batch_size=1)
         batches = iter(scanner.to_batches())
-        held = [next(batches)]
+        received = [next(batches)]
         os.truncate(sys.argv[1] + "/a.arrow", 0)
         try:
-            held += batches
+            received += batches
         except zb.errors.ZoneBloomError as error:
             print(type(error).__name__)
-        print([row for batch in held for row in batch.to_pylist()][0])
+        print([row for batch in received for row in batch.to_pylist()][0])
         """,
         tmp_path,
     )

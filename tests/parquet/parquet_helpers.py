@@ -31,7 +31,7 @@ from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
 
-# Decimals of 76 digits are more than the default context keeps.
+# The default decimal context has fewer digits than the widest decimals, which have 76.
 _WIDE = Context(prec=80)
 
 Located = Callable[[int, int], PageLocations | None]
@@ -57,7 +57,7 @@ class File:
         return [self.data[start:stop] for start, stop in ranges]
 
     def indexed(self, group: int, leaf: int) -> PageLocations | None:
-        """Locations out of the OffsetIndex."""
+        """Return the page locations from the OffsetIndex."""
         row_group = self.footer.row_groups[group]
         chunk = row_group.chunks[leaf]
         if not chunk.index_bytes:
@@ -66,12 +66,12 @@ class File:
         return parse_offset_index(data, chunk, row_group.num_rows)
 
     def walked(self, group: int, leaf: int) -> PageLocations | None:
-        """Locations by the page headers."""
+        """Return the page locations by the page headers."""
         row_group = self.footer.row_groups[group]
         return walk_pages(self.read, row_group.chunks[leaf], row_group.num_rows)
 
     def nowhere(self, group: int, leaf: int) -> PageLocations | None:
-        """No locations: chunks are read whole."""
+        """Return no locations, so that chunks are read whole."""
         return None
 
     def rows(
@@ -83,9 +83,9 @@ class File:
         return reader.read(range(len(self.footer.schema.names)) if fields is None else fields, rows)
 
     def leaves(self, group: int, located: Located, fields: Sequence[int]) -> dict[int, LeafChunk]:
-        """Those of some fields that kernels decode."""
+        """Return the fields that kernels decode."""
         schema = self.footer.schema
-        found = {}
+        chunks = {}
         for field in fields:
             numbers = schema.field_leaves[field]
             leaf = leaf_types(schema)[numbers[0]] if len(numbers) == 1 else None
@@ -95,23 +95,23 @@ class File:
             if leaf is not None and pages is not None:
                 chunk = self.footer.row_groups[group].chunks[numbers[0]]
                 if chunk.codec in CODECS:
-                    found[field] = LeafChunk(leaf, chunk, pages)
-        return found
+                    chunks[field] = LeafChunk(leaf, chunk, pages)
+        return chunks
 
     def rows_by_kernels(
         self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]
     ) -> dict[int, pa.ChunkedArray]:
-        """The values of those of some fields that kernels decode."""
-        found = {}
+        """Return the values of the fields that kernels decode."""
+        arrays = {}
         for field, column in self.leaves(group, located, fields).items():
             (values,) = LeafReader(self).take(PageTable([column]), rows)
             if values is not None:
-                found[field] = pa.chunked_array([values])
-        return found
+                arrays[field] = pa.chunked_array([values])
+        return arrays
 
 
 def written(table: pa.Table, **options: Any) -> bytes:
-    """A file by pyarrow, with an OffsetIndex and small pages unless told otherwise."""
+    """Return a file of pyarrow, with an OffsetIndex and small pages unless options differ."""
     sink = io.BytesIO()
     defaults = {
         "write_page_index": True,
@@ -124,7 +124,7 @@ def written(table: pa.Table, **options: Any) -> bytes:
 
 
 def some_rows(num_rows: int, rng: random.Random, most: int = 6) -> RowRanges:
-    """Random ranges within a row group, at least one row."""
+    """Return random ranges within a row group, with at least one row."""
     ranges = []
     for _ in range(rng.randint(1, most)):
         start = rng.randrange(num_rows)
@@ -138,18 +138,18 @@ def sliced(column: pa.ChunkedArray, rows: RowRanges) -> pa.ChunkedArray:
 
 
 def same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
-    """Equal values and types; NaN is equal to NaN."""
+    """Return whether values and types are equal. NaN is equal to NaN."""
     if left.type != right.type or len(left) != len(right):
         return False
     return left.equals(right) or repr(left.to_pylist()) == repr(right.to_pylist())
 
 
 def check_rows(file: File, whole: pa.Table, group: int, rows: RowRanges, located: Located) -> None:
-    """Rows read by pages are those of the whole row group."""
-    found = file.rows(group, rows, located)
+    """Assert that rows read by pages are those of the whole row group."""
+    columns = file.rows(group, rows, located)
     for field, name in enumerate(whole.column_names):
-        found[field].validate(full=True)
-        assert same(found[field], sliced(whole.column(field), rows)), (name, group, rows)
+        columns[field].validate(full=True)
+        assert same(columns[field], sliced(whole.column(field), rows)), (name, group, rows)
     fields = range(len(whole.column_names))
     for field, values in file.rows_by_kernels(group, rows, located, fields).items():
         values.validate(full=True)
@@ -161,26 +161,28 @@ def check_rows(file: File, whole: pa.Table, group: int, rows: RowRanges, located
 def check_found(
     file: File, whole: pa.Table, group: int, rows: RowRanges, located: Located, rng: random.Random
 ) -> int:
-    """Keys found among stored values are those of the whole row group; how many columns."""
+    """Assert that the keys found are those of the whole row group. Return how many searches ran."""
     count = 0
     fields = range(len(whole.column_names))
     for field, column in file.leaves(group, located, fields).items():
         plain = _decoded(whole.column(field))
         if isinstance(plain.type, pa.BaseExtensionType):
             plain = pa.chunked_array([chunk.storage for chunk in plain.chunks])
-        # Of other types Python's values may not hold all that a column can.
+        # Python values of other types may be less precise than the column.
         is_float = pa.types.is_floating(plain.type)
         values = plain.to_pylist() if is_float else _codes(plain)
         nulls = rng.random() < 0.5
         for most in (0, 1, 1, 5, 70):
-            at = [rng.randrange(len(values)) for _ in range(most)]
-            at = [row for row in at if values[row] is not None]
-            keys = {values[row] for row in at}
+            key_rows = [rng.randrange(len(values)) for _ in range(most)]
+            key_rows = [row for row in key_rows if values[row] is not None]
+            keys = {values[row] for row in key_rows}
             try:
                 forms = [
-                    form for row in at for form in byte_forms(column.leaf.arrow_type, plain[row])
+                    form
+                    for row in key_rows
+                    for form in byte_forms(column.leaf.arrow_type, plain[row])
                 ]
-                found = LeafReader(file).find_rows(
+                matches = LeafReader(file).find_rows(
                     PageTable([column]), KeySet(column.leaf, forms), nulls, rows
                 )
             except (Unanswerable, Undecodable):
@@ -192,30 +194,34 @@ def check_found(
                 for row in range(start, stop)
                 if values[row] in keys or (values[row] is None and nulls)
             ]
-            assert found.tolist() == expected, (whole.column_names[field], group, rows, keys, nulls)
-            if at and is_hashed(plain.type):
-                filter_ = KeyFilter(column.leaf, pa.array([plain[row] for row in at], plain.type))
-                found = LeafReader(file).find_rows(PageTable([column]), filter_, nulls, rows)
-                extra = set(found.tolist()) - set(expected)
-                assert found.size - len(extra) == len(expected)
+            case = whole.column_names[field], group, rows, keys, nulls
+            assert matches.tolist() == expected, case
+            if key_rows and is_hashed(plain.type):
+                key_array = pa.array([plain[row] for row in key_rows], plain.type)
+                key_filter = KeyFilter(column.leaf, key_array)
+                candidates = LeafReader(file).find_rows(
+                    PageTable([column]), key_filter, nulls, rows
+                )
+                extra = set(candidates.tolist()) - set(expected)
+                assert candidates.size - len(extra) == len(expected)
                 assert len({values[row] for row in extra}) <= 2 + len(set(values)) / 50
     return count
 
 
 def is_hashed(kind: pa.DataType) -> bool:
-    """Whether keys of a type are looked for by a filter where they are many."""
+    """Return whether many keys of a type are searched with a Bloom filter."""
     return family(kind) in ("integer", "text", "bytes")
 
 
 def _codes(values: pa.ChunkedArray) -> list[int | None]:
-    """A number for each distinct value."""
+    """Return a number for each value that identifies equal values."""
     if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
         values = values.cast(pa.large_binary())
     return values.combine_chunks().dictionary_encode().indices.to_pylist()
 
 
 def _decoded(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values without a dictionary, whose order says nothing, as one chunk."""
+    """Return values without their dictionary, as one chunk."""
     if isinstance(values, pa.Array):
         values = pa.chunked_array([values])
     while pa.types.is_dictionary(values.type):
@@ -228,10 +234,10 @@ def _decoded(values: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
 def check_file(
     data: bytes, seed: int = 0, tries: int = 5, same_groups: bytes | None = None
 ) -> File:
-    """Random rows of each row group, with each way of knowing where pages lie.
+    """Check random rows of each row group, with each way to locate pages.
 
-    ``same_groups`` is a file of the same rows and row groups for pyarrow to read, where it
-    cannot read ``data`` itself.
+    ``same_groups`` is a file with the same rows and row groups for pyarrow to read, if it cannot
+    read ``data`` itself.
     """
     rng = random.Random(seed)
     file = File(data)
@@ -251,8 +257,8 @@ def check_file(
 
 
 SCALARS: dict[str, pa.DataType] = {
-    str(each): each
-    for each in [
+    str(kind): kind
+    for kind in [
         pa.bool_(),
         pa.int8(),
         pa.uint16(),
@@ -296,8 +302,8 @@ SCALARS: dict[str, pa.DataType] = {
     ]
 }
 NESTED: dict[str, pa.DataType] = {
-    str(each): each
-    for each in [
+    str(kind): kind
+    for kind in [
         pa.list_(pa.int64()),
         pa.list_(pa.string()),
         pa.large_list(pa.float32()),
@@ -308,7 +314,7 @@ NESTED: dict[str, pa.DataType] = {
         pa.map_(pa.string(), pa.int64()),
         pa.map_(pa.int32(), pa.list_(pa.string())),
         pa.struct([("a", pa.int32()), ("b", pa.int32())]),
-        # Leaves of different widths: their pages are cut at different rows.
+        # The leaves have different widths, so their pages end at different rows.
         pa.struct([("a", pa.int8()), ("b", pa.string()), ("c", pa.decimal128(38, 2))]),
         pa.list_(pa.struct([("a", pa.int32()), ("b", pa.string())])),
         pa.struct([("a", pa.list_(pa.int32())), ("b", pa.struct([("c", pa.string())]))]),
@@ -318,13 +324,15 @@ TYPES = {**SCALARS, **NESTED}
 
 
 def sample(kind: pa.DataType, rows: int, rng: random.Random, nulls: float = 0.15) -> pa.Array:
-    """Random values of a type, a share of them null; few or many distinct ones."""
+    """Return random values of a type. A share of them is null, and few or many are distinct."""
     if isinstance(kind, pa.UuidType):
         return pa.ExtensionArray.from_storage(kind, sample(pa.binary(16), rows, rng, nulls))
     if pa.types.is_dictionary(kind):
         values = sample(kind.value_type, 20, rng, 0).unique()
-        at = [None if rng.random() < nulls else rng.randrange(len(values)) for _ in range(rows)]
-        return pa.DictionaryArray.from_arrays(pa.array(at, kind.index_type), values)
+        indices = [
+            None if rng.random() < nulls else rng.randrange(len(values)) for _ in range(rows)
+        ]
+        return pa.DictionaryArray.from_arrays(pa.array(indices, kind.index_type), values)
     values = [_value(kind, rng, nulls) for _ in range(rows)]
     if pa.types.is_float16(kind):
         values = [None if value is None else np.float16(value) for value in values]
@@ -344,7 +352,7 @@ def _value(kind: pa.DataType, rng: random.Random, nulls: float) -> Any:
     if is_type.is_decimal(kind):
         return Decimal(rng.randrange(10**kind.precision)).scaleb(-kind.scale, _WIDE)
     if is_type.is_struct(kind):
-        return {each.name: _value(each.type, rng, nulls) for each in kind}
+        return {field.name: _value(field.type, rng, nulls) for field in kind}
     if is_type.is_map(kind):
         keys = {_value(kind.key_type, rng, 0) for _ in range(rng.randrange(4))}
         return [(key, _value(kind.item_type, rng, nulls)) for key in keys]

@@ -1,4 +1,4 @@
-"""Encrypted files read page by page: what PyArrow wrote, held against the rows it wrote."""
+"""Test that encrypted files of PyArrow, read page by page, hold the rows that were written."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ NAMES = ["id", "text", "number", "pair", "list"]
 
 
 class Kms(encryption.KmsClient):
-    """Keys wrapped in their own master's name; ``asked`` are the masters asked for."""
+    """A KMS that wraps keys with the name of their master key. ``requests`` are these names."""
 
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
     refused: ClassVar[set[str]] = set()
 
     def __init__(self, config):
@@ -53,7 +53,7 @@ class Kms(encryption.KmsClient):
         return base64.b64encode(master_key_identifier.encode() + b"|" + key_bytes)
 
     def unwrap_key(self, wrapped_key, master_key_identifier):
-        self.asked.append(master_key_identifier)
+        self.requests.append(master_key_identifier)
         if master_key_identifier in self.refused:
             raise PermissionError(master_key_identifier)
         master, key = base64.b64decode(wrapped_key).split(b"|", 1)
@@ -67,8 +67,8 @@ def present(value: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kms, "asked", [])
+def reset_kms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kms, "requests", [])
     monkeypatch.setattr(Kms, "refused", set())
 
 
@@ -104,7 +104,7 @@ def by_one(**options: Any) -> Any:
 
 
 def read(path: Path, keys: zb.ParquetKeys, names=NAMES, wanted=None, filesystem=None):
-    """Rows by pages, or FragmentUnreadable, and the bytes read."""
+    """Return the rows, read page by page, and the number of bytes read."""
     source = discover_source(str(path), "parquet", filesystem, None, rows().schema, keys)
     source, counter = replace(source, file_format=None, parquet_keys=keys), ReadCounter()
     (identity,) = source.identities()
@@ -120,13 +120,13 @@ def read(path: Path, keys: zb.ParquetKeys, names=NAMES, wanted=None, filesystem=
 
 def kinds() -> list[dict[str, Any]]:
     generator = random.Random(17)
-    drawn = []
+    cases_of_options = []
     for number in range(cases(200, quick=24)):
-        drawn.append(
+        cases_of_options.append(
             {
                 "how": {
                     "uniform_encryption": generator.random() < 0.3,
-                    # Each half of the cases has both.
+                    # Each combination occurs in a quarter of the cases.
                     "plaintext_footer": number % 2 == 0,
                     "encryption_algorithm": ["AES_GCM_V1", "AES_GCM_CTR_V1"][number // 2 % 2],
                     "double_wrapping": generator.random() < 0.5,
@@ -141,11 +141,11 @@ def kinds() -> list[dict[str, Any]]:
                 },
             }
         )
-    return drawn
+    return cases_of_options
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=str)
-def test_pages_are_those_that_were_written(tmp_path, kind):
+def test_pages_hold_the_rows_that_were_written(tmp_path, kind):
     path, table = tmp_path / "0.parquet", rows()
     write(path, table, by_kms(**kind["how"]), **kind["written"])
     theirs = encryption.CryptoFactory(Kms).file_decryption_properties(
@@ -157,7 +157,7 @@ def test_pages_are_those_that_were_written(tmp_path, kind):
     some = RowRanges([(3, 4), (PAGE - 1, PAGE + 1), (GROUP - 1, GROUP + 1), (ROWS - 1, ROWS)])
     wanted = table.take(some.rows())
     assert read(path, keys, wanted=some)[0].equals(wanted)
-    # What was located in one reading is known in the next.
+    # The second read reuses the page locations of the first.
     few, num_bytes = read(path, keys, ["id", "text"], some)
     assert few.equals(wanted.select(["id", "text"]))
     assert num_bytes < path.stat().st_size / 4
@@ -168,17 +168,17 @@ def test_a_lookup_reads_pages_and_asks_for_each_key_once(tmp_path):
     keys = zb.ParquetKeys(Kms)
     ds = zb.dataset(tmp_path, parquet_keys=keys)
     ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
-    Kms.asked.clear()
+    Kms.requests.clear()
     expression = pc.field("id") == 4242
     for _ in range(3):
-        found = ds.to_table(["id", "number"], filter=expression)
-        assert found.equals(rows().filter(expression).select(["id", "number"]))
-    # `number` is not encrypted, and nobody asked for `text`.
-    assert sorted(Kms.asked) == ["footer", "ids"]
+        result = ds.to_table(["id", "number"], filter=expression)
+        assert result.equals(rows().filter(expression).select(["id", "number"]))
+    # `number` is not encrypted, and `text` was not read.
+    assert sorted(Kms.requests) == ["footer", "ids"]
     plan = ds.scanner(["id", "number"], filter=expression).analyze_plan()
     assert 0 < plan.stats.data_bytes < (tmp_path / "0.parquet").stat().st_size / 10
     assert not plan.stats.whole_row_groups
-    # No map of their pages is kept: what is read by one is never decrypted.
+    # Encrypted files have no page map, because pages read by a map are not decrypted.
     index = Path(ds.index_dir)
     assert list(index.rglob("bloomfilter.arrow")) and not list(index.rglob("pages.arrow"))
 
@@ -195,8 +195,8 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("is_clear", [True, False])
-def test_copies_are_known_again(tmp_path, monkeypatch, is_clear):
-    # Else the content of a small file is.
+def test_copies_are_recognized(tmp_path, monkeypatch, is_clear):
+    # Otherwise the whole content of a small file is compared.
     monkeypatch.setattr("zonebloom.catalog.freshness.WHOLE_BYTES", 0)
     lake, copy, keys = tmp_path / "lake", tmp_path / "copy", zb.ParquetKeys(KEY)
     lake.mkdir()
@@ -231,22 +231,22 @@ def test_one_key_and_a_prefix(tmp_path, is_stored, is_clear):
     pq.write_table(table, path)
     with pytest.raises(FragmentUnreadable, match="it is not encrypted"):
         read(path, zb.ParquetKeys(KEY))
-    # As PyArrow has it.
+    # With a KMS, files that are not encrypted can be read, as in PyArrow.
     assert read(path, zb.ParquetKeys(Kms))[0].equals(table)
 
 
 def check_damaged(path: Path, table: pa.Table, keys: zb.ParquetKeys, damaged: bytes) -> bool:
-    """Whether damage is noticed where it is not harmless."""
+    """Return whether reading a damaged file fails. Assert that it returns the right rows if not."""
     path.write_bytes(damaged)
     try:
-        found = read(path, keys, ["id", "text", "number"])[0]
+        result = read(path, keys, ["id", "text", "number"])[0]
     except FragmentUnreadable:
         return True
-    assert found.equals(table.select(["id", "text", "number"]))
+    assert result.equals(table.select(["id", "text", "number"]))
     return False
 
 
-# Values of AES_GCM_CTR_V1 are not authenticated: its checksums are all there is.
+# AES_GCM_CTR_V1 does not authenticate values, so only checksums can reveal damage to them.
 @pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
 @pytest.mark.parametrize("is_clear", [True, False])
 def test_changed_bytes_are_noticed(tmp_path, algorithm, is_clear):
@@ -256,40 +256,40 @@ def test_changed_bytes_are_noticed(tmp_path, algorithm, is_clear):
     whole, generator = path.read_bytes(), random.Random(5)
     noticed = 0
     for _ in range(cases(1000, quick=150)):
-        at = generator.randrange(4, len(whole) - 4)
-        changed = bytes([whole[at] ^ 1 << generator.randrange(8)])
+        position = generator.randrange(4, len(whole) - 4)
+        changed = bytes([whole[position] ^ 1 << generator.randrange(8)])
         noticed += check_damaged(
-            path, table, zb.ParquetKeys(KEY), whole[:at] + changed + whole[at + 1 :]
+            path, table, zb.ParquetKeys(KEY), whole[:position] + changed + whole[position + 1 :]
         )
-    # Others are of columns that are not read, or of statistics.
+    # The remaining changes are in columns that are not read, or in statistics.
     assert noticed > 40
 
 
 def test_pages_cannot_be_exchanged(tmp_path):
-    path, others = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    path, other_path = tmp_path / "0.parquet", tmp_path / "1.parquet"
     table = rows().select(["id", "number"]).append_column("text", rows()["text"])
     options: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
     write(path, table, by_one(plaintext_footer=True), **options)
-    write(others, table, by_one(plaintext_footer=True), **options)
-    whole, other = path.read_bytes(), others.read_bytes()
+    write(other_path, table, by_one(plaintext_footer=True), **options)
+    whole, other = path.read_bytes(), other_path.read_bytes()
     keys = zb.ParquetKeys(KEY)
     local = pafs.LocalFileSystem()
     (identity,) = identities(local, [str(path)])
     with DecryptedFile(local, str(path), present(identity), ReadCounter()) as file:
         located = file.pages(keys)
-        pages = [located.pages(*each) for each in [(0, 0), (0, 1), (1, 0)]]
+        chunks = [located.locations(*number) for number in [(0, 0), (0, 1), (1, 0)]]
     (first, second, *_), (other_column, *_), (other_group, *_) = (
-        present(each).starts.tolist() for each in pages
+        present(pages).starts.tolist() for pages in chunks
     )
-    sizes = {size for each in pages for size in present(each).sizes[:2].tolist()}
-    # All of one size, which alone tells nothing.
+    sizes = {size for pages in chunks for size in present(pages).sizes[:2].tolist()}
+    # All pages have one size, so the size does not reveal an exchange.
     (size,) = sizes
-    for place in (second, other_column, other_group):
+    for start in (second, other_column, other_group):
         swapped = bytearray(whole)
-        swapped[first : first + size] = whole[place : place + size]
+        swapped[first : first + size] = whole[start : start + size]
         assert check_damaged(path, table, keys, bytes(swapped))
-    of_another = whole[:first] + other[first : first + size] + whole[first + size :]
-    assert check_damaged(path, table, keys, of_another)
+    with_other_page = whole[:first] + other[first : first + size] + whole[first + size :]
+    assert check_damaged(path, table, keys, with_other_page)
     assert not check_damaged(path, table, keys, whole)
 
 
@@ -300,8 +300,8 @@ def test_a_store_is_asked_for_ranges(tmp_path):
         store = fsspec.filesystem("file")
         for names in (NAMES, ["id"]):
             some = RowRanges([(7, 9), (GROUP + 1, GROUP + 2)])
-            found, num_bytes = read(path, zb.ParquetKeys(Kms), names, some, store)
-            assert found.equals(table.take(some.rows()).select(names))
+            result, num_bytes = read(path, zb.ParquetKeys(Kms), names, some, store)
+            assert result.equals(table.take(some.rows()).select(names))
         assert num_bytes < path.stat().st_size / (2 if has_index else 1)
 
 
@@ -312,8 +312,8 @@ def test_threads_share_keys(tmp_path):
     wanted = {row["id"]: row for row in rows().to_pylist()}
     ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: ds.to_table(filter=f"id = {i}").to_pylist(), range(64)))
-    assert found == [[wanted[i]] for i in range(64)]
+        results = list(pool.map(lambda i: ds.to_table(filter=f"id = {i}").to_pylist(), range(64)))
+    assert results == [[wanted[i]] for i in range(64)]
 
 
 def test_other_engines_read_by_the_same_keys(tmp_path):
@@ -327,18 +327,18 @@ def test_other_engines_read_by_the_same_keys(tmp_path):
         few = pl.col("id").is_in([3, 4242])
         assert ds.to_polars().filter(few).collect().equals(expected.filter(few))
         orders = ds.to_arrow_dataset()  # noqa: F841 - read by name
-        found = duckdb.sql("SELECT id, text FROM orders WHERE id = 4242").fetchall()
-        assert found == expected.filter(pl.col("id") == 4242).select("id", "text").rows()
+        result = duckdb.sql("SELECT id, text FROM orders WHERE id = 4242").fetchall()
+        assert result == expected.filter(pl.col("id") == 4242).select("id", "text").rows()
 
 
 def test_pyarrow_reads_by_the_same_keys(tmp_path):
     write(tmp_path / "0.parquet", rows(), by_kms())
     keys = zb.ParquetKeys(Kms, encryption.KmsConnectionConfig(key_access_token="token"))
-    for each in (keys, pickle.loads(pickle.dumps(keys))):
-        ds = pads.dataset(tmp_path, format=each.format)
+    for parquet_keys in (keys, pickle.loads(pickle.dumps(keys))):
+        ds = pads.dataset(tmp_path, format=parquet_keys.format)
         assert ds.to_table().equals(rows())
-        assert zb.dataset(ds, parquet_keys=each).to_table().equals(rows())
-        assert "0123456789abcdef" not in repr(each)
+        assert zb.dataset(ds, parquet_keys=parquet_keys).to_table().equals(rows())
+        assert "0123456789abcdef" not in repr(parquet_keys)
     options = keys.format.default_fragment_scan_options
     by_options = pads.ParquetFileFormat(
         dictionary_columns=["text"], default_fragment_scan_options=options
@@ -348,22 +348,22 @@ def test_pyarrow_reads_by_the_same_keys(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [(b"short",), (KEY.decode(),), (None,), (KEY, 5), (KEY, None, "text"), (Kms, None, b"prefix")],
     ids=str,
 )
-def test_what_are_no_keys(given):
+def test_invalid_keys_are_refused_and_not_shown(arguments):
     with pytest.raises(InvalidArgument) as refused:
-        zb.ParquetKeys(*given)
+        zb.ParquetKeys(*arguments)
     assert "short" not in str(refused.value)
 
 
-def test_of_other_sources_none_are_taken(tmp_path):
+def test_other_formats_take_no_keys(tmp_path):
     with pytest.raises(InvalidArgument, match="parquet_keys"):
         zb.dataset(tmp_path, "ipc", parquet_keys=zb.ParquetKeys(KEY))
 
 
-def test_without_cryptography_it_is_named(monkeypatch):
+def test_the_error_names_the_missing_package(monkeypatch):
     sealed.aes_gcm.cache_clear()
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
     with pytest.raises(MissingDependency, match=r"zonebloom\[encryption\]"):

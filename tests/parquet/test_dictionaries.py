@@ -1,4 +1,4 @@
-"""Dictionaries that are kept between lookups: never more than their bound, never another file's."""
+"""Test that the dictionary cache respects its bound, and never confuses two files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary, Diction
 from zonebloom.parquet.leaf_type import INT64, LeafType
 from zonebloom.sbbf.numpy_budget import NUMPY
 
-LEAF = LeafType(pa.int64(), INT64, 8, False)
+LEAF = LeafType(pa.int64(), INT64, width=8, max_level=0)
 
 
 def page(values: np.ndarray) -> np.ndarray:
-    """A dictionary page, out of a file of pyarrow's."""
+    """Return a dictionary page from a file that pyarrow wrote."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": values}), sink, compression="none")
     data = sink.getvalue()
@@ -27,23 +27,24 @@ def page(values: np.ndarray) -> np.ndarray:
     return np.frombuffer(data, np.uint8)[chunk.dictionary_page_offset : chunk.data_page_offset]
 
 
-def test_the_least_used_goes_first() -> None:
-    made = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
-    assert [one.num_bytes for one in made] == [800] * 3
-    kept = DictionaryCache(max_bytes=2 * 800)
+def test_the_least_recently_used_dictionary_is_dropped_first() -> None:
+    dictionaries = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
+    assert [dictionary.num_bytes for dictionary in dictionaries] == [800] * 3
+    cache = DictionaryCache(max_bytes=2 * 800)
     for number in (0, 1, 0, 2):
-        assert kept.get(number, lambda number=number: made[number]) is made[number]
-    assert kept.num_bytes == 2 * 800
-    read: list[int] = []
+        dictionary = cache.get(number, lambda number=number: dictionaries[number])
+        assert dictionary is dictionaries[number]
+    assert cache.num_bytes == 2 * 800
+    numbers_read: list[int] = []
     for number in (0, 2, 1):
-        kept.get(number, lambda number=number: read.append(number) or made[number])
-    assert read == [1]
-    # Without a name nothing is kept.
-    assert kept.get(None, lambda: made[0]) is made[0]
-    assert kept.num_bytes == 2 * 800
+        cache.get(number, lambda number=number: numbers_read.append(number) or dictionaries[number])
+    assert numbers_read == [1]
+    # Without a key, nothing is cached.
+    assert cache.get(None, lambda: dictionaries[0]) is dictionaries[0]
+    assert cache.num_bytes == 2 * 800
 
 
-def test_values_of_a_file_that_took_the_place_of_another(tmp_path: Path) -> None:
+def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(tmp_path: Path) -> None:
     NUMPY.end()
     path = tmp_path / "0.parquet"
     for name in ("first", "other", "third"):

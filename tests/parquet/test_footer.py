@@ -1,4 +1,4 @@
-"""Footers are read as pyarrow reads them; those that lie are refused."""
+"""Test that footers are read as pyarrow reads them, and that false ones are refused."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_agrees_with_pyarrow(data):
     assert footer.num_rows == metadata.num_rows
     assert footer.schema.names == tuple(TABLE.column_names)
     assert footer.schema.created_by == metadata.created_by.encode()
-    assert [each.path for each in footer.schema.leaves] == [
+    assert [leaf.path for leaf in footer.schema.leaves] == [
         tuple(metadata.row_group(0).column(i).path_in_schema.split("."))
         for i in range(metadata.num_columns)
     ]
-    assert [each.is_repeated for each in footer.schema.leaves] == [False, True, False, False, False]
+    assert [leaf.is_repeated for leaf in footer.schema.leaves] == [False, True, False, False, False]
     assert footer.schema.field_leaves == (range(1), range(1, 2), range(2, 4), range(4, 5))
     for number, group in enumerate(footer.row_groups):
         assert group.num_rows == metadata.row_group(number).num_rows
@@ -108,12 +108,12 @@ def test_chunks_outside_the_file(data):
 
 
 def rewritten(data: bytes, **changed: bytes) -> bytes:
-    """A footer with other fields: ``f3=integer(5)`` sets num_rows."""
+    """Return a footer with other fields: ``f3=encode_integer(5)`` sets num_rows."""
     length = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - length : -8]
     raw = ThriftReader(footer).read_struct()
-    elements = [footer[each.start : each.stop] for each in raw[2]]
-    groups = [footer[each.start : each.stop] for each in raw[4]]
+    elements = [footer[element.start : element.stop] for element in raw[2]]
+    groups = [footer[group.start : group.stop] for group in raw[4]]
     kinds = {1: 5, 2: LIST, 3: I64, 4: LIST}
     values = {
         1: encode_integer(raw[1]),
@@ -171,7 +171,7 @@ GOOD = ([104, 200], [96, 104], [0, 10, 30])
 
 def checked(starts, sizes, rows):
     return checked_locations(
-        *(np.array(each, dtype=np.int64) for each in (starts, sizes, rows)), chunk()
+        *(np.array(numbers, dtype=np.int64) for numbers in (starts, sizes, rows)), chunk()
     )
 
 
@@ -190,7 +190,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("pages", BAD.values(), ids=BAD.keys())
-def test_page_locations_that_cannot_be(pages):
+def test_impossible_page_locations_are_refused(pages):
     checked(*GOOD)
     with pytest.raises(FragmentUnreadable, match="does not hold"):
         checked(*pages)
@@ -199,6 +199,6 @@ def test_page_locations_that_cannot_be(pages):
 def test_empty_chunks_need_no_place(data):
     file = File(written(TABLE.slice(0, 0)))
     for group in file.footer.row_groups:
-        for each in group.chunks:
-            assert dataclasses.replace(each, index_bytes=0).num_values == 0
-            assert each.start == each.stop
+        for chunk in group.chunks:
+            assert dataclasses.replace(chunk, index_bytes=0).num_values == 0
+            assert chunk.start == chunk.stop

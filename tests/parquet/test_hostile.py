@@ -1,4 +1,4 @@
-"""Files that lie: noticed before anything is believed, allocated or returned."""
+"""Test that false claims of files are detected before anything is allocated or returned."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def test_number_of_rows_of_a_group(file, field, num_rows):
         reader.read([field], RowRanges([(0, 1)]))
 
 
-def header(kind: int, size: int, *described: int, uncompressed: int | None = None) -> bytes:
+def header(kind: int, size: int, *values: int, uncompressed: int | None = None) -> bytes:
     fields = encode_struct(
-        [(at + 1, I32, encode_integer(each)) for at, each in enumerate(described)]
+        [(number, I32, encode_integer(value)) for number, value in enumerate(values, start=1)]
     )
     return encode_struct(
         [
@@ -107,7 +107,7 @@ def header(kind: int, size: int, *described: int, uncompressed: int | None = Non
 
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if codec])
 def test_dictionaries_that_claim_more_than_their_body_becomes(codec):
-    """What a codec does not fill is as it was in memory: those values would be anything."""
+    """Codecs leave memory as it was after the end of the body, so values there would be random."""
     leaf = LeafType(pa.int64(), INT64, 8, 0)
     values = np.array([7, 9])
     body = pa.Codec(CODECS[codec]).compress(values.tobytes()).to_pybytes()
@@ -144,7 +144,7 @@ def test_headers(data):
 
 
 def test_walk_of_pages_without_values_ends():
-    """Ten thousand pages of nothing, and a value that never comes."""
+    """Walk ten thousand pages without values, in a chunk that claims one value."""
     page = header(0, 0, 0, 0, 3, 3)
     data = page * 10_000
     chunk = File(written(pa.table({"x": [1]}))).footer.row_groups[0].chunks[0]
@@ -165,7 +165,7 @@ def test_arrow_schema_of_another_file(file):
 
 
 def test_pages_are_small_beside_what_they_claim():
-    """A file cannot have more rows than its page headers bear out."""
+    """A file cannot have more rows than its page headers claim."""
     table = pa.table({"x": np.zeros(1000, dtype=np.int64)})
     file = File(written(table, row_group_size=1000))
     group = dataclasses.replace(
@@ -179,13 +179,14 @@ def test_pages_are_small_beside_what_they_claim():
 
 
 def in_steps(step: int) -> bytes:
-    """Three numbers from 0 on, in DELTA_BINARY_PACKED: differences of no bits."""
-    # Values of a block, its miniblocks, values in all, the first, the least difference, widths.
+    """Return three integers from 0 on, in DELTA_BINARY_PACKED, with deltas of zero bits."""
+    # The fields are: block size, number of miniblocks, number of values, first value, minimum
+    # delta, and the bit widths of the miniblocks.
     return b"\x80\x01" + b"\x04" + b"\x03" + encode_integer(0) + encode_integer(step) + bytes(4)
 
 
 @pytest.mark.parametrize("step", [1 << 20, 1 << 29])
-def test_texts_that_begin_as_more_than_the_one_before(step):
+def test_prefixes_longer_than_the_previous_string_are_refused(step):
     leaf = LeafType(pa.binary(), BYTE_ARRAY, 0, 0)
     body = np.frombuffer(in_steps(step) + in_steps(1) + b"abcd", np.uint8)
     tracemalloc.start()

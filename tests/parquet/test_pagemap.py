@@ -1,4 +1,4 @@
-"""The page map: what a footer says, kept beside the index, and never believed blindly."""
+"""Test that a page map holds what the footer says, and is checked before it is used."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_the_map_says_what_the_footer_says(file: Path) -> None:
     assert mapped.schema.names == pages.schema.names
     for group in range(GROUPS):
         for leaf in range(LEAVES):
-            kept, known = mapped.locations(group, leaf), pages.locations(group, leaf)
-            assert kept is not None and known is not None
-            assert kept.starts.size > 1
+            actual, expected = mapped.locations(group, leaf), pages.locations(group, leaf)
+            assert actual is not None and expected is not None
+            assert actual.starts.size > 1
             for name in ("starts", "sizes", "first_rows"):
-                assert np.array_equal(getattr(kept, name), getattr(known, name))
+                assert np.array_equal(getattr(actual, name), getattr(expected, name))
 
 
 def test_other_fragments_are_not_in_it(file: Path) -> None:
@@ -103,8 +103,8 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         PageMap(pa.py_buffer(data), "pages.arrow")
 
 
-def test_lying_entries_hold_or_are_refused(file: Path) -> None:
-    """Whatever the numbers are, the errors are ours."""
+def test_false_entries_are_valid_or_refused(file: Path) -> None:
+    """Whatever the numbers are, only errors of zonebloom are raised."""
     pages, size = footer_pages(file)
     rows = page_map_rows(7, pages)
     chance = random.Random(7)
@@ -116,8 +116,8 @@ def test_lying_entries_hold_or_are_refused(file: Path) -> None:
             assert mapped is not None
             for group in range(len(mapped.row_groups)):
                 for leaf in range(LEAVES):
-                    found = mapped.locations(group, leaf)
-                    assert found is None or found.starts.size == found.sizes.size
+                    pages = mapped.locations(group, leaf)
+                    assert pages is None or pages.starts.size == pages.sizes.size
             outcomes["holds"] += 1
         except (CorruptIndex, FragmentUnreadable):
             outcomes["refused"] += 1
@@ -134,7 +134,7 @@ def _lie(rows: list[dict[str, Any]], chance: random.Random) -> list[dict[str, An
         row[name] = row[name][: chance.randrange(len(row[name]))]
     else:
         numbers = np.array(row[name])
-        at = chance.randrange(numbers.size)
-        numbers[at] = chance.choice([number, numbers[at] + 1, numbers[at] - 1])
+        i = chance.randrange(numbers.size)
+        numbers[i] = chance.choice([number, numbers[i] + 1, numbers[i] - 1])
         row[name] = numbers
     return rows

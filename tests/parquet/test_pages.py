@@ -1,4 +1,4 @@
-"""Rows read page by page are the rows a whole read gives."""
+"""Test that reading page by page returns the same rows as reading a whole file."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_dictionary_that_gives_way_to_plain_pages(version):
     file = check_file(data)
     group = file.footer.row_groups[0]
     chunk = group.chunks[0]
-    # Its last pages are plain: the dictionary is not read for them.
+    # The last pages are PLAIN, so they are read without the dictionary.
     file.requests.clear()
     file.rows(0, RowRanges([(2990, 3000)]), fields=[0])
     assert all(start >= chunk.data_start for start, _ in file.requests)
@@ -118,8 +118,8 @@ def test_old_timestamps():
 @pytest.mark.parametrize("use_dictionary", [False, True])
 def test_old_timestamps_by_kernels(use_dictionary):
     most = (1 << 63) - 1
-    some = [0, -1, 1, most, -most, 86_400 * 10**9, -86_400 * 10**9 - 1, None]
-    moments = pa.array([each for each in some for _ in range(40)], pa.timestamp("ns"))
+    values = [0, -1, 1, most, -most, 86_400 * 10**9, -86_400 * 10**9 - 1, None]
+    moments = pa.array([value for value in values for _ in range(40)], pa.timestamp("ns"))
     table = pa.table({"t": moments})
     options = {"use_deprecated_int96_timestamps": True, "use_dictionary": use_dictionary}
     file = check_file(written(table, store_schema=False, **options))
@@ -167,11 +167,11 @@ def test_columns_with_the_same_name_and_odd_names():
 def test_wide_file_reads_only_what_is_asked():
     table = pa.table({f"c{i}": np.arange(2000) + i for i in range(50)})
     file = File(written(table, row_group_size=2000, use_dictionary=False, max_rows_per_page=100))
-    found = file.rows(0, RowRanges([(150, 160), (1900, 1901)]), fields=[40, 3])
-    assert sorted(found) == [3, 40]
-    assert found[40].to_pylist() == [*range(190, 200), 1940]
+    columns = file.rows(0, RowRanges([(150, 160), (1900, 1901)]), fields=[40, 3])
+    assert sorted(columns) == [3, 40]
+    assert columns[40].to_pylist() == [*range(190, 200), 1940]
     pages = [file.indexed(0, leaf) for leaf in (3, 40)]
-    wanted = sum(int(each.sizes[1] + each.sizes[19]) for each in pages if each)
+    wanted = sum(int(locations.sizes[1] + locations.sizes[19]) for locations in pages if locations)
     assert sum(stop - start for start, stop in file.requests) <= wanted + 4 * 4096
 
 
@@ -193,9 +193,9 @@ def test_walk_of_repeated_columns():
     first = File(written(table, data_page_version="1.0", **options))
     assert first.walked(0, 0) is None
     second = File(written(table, data_page_version="2.0", **options))
-    found = second.walked(0, 0)
-    assert found is not None
-    assert found.starts.size > 3
+    pages = second.walked(0, 0)
+    assert pages is not None
+    assert pages.starts.size > 3
     assert all(stop - start <= 16 << 10 for start, stop in second.requests)
 
 
@@ -244,15 +244,15 @@ def test_random_files(data):
     options["row_group_size"] = max(options["row_group_size"], rows // 4)
     columns = [sample(TYPES[name], rows, rng, nulls) for name in names]
     table = pa.Table.from_arrays(columns, [f"{i}" for i in range(len(names))])
-    # pyarrow loses rows of its own files when pages are this small: it writes pages without
-    # values, and reads one as the end of its chunk.
+    # pyarrow loses rows of its own files if pages are this small, because it writes pages without
+    # values, but reads them as the end of a chunk.
     readable = {**options, "data_page_size": 1 << 20, "max_rows_per_page": 1000}
     check_file(written(table, **options), tries=2, same_groups=written(table, **readable))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_pages_without_values_are_left_out(version):
-    """Of one row in a dictionary page's worth of a byte, pyarrow writes an empty page first."""
+    """If one row is longer than a page may be, pyarrow writes an empty page before it."""
     table = pa.table({"l": pa.array([[1.0, 2.0, 3.0]], pa.list_(pa.float32()))})
     options = {"data_page_size": 1, "write_batch_size": 1, "data_page_version": version}
     for index in (True, False):

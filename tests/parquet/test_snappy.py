@@ -1,4 +1,4 @@
-"""Snappy's format, decompressed by the kernel and by a reference of its description."""
+"""Compare the Snappy kernel with a simple decompressor written from the format's description."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zonebloom.parquet.decompression_kernels import decompress_snappy, read_bodi
 from zonebloom.parquet.leaf_type import SNAPPY as CODEC
 
 SNAPPY = pa.Codec("snappy")
-# Bytes around a target that nothing may be written to.
+# The number of bytes before and after the target that the kernel must not change.
 GUARD = 80
 
 
@@ -29,7 +29,7 @@ def by_kernel(stream: bytes, size: int) -> bytes | None:
 
 
 def in_a_page(stream: bytes, size: int) -> bytes | None:
-    """The same as the body of a page, which may be left where it is."""
+    """Decompress the stream as the body of a page, which may stay in place."""
     data = np.frombuffer(b"header" + stream, dtype=np.uint8)
     out = np.empty(size, dtype=np.uint8)
     page = np.zeros((header_kernels.PAGE_FIELDS, 1), dtype=np.int64)
@@ -42,33 +42,33 @@ def in_a_page(stream: bytes, size: int) -> bytes | None:
 
 
 def by_reference(stream: bytes, size: int) -> bytes | None:
-    """What format_description.txt says, byte by byte; None for a stream that is wrong."""
+    """Decompress byte by byte as in format_description.txt. Return None for an invalid stream."""
     try:
-        claimed, shift, at = 0, 0, 0
+        claimed, shift, offset = 0, 0, 0
         while True:
-            byte = stream[at]
+            byte = stream[offset]
             claimed |= (byte & 0x7F) << shift
-            at, shift = at + 1, shift + 7
+            offset, shift = offset + 1, shift + 7
             if byte < 0x80:
                 break
             if shift > 63:
                 return None
         out = bytearray()
-        while at < len(stream):
-            tag = stream[at]
-            at += 1
+        while offset < len(stream):
+            tag = stream[offset]
+            offset += 1
             width = [max(0, (tag >> 2) - 59), 1, 2, 4][tag & 3]
-            behind = stream[at : at + width]
-            if len(behind) < width:
+            operand = stream[offset : offset + width]
+            if len(operand) < width:
                 return None
-            number = int.from_bytes(behind, "little")
-            at += width
+            number = int.from_bytes(operand, "little")
+            offset += width
             if tag & 3 == 0:
                 length = (number if width else tag >> 2) + 1
-                if length > len(stream) - at:
+                if length > len(stream) - offset:
                     return None
-                out += stream[at : at + length]
-                at += length
+                out += stream[offset : offset + length]
+                offset += length
             else:
                 length = (tag >> 2) + 1
                 if tag & 3 == 1:
@@ -94,7 +94,7 @@ def varint(number: int) -> bytes:
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A sound stream of elements of every kind, and the bytes it becomes."""
+    """Draw a valid stream with elements of all kinds, and its decompressed size."""
     stream, size = bytearray(), 0
     for _ in range(draw(st.integers(0, 25))):
         kind = draw(st.sampled_from(["literal", 1, 2, 4])) if size else "literal"

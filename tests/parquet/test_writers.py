@@ -1,4 +1,4 @@
-"""Files by other writers are read as files by pyarrow are."""
+"""Test that files of other writers are read like files of pyarrow."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def check_folder(path: Path) -> int:
-    """Check every file of a folder; how many chunks have an OffsetIndex."""
-    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+def check_folder(folder: Path) -> int:
+    """Check all files of a folder. Return the number of chunks that have an OffsetIndex."""
+    files = [folder] if folder.is_file() else sorted(folder.rglob("*.parquet"))
     assert files
     indexed = 0
     rows = 0
-    for each in files:
-        file = check_file(each.read_bytes(), tries=3)
+    for path in files:
+        file = check_file(path.read_bytes(), tries=3)
         rows += file.footer.num_rows
         groups = file.footer.row_groups
         indexed += sum(chunk.index_bytes > 0 for group in groups for chunk in group.chunks)
@@ -132,7 +132,7 @@ RUST_CODECS = ["uncompressed", "snappy", "gzip(6)", "brotli(3)", "zstd(3)", "lz4
 
 
 def _encoding(kind: pa.DataType, rng: random.Random) -> str:
-    """An encoding that is defined for values of a type."""
+    """Return a random encoding that is defined for a type."""
     is_type = pa.types
     if is_type.is_boolean(kind):
         return rng.choice(["PLAIN", "RLE"])
@@ -142,7 +142,7 @@ def _encoding(kind: pa.DataType, rng: random.Random) -> str:
         return rng.choice(["PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"])
     if is_type.is_fixed_size_binary(kind):
         return rng.choice(["PLAIN", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"])
-    # Dictionaries of texts are read by pyarrow where they are stored as such, or PLAIN.
+    # pyarrow reads Arrow dictionaries only from pages with dictionary or PLAIN encoding.
     if not is_type.is_dictionary(kind) and ("string" in str(kind) or "binary" in str(kind)):
         return rng.choice(["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
     return "PLAIN"
@@ -150,8 +150,11 @@ def _encoding(kind: pa.DataType, rng: random.Random) -> str:
 
 def by_pyarrow(table: pa.Table, path: Path, rng: random.Random) -> None:
     names = [name for name in table.column_names if rng.random() < 0.5]
-    others = [name for name in table.column_names if name not in names]
-    encodings = {name: _encoding(table.schema.field(name).type, rng) for name in others}
+    encodings = {
+        name: _encoding(table.schema.field(name).type, rng)
+        for name in table.column_names
+        if name not in names
+    }
     pq.write_table(
         table,
         path,
@@ -159,7 +162,7 @@ def by_pyarrow(table: pa.Table, path: Path, rng: random.Random) -> None:
         use_dictionary=names,
         column_encoding=encodings or None,
         data_page_version=rng.choice(["1.0", "2.0"]),
-        # Of smaller pages pyarrow loses rows of its own files.
+        # With smaller pages, pyarrow loses rows of its own files.
         data_page_size=rng.choice([256, 4096, 1 << 20]),
         max_rows_per_page=rng.choice([100, 1000]),
         write_batch_size=rng.choice([7, 50, 1000]),
@@ -228,7 +231,7 @@ def by_arro3(table: pa.Table, path: Path, rng: random.Random) -> None:
     )
 
 
-# With what of SCALARS a writer does not write, or pyarrow does not read of it.
+# The writers, with the types that they cannot write, or whose values pyarrow cannot read back.
 WRITERS: dict[Write, tuple[str, ...]] = {
     by_pyarrow: (),
     by_polars: ("decimal256",),
@@ -239,14 +242,14 @@ WRITERS: dict[Write, tuple[str, ...]] = {
 
 
 def generated(kind: pa.DataType, rows: int, rng: random.Random) -> pa.ChunkedArray:
-    """Values at random or in runs, of a few or of many, with any share of nulls."""
+    """Return values at random or in runs, few or many distinct ones, with any share of nulls."""
     pieces = []
     while rows:
         values = sample(kind, rng.randint(1, rows), rng, rng.choice([0, 0, 0.05, 0.5, 0.95, 1]))
         if rng.random() < 0.3:
             few = [values.slice(i, 1) for i in range(min(len(values), 5))]
             runs = [[rng.choice(few)] * rng.choice([1, 3, 30]) for _ in range(5)]
-            values = pa.concat_arrays([one for run in runs for one in run][: len(values)])
+            values = pa.concat_arrays([value for run in runs for value in run][: len(values)])
         pieces.append(values)
         rows -= len(values)
     return pa.chunked_array(pieces, kind)

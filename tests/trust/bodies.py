@@ -1,7 +1,8 @@
-"""One thing wrong in pages of every encoding and codec: what kernels take of them and find in them
-is what the sound file holds, or what pyarrow reads of the same damaged file, or is refused.
+"""Test the kernels on damaged pages of all encodings and codecs.
 
-Unlike in `trust.pages`, what pyarrow refuses is no excuse: values are the sound ones then.
+Values that they take and keys that they find must be those of the sound file, or those that pyarrow
+reads from the damaged file. Or the kernels refuse the page. Unlike in `trust.pages`, values must be
+those of the sound file if pyarrow refuses the damaged one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from zonebloom.parquet.thrift import ThriftReader
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
 
-# Whether a result is that of a column.
+# A function that returns whether a result agrees with a column.
 Holds: TypeAlias = "partial[bool]"
 
 ROWS = 300
-# Of files of some kilobytes.
+# The limit for a file of some kilobytes.
 MOST_BYTES = 4 << 20
-# Damages of one sound file.
+# The number of damages of each sound file.
 DAMAGES = 10
 
 INTEGERS = ["DICTIONARY", "PLAIN", "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"]
@@ -49,12 +50,12 @@ ENCODINGS = {
     pa.binary(5): ["DICTIONARY", "PLAIN", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"],
     pa.decimal128(24, 2): ["DICTIONARY"],
 }
-COLUMNS = [(kind, each) for kind, encodings in ENCODINGS.items() for each in encodings]
+COLUMNS = [(kind, encoding) for kind, encodings in ENCODINGS.items() for encoding in encodings]
 CODECS = ["none", "snappy", "gzip", "zstd", "lz4"]
 
 
 def values(kind: pa.DataType, rng: random.Random, is_optional: bool) -> pa.Array:
-    """Values of which some come in runs, and so do nulls."""
+    """Return values and nulls, some of them in runs."""
     numbers: list[int | None] = []
     while len(numbers) < ROWS:
         number = rng.choice([rng.randrange(128), rng.randrange(8)])
@@ -75,7 +76,7 @@ def values(kind: pa.DataType, rng: random.Random, is_optional: bool) -> pa.Array
 
 @lru_cache(maxsize=4)
 def sound_file(number: int) -> bytes:
-    """A file of one column; every so-many in turn has each encoding, codec and page version."""
+    """Return a file of one column. Numbers cycle through encodings, codecs and page versions."""
     rng = random.Random(number)
     number, column = divmod(number, len(COLUMNS))
     number, codec = divmod(number, len(CODECS))
@@ -102,37 +103,38 @@ def sound_file(number: int) -> bytes:
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """The file with one thing wrong: in a header, where a body begins, or anywhere in pages."""
+    """Return the file with one damage: in a header, at the start of a body, or anywhere."""
     chunk = File(data).footer.row_groups[0].chunks[0]
     headers = []
-    at = chunk.start
-    while at < chunk.stop:
-        headers.append((at, at + ThriftReader(data[at:]).read_struct().stop))
-        at += parse_page_header(data[at:]).size
+    start = chunk.start
+    while start < chunk.stop:
+        headers.append((start, start + ThriftReader(data[start:]).read_struct().stop))
+        start += parse_page_header(data[start:]).size
     header, body = rng.choice(headers)
     places = [range(header, body), range(body, body + 16), range(chunk.start, chunk.stop)]
-    at = min(rng.choice(rng.choice(places)), chunk.stop - 4)
+    position = min(rng.choice(rng.choice(places)), chunk.stop - 4)
     result = bytearray(data)
-    # A byte can be of several indices: pyarrow minds one that nobody wants, should it be too large.
-    how = 0.0 if at >= body and chunk.start < chunk.data_start else rng.random()
+    # A byte can belong to several indices, and pyarrow refuses too large ones even in rows that are
+    # not read. So only flip single bits there.
+    how = 0.0 if position >= body and chunk.start < chunk.data_start else rng.random()
     if how < 0.5:
-        result[at] ^= 1 << rng.randrange(8)
+        result[position] ^= 1 << rng.randrange(8)
     elif how < 0.9:
-        result[at] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
+        result[position] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
     else:
-        result[at : at + 4] = rng.choice([b"\xff\xff\xff\x7f", b"\0\0\0\x80", rng.randbytes(4)])
+        number = rng.choice([b"\xff\xff\xff\x7f", b"\0\0\0\x80", rng.randbytes(4)])
+        result[position : position + 4] = number
     return bytes(result)
 
 
 def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]:
-    """What tells whether values taken and keys found are those of a column; refused ones have no
-    part in it."""
+    """Return checks of the values taken and the keys found, without those that were refused."""
     file = File(data)
     results: list[Holds] = []
     for rows in (RowRanges([(0, ROWS)]), some_rows(ROWS, rng)):
         with contextlib.suppress(FragmentUnreadable):
-            for taken in file.rows_by_kernels(0, rows, file.indexed, [0]).values():
-                results.append(partial(is_taken, taken, rows))
+            for array in file.rows_by_kernels(0, rows, file.indexed, [0]).values():
+                results.append(partial(has_values, array, rows))
         for most in (0, 1, 20):
             keys = [sound[rng.randrange(ROWS)] for _ in range(most)]
             keys = [key for key in keys if key.is_valid]
@@ -143,15 +145,15 @@ def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]
                     table, key_set = PageTable([column]), KeySet(column.leaf, forms)
                     offsets = LeafReader(file).find_rows(table, key_set, nulls, rows).tolist()
                     wanted = {key.as_py() for key in keys} | ({None} if nulls else set())
-                    results.append(partial(are_found, offsets, wanted, rows))
+                    results.append(partial(has_keys_at, offsets, wanted, rows))
     return results
 
 
-def is_taken(taken: pa.ChunkedArray, rows: RowRanges, column: pa.ChunkedArray) -> bool:
-    return same(taken, sliced(column, rows))
+def has_values(array: pa.ChunkedArray, rows: RowRanges, column: pa.ChunkedArray) -> bool:
+    return same(array, sliced(column, rows))
 
 
-def are_found(
+def has_keys_at(
     offsets: list[int], wanted: set[object], rows: RowRanges, column: pa.ChunkedArray
 ) -> bool:
     values = column.to_pylist()
@@ -159,7 +161,7 @@ def are_found(
 
 
 def peers(data: bytes) -> pa.ChunkedArray | None:
-    """What pyarrow reads, None when it does not."""
+    """Return the column as pyarrow reads it, or None if pyarrow cannot read it."""
     try:
         table = pq.ParquetFile(io.BytesIO(data)).read(use_threads=False)
     except (pa.ArrowException, OSError):
@@ -168,7 +170,7 @@ def peers(data: bytes) -> pa.ChunkedArray | None:
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """One damage; in a process of its own kind, since pyarrow may crash."""
+    """Test one damage. Run this in a process of its own, because pyarrow may crash."""
     rng = report.begin(number)
     sound = sound_file(number // DAMAGES)
     wrong = damaged(sound, rng)
@@ -189,5 +191,5 @@ def run_case(report: Report, number: int, folder: Path) -> None:
         if not holds(column) and (theirs is None or not holds(theirs)):
             kind, encoding = COLUMNS[number // DAMAGES % len(COLUMNS)]
             peer = "refuses" if theirs is None else "reads other values"
-            report.fail(f"{kind} {encoding}: {holds.func.__name__} not, where pyarrow {peer}")
+            report.fail(f"{kind} {encoding}: not {holds.func.__name__}, but pyarrow {peer}")
             break

@@ -1,7 +1,7 @@
-"""Files of an index, and of the data, are damaged: right rows, or an error, and it is noticed.
+"""Test that damaged index and data files are detected, and never give wrong rows.
 
-Of a damaged data file rows are right that are those of the sound file, or those that
-pyarrow reads of the damaged one.
+The right rows of a damaged data file are those of the sound file, or those that pyarrow reads from
+the damaged one.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ FLIPS = 6
 
 
 def damages(path: Path, others: list[Path], rng: random.Random) -> Iterator[tuple[str, Callable]]:
-    """Names of what may happen to a file, and what does it."""
+    """Yield the name of each damage, and a function that damages the file."""
     data = path.read_bytes()
     size = len(data)
 
     def written(content: bytes) -> Callable:
         return lambda: path.write_bytes(content)
 
-    # One bit of a document is enough to make one name another.
+    # One bit of a document is enough to change a name, so flip more bits there.
     for _ in range(FLIPS * (10 if path.suffix == ".json" else 1)):
-        at, bit = rng.randrange(size), rng.randrange(8)
+        position, bit = rng.randrange(size), rng.randrange(8)
         flipped = bytearray(data)
-        flipped[at] ^= 1 << bit
-        yield f"flip of bit {bit} at {at}", written(bytes(flipped))
+        flipped[position] ^= 1 << bit
+        yield f"flip of bit {bit} at {position}", written(bytes(flipped))
     for stop in {0, 1, size // 2, size - 1, rng.randrange(size)}:
         yield f"truncation to {stop}", written(data[:stop])
     for length in (64, 4096):
-        at = rng.randrange(max(1, size - length))
+        start = rng.randrange(max(1, size - length))
         zeroed = bytearray(data)
-        zeroed[at : at + length] = bytes(len(zeroed[at : at + length]))
+        zeroed[start : start + length] = bytes(len(zeroed[start : start + length]))
         if zeroed != data:
-            yield f"{length} zeros at {at}", written(bytes(zeroed))
+            yield f"{length} zeros at {start}", written(bytes(zeroed))
     for first, second, length in exchanges(path, size, rng):
         if first + length <= second and data[first : first + length] != data[second:][:length]:
             other = bytearray(data)
@@ -76,7 +76,7 @@ def damages(path: Path, others: list[Path], rng: random.Random) -> Iterator[tupl
 
 
 def exchanges(path: Path, size: int, rng: random.Random) -> Iterator[tuple[int, int, int]]:
-    """Two places of a file and a length; of a sliced one, of two of its blocks."""
+    """Yield two offsets in a file and a length. In a sliced file, also those of two blocks."""
     for length in (8, 32, 256, 8192):
         first, second = sorted(rng.randrange(0, max(1, size - length), 8) for _ in range(2))
         yield first, second, length
@@ -89,15 +89,16 @@ def exchanges(path: Path, size: int, rng: random.Random) -> Iterator[tuple[int, 
 
 
 def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
-    """An index in one layout, or data, with one file damaged after another."""
+    """Damage one file of an index, or of the data, after another."""
     rng = report.begin(number)
     layout = LAYOUTS[number % len(LAYOUTS)]
     data = folder / "data"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         if layout.startswith("data"):
-            for each in NUMBERS:
-                write(data, each, compression="none", write_page_checksum=rng.random() < 0.3)
+            for file_number in NUMBERS:
+                has_checksums = rng.random() < 0.3
+                write(data, file_number, compression="none", write_page_checksum=has_checksums)
             if layout != "data without an index":
                 build(zb.dataset(data), "table")
             files = sorted(data.glob("*.parquet"))
@@ -105,18 +106,18 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
             prepare(data, "sliced" if layout == "sliced" else "table")
             if layout == "mixed":
                 zb.dataset(data).optimize.optimize_indices(spark=False)
-                # Files of older versions are nobody's.
+                # No version that is left uses the older files, so delete them.
                 write_anew(zb.dataset(data), "vacuum")
-            files = [each for each in sorted(index_folder(data).rglob("*")) if each.is_file()]
+            files = [path for path in sorted(index_folder(data).rglob("*")) if path.is_file()]
         for path in files:
-            alike = [each for each in files if each.suffix == path.suffix and each != path]
-            same_name = [each for each in alike if each.name == path.name] or alike
+            same_type = [other for other in files if other.suffix == path.suffix and other != path]
+            same_name = [other for other in same_type if other.name == path.name] or same_type
             sound, status = path.read_bytes(), path.stat()
             every = list(damages(path, rng.sample(same_name, min(3, len(same_name))), rng))
             for what, damage in every if most is None else rng.sample(every, most):
                 damage()
                 if path.exists() and layout == "data":
-                    # The index holds the damaged file for the sound one, if it can.
+                    # Keep the times, so that the index takes the damaged file for the sound one.
                     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
                 of_data = layout.startswith("data")
                 kind = "exchange" if "exchanged" in what else what.split(" ")[0]
@@ -131,13 +132,13 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
 
 
 def index_problem(data: Path) -> str | None:
-    """What is wrong with a dataset whose index is damaged: rows, or that nobody says so."""
-    said: list[warnings.WarningMessage]
-    with warnings.catch_warnings(record=True) as said:
+    """Return the problem of a dataset with a damaged index: wrong rows, or no error and warning."""
+    issued: list[warnings.WarningMessage]
+    with warnings.catch_warnings(record=True) as issued:
         warnings.simplefilter("always", zb.errors.IndexNotUsedWarning)
         try:
             ds = zb.dataset(data)
-            noticed = bool(said) or len(ds.describe_indices()) < 2
+            noticed = bool(issued) or len(ds.describe_indices()) < 2
         except zb.errors.ZoneBloomError:
             return None
         try:
@@ -145,7 +146,7 @@ def index_problem(data: Path) -> str | None:
         except zb.errors.ZoneBloomError:
             pass
         except WrongRows as error:
-            return f"{error}, {len(said)} warnings"
+            return f"{error}, {len(issued)} warnings"
         except Exception as error:  # noqa: BLE001 - not one of ours
             return f"raised {error!r:.200}"
         try:
@@ -158,7 +159,7 @@ def index_problem(data: Path) -> str | None:
 
 
 def data_problem(data: Path) -> str | None:
-    """What is wrong with the rows of a dataset of which a file is damaged."""
+    """Return what is wrong with the rows of a dataset with a damaged file."""
     try:
         ds = zb.dataset(data)
     except zb.errors.ZoneBloomError:
@@ -167,24 +168,24 @@ def data_problem(data: Path) -> str | None:
         return f"opening raised {error!r:.200}"
     for filter in FILTERS:
         try:
-            found = ds.to_table(["row"], filter)["row"].to_pylist()
+            rows = ds.to_table(["row"], filter)["row"].to_pylist()
         except zb.errors.ZoneBloomError:
             continue
         except Exception as error:  # noqa: BLE001 - not one of ours
             return f"{filter} raised {error!r:.200}"
-        if found == wanted(NUMBERS, filter):
+        if rows == wanted(NUMBERS, filter):
             continue
         names = ["row", *(name for name in ("id", "name", "twin") if name in filter)]
-        # With the filter, it passes over row groups that it could not read.
+        # With the filter, pyarrow skips row groups that it cannot read.
         theirs = _read_by_pyarrow(data, names, None)
         theirs = theirs or _read_by_pyarrow(data, names, translate_filter(filter, ds.schema)[0])
         if theirs is None:
-            return f"{filter} gave {found[:9]}, where pyarrow reads nothing"
+            return f"{filter} gave {rows[:9]}, but pyarrow cannot read the file"
         expected = [row["row"] for row in theirs if FILTERS[filter](row)]
-        # Row by row: one may be read of a page that the index knows, another as pyarrow does.
-        wrong = set(found).symmetric_difference(expected)
-        if wrong & set(found).symmetric_difference(wanted(NUMBERS, filter)):
-            return f"{filter} gave {found[:9]}, pyarrow {expected[:9]}"
+        # Compare row by row: some may be right as in the sound file, others as pyarrow reads them.
+        wrong = set(rows).symmetric_difference(expected)
+        if wrong & set(rows).symmetric_difference(wanted(NUMBERS, filter)):
+            return f"{filter} gave {rows[:9]}, pyarrow {expected[:9]}"
     return None
 
 

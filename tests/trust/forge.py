@@ -1,7 +1,7 @@
-"""An index forged one value at a time, its checksums made to hold: right rows, or an error of ours.
+"""Test an index in which one value is forged, with right checksums: right rows, or a clear error.
 
-What a forger says of values themselves nobody can check: bits of filters and bounds of ranges are
-left alone, and of a schema in a page map it is asked alone that nothing else is raised.
+Nobody can check forged statements about values themselves, so the bits of filters and the bounds of
+key ranges are not forged. For a forged schema in a page map, only unexpected errors are problems.
 """
 
 from __future__ import annotations
@@ -45,27 +45,28 @@ from zonebloom.storage.encryption import FileCipher
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})
 LAYOUTS = [("table", None), ("sliced", KEYS), ("sliced", None), ("table", KEYS)]
-# Of a case of the long run.
+# The number of forgeries of a case in the long run.
 FORGERIES = 300
-# How often writers are tried, which takes as long as all the rest.
+# The share of forgeries for which writers are tested too, which doubles the time.
 CHANGES = 0.1
 
 VALUES = [0, 1, -1, 2**31, 2**32, 2**62, 2**63, 10**30, 1e300, float("nan"), 1.5, "x", "", "../x"]
 VALUES += [None, True, [], {}, [None], [0], ["x"], "9" * 5000]
 INTEGERS = [0, 1, -1, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
-# Of files of a few kilobytes.
+# The limits for files of a few kilobytes.
 MOST_BYTES = 128 << 20
 MOST_SECONDS = 60
 
-# What is forged, and what does it: raising OverflowError or ArrowInvalid where nothing can be so.
+# The name of a forgery, and a function that makes it. The function raises OverflowError or
+# ArrowInvalid if a value is impossible there.
 Forgery: TypeAlias = tuple[str, Callable[[], Any]]
 
 
-# What may be forged
+# Forgeries
 
 
 def of_json(content: Any) -> Iterator[Forgery]:
-    """A document with one of its parts another, or left out, or there twice."""
+    """Yield documents with one part changed, left out, or doubled."""
     for value in VALUES:
         if type(value) is not type(content) or value != content:
             yield f" = {str(value)[:20]!r}", lambda value=value: value
@@ -96,15 +97,15 @@ def _without(content: Any, key: Any) -> Any:
 
 
 def of_arrow_file(data: bytes) -> Iterator[Forgery]:
-    """An Arrow file with a value of the schema's metadata, or of its first or last row, another."""
+    """Yield Arrow files with one change: in the metadata, or in the first or last row."""
     table = pa.ipc.open_file(data).read_all()
     metadata = table.schema.metadata or {}
     for key in metadata:
         for value in VALUES:
-            told = {**metadata, key: str(value).encode()}
+            changed = {**metadata, key: str(value).encode()}
             yield (
                 f".{key.decode()} = {str(value)[:20]!r}",
-                lambda told=told: _file(table.replace_schema_metadata(told)),
+                lambda changed=changed: _file(table.replace_schema_metadata(changed)),
             )
         rest = _without(metadata, key)
         yield (
@@ -128,23 +129,23 @@ def of_arrow_file(data: bytes) -> Iterator[Forgery]:
 
 def _of_value(kind: pa.DataType, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list):
-        for at in range(len(value)):
-            for what, other in _of_value(kind.value_type, value[at]):
-                yield f"[{at}]{what}", _with(value, at, other)
+        for i in range(len(value)):
+            for what, other in _of_value(kind.value_type, value[i]):
+                yield f"[{i}]{what}", _with(value, i, other)
         yield " of none", []
         yield " doubled", value * 2
         yield " cut", value[:-1]
     elif isinstance(value, int) and not isinstance(value, bool):
-        yield from ((f" = {each}", each) for each in INTEGERS if each != value)
+        yield from ((f" = {number}", number) for number in INTEGERS if number != value)
     elif isinstance(value, str):
-        yield from ((f" = {each!r}", each) for each in ("", "x", "../x", "/etc/passwd", "\0"))
+        yield from ((f" = {text!r}", text) for text in ("", "x", "../x", "/etc/passwd", "\0"))
     elif isinstance(value, bytes):
         for other in (b"", b"x", value[:-1], value + b"x"):
             yield f" of {len(other)} bytes", other
         if pa.types.is_dictionary(kind):
-            for at in range(len(value)):
+            for i in range(len(value)):
                 yield from (
-                    (f" byte {at} = {byte}", value[:at] + bytes([byte]) + value[at + 1 :])
+                    (f" byte {i} = {byte}", value[:i] + bytes([byte]) + value[i + 1 :])
                     for byte in (0, 0x7F, 0xFF)
                 )
 
@@ -157,7 +158,7 @@ def _file(table: pa.Table) -> bytes:
 
 
 def of_directory(data: bytes) -> Iterator[Forgery]:
-    """A sliced table with one number of its directory another."""
+    """Yield sliced tables with one changed number in the directory."""
     size, _, version, rest, magic = TRAILER.unpack(data[-TRAILER.size :])
     first = len(data) - TRAILER.size - size
     directory = data[first : first + size]
@@ -166,12 +167,12 @@ def of_directory(data: bytes) -> Iterator[Forgery]:
         trailer = TRAILER.pack(claimed, xxhash.xxh64_intdigest(changed), version, rest, magic)
         return data[:first] + changed + trailer
 
-    for at in range(0, size - 7, 8):
-        (stored,) = struct.unpack_from("<Q", directory, at)
-        others = {*INTEGERS, stored + 1, stored - 1, 2 * stored}
-        for value in sorted({other % 2**64 for other in others} - {stored}):
-            changed = directory[:at] + struct.pack("<Q", value) + directory[at + 8 :]
-            yield f" at {at} = {value}", partial(finished, changed)
+    for offset in range(0, size - 7, 8):
+        (stored,) = struct.unpack_from("<Q", directory, offset)
+        numbers = {*INTEGERS, stored + 1, stored - 1, 2 * stored}
+        for value in sorted({number % 2**64 for number in numbers} - {stored}):
+            changed = directory[:offset] + struct.pack("<Q", value) + directory[offset + 8 :]
+            yield f" at {offset} = {value}", partial(finished, changed)
     for value in (0, 1, 2**31, 2**62, 2**63, size - 8, size + 8):
         yield f" of {value} bytes", partial(finished, directory, value)
     for value in (0, 1, 3, 2**31):
@@ -179,11 +180,11 @@ def of_directory(data: bytes) -> Iterator[Forgery]:
 
 
 def of_filter(data: bytes) -> Iterator[Forgery]:
-    """A filter with another header, or cut."""
-    for at in range(16):
-        for byte in {0, 1, 0x7F, 0x80, 0xFF} - {data[at]}:
-            changed = data[:at] + bytes([byte]) + data[at + 1 :]
-            yield f" byte {at} = {byte}", lambda changed=changed: changed
+    """Yield filters with a changed header, and truncated ones."""
+    for i in range(16):
+        for byte in {0, 1, 0x7F, 0x80, 0xFF} - {data[i]}:
+            changed = data[:i] + bytes([byte]) + data[i + 1 :]
+            yield f" byte {i} = {byte}", lambda changed=changed: changed
     for size in (0, 1, 16, 32, len(data) - 1):
         yield f" of {size} bytes", lambda size=size: data[:size]
 
@@ -192,7 +193,7 @@ KINDS = {".arrow": of_arrow_file, ".sliced": of_directory, ".sbbf": of_filter}
 
 
 class Forger:
-    """Changes parts of an index as one does who knows its checksums, and its key."""
+    """Changes parts of an index like an attacker who knows its checksums and its key."""
 
     def __init__(self, folder: Path, encryption: zb.Encryption | None):
         self.folder = folder
@@ -205,38 +206,38 @@ class Forger:
             self.content = json.loads(self.seal.decrypt(str(self.version), stored))
 
     def forgeries(self) -> dict[str, list[Forgery]]:
-        """All there are, by what they are of."""
-        found = defaultdict(list)
+        """Return all forgeries, by the part of the index that they change."""
+        by_part = defaultdict(list)
         for what, forged in of_json(self.content):
-            found["version"].append((what, lambda f=forged: self._commit(f())))
+            by_part["version"].append((what, lambda f=forged: self._commit(f())))
         outer = {"format_version": self.document["format_version"]}
         outer |= self.document["content"] if self.seal is not None else {}
         for what, forged in of_json(outer):
-            found["document"].append((what, lambda f=forged: self._commit_outer(f())))
+            by_part["document"].append((what, lambda f=forged: self._commit_outer(f())))
         for path in sorted(self.folder.rglob("*")):
             if path.suffix in KINDS:
                 kind = "listing" if path.parent == self.version.parent else path.name
                 for what, forged in KINDS[path.suffix](self._read(path)):
-                    found[kind].append((what, lambda p=path, f=forged: self._replace(p, f())))
-        return found
+                    by_part[kind].append((what, lambda p=path, f=forged: self._replace(p, f())))
+        return by_part
 
     def _read(self, path: Path) -> bytes:
         stored = path.read_bytes()
         return stored if self.seal is None else self.seal.decrypt(str(path), stored)
 
     def _commit(self, content: Any) -> None:
-        """Make this what the version says."""
+        """Write the version with this content."""
         if self.seal is not None:
             stored = self.seal.encrypt(str(self.version), json.dumps(content).encode())
             content = {**self.document["content"], "content": base64.b64encode(stored).decode()}
         self._write_document(self.document["format_version"], content)
 
     def _commit_outer(self, outer: Any) -> None:
-        """Make this what the version says of its format, and of its encryption."""
+        """Write the version with these fields for its format and its encryption."""
         if not isinstance(outer, dict):
             outer = {"format_version": outer}
-        told = {name: value for name, value in outer.items() if name != "format_version"}
-        content = self.content if self.seal is None else told
+        encrypted = {name: value for name, value in outer.items() if name != "format_version"}
+        content = self.content if self.seal is None else encrypted
         self._write_document(outer.get("format_version", 5), content)
 
     def _write_document(self, format_version: Any, content: Any) -> None:
@@ -246,8 +247,8 @@ class Forger:
         self.version.write_text(head + checksum + tail)
 
     def _replace(self, path: Path, data: bytes) -> None:
-        """Write a file anew, and have the version say so."""
-        old, new = (_checksum(path, each) for each in (self._read(path), data))
+        """Replace a file, and its checksum and size in the version."""
+        old, new = _checksum(path, self._read(path)), _checksum(path, data)
         path.write_bytes(data if self.seal is None else self.seal.encrypt(str(path), data))
         text = json.dumps(self.content).replace(old, new)
         self._commit(json.loads(text, object_hook=partial(_resized, checksum=new, size=len(data))))
@@ -261,19 +262,19 @@ def _checksum(path: Path, data: bytes) -> str:
 
 
 def _resized(record: dict[str, Any], checksum: str, size: int) -> dict[str, Any]:
-    """A record with the size of a file beside its checksum."""
+    """Return a record with the size of the file that has this checksum."""
     for of_checksum, of_size in (("checksum", "num_bytes"), ("ranges_checksum", "ranges_bytes")):
         if record.get(of_checksum) == checksum and of_size in record:
             record[of_size] = size
     return record
 
 
-# What is asked of it
+# Uses of the index
 
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """With the memory and the time that a small dataset takes, and no more."""
+    """Limit memory and time to what a small dataset needs."""
 
     def too_long(*_: object) -> None:
         raise TimeoutError(f"it took {MOST_SECONDS} s")
@@ -281,7 +282,7 @@ def bounded() -> Iterator[None]:
     limits, pool = resource.getrlimit(resource.RLIMIT_DATA), pa.default_memory_pool()
     status = Path("/proc/self/status").read_text()
     used = int(status.split("VmData:")[1].split()[0]) << 10
-    # Other pools keep what they had, and take from that what nobody sees.
+    # Other memory pools reuse freed memory, which the limit would not count.
     pa.set_memory_pool(pa.system_memory_pool())
     resource.setrlimit(resource.RLIMIT_DATA, (used + MOST_BYTES, limits[1]))
     handler = signal.signal(signal.SIGALRM, too_long)
@@ -299,9 +300,9 @@ IDS = [10, 1370, 30, 1990, 2770, 5, None]
 
 
 def uses(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any], Any]]:
-    """Ways to ask a dataset, and the right answers; None where any is."""
+    """Yield calls of a dataset and their right results. None allows any result."""
     rows = [row for number in NUMBERS for row in rows_of(number)]
-    at = {row["id"]: row["row"] % ROWS for row in rows}
+    row_by_id = {row["id"]: row["row"] % ROWS for row in rows}
 
     def rows_in(table: Any) -> list[int]:
         return [row for row in table["row"].to_pylist() if row is not None]
@@ -310,7 +311,8 @@ def uses(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any], Any]]:
     for filter in FILTERS:
         yield filter, partial(ds.count_rows, filter), len(wanted(NUMBERS, filter))
     yield "head", lambda: rows_in(ds.head(len(rows))), [*range(len(rows))]
-    yield "locate", lambda: rows_in(ds.locate("id", IDS)), [at[key] for key in IDS if key in at]
+    located = [row_by_id[key] for key in IDS if key in row_by_id]
+    yield "locate", lambda: rows_in(ds.locate("id", IDS)), located
     of_ids = [row["row"] for row in rows if row["id"] in IDS]
     yield "lookup", lambda: sorted(rows_in(ds.lookup("id", IDS))), of_ids
     yield "files", lambda: sum(ds.files_with_keys("id", IDS)["num_rows"].to_pylist()), len(of_ids)
@@ -329,7 +331,7 @@ def uses(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any], Any]]:
 
 
 def changes(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Writers, after each of which the answers are asked for again."""
+    """Yield calls that write to the index. The results are checked again after each of them."""
     optimize = partial(ds.optimize.optimize_indices, spark=False)
     yield "optimize_indices", optimize
     yield "merge", partial(optimize, layout="sliced")
@@ -341,44 +343,43 @@ def changes(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def problem(ask: Callable[[], Any], right: Any = None) -> str | None:
-    """What is wrong with an answer."""
+    """Return what is wrong with the result of a call, or None."""
     try:
-        found = ask()
+        result = ask()
     except zb.errors.ZoneBloomError:
         return None
     except WrongRows as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - not one of ours
         return f"raised {error!r:.300}"
-    if right is None or found == right:
+    if right is None or result == right:
         return None
-    return f"gave {found!r:.200}, not {right!r:.200}"
+    return f"gave {result!r:.200}, not {right!r:.200}"
 
 
 def problems(opened: Callable[[], zb.Dataset], *, changed: bool) -> Iterator[str]:
-    """What is wrong with a dataset whose index is forged."""
-    if (why := problem(opened)) is not None:
-        yield f"opening {why}"
+    """Yield what is wrong with a dataset whose index is forged."""
+    if (reason := problem(opened)) is not None:
+        yield f"opening {reason}"
         return
     try:
         ds = opened()
     except zb.errors.ZoneBloomError:
         return
     for name, ask, right in uses(ds):
-        if (why := problem(ask, right)) is not None:
-            yield f"{name} {why}"
+        if (reason := problem(ask, right)) is not None:
+            yield f"{name} {reason}"
     for name, change in changes(ds) if changed else ():
-        if (why := problem(change)) is not None:
-            yield f"{name} {why}"
-        for seen in (lambda: ds, opened):
-            # None where all is right.
-            why = problem(lambda seen=seen: check_answers(seen(), NUMBERS))
-            if why is not None:
-                yield f"after {name} {why}"
+        if (reason := problem(change)) is not None:
+            yield f"{name} {reason}"
+        for get_dataset in (lambda: ds, opened):
+            reason = problem(lambda get=get_dataset: check_answers(get(), NUMBERS))
+            if reason is not None:
+                yield f"after {name} {reason}"
 
 
 def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -> None:
-    """An index of one layout, of which one value after another is forged."""
+    """Forge one value of an index after another, and use the index each time."""
     rng = report.begin(number)
     layout, encryption = LAYOUTS[number % len(LAYOUTS)]
     data, index, sound = folder / "data", index_folder(folder / "data"), folder / "sound"
@@ -393,9 +394,10 @@ def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -
         write(data, 2)
         opened().optimize.optimize_indices(layout=layout, spark=False)
         shutil.copytree(index, sound)
-        # That nothing is wrong before; and later no memory is taken for the first time.
-        if found := list(problems(opened, changed=False)):
-            raise AssertionError(found)
+        # The sound index must have no problems. This also allocates the memory that is needed only
+        # once, so that it does not count later.
+        if reasons := list(problems(opened, changed=False)):
+            raise AssertionError(reasons)
         forgeries = Forger(index, encryption).forgeries()
         for _ in range(most):
             kind = rng.choice(sorted(forgeries))
@@ -403,18 +405,18 @@ def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -
             try:
                 forge()
             except (OverflowError, pa.ArrowInvalid):
-                # There is no such value of the type.
+                # The type has no such value.
                 continue
             report.tried[kind] += 1
             try:
                 with bounded():
-                    found = list(problems(opened, changed=rng.random() < CHANGES))
-            except Exception as error:  # noqa: BLE001 - of the harness's own answers
-                found = [f"raised {error!r:.300}"]
+                    reasons = list(problems(opened, changed=rng.random() < CHANGES))
+            except Exception as error:  # noqa: BLE001 - raised outside of `problem`
+                reasons = [f"raised {error!r:.300}"]
             if kind == "pages.arrow" and what.startswith(".head"):
-                found = [why for why in found if "raised" in why]
-            for why in found:
+                reasons = [reason for reason in reasons if "raised" in reason]
+            for reason in reasons:
                 sealed = ", encrypted" if encryption else ""
-                report.fail(f"{layout}{sealed}: {kind}{what}: {why}")
+                report.fail(f"{layout}{sealed}: {kind}{what}: {reason}")
             shutil.rmtree(index)
             shutil.copytree(sound, index)

@@ -1,6 +1,6 @@
-"""Pages of damaged Parquet files: a clear error, or what pyarrow reads of the same damaged file.
+"""Test that damaged Parquet files raise a clear error, or give what pyarrow reads from them.
 
-Damage to values that no checksum covers cannot be noticed by anyone, so the measure is pyarrow's
+Nobody can detect damage to values that no checksum covers, so results are compared with pyarrow's
 own read of the whole row group. A crash or an error of pyarrow alone is not counted.
 """
 
@@ -25,7 +25,7 @@ from zonebloom.parquet.page_headers import parse_page_header
 Found = tuple[int, int, RowRanges, pa.ChunkedArray]
 
 BASE_FILES = 24
-# Of files of a few ten kilobytes.
+# The limits for a file of some tens of kilobytes.
 MOST_BYTES = 64 << 20
 MOST_SECONDS = 20
 ADDRESS_SPACE = 8 << 30
@@ -33,7 +33,7 @@ ADDRESS_SPACE = 8 << 30
 
 @lru_cache(maxsize=32)
 def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
-    """A sound file and where its page headers are."""
+    """Return a sound file and the offsets of its page headers."""
     rng = random.Random(number)
     names = [*rng.sample(sorted(TYPES), 3), "int64", "string", "list<item: int64>"]
     columns = [sample(TYPES.get(name, pa.list_(pa.int64())), 400, rng) for name in names]
@@ -52,15 +52,15 @@ def base_file(number: int) -> tuple[bytes, tuple[int, ...]]:
     headers = []
     for group in file.footer.row_groups:
         for chunk in group.chunks:
-            at = chunk.start
-            while at < chunk.stop:
-                headers.append(at)
-                at += parse_page_header(data[at : chunk.stop]).size
+            start = chunk.start
+            while start < chunk.stop:
+                headers.append(start)
+                start += parse_page_header(data[start : chunk.stop]).size
     return data, tuple(headers)
 
 
 def damaged(case: int) -> bytes:
-    """A file with one to three things wrong."""
+    """Return a file with one to three damages."""
     rng = random.Random(f"case {case}")
     data, headers = base_file(case % BASE_FILES)
     footer = int.from_bytes(data[-8:-4], "little")
@@ -69,25 +69,25 @@ def damaged(case: int) -> bytes:
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         where = rng.random()
         if where < 0.3:
-            at = rng.randrange(len(data) - 8 - footer, len(data))
+            position = rng.randrange(len(data) - 8 - footer, len(data))
         elif where < 0.5:
-            at = rng.randrange(pages_end, len(data) - 8 - footer)
+            position = rng.randrange(pages_end, len(data) - 8 - footer)
         elif where < 0.8:
-            at = rng.choice(headers) + rng.randrange(24)
+            position = rng.choice(headers) + rng.randrange(24)
         else:
-            at = rng.randrange(len(data))
+            position = rng.randrange(len(data))
         how = rng.random()
-        at = min(at, len(result) - 1)
+        position = min(position, len(result) - 1)
         if how < 0.5:
-            result[at] ^= 1 << rng.randrange(8)
+            result[position] ^= 1 << rng.randrange(8)
         elif how < 0.75:
-            result[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
+            result[position] = rng.choice([0, 1, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
         elif how < 0.85:
-            result[at : at + 9] = b"\xff" * 8 + b"\x01"
+            result[position : position + 9] = b"\xff" * 8 + b"\x01"
         elif how < 0.9:
-            del result[at : at + rng.randrange(1, 5)]
+            del result[position : position + rng.randrange(1, 5)]
         elif how < 0.95:
-            result[at:at] = rng.randbytes(rng.randrange(1, 5))
+            result[position:position] = rng.randbytes(rng.randrange(1, 5))
         else:
             length = rng.randrange(len(result))
             result = result[:length] + (result[-8:] if rng.random() < 0.5 else b"")
@@ -104,38 +104,38 @@ def peak_bytes() -> int:
 
 
 def ours(case: int, data: bytes) -> list[Found]:
-    """Row group, field, rows and values of what can be read."""
+    """Return what zonebloom can read: tuples of row group, field, rows and values."""
     rng = random.Random(f"rows {case}")
     try:
         file = File(data)
     except FragmentUnreadable:
         return []
-    found: list[Found] = []
-    for group, described in enumerate(file.footer.row_groups):
+    results: list[Found] = []
+    for group, row_group in enumerate(file.footer.row_groups):
         for located in (file.indexed, file.walked, file.nowhere):
             for field in range(len(file.footer.schema.names)):
-                if not described.num_rows:
+                if not row_group.num_rows:
                     continue
-                rows = some_rows(min(described.num_rows, 1 << 20), rng)
+                rows = some_rows(min(row_group.num_rows, 1 << 20), rng)
                 for way in (file.rows, file.rows_by_kernels):
                     try:
                         read = way(group, rows, located, [field]).get(field)
                         if read is not None:
                             read.validate()
-                            found.append((group, field, rows, read))
+                            results.append((group, field, rows, read))
                     except FragmentUnreadable:
                         pass
-    return found
+    return results
 
 
 def peers(data: bytes, group: int, field: int) -> pa.ChunkedArray | None:
-    """What pyarrow reads of a column of a row group, None when it does not."""
+    """Return a column of a row group as pyarrow reads it, or None if pyarrow cannot read it."""
     try:
         file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
         leaves = list(File(data).footer.schema.field_leaves[field])
         table = file.reader.read_row_group(group, column_indices=leaves, use_threads=False)
         column = table.column(0)
-        # It skips pages of unknown types, and ends early then.
+        # pyarrow skips pages of unknown types, and then returns too few rows.
         short = len(column) != file.metadata.row_group(group).num_rows
         return None if short else column
     except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError):
@@ -143,36 +143,38 @@ def peers(data: bytes, group: int, field: int) -> pa.ChunkedArray | None:
 
 
 def theirs(case: int, data: bytes, found: list[Found]) -> str:
-    """Hold what was read against pyarrow's whole read; what came of it."""
+    """Compare the results with what pyarrow reads. Return the outcome."""
     whole: dict[tuple[int, int], list[pa.ChunkedArray | None]] = {}
     for group, field, rows, read in found:
         key = group, field
         if key not in whole:
-            # A damaged page can shift what pyarrow reads of the sound pages behind it: rows of
-            # the sound file are right too.
+            # A damaged page can shift the rows that pyarrow reads from the sound pages after it, so
+            # the rows of the sound file are right too.
             sound, _ = base_file(case % BASE_FILES)
             whole[key] = [peers(data, *key), peers(sound, *key)]
         if whole[key][0] is None:
             continue
-        if not any(each is not None and same(read, sliced(each, rows)) for each in whole[key]):
+        if not any(
+            column is not None and same(read, sliced(column, rows)) for column in whole[key]
+        ):
             return f"wrong {group} {field} {rows}"
     return "read" if found else "refused"
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """One damaged file; in a process of its own kind, since a decoder may crash."""
+    """Test one damaged file. Run this in a process of its own, because a decoder may crash."""
     report.begin(number)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, resource.RLIM_INFINITY))
     data = damaged(number)
     signal.alarm(MOST_SECONDS)
     Path("/proc/self/clear_refs").write_text("5")
     before = peak_bytes()
-    found = ours(number, data)
+    results = ours(number, data)
     used = peak_bytes() - before
     if used > MOST_BYTES:
         report.fail(f"{used:,} bytes for a file of {len(data):,}")
     report.phase(PEER)
-    outcome = theirs(number, data, found)
+    outcome = theirs(number, data, results)
     signal.alarm(0)
     report.tried[outcome.split()[0]] += 1
     if outcome.startswith("wrong"):
