@@ -123,8 +123,8 @@ def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     view = encrypting_filesystem(pafs.LocalFileSystem(), seal)
     path = str(tmp_path / "file")
     with view.open_output_stream(path) as sink:
-        for at in range(0, size, 1000):
-            sink.write(content[at : at + 1000])
+        for start in range(0, size, 1000):
+            sink.write(content[start : start + 1000])
     assert by_the_book(KEY, "key one", "file", Path(path).read_bytes()) == content
     with view.open_input_file(path) as file:
         assert file.read() == content
@@ -143,12 +143,16 @@ def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
 
 def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
     """A sealed file that was changed, cut, lengthened, or put together of parts of others."""
-    modules = [stored[at : at + 28 + MODULE] for at in range(64, len(stored), 28 + MODULE)]
+    modules = [stored[start : start + 28 + MODULE] for start in range(64, len(stored), 28 + MODULE)]
     head = stored[:64]
     kind = rng.randrange(7)
     if kind == 0:
-        at = rng.randrange(len(stored))
-        return stored[:at] + bytes([stored[at] ^ 1 << rng.randrange(8)]) + stored[at + 1 :]
+        position = rng.randrange(len(stored))
+        return (
+            stored[:position]
+            + bytes([stored[position] ^ 1 << rng.randrange(8)])
+            + stored[position + 1 :]
+        )
     if kind == 1:
         return stored[: rng.randrange(len(stored))]
     if kind == 2:
@@ -161,8 +165,8 @@ def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
         modules.insert(rng.randrange(len(modules) + 1), rng.choice(modules))
     else:
         other = rng.choice(others)
-        at = rng.randrange(len(modules))
-        modules[at] = other[64 + at * (28 + MODULE) :][: 28 + MODULE]
+        position = rng.randrange(len(modules))
+        modules[position] = other[64 + position * (28 + MODULE) :][: 28 + MODULE]
     return head + b"".join(modules)
 
 
@@ -176,14 +180,14 @@ def test_a_changed_file_is_refused_always():
         path = "/index/segments/a/file"
         stored = seal.encrypt(path, content)
         # Of another file, of another key, of another version of the file's own neighbour.
-        others = [
+        foreign = [
             seal.encrypt("/index/segments/b/file", content),
             seal.encrypt("/index/segments/a/other", content),
             others_seal.encrypt(path, content),
             content,
         ]
         for _ in range(50):
-            changed = changes(rng, stored, others)
+            changed = changes(rng, stored, foreign)
             if changed == stored:
                 continue
             trials += 1
@@ -224,11 +228,11 @@ def test_it_is_brought_up_to_date_compacted_and_vacuumed(folder):
         ds = zb.dataset(folder, encryption=KEYS)
         ds.optimize.optimize_indices(layout=("table", "sliced")[number % 2], spark=False)
     ds.vacuum(timedelta(0))
-    again = zb.dataset(folder, encryption=KEYS)
-    assert_right(again)
-    for each in again.describe_indices():
-        assert each.num_fragments_indexed == PARTS + 3
-        again.validate_index(each.name, sample="all")
+    reopened = zb.dataset(folder, encryption=KEYS)
+    assert_right(reopened)
+    for index in reopened.describe_indices():
+        assert index.num_fragments_indexed == PARTS + 3
+        reopened.validate_index(index.name, sample="all")
     moved = folder.parent / "moved"
     shutil.copytree(folder, moved)
     assert_right(zb.dataset(moved, encryption=KEYS))
@@ -236,8 +240,10 @@ def test_it_is_brought_up_to_date_compacted_and_vacuumed(folder):
 
 def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
     build(folder)
-    greatest = max(number for each in range(PARTS) for number in part(each)["id"].to_pylist())
-    told = [b"secret ", b"part-", b"text_idx", b"bloomfilter_item", np.int64(greatest).tobytes()]
+    greatest = max(
+        number for part_number in range(PARTS) for number in part(part_number)["id"].to_pylist()
+    )
+    secrets = [b"secret ", b"part-", b"text_idx", b"bloomfilter_item", np.int64(greatest).tobytes()]
     # Without a key all of them are there somewhere.
     plain = folder.parent / "plain"
     ds = zb.dataset(folder, index_dir=str(plain))
@@ -248,19 +254,19 @@ def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
             content = json.loads(document.read_bytes())["content"]
             if not is_there:
                 stored += base64.b64decode(content["content"])
-        for each in told:
-            assert (each in stored) == is_there, each
+        for secret in secrets:
+            assert (secret in stored) == is_there, secret
 
 
 def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
     twins = [folder, Path(shutil.copytree(folder, folder.parent / "twin"))]
     names, clear = [], []
-    for each in twins:
-        ds = build(each)
-        pq.write_table(part(PARTS), each / f"part-{PARTS}.parquet")
+    for twin in twins:
+        ds = build(twin)
+        pq.write_table(part(PARTS), twin / f"part-{PARTS}.parquet")
         ds.optimize.optimize_indices(spark=False)
         ds.vacuum(timedelta(0))
-        index = index_folder(each)
+        index = index_folder(twin)
         paths = [path for path in index.rglob("*") if path.is_file()]
         names.append({name for path in paths for name in path.relative_to(index).parts})
         # A digest of what is inside would tell whoever guesses it that he is right.
@@ -279,9 +285,9 @@ def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
         ]
         for data in opened:
             for digest in (xxhash.xxh3_64, xxhash.xxh3_128, hashlib.md5, hashlib.sha256):
-                found = digest(data)
-                assert found.hexdigest()[:16].encode() not in stored
-                assert found.digest()[:8] not in stored
+                digests = digest(data)
+                assert digests.hexdigest()[:16].encode() not in stored
+                assert digests.digest()[:8] not in stored
         clear.append({document["content"]["key_check"] for document in documents})
     assert clear[0] == clear[1]
     # Of the same data under the same key: names of ours, numbers of versions, and no more.
@@ -413,9 +419,9 @@ def test_parts_that_are_changed_or_exchanged_lose_no_row(folder, layout):
             ds = zb.dataset(folder, encryption=KEYS)
             assert_right(ds)
             try:
-                for each in ds.describe_indices():
-                    ds.validate_index(each.name, sample="all")
-                    assert ds.opened.planner.global_filter(each.column) is not None
+                for statistics in ds.describe_indices():
+                    ds.validate_index(statistics.name, sample="all")
+                    assert ds.opened.planner.global_filter(statistics.column) is not None
             except CorruptIndex:
                 noticed += 1
             else:

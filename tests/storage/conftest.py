@@ -1,4 +1,4 @@
-"""S3's protocol on loopback."""
+"""Fixtures for an S3 server on loopback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 def endpoint():
     from moto.server import ThreadedMotoServer
 
-    # A line for every request.
+    # The server writes a line to this log for every request.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

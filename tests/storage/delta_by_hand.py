@@ -1,4 +1,4 @@
-"""Delta tables written by hand after PROTOCOL.md: what deltalake reads and does not write.
+"""Write Delta tables by hand after PROTOCOL.md, with features that deltalake only reads.
 
 Deletion vectors ("Deletion Vectors", inline and in files) and column mapping by id and by name.
 """
@@ -64,14 +64,14 @@ def commit(path, *actions) -> None:
 
 
 def z85(data):
-    # The digits of base85 in another alphabet; base64 has it since Python 3.13.
+    # This is base85 with another alphabet, which Python's base64 has since 3.13 only.
     theirs = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
     wanted = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     return base64.b85encode(data).decode().translate(str.maketrans(theirs, wanted))
 
 
 def deletion_vector(deleted, table=None):
-    """A deletion vector of some rows: inline, or in a file of the table."""
+    """Return a deletion vector of rows, either inline or in a file of the table."""
     data = _DV_MAGIC + BitMap64(sorted(deleted)).serialize()
     described = {"sizeInBytes": len(data), "cardinality": len(set(deleted))}
     if table is None:
@@ -79,7 +79,7 @@ def deletion_vector(deleted, table=None):
         return {"storageType": "i", "pathOrInlineDv": z85(padded), **described}
     name = uuid.uuid4()
     blob = struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
-    # Behind another, as several share a file.
+    # Put the vector behind another one, because several vectors may share a file.
     (table / f"deletion_vector_{name}.bin").write_bytes(b"\x01" + bytes(7) + blob)
     return {"storageType": "u", "pathOrInlineDv": z85(name.bytes), "offset": 8, **described}
 
@@ -88,10 +88,10 @@ _TYPES = {"integer": pa.int32(), "long": pa.int64(), "double": pa.float64(), "st
 
 
 def arrow_type(kind) -> pa.DataType:
-    """Of a type in a Delta schema, as files have it: under physical names, with field ids."""
+    """Return a field of a Delta schema as files have it, with physical names and field ids."""
     match kind:
         case {"type": "struct", "fields": fields}:
-            return pa.struct([arrow_field(each) for each in fields])
+            return pa.struct([arrow_field(field) for field in fields])
         case {"type": "array", "elementType": item}:
             return pa.list_(pa.field("element", arrow_type(item)))
         case {"type": "map", "keyType": key, "valueType": value}:
@@ -100,23 +100,25 @@ def arrow_type(kind) -> pa.DataType:
 
 
 def arrow_field(field) -> pa.Field:
-    told = field["metadata"]
-    ids = {"PARQUET:field_id": str(told["delta.columnMapping.id"])}
-    return pa.field(told["delta.columnMapping.physicalName"], arrow_type(field["type"]), True, ids)
+    metadata = field["metadata"]
+    ids = {"PARQUET:field_id": str(metadata["delta.columnMapping.id"])}
+    return pa.field(
+        metadata["delta.columnMapping.physicalName"], arrow_type(field["type"]), True, ids
+    )
 
 
 def as_stored(value, kind):
-    """A value of a row, its structs under physical names."""
+    """Return a value of a row with the physical names of its structs."""
     match value, kind:
         case dict(), {"type": "struct", "fields": fields}:
             return {
-                each["metadata"]["delta.columnMapping.physicalName"]: as_stored(
-                    value.get(each["name"]), each["type"]
+                field["metadata"]["delta.columnMapping.physicalName"]: as_stored(
+                    value.get(field["name"]), field["type"]
                 )
-                for each in fields
+                for field in fields
             }
         case list(), {"elementType": item}:
-            return [as_stored(each, item) for each in value]
+            return [as_stored(element, item) for element in value]
         case dict(), {"valueType": item}:
             return [(key, as_stored(each, item)) for key, each in value.items()]
     return value
@@ -136,7 +138,7 @@ class MappedTable:
         commit(path, protocol("columnMapping", "deletionVectors"))
 
     def field(self, name, kind, physical=None):
-        """A field, of which inner ones are made before it."""
+        """Return a new field. Create the fields inside it first."""
         self.last_id += 1
         return {
             "name": name,
@@ -163,16 +165,16 @@ class MappedTable:
         )
 
     def physical(self, name) -> str:
-        (field,) = (each for each in self.fields if each["name"] == name)
+        (field,) = (column for column in self.fields if column["name"] == name)
         return field["metadata"]["delta.columnMapping.physicalName"]
 
     def append(self, rows, *, removed=(), **options) -> str:
-        """Commit a file of rows, and the removal of others, whose name is given."""
-        stored = [each for each in self.fields if each["name"] not in self.partitioned_by]
+        """Commit a file of rows and the removal of other files, and return the file's name."""
+        stored = [column for column in self.fields if column["name"] not in self.partitioned_by]
         if self.mode == "id":
-            # Names say nothing then.
+            # Reorder the columns, because names have no meaning in this mode.
             stored.reverse()
-        fields = [arrow_field(each) for each in stored]
+        fields = [arrow_field(column) for column in stored]
         arrays = [
             pa.array([as_stored(row.get(each["name"]), each["type"]) for row in rows], field.type)
             for each, field in zip(stored, fields, strict=True)
@@ -180,13 +182,13 @@ class MappedTable:
         name = f"{uuid.uuid4()}.parquet"
         pq.write_table(pa.table(arrays, schema=pa.schema(fields)), self.path / name, **options)
         values = {
-            self.physical(each): None if rows[0][each] is None else str(rows[0][each])
-            for each in self.partitioned_by
+            self.physical(column): None if rows[0][column] is None else str(rows[0][column])
+            for column in self.partitioned_by
         }
         made = add(self.path / name, name, values, stats=json.dumps({"numRecords": len(rows)}))
-        gone = [self._remove(each) for each in removed]
+        removals = [self._remove(path) for path in removed]
         self.adds[name] = made["add"]
-        commit(self.path, *gone, made)
+        commit(self.path, *removals, made)
         return name
 
     def _remove(self, name) -> dict:
@@ -195,7 +197,7 @@ class MappedTable:
         return {"remove": {"path": name, "deletionTimestamp": 1, "dataChange": True, **more}}
 
     def delete(self, name, deleted, in_file: bool = False) -> None:
-        """Commit a deletion vector: all rows of a file that are deleted from now on."""
+        """Commit a deletion vector with all rows of a file that are deleted from now on."""
         before = dict(self.adds[name])
         vector = deletion_vector(deleted, self.path if in_file else None)
         removed = self._remove(name)

@@ -1,4 +1,4 @@
-"""Random histories of Delta and Iceberg tables, with what their rows are after each step.
+"""Make random histories of Delta and Iceberg tables, with their expected rows after each step.
 
 A history has the rows in memory beside the table. Its steps append, delete in every way the format
 knows, update, rename, drop and add columns, and write files anew.
@@ -20,7 +20,7 @@ WRITE = {"row_group_size": 24, "max_rows_per_page": 8, "write_page_index": True}
 
 
 class History:
-    """Steps that every table can take; "id" is a column of distinct values that stays."""
+    """Steps that every table can take. Column "id" has distinct values and is never dropped."""
 
     def __init__(self, random: np.random.Generator):
         self.random = random
@@ -35,7 +35,7 @@ class History:
         return pa.schema({name: KINDS.get(kind, inner) for name, kind in self.columns.items()})
 
     def table(self, ids=None) -> pa.Table:
-        rows = [self.rows[each] for each in (self.rows if ids is None else ids)]
+        rows = [self.rows[row_id] for row_id in (self.rows if ids is None else ids)]
         return pa.Table.from_pylist(rows, self.types())
 
     def value(self, kind):
@@ -51,13 +51,13 @@ class History:
         return {**values, "id": number}
 
     def some(self, least: int = 1) -> list[int]:
-        """Some rows that are there; never all."""
+        """Return some ids of present rows, but never all."""
         most = max(least, min(len(self.rows) - 5, 12))
         count = int(self.random.integers(least, most + 1))
         return self.random.permutation(list(self.rows))[:count].tolist()
 
     def sought(self) -> list[int]:
-        """Ids that are there, ids of rows that were deleted, and one that never was."""
+        """Return ids of present rows, ids of deleted rows, and one that never existed."""
         there = self.random.permutation(list(self.rows))[:3].tolist()
         return [*there, *dict.fromkeys(self.gone[-3:]), 10**9]
 
@@ -73,7 +73,7 @@ class History:
         count = int(self.random.integers(10, 60))
         ids = range(self.next_id, self.next_id + count)
         self.next_id += count
-        self.put({each: self.row(each) for each in ids})
+        self.put({row_id: self.row(row_id) for row_id in ids})
 
     def delete(self) -> None:
         self.drop_rows(self.some())
@@ -81,8 +81,8 @@ class History:
     def update(self) -> None:
         ids = self.some()
         self.drop_rows(ids)
-        self.put({each: self.row(each) for each in ids})
-        self.gone = [each for each in self.gone if each not in ids]
+        self.put({row_id: self.row(row_id) for row_id in ids})
+        self.gone = [row_id for row_id in self.gone if row_id not in ids]
 
     def put(self, rows: dict[int, dict]) -> None:
         self.rows |= rows
@@ -93,8 +93,8 @@ class History:
         self.forget(ids)
 
     def forget(self, ids) -> None:
-        for each in ids:
-            self.rows.pop(each, None)
+        for row_id in ids:
+            self.rows.pop(row_id, None)
         self.gone += ids
 
     def one_of(self, *without: str) -> str:
@@ -130,7 +130,7 @@ class History:
 
 
 class WrittenDelta(History):
-    """As deltalake writes it: without deletion vectors and column mapping."""
+    """A Delta table that deltalake writes, without deletion vectors and column mapping."""
 
     def __init__(self, random, folder):
         super().__init__(random)
@@ -161,18 +161,18 @@ class WrittenDelta(History):
 
 
 class MappedDelta(History):
-    """With deletion vectors, and columns mapped by name or by id."""
+    """A Delta table with deletion vectors, and columns mapped by name or by id."""
 
     def __init__(self, random, folder):
         super().__init__(random)
         mode = ["name", "id"][int(random.integers(2))]
         self.made = made = MappedTable(folder / "mapped", mode)
         inner = {"type": "struct", "fields": [made.field("a", "long"), made.field("b", "string")]}
-        # As of a table that was mapped later: files have the names of then.
-        kept = random.random() < 0.5
+        # A table that was mapped later has files with the names from before.
+        keeps_names = random.random() < 0.5
         made.set_fields(
             [
-                made.field(name, inner if kind == "s" else kind, name if kept else None)
+                made.field(name, inner if kind == "s" else kind, name if keeps_names else None)
                 for name, kind in self.columns.items()
             ]
         )
@@ -189,7 +189,7 @@ class MappedDelta(History):
         return [self.compact, self.rename, self.swap, self.rename_inner, self.add, self.drop]
 
     def write(self, ids, removed=()) -> None:
-        name = self.made.append([self.rows[each] for each in ids], removed=removed, **WRITE)
+        name = self.made.append([self.rows[row_id] for row_id in ids], removed=removed, **WRITE)
         self.files[name], self.deleted[name] = list(ids), set()
 
     def remove(self, ids) -> None:
@@ -216,7 +216,10 @@ class MappedDelta(History):
 
     def _renamed(self, names) -> None:
         self.made.set_fields(
-            [{**each, "name": names.get(each["name"], each["name"])} for each in self.made.fields]
+            [
+                {**field, "name": names.get(field["name"], field["name"])}
+                for field in self.made.fields
+            ]
         )
         self.rename_in_memory(names)
 
@@ -231,14 +234,14 @@ class MappedDelta(History):
     def rename_inner(self) -> None:
         new = {"a": "c", "c": "a"}[self.inner]
         fields = []
-        for each in self.made.fields:
-            if each["name"] == "s":
+        for field in self.made.fields:
+            if field["name"] == "s":
                 inner = [
-                    {**field, "name": new if field["name"] == self.inner else field["name"]}
-                    for field in each["type"]["fields"]
+                    {**child, "name": new if child["name"] == self.inner else child["name"]}
+                    for child in field["type"]["fields"]
                 ]
-                each = {**each, "type": {**each["type"], "fields": inner[::-1]}}
-            fields.append(each)
+                field = {**field, "type": {**field["type"], "fields": inner[::-1]}}
+            fields.append(field)
         self.made.set_fields(fields)
         self.rename_inner_in_memory(new)
 
@@ -251,12 +254,12 @@ class MappedDelta(History):
     def drop(self) -> None:
         if len(self.columns) > 4:
             name = self.one_of()
-            self.made.set_fields([each for each in self.made.fields if each["name"] != name])
+            self.made.set_fields([field for field in self.made.fields if field["name"] != name])
             self.drop_in_memory(name)
 
 
 class Iceberg(History):
-    """With position deletes, equality deletes, deletion vectors and files that are written anew."""
+    """An Iceberg table with position deletes, equality deletes, deletion vectors and rewrites."""
 
     def __init__(self, random, folder):
         super().__init__(random)
@@ -277,8 +280,8 @@ class Iceberg(History):
                 "write.parquet.page-row-limit": "8",
             },
         )
-        # Rows of each data file, those that position deletes and vectors deleted, and the manifest
-        # of its vector.
+        # For each data file: its rows, the rows that position deletes and vectors deleted, and the
+        # manifest of its vector.
         self.files: dict[str, list[int]] = {}
         self.positions: dict[str, set[int]] = {}
         self.vectors: dict[str, str] = {}
@@ -300,15 +303,15 @@ class Iceberg(History):
         self._look()
 
     def _look(self) -> None:
-        """Find the rows of files that are new."""
+        """Read the rows of new files."""
         live = {
-            each.data_file.file_path
+            entry.data_file.file_path
             for manifest in self.made.current_snapshot().manifests(self.made.io)
             if not manifest.content
-            for each in manifest.fetch_manifest_entry(self.made.io)
+            for entry in manifest.fetch_manifest_entry(self.made.io)
         }
         for path in live - self.files.keys():
-            # By its field id of 1, whatever the columns are named.
+            # Find the id column by its field id of 1, whatever its name is.
             ids = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
             self.files[path] = ids
             self.homes |= {each: (path, at) for at, each in enumerate(ids)}
@@ -328,8 +331,8 @@ class Iceberg(History):
 
     def _placed(self, ids) -> dict[str, list[int]]:
         by_file: dict[str, list[int]] = {}
-        for each in ids:
-            path, at = self.homes[each]
+        for row_id in ids:
+            path, at = self.homes[row_id]
             by_file.setdefault(path, []).append(at)
         return by_file
 
@@ -340,7 +343,7 @@ class Iceberg(History):
     def _by_position(self, ids) -> None:
         self.is_deleted = True
         placed = self._placed(ids)
-        # A vector holds all there is of its file.
+        # A vector replaces all earlier deletes of its file.
         for path in self.vectors.keys() & placed.keys():
             self._vector(path, placed.pop(path))
         if placed:
@@ -354,26 +357,28 @@ class Iceberg(History):
             self._vector(path, rows)
 
     def _vector(self, path, rows) -> None:
-        held = self.positions.setdefault(path, set())
-        held.update(rows)
+        file_positions = self.positions.setdefault(path, set())
+        file_positions.update(rows)
         before = self.vectors.get(path)
-        self.vectors[path] = delete_by_vector(self.made, self.folder, path, list(held), before)
+        self.vectors[path] = delete_by_vector(
+            self.made, self.folder, path, list(file_positions), before
+        )
 
     def _by_equality(self, ids) -> None:
         self.is_deleted = self.has_equality = True
         delete_equal(self.made, self.folder, {"id": [*ids, 10**8]})
-        others = [name for name in self.columns if name not in ("id", "s")]
-        if self.random.random() < 0.5 and len(others) > 1:
-            names = self.random.permutation(others)[:2].tolist()
-            sample = [self.rows[each] for each in self.some()]
+        other_names = [name for name in self.columns if name not in ("id", "s")]
+        if self.random.random() < 0.5 and len(other_names) > 1:
+            names = self.random.permutation(other_names)[:2].tolist()
+            sample = [self.rows[row_id] for row_id in self.some()]
             keys = {name: [row[name] for row in sample] for name in names}
             delete_equal(self.made, self.folder, keys)
-            told = set(zip(*keys.values(), strict=True))
+            tuples = set(zip(*keys.values(), strict=True))
             self.forget(
                 [
                     number
                     for number, row in self.rows.items()
-                    if number not in ids and tuple(row[name] for name in names) in told
+                    if number not in ids and tuple(row[name] for name in names) in tuples
                 ]
             )
 

@@ -1,4 +1,4 @@
-"""Commits to Iceberg tables that pyiceberg reads, in part, and does not make: delete files.
+"""Commit delete files to Iceberg tables, which pyiceberg reads only in part and never writes.
 
 Source: Iceberg's spec, "Delete Formats", and the Puffin spec.
 """
@@ -41,7 +41,7 @@ class _DeletesWriter(ManifestWriterV2):
 
     @property
     def version(self):
-        # Whose data files have the fields of deletion vectors.
+        # Data files of this version have the fields of deletion vectors.
         return 3
 
     @property
@@ -61,7 +61,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 class _AddDeletes(_FastAppendFiles):
-    """Adds delete files, and leaves manifests out."""
+    """A snapshot that adds delete files and leaves manifests out."""
 
     dropped: frozenset[str] = frozenset()
 
@@ -84,14 +84,16 @@ class _AddDeletes(_FastAppendFiles):
             )
             writer.add(entry)
         existing = self._existing_manifests()
-        kept = [each for each in existing if each.manifest_path not in self.dropped]
-        return [writer.to_manifest_file(), *kept]
+        remaining = [
+            manifest for manifest in existing if manifest.manifest_path not in self.dropped
+        ]
+        return [writer.to_manifest_file(), *remaining]
 
 
 def add_delete_file(
     table, path: Path, record_count: int, *, partition=(), spec_id=None, dropped=(), **more
 ) -> None:
-    """Commit a delete file that is written already; manifests that are dropped go with it."""
+    """Commit an existing delete file, and drop manifests in the same commit."""
     file = DataFile.from_args(
         _table_format_version=3,
         file_path=path.as_uri(),
@@ -110,7 +112,7 @@ def add_delete_file(
 
 
 def delete_positions(table, folder: Path, positions: dict[str, list[int]], **more) -> None:
-    """A file of positions in data files, sorted as the spec has it."""
+    """Write a file of positions in data files, in the order of the spec."""
     pairs = sorted((path, row) for path, rows in positions.items() for row in rows)
     data = pa.table(
         {"file_path": [path for path, _ in pairs], "pos": [row for _, row in pairs]},
@@ -123,7 +125,7 @@ def delete_positions(table, folder: Path, positions: dict[str, list[int]], **mor
 
 
 def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
-    """A file of values: rows that hold the same in all of the columns are deleted."""
+    """Write an equality delete file. It deletes rows with the same values in all columns."""
     schema = table.schema()
     fields = [schema.find_field(name) for name in columns]
     arrow = table.schema().as_arrow()
@@ -132,13 +134,13 @@ def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
         schema=pa.schema(
             [
                 pa.field(
-                    # In the file names mean nothing.
-                    f"k{each.field_id}",
-                    arrow.field(each.name).type,
+                    # Names in the file have no meaning, so use other ones.
+                    f"k{field.field_id}",
+                    arrow.field(field.name).type,
                     True,
-                    {"PARQUET:field_id": str(each.field_id)},
+                    {"PARQUET:field_id": str(field.field_id)},
                 )
-                for each in fields
+                for field in fields
             ]
         ),
     )
@@ -149,7 +151,7 @@ def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
         path,
         data.num_rows,
         content=DataFileContent.EQUALITY_DELETES,
-        equality_ids=[each.field_id for each in fields],
+        equality_ids=[field.field_id for field in fields],
         **more,
     )
 
@@ -166,11 +168,10 @@ def delete_by_vector(
     before: str | None = None,
     **more,
 ) -> str:
-    """A deletion vector of a data file, in place of the one in the manifest ``before``; the path of
-    its manifest."""
+    """Replace the deletion vector in the manifest ``before``. Return the new manifest's path."""
     body = bytes([0xD1, 0xD3, 0x39, 0x64]) + _bitmap(rows).serialize()
     blob = struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-    # A blob of another file comes first.
+    # Put a blob of another data file first.
     other = b"PFA1" + blob
     footer = {
         "blobs": [

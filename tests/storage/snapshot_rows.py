@@ -1,4 +1,4 @@
-"""Rows that tables of several formats are made of, and every way of reading them."""
+"""Make the rows of tables of several formats, and check every way of reading them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def rows(seed: int, count: int = ROWS) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "key": pa.array([f"key {each * 7919 % 1000003}" for each in ids]),
-            "part": pa.array([None if each % 5 == 4 else f"p {each % 5}/%" for each in ids]),
+            "key": pa.array([f"key {row_id * 7919 % 1000003}" for row_id in ids]),
+            "part": pa.array([None if row_id % 5 == 4 else f"p {row_id % 5}/%" for row_id in ids]),
             "x": random.random(count),
         }
     )
@@ -29,16 +29,16 @@ def in_order(table: pa.Table) -> list[dict]:
 
 
 def check_addresses(opened) -> None:
-    """Rows of a zone that was found are taken by their addresses."""
+    """Take the rows of a candidate zone by their addresses."""
     ranges = opened.search("id = 50000").to_table()
     base = ranges["fragment_id"][0].as_py() << 32
-    at = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
-    ids = opened.take(base | at, columns=["id"])["id"].to_pylist()
-    assert 50_000 in ids and len(ids) == at.size
+    addresses = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
+    ids = opened.take(base | addresses, columns=["id"])["id"].to_pylist()
+    assert 50_000 in ids and len(ids) == addresses.size
 
 
-# A table with an integer column "id" of distinct values, held against rows in memory. ``sought``
-# are some ids that are there, and some that are not, for they were deleted or never there.
+# Each check compares a table with an integer column "id" of distinct values to rows in memory.
+# ``sought`` are ids of present rows, of deleted rows, and ids that never existed.
 
 
 def _whole(opened, want, sought):
@@ -73,24 +73,26 @@ def _filtered(opened, want, sought):
 
 
 def _lookup(opened, want, sought):
-    found = opened.lookup("id", sought)
+    matches = opened.lookup("id", sought)
     there = want.filter(pa.compute.field("id").isin(sought))
-    assert in_order(found.drop("key_index")) == in_order(there)
-    assert [sought[at] for at in found["key_index"].to_pylist()] == found["id"].to_pylist()
+    assert in_order(matches.drop("key_index")) == in_order(there)
+    assert [sought[index] for index in matches["key_index"].to_pylist()] == matches[
+        "id"
+    ].to_pylist()
 
 
 def _located(opened, want, sought):
     present = set(want["id"].to_pylist())
     located = opened.locate("id", sought)
     assert located.num_rows == len(sought)
-    for each in located.to_pylist():
-        assert (each["row"] is not None) == (sought[each["key_index"]] in present)
+    for row in located.to_pylist():
+        assert (row["row"] is not None) == (sought[row["key_index"]] in present)
     files = opened.files_with_keys("id", sought)
     assert sum(files["num_rows"].to_pylist()) == len(present & set(sought))
     there = located.filter(located["row"].is_valid())
-    at = (there["fragment_id"].to_numpy().astype(np.int64) << 32) | there["row"].to_numpy()
-    wanted = [sought[each] for each in there["key_index"].to_pylist()]
-    assert opened.take(at, columns=["id"])["id"].to_pylist() == wanted
+    addresses = (there["fragment_id"].to_numpy().astype(np.int64) << 32) | there["row"].to_numpy()
+    wanted = [sought[index] for index in there["key_index"].to_pylist()]
+    assert opened.take(addresses, columns=["id"])["id"].to_pylist() == wanted
 
 
 def _searched(opened, want, sought):
@@ -98,8 +100,8 @@ def _searched(opened, want, sought):
     assert len(universe) == want.num_rows
     ids = opened.take(universe.rows(), columns=["id"])["id"].to_pylist()
     assert sorted(ids) == sorted(want["id"].to_pylist())
-    found = opened.search(f"id = {sought[0]}").at_most
-    assert found.issubset(universe)
+    at_most = opened.search(f"id = {sought[0]}").at_most
+    assert at_most.issubset(universe)
 
 
 def _polars(opened, want, sought):
@@ -119,9 +121,9 @@ def _arrow(opened, want, sought):
     assert in_order(arrow.to_table(filter=condition)) == in_order(want.filter(condition))
     assert arrow.take(list(range(want.num_rows))).equals(arrow.to_table())
     assert in_order(arrow.filter(condition).to_table()) == in_order(want.filter(condition))
-    by_file = [each.to_table(schema=opened.schema) for each in arrow.get_fragments()]
+    by_file = [fragment.to_table(schema=opened.schema) for fragment in arrow.get_fragments()]
     assert in_order(pa.concat_tables(by_file)) == in_order(want)
-    by_file = [each.count_rows() for each in arrow.get_fragments(condition)]
+    by_file = [fragment.count_rows() for fragment in arrow.get_fragments(condition)]
     least = want.filter(condition).num_rows
     assert least <= sum(by_file)
     ordered = arrow.sort_by("id").to_table()["id"].to_pylist()
@@ -145,7 +147,7 @@ READS = [
 
 
 def check_reads(opened: zb.Dataset, want: pa.Table, sought, reads=READS) -> None:
-    """The rows of a dataset, by each way of reading it."""
+    """Check the rows of a dataset in each way of reading it."""
     want = want.select(opened.schema.names).cast(opened.schema)
     for read in reads:
         read(opened, want, sought)

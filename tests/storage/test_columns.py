@@ -1,4 +1,4 @@
-"""One column of one file as batches: values and order as a scan sees them."""
+"""Test that batches of one column have the values and the order of a scan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ LOCAL = pafs.LocalFileSystem()
 def reader_of(path: Path, name: str, wanted: pa.DataType | None = None) -> ColumnsReader:
     schema = pq.read_schema(path)
     names = tuple(name.split("."))
-    found = wanted
-    if found is None:
-        found = schema.field(names[0]).type
+    field_type = wanted
+    if field_type is None:
+        field_type = schema.field(names[0]).type
         for part in names[1:]:
-            found = found.field(part).type
-    return ColumnsReader(pads.ParquetFileFormat(), LOCAL, str(path), [Column(names, found)], schema)
+            field_type = field_type.field(part).type
+    return ColumnsReader(
+        pads.ParquetFileFormat(), LOCAL, str(path), [Column(names, field_type)], schema
+    )
 
 
 def values_of(reader: ColumnsReader, split: bool = False) -> list:
@@ -93,8 +95,8 @@ def test_widening_keeps_every_value(tmp_path: Path, stored: pa.DataType, wanted:
     reader = reader_of(tmp_path / "f", "a", wanted)
     batches = [values for run in reader.runs(False) for (values,) in reader.read(run)]
     assert all(values.type == wanted for values in batches)
-    found = pa.concat_arrays(batches)
-    assert found.equals(values.cast(wanted))
+    widened = pa.concat_arrays(batches)
+    assert widened.equals(values.cast(wanted))
 
 
 @pytest.mark.parametrize(

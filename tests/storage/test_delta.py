@@ -1,4 +1,4 @@
-"""Delta Lake tables against deltalake's own reading of them, filtered by brute force."""
+"""Compare Delta Lake tables with what deltalake reads, filtered by brute force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NULLABLE = {"nullable": True, "metadata": {}}
 
 
 def same_rows(path, expression: pc.Expression, text: str, version: int | None = None) -> int:
-    """Compare a lookup with brute force over deltalake's reading; the number of rows."""
+    """Compare a lookup with brute force over deltalake's rows, and return the number of rows."""
     table = DeltaTable(path, version=version)
     want = table.to_pyarrow_table().filter(expression)
     opened = zb.dataset(table)
@@ -53,7 +53,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def indexed(path):
-    """Three commits of one file each, indexed."""
+    """An indexed table of three commits with one file each."""
     for seed in range(3):
         write_deltalake(path, rows(seed), mode="append")
     zb.dataset(DeltaTable(path)).create_scalar_index(["id", "key"])
@@ -69,12 +69,12 @@ def test_other_objects_are_no_delta_tables(path):
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
     opened = zb.dataset(DeltaTable(indexed))
     whole = opened.to_table()
-    found = []
-    got = opened.to_table(filter="id = 50000", scan_stats_callback=found.append)
+    counts = []
+    got = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
     assert got == whole.filter(pc.field("id") == 50_000)
     size = sum(os.path.getsize(file) for file in opened.files)
-    assert 0 < found[0].data_bytes < size / 3
-    assert found[0].fragments_read == 1
+    assert 0 < counts[0].data_bytes < size / 3
+    assert counts[0].fragments_read == 1
     assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
     assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
     assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
@@ -102,7 +102,7 @@ def test_files_that_left_the_table_are_not_read(indexed):
     assert len(opened.files) == 2
     assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 0
     assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
-    # One row less in a file is another file.
+    # A delete rewrites the file with one row less.
     DeltaTable(indexed).delete("id = 50001")
     with pytest.warns(StaleIndexWarning):
         assert same_rows(indexed, pc.field("id") == 50_001, "id = 50001") == 0
@@ -169,7 +169,7 @@ def test_deleted_rows_do_not_come_back_by_a_folder_of_the_table(tmp_path):
     opened.create_scalar_index("id", spark=False)
     assert opened.count_rows("id = 4") == 0
     assert opened.count_rows() == 9
-    # What deltalake itself gives to read is what counts.
+    # The expected rows are those that deltalake itself reads.
     assert zb.dataset(table.to_pyarrow_dataset(), index_dir="i").count_rows() == 9
 
 
@@ -187,7 +187,7 @@ def test_refresh_takes_the_version_the_table_has_loaded(indexed):
     write_deltalake(indexed, rows(10, 10), mode="append")
     table.update_incremental()
     (done,) = [
-        each for each in opened.optimize.optimize_indices(spark=False) if each.name == "id_idx"
+        index for index in opened.optimize.optimize_indices(spark=False) if index.name == "id_idx"
     ]
     assert done.fragments_added == 2
     assert opened.count_rows() == frame.collect().height == before + 20
@@ -197,11 +197,11 @@ def test_vacuum_leaves_the_index(indexed):
     DeltaTable(indexed).optimize.compact()
     (indexed / "stray").mkdir()
     (indexed / "stray" / "x.parquet").write_bytes(b"")
-    gone = DeltaTable(indexed).vacuum(
+    vacuumed = DeltaTable(indexed).vacuum(
         retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
     )
-    assert any("stray" in each for each in gone)
-    assert not any("_zonebloom" in each for each in gone)
+    assert any("stray" in path for path in vacuumed)
+    assert not any("_zonebloom" in path for path in vacuumed)
     assert zb.dataset(DeltaTable(indexed)).version > 0
 
 
@@ -281,7 +281,7 @@ def test_fields_of_structs_that_came_later(path):
 
 
 def test_columns_that_widened(path):
-    """As Spark widens them: older files keep the narrow type."""
+    """Spark widens a column's type, and older files keep the narrow type."""
     path.mkdir()
     fields = [
         {"name": "id", "type": "long", "nullable": True, "metadata": {}},
@@ -316,7 +316,7 @@ def test_columns_that_widened(path):
 
 
 def test_files_the_log_names_by_a_uri(path, tmp_path):
-    """As a shallow clone does."""
+    """The log names files outside the table, like that of a shallow clone."""
     path.mkdir()
     far = tmp_path / "far away"
     far.mkdir()
@@ -359,7 +359,7 @@ def test_tables_with_deletion_vectors_as_deltalake_makes_them(path):
     assert opened.count_rows(filter="id = 7") == 0
 
 
-# Every reader feature of PROTOCOL.md and its accepted RFCs, in the spelling of the protocol.
+# Every reader feature of PROTOCOL.md and its accepted RFCs, spelled as in the protocol.
 READER_FEATURES = [
     "columnMapping",
     "deletionVectors",
@@ -411,7 +411,7 @@ def test_a_reader_feature_that_no_column_uses(path, feature):
         table_with(path, [feature])
         table = DeltaTable(path)
     except deltalake.exceptions.DeltaError:
-        # deltalake refuses the feature itself. Later versions may not.
+        # This version of deltalake raises an error for the feature. Later versions may not.
         shutil.rmtree(path)
         table_with(path, [])
         table = Declared(path, [feature])

@@ -1,4 +1,4 @@
-"""Delta tables with deletion vectors and column mapping, against deltalake's own scan of them."""
+"""Compare Delta tables with deletion vectors and column mapping with deltalake's own scan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOUGHT = [3, 40, 41, 170, 999_999]
 
 
 def theirs(path) -> pa.Table:
-    """The rows as deltalake has them."""
+    """Return the rows that deltalake reads."""
     return pa.table(DeltaTable(path).scan().read_all())
 
 
@@ -41,7 +41,7 @@ def path(tmp_path):
 
 @pytest.fixture(params=["name", "id"])
 def mapped(path, request):
-    """Two files of 200 rows under physical names, indexed."""
+    """An indexed table of two files with 200 rows under physical names."""
     table = MappedTable(path, request.param)
     inner = (
         {"type": "struct", "fields": [table.field("a", "long"), table.field("b", "string")]}
@@ -72,7 +72,7 @@ def row(number):
 
 
 def check(table, sought=SOUGHT) -> zb.Dataset:
-    """Rows by every way of reading are those deltalake scans."""
+    """Check that every way of reading returns the rows that deltalake scans."""
     ds = opened(table.path)
     check_reads(ds, theirs(table.path), sought)
     return ds
@@ -84,19 +84,19 @@ def test_names_and_ids_tell_columns(mapped):
     assert ds.to_table(filter="id = 41").to_pylist() == [
         {**row(41), "m": [("k41", {"a": 41, "b": "b 41"})]}
     ]
-    found = []
+    counts = []
     for text in ("key = 'key 170'", "s.a = 170", "s.b = 'b 170'", "id = 170"):
-        ds.scanner(filter=text, scan_stats_callback=found.append).to_table()
-        assert found[-1].rows_found == 1
+        ds.scanner(filter=text, scan_stats_callback=counts.append).to_table()
+        assert counts[-1].rows_found == 1
         if "s.b" not in text:
-            assert found[-1].rows_read == 16 and not found[-1].whole_row_groups
+            assert counts[-1].rows_read == 16 and not counts[-1].whole_row_groups
     assert ds.validate_index("s.a_idx", sample="all").zones_read == 26
 
 
 def renamed(fields, old, new):
-    """The fields with other names, at any depth."""
+    """Return the fields with a name replaced at any depth."""
     if isinstance(fields, list):
-        return [renamed(each, old, new) for each in fields]
+        return [renamed(field, old, new) for field in fields]
     if not isinstance(fields, dict):
         return fields
     made = {k: v if k == "metadata" else renamed(v, old, new) for k, v in fields.items()}
@@ -111,8 +111,8 @@ def test_columns_are_renamed(mapped):
     ds = check(mapped)
     assert ds.schema.names == ["id", "other", "key", "s", "l", "m"]
     assert ds.schema.field("s").type.names == ["z", "b"]
-    # Indices go with their columns.
-    assert [each.column for each in ds.describe_indices()] == ["id", "other", "s.z"]
+    # Indices follow their renamed columns.
+    assert [index.column for index in ds.describe_indices()] == ["id", "other", "s.z"]
     for text in ("other = 'key 41'", "s.z = 41"):
         plan = ds.scanner(filter=text).plan()
         assert plan.indices[0].kept_zones == 1
@@ -129,7 +129,7 @@ def test_columns_are_renamed(mapped):
 
 
 def test_names_change_places(mapped):
-    """What one column's index says is not asked of the other."""
+    """After a swap of names, each column uses its own index."""
     fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
     mapped.set_fields(renamed(fields, "?", "x"))
     ds = opened(mapped.path)
@@ -140,7 +140,7 @@ def test_names_change_places(mapped):
 
 
 def test_a_column_dropped_and_added_again(mapped):
-    without = [each for each in mapped.fields if each["name"] != "key"]
+    without = [field for field in mapped.fields if field["name"] != "key"]
     mapped.set_fields(without)
     assert "key" not in check(mapped).schema.names
     mapped.set_fields([*without, mapped.field("key", "string")])
@@ -162,19 +162,19 @@ def test_a_column_dropped_and_added_again(mapped):
 def test_deletion_vectors(mapped, in_file):
     first, second = mapped.adds
     before = opened(mapped.path)
-    held = before.search("id = 41").at_most
+    old_candidates = before.search("id = 41").at_most
     mapped.delete(first, [0, 41, 63, 64, 199], in_file)
     ds = check(mapped)
     assert ds.describe_indices()[0].num_fragments_indexed == 2
     assert ds.count_rows() == 395 and ds.count_rows("id = 41") == 0
     searched = ds.search("id = 41")
-    assert searched.at_most == held & searched.universe != held
+    assert searched.at_most == old_candidates & searched.universe != old_candidates
     assert "deleted rows: 5 left out" in ds.scanner().explain_plan()
     assert "deleted rows: 1 left out" in ds.scanner(filter="id = 40").analyze_plan()
     [fragment_id] = before.search("id = 41").to_table()["fragment_id"].to_pylist()
     with pytest.raises(InvalidArgument, match=r"row 41 of fragment .* has deleted it"):
         ds.take([(fragment_id << 32) + 40, (fragment_id << 32) + 41])
-    # The snapshot that is open stays, until it is refreshed.
+    # The open dataset keeps its snapshot until it is refreshed.
     assert before.count_rows("id = 41") == 1
     mapped.delete(second, range(200), in_file)
     assert check(mapped).count_rows() == 195
@@ -199,7 +199,7 @@ def test_arrow_datasets_travel(mapped):
     mapped.delete(next(iter(mapped.adds)), [41])
     arrow = pickle.loads(pickle.dumps(opened(mapped.path).to_arrow_dataset()))
     assert in_order(arrow.to_table()) == in_order(theirs(mapped.path).cast(arrow.schema))
-    # What PyArrow would read past the index is not what the table has.
+    # PyArrow alone would return other rows than the table has.
     with pytest.raises(OSError, match="read this table by its scanner"):
         arrow.children[0].to_table()
     (fragment, _) = arrow.get_fragments()
@@ -209,7 +209,7 @@ def test_arrow_datasets_travel(mapped):
 
 def test_partitions_under_physical_names(path):
     table = MappedTable(path, "name", ["part"])
-    table.set_fields([table.field(*each) for each in (("id", "long"), ("part", "string"))])
+    table.set_fields([table.field(*field) for field in (("id", "long"), ("part", "string"))])
     names = [
         table.append([{"id": 10 * at + n, "part": part} for n in range(10)])
         for at, part in enumerate(["a b", "x/y", None])
@@ -221,17 +221,17 @@ def test_partitions_under_physical_names(path):
     ds = check(table, [5, 15, 16, 25])
     assert ds.count_rows("piece = 'x/y'") == 9
     assert ds.count_rows("piece IS NULL AND id = 25") == 1
-    found = ds.locate(["id", "piece"], {"id": [15, 16], "piece": ["x/y", "x/y"]})
-    assert found["row"].to_pylist() == [None, 6]
+    located = ds.locate(["id", "piece"], {"id": [15, 16], "piece": ["x/y", "x/y"]})
+    assert located["row"].to_pylist() == [None, 6]
 
 
 def test_deletion_vectors_without_a_mapping(path):
     write_deltalake(path, rows(0, 100))
     zb.dataset(DeltaTable(path)).create_scalar_index("id", number_of_items=16)
     commit(path, protocol("deletionVectors"))
-    # The feature alone deletes nothing.
+    # A table may list the feature without any deletion vector.
     assert not zb.dataset(DeltaTable(path)).opened.source.has_views
-    [file] = (each.rpartition("/")[2] for each in DeltaTable(path).file_uris())
+    [file] = (uri.rpartition("/")[2] for uri in DeltaTable(path).file_uris())
     commit(
         path,
         {"remove": {"path": file, "deletionTimestamp": 1, "dataChange": True}},
@@ -289,4 +289,4 @@ def test_pages_that_pyarrow_alone_reads(mapped, monkeypatch):
     monkeypatch.setattr(ParquetRows, "read", refuse)
     ds = opened(mapped.path)
     assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
-    assert [ds.count_rows(f"x = {each}") for each in (40, 41)] == [1, 0]
+    assert [ds.count_rows(f"x = {value}") for value in (40, 41)] == [1, 0]

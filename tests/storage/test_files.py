@@ -1,4 +1,4 @@
-"""Counted reads and file identity."""
+"""Test counted reads and file identities."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):
     filesystem = counting_filesystem(LOCAL, ReadCounter())
     (info,) = filesystem.get_file_info([str(tmp_path / "a")])
     assert (info.type, info.size) == (pafs.FileType.File, 3)
-    found = filesystem.get_file_info(pafs.FileSelector(str(tmp_path)))
-    assert [each.base_name for each in found] == ["a"]
+    infos = filesystem.get_file_info(pafs.FileSelector(str(tmp_path)))
+    assert [info.base_name for info in infos] == ["a"]
     for write in (
         lambda: filesystem.open_output_stream(str(tmp_path / "b")),
         lambda: filesystem.create_dir(str(tmp_path / "c")),

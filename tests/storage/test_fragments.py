@@ -1,4 +1,4 @@
-"""Sources of every kind, as fragments in the order pyarrow scans them."""
+"""Test that sources of every kind have their fragments in the order in which pyarrow scans them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ KEYS = ["deep/part-000.parquet", "part-000.parquet", "part-001.parquet", "part-0
 def test_folder_is_read_with_everything_below_in_pyarrows_order(folder: Path):
     for source in (folder, str(folder), str(folder) + "/", folder.as_uri()):
         opened = discover_source(source)
-        assert sorted(each.key for each in opened.fragments) == KEYS
-        plain = [each.path for each in pads.dataset(str(folder)).get_fragments()]
-        assert [each.path for each in opened.fragments] == plain
+        assert sorted(fragment.key for fragment in opened.fragments) == KEYS
+        plain = [fragment.path for fragment in pads.dataset(str(folder)).get_fragments()]
+        assert [fragment.path for fragment in opened.fragments] == plain
         assert opened.root == str(folder)
         assert opened.schema.names == ["row"]
 
@@ -48,20 +48,20 @@ def test_relative_paths_and_the_users_home_are_resolved(
 
 def test_file_list_and_glob(folder: Path, monkeypatch: pytest.MonkeyPatch):
     one = discover_source(folder / "part-001.parquet")
-    assert [each.key for each in one.fragments] == ["part-001.parquet"]
+    assert [fragment.key for fragment in one.fragments] == ["part-001.parquet"]
     assert one.root == str(folder)
     matched = discover_source(str(folder / "part-*.parquet"))
-    assert [each.key for each in matched.fragments] == KEYS[1:]
+    assert [fragment.key for fragment in matched.fragments] == KEYS[1:]
     recursive = discover_source(str(folder / "**" / "*.parquet"))
-    assert sorted(each.key for each in recursive.fragments) == KEYS
+    assert sorted(fragment.key for fragment in recursive.fragments) == KEYS
     listed = discover_source(
         [folder / "part-002.parquet", str(folder / "deep" / "part-000.parquet")]
     )
-    assert [each.key for each in listed.fragments] == [KEYS[3], KEYS[0]]
+    assert [fragment.key for fragment in listed.fragments] == [KEYS[3], KEYS[0]]
     assert listed.root == str(folder)
     monkeypatch.chdir(folder)
     relative = discover_source(["part-000.parquet", "part-001.parquet"])
-    assert [each.key for each in relative.fragments] == KEYS[1:3]
+    assert [fragment.key for fragment in relative.fragments] == KEYS[1:3]
 
 
 def test_folder_whose_name_has_glob_characters_is_a_folder(tmp_path: Path):
@@ -71,8 +71,8 @@ def test_folder_whose_name_has_glob_characters_is_a_folder(tmp_path: Path):
 
 def test_list_order_is_kept_in_the_scan(folder: Path):
     names = [folder / "part-002.parquet", folder / "part-000.parquet"]
-    found = zb.dataset(names).to_table()["row"].to_pylist()
-    assert found == [*range(10, 15), *range(5)]
+    numbers = zb.dataset(names).to_table()["row"].to_pylist()
+    assert numbers == [*range(10, 15), *range(5)]
 
 
 def test_given_file_system(folder: Path):
@@ -93,7 +93,7 @@ def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
     opened = discover_source(source)
     assert opened.schema.names == ["id", "day"]
     assert opened.partition_columns() == {"day"}
-    assert [pads.get_partition_keys(each.partition) for each in opened.fragments] == [
+    assert [pads.get_partition_keys(fragment.partition) for fragment in opened.fragments] == [
         {"day": i} for i in range(3)
     ]
     assert zb.dataset(source).to_table().equals(source.to_table())
@@ -106,7 +106,7 @@ def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
     ds.create_scalar_index("row", spark=False)
     (folder / "_SUCCESS").write_bytes(b"")
     (folder / ".part-000.parquet.crc").write_bytes(b"junk")
-    assert sorted(each.key for each in discover_source(folder).fragments) == KEYS
+    assert sorted(fragment.key for fragment in discover_source(folder).fragments) == KEYS
     assert pads.dataset(folder).count_rows() == 20
 
 
@@ -194,7 +194,7 @@ def test_nothing_in_a_table_of_another_format_is_opened_as_files(
     for source in sources:
         with pytest.raises(errors.SourceError, match=rf"{table} {MARKS[mark]}"):
             discover_source(source)
-    # A table without files is one too.
+    # A folder of an empty table counts as a table too.
     file.unlink()
     with pytest.raises(errors.SourceError, match=MARKS[mark]):
         discover_source(table)

@@ -1,4 +1,4 @@
-"""fsspec file systems that raise errors of their own, as s3fs raises botocore's."""
+"""Test fsspec file systems that raise errors of their own, as s3fs raises botocore's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileOpener, LocalFileSystem  # noq
 
 
 class StoreError(Exception):
-    """An error of a store, which is no OSError."""
+    """An error of a store that is not an OSError."""
 
 
 class FailingFile(LocalFileOpener):

@@ -1,4 +1,4 @@
-"""Random histories of tables: after each step rows are the library's own, and those in memory."""
+"""Compare tables after each step of random histories with their library and rows in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 from storage.histories import FORMATS
 
-# Of each format; all make 1,002.
+# Histories for each of the three formats. The thorough run has 1,002 in total.
 SEEDS = range(334) if os.environ.get(THOROUGH) else range(4)
 STEPS = 7
 
@@ -26,7 +26,7 @@ STEPS = 7
 @pytest.mark.filterwarnings(f"ignore::{IndexNotUsedWarning.__module__}.IndexNotUsedWarning")
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("made", FORMATS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("made", FORMATS, ids=lambda history: history.__name__)
 def test_rows_after_each_step(tmp_path, made, seed):
     random = np.random.default_rng([FORMATS.index(made), seed])
     history = made(random, tmp_path)
@@ -44,15 +44,17 @@ def test_rows_after_each_step(tmp_path, made, seed):
             columns = ["id", history.one_of(), f"s.{history.inner}"]
             ds.create_scalar_index(columns, number_of_items=8, spark=False)
         if number == refreshed_at:
-            for each in ds.list_indices():
+            for index in ds.list_indices():
                 try:
-                    ds.optimize.optimize_indices([each["name"]], spark=False)
+                    ds.optimize.optimize_indices([index["name"]], spark=False)
                 except SchemaMismatch:
-                    # Its column was dropped.
-                    ds.drop_index(each["name"])
+                    # The index fails to refresh if its column was dropped.
+                    ds.drop_index(index["name"])
         reads = random.permutation(len(READS))[:3]
         try:
-            check_reads(ds, want, history.sought(), [READS[0], *(READS[each] for each in reads)])
+            check_reads(
+                ds, want, history.sought(), [READS[0], *(READS[position] for position in reads)]
+            )
             for name, kind in history.columns.items():
                 if kind != "s":
                     value = history.rows[history.some()[0]][name]

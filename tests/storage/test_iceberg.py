@@ -1,4 +1,4 @@
-"""Iceberg tables against pyiceberg's own reading of them, filtered by brute force."""
+"""Compare Iceberg tables with what pyiceberg reads, filtered by brute force."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def catalog(tmp_path):
 
 @pytest.fixture
 def indexed(catalog):
-    """Three snapshots of one file more each, indexed."""
+    """An indexed table of three snapshots, each with one file more."""
     table = catalog.create_table("n.t", schema=rows(0, 1).schema)
     for seed in range(3):
         table.append(rows(seed))
@@ -58,12 +58,12 @@ def indexed(catalog):
 
 
 def same_rows(table, expression: pc.Expression, text: str) -> int:
-    """Compare a lookup with brute force over pyiceberg's reading; the number of rows."""
+    """Compare a lookup with brute force over pyiceberg's rows, and return the number of rows."""
     want = table.scan().to_arrow().filter(expression)
     opened = zb.dataset(table)
     for filter in (expression, text):
         got = opened.to_table(filter=filter)
-        # pyiceberg fills columns that a file lacks with other types than it reads.
+        # pyiceberg gives columns that a file lacks other types than columns that it reads.
         assert got.schema == opened.schema
         want = want.cast(got.schema)
         assert in_order(got) == in_order(want)
@@ -79,10 +79,10 @@ def test_other_objects_are_no_iceberg_tables(catalog):
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
     opened = zb.dataset(indexed)
     assert opened.index_dir == f"{indexed.location().removeprefix('file://')}/_zonebloom"
-    found = []
-    got = opened.to_table(filter="id = 50000", scan_stats_callback=found.append)
+    counts = []
+    got = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
     assert got == opened.to_table().filter(pc.field("id") == 50_000)
-    assert 0 < found[0].data_bytes < sum(map(os.path.getsize, opened.files)) / 3
+    assert 0 < counts[0].data_bytes < sum(map(os.path.getsize, opened.files)) / 3
     assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
     assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
     assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
@@ -182,7 +182,7 @@ def test_partition_values_have_the_table_s_type(catalog, name):
 
 
 def test_partitions_that_changed(indexed):
-    """Files of a spec with a column's value, and of specs without."""
+    """Some files have a spec with a column's own value, and others have specs without."""
     with indexed.update_spec() as update:
         update.add_identity("part")
     indexed.append(rows(3))
@@ -199,14 +199,14 @@ def test_partitions_that_changed(indexed):
 
 
 def test_files_from_elsewhere_that_lack_their_partition_s_column(catalog, tmp_path):
-    """As Spark's add_files takes them out of Hive folders."""
+    """Files lack the partition column, as after Spark's add_files on Hive folders."""
     data = rows(0, 1000)
     table = catalog.create_table("n.t", schema=data.schema)
     with table.update_spec() as update:
         update.add_identity("part")
     table.append(data)
     for path in zb.dataset(table).files:
-        # Field ids are kept; what is left is what such a file holds.
+        # Drop the column and keep the other field ids, as in a file of a Hive folder.
         pq.write_table(pq.ParquetFile(path).read().drop_columns(["part"]), path)
     zb.dataset(table).create_scalar_index("id")
     opened = zb.dataset(table)

@@ -1,5 +1,7 @@
-"""Iceberg tables with deletes and columns that changed, against pyiceberg where it reads them, and
-against rows in memory."""
+"""Compare Iceberg tables with deletes and changed columns with rows in memory and pyiceberg.
+
+pyiceberg does not read all of these tables.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +66,14 @@ def data(first: int, count: int = 200) -> pa.Table:
     return pa.table(
         {
             "id": pa.array(numbers, pa.int64()),
-            "key": [None if each % 7 == 0 else f"key {each}" for each in numbers],
-            "part": [f"p {each % 3}" for each in numbers],
-            "x": [each / 2 for each in numbers],
-            "s": [None if each % 11 == 0 else {"a": each, "b": f"b {each}"} for each in numbers],
-            "l": [[{"c": each}] if each % 3 else [] for each in numbers],
+            "key": [None if number % 7 == 0 else f"key {number}" for number in numbers],
+            "part": [f"p {number % 3}" for number in numbers],
+            "x": [number / 2 for number in numbers],
+            "s": [
+                None if number % 11 == 0 else {"a": number, "b": f"b {number}"}
+                for number in numbers
+            ],
+            "l": [[{"c": number}] if number % 3 else [] for number in numbers],
         },
         schema=SCHEMA,
     )
@@ -76,7 +81,7 @@ def data(first: int, count: int = 200) -> pa.Table:
 
 @pytest.fixture
 def table(catalog):
-    """Two files of 200 rows, indexed."""
+    """An indexed table of two files with 200 rows."""
     made = catalog.create_table("n.t", schema=data(0, 1).schema)
     made.append(data(0))
     made.append(data(200))
@@ -111,7 +116,7 @@ def test_columns_are_renamed(table):
         update.rename_column("l.element.c", "d")
         update.move_first("x")
     ds = check(table)
-    assert [each.column for each in ds.describe_indices()] == ["id", "name", "s.z"]
+    assert [index.column for index in ds.describe_indices()] == ["id", "name", "s.z"]
     for text in ("name = 'key 41'", "s.z = 41"):
         assert ds.scanner(filter=text).plan().indices[0].kept_zones == 1
         assert ds.count_rows(text) == 1
@@ -150,7 +155,7 @@ def test_a_column_dropped_and_added_again(table):
 
 
 def test_initial_defaults(catalog):
-    """Files of before the column have its default, also in an index."""
+    """Files from before a column was added have its default, also in an index."""
     made = catalog.create_table("n.t", schema=data(0, 1).schema)
     made.append(data(0))
     with made.update_schema() as update:
@@ -179,7 +184,7 @@ def test_files_of_format_version_1(catalog):
     made = catalog.create_table("n.t", schema=data(0, 1).schema, properties={"format-version": "1"})
     made.append(data(0))
     check(made)
-    # Columns are told by their ids, which renaming in the file leaves.
+    # Columns are identified by their ids, so other names in the file do not matter.
     path = zb.dataset(made).files[0]
     stored = pq.ParquetFile(path).read()
     pq.write_table(stored.rename_columns(["id", "key", "old", "x", "s", "l"]), path)
@@ -211,10 +216,10 @@ def test_position_deletes(table, tmp_path):
     ds = check(table)
     assert ds.describe_indices()[0].num_fragments_indexed == 2
     assert "deleted rows: 3 left out" in ds.scanner().explain_plan()
-    # Of several files in one, and rows that are deleted already.
+    # One delete file names rows of several files, some of them already deleted.
     delete_positions(table, tmp_path, {first: [41, 42], second: [7]})
     check(table, without(table.scan().to_arrow(), 0, 41, 42, 199, 207))
-    # What comes later is not deleted by what was.
+    # Older deletes do not apply to newer rows.
     table.append(data(0, 50).set_column(0, "id", pa.array(range(1000, 1050), pa.int64())))
     with pytest.warns(StaleIndexWarning):
         check(table, sought=[41, 1041, 1000])
@@ -234,15 +239,15 @@ def test_deletion_vectors(table, tmp_path):
 
 
 def test_format_version_3(table, tmp_path):
-    """Metadata by hand: pyiceberg reads that version and does not write it."""
+    """Write metadata of version 3 by hand, because pyiceberg only reads that version."""
     [first, _] = locations(table)
     delete_by_vector(table, tmp_path, first, [41])
     path = pathlib.Path(table.metadata_location.removeprefix("file://"))
-    told = json.loads(path.read_text()) | {"format-version": 3, "next-row-id": 400}
-    for each in told["snapshots"]:
-        each |= {"first-row-id": 0, "added-rows": 400}
+    metadata = json.loads(path.read_text()) | {"format-version": 3, "next-row-id": 400}
+    for entry in metadata["snapshots"]:
+        entry |= {"first-row-id": 0, "added-rows": 400}
     path = path.with_name("3.metadata.json")
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(metadata))
     newer = StaticTable.from_metadata(path.as_uri())
     assert newer.format_version == 3
     assert check(newer).describe_indices()[0].num_fragments_indexed == 2
@@ -252,9 +257,9 @@ def test_a_damaged_deletion_vector_is_no_empty_one(table, tmp_path):
     delete_by_vector(table, tmp_path, locations(table)[0], [41])
     ds = zb.dataset(table)
     [path] = tmp_path.glob("*.puffin")
-    held = bytearray(path.read_bytes())
-    held[held.rindex(bytes([0xD1, 0xD3, 0x39, 0x64])) + 20] ^= 1
-    path.write_bytes(held)
+    content = bytearray(path.read_bytes())
+    content[content.rindex(bytes([0xD1, 0xD3, 0x39, 0x64])) + 20] ^= 1
+    path.write_bytes(content)
     with pytest.raises(FragmentUnreadable, match="holds no deletion vector"):
         ds.to_table(filter="id = 41")
     path.unlink()
@@ -275,10 +280,10 @@ def test_a_few_bytes_that_delete_billions_of_rows_take_no_memory(table, tmp_path
     rows.run_optimize()
     delete_by_vector(table, tmp_path, locations(table)[0], rows)
     tracemalloc.start()
-    found = zb.dataset(table).to_table(["id"])["id"].to_pylist()
+    ids = zb.dataset(table).to_table(["id"])["id"].to_pylist()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert sorted(found) == [*range(100), *range(200, 400)]
+    assert sorted(ids) == [*range(100), *range(200, 400)]
     assert peak < 64 << 20
 
 
@@ -290,7 +295,7 @@ def test_a_deletion_vector_is_looked_for_within_its_file(tmp_path, offset, size)
     path.write_bytes(bytes(100))
     vector = DeletionVector(pafs.LocalFileSystem(), str(path), offset, size)
     with pytest.raises(FragmentUnreadable, match="holds no deletion vector"):
-        vector.of("any")
+        vector.rows_of("any")
 
 
 @pytest.mark.parametrize(
@@ -311,7 +316,7 @@ def test_position_deletes_that_are_none_are_refused(tmp_path, columns):
     pq.write_table(pa.table(columns), path)
     deletes = PositionDeletes(pafs.LocalFileSystem(), str(path))
     with pytest.raises(FragmentUnreadable, match="restore the file"):
-        deletes.of("a")
+        deletes.rows_of("a")
 
 
 def test_equality_deletes(table, tmp_path):
@@ -322,12 +327,12 @@ def test_equality_deletes(table, tmp_path):
     assert "deleted rows: 2 left out" in ds.scanner().explain_plan()
     arrow = pickle.loads(pickle.dumps(ds.to_arrow_dataset()))
     assert arrow.count_rows() == 398
-    # Null equals null, and all columns count.
+    # Null equals null, and all columns must be equal.
     delete_equal(table, tmp_path, {"key": [None, "key 40"], "part": ["p 1", "p 0"]})
-    gone = [n for n in range(400) if n % 7 == 0 and n % 3 == 1]
-    want = without(want, *gone)
+    deleted_ids = [n for n in range(400) if n % 7 == 0 and n % 3 == 1]
+    want = without(want, *deleted_ids)
     assert 40 in check(table, want).to_table()["id"].to_pylist()
-    # Rows that come with the delete, or later, stay.
+    # Rows that are added with the delete or later stay.
     table.append(data(41, 1))
     zb.dataset(table).optimize.optimize_indices(spark=False)
     want = pa.concat_tables([want, data(41, 1)])
@@ -337,7 +342,7 @@ def test_equality_deletes(table, tmp_path):
 
 
 def test_equality_deletes_by_columns_that_changed(table, tmp_path):
-    """By a column that was renamed, dropped, or is not in older files."""
+    """Equality deletes compare a column that was renamed, dropped, or is not in older files."""
     everything = pa.concat_tables([data(0), data(200)])
     with table.update_schema() as update:
         update.rename_column("key", "name")
@@ -355,7 +360,7 @@ def test_equality_deletes_by_columns_that_changed(table, tmp_path):
 
 
 def test_equality_of_floating_point_numbers(catalog, tmp_path):
-    """As Java's: NaN is NaN, and the zeros differ."""
+    """Floats compare as in Java: NaN equals NaN, and 0.0 differs from -0.0."""
     values = [0.0, -0.0, math.nan, 1.5, None]
     numbers = pa.table({"id": pa.array(range(5), pa.int64()), "x": values})
     made = catalog.create_table("n.t", schema=numbers.schema)
@@ -375,28 +380,28 @@ def test_deletes_are_of_their_partition(catalog, tmp_path):
         made.append(data(first))
     zb.dataset(made).create_scalar_index(["id", "key"], number_of_items=16)
     everything = pa.concat_tables([data(0), data(200), data(1000, 30)])
-    # Of partition "p 1" alone: 40 is there, 41 is not.
+    # This deletes in partition "p 1" only, which holds 40 but not 41.
     delete_equal(made, tmp_path, {"id": [40, 41, 1000]}, partition=("p 1",))
     check(made, without(everything, 40))
     delete_equal(made, tmp_path, {"part": ["p 1"], "id": [43]}, partition=("p 1",))
     want = without(everything, 40, 43)
     check(made, want)
-    # Those without partitions delete everywhere.
+    # Deletes of an unpartitioned spec apply to all partitions.
     delete_equal(made, tmp_path, {"id": [41, 1001]}, spec_id=0)
     want = without(want, 41, 1001)
     check(made, want)
-    # Positions in a file of another partition are not looked for.
+    # Positions in a file of another partition are ignored.
     ds = zb.dataset(made)
     located = ds.locate("id", [3, 4]).to_pylist()
-    there = {each["key_index"]: each for each in located}
-    rows_of = {f"file://{each['path']}": [each["row"]] for each in there.values()}
+    there = {row["key_index"]: row for row in located}
+    rows_of = {f"file://{row['path']}": [row["row"]] for row in there.values()}
     delete_positions(made, tmp_path, rows_of, partition=("p 0",))
     check(made, without(want, 3))
 
 
 def test_deleted_rows_are_not_taken(table, tmp_path):
     ds = zb.dataset(table)
-    [base] = (each["fragment_id"] << 32 for each in ds.locate("id", [41]).to_pylist())
+    [base] = (row["fragment_id"] << 32 for row in ds.locate("id", [41]).to_pylist())
     delete_equal(table, tmp_path, {"id": [41]})
     ds = zb.dataset(table)
     assert ds.take([base + 40, base + 42])["id"].to_pylist() == [40, 42]
@@ -424,5 +429,5 @@ def test_what_is_not_known_is_refused(table, tmp_path):
 def test_rows_are_in_the_order_of_the_files(table, tmp_path):
     delete_equal(table, tmp_path, {"id": [41]})
     ds = zb.dataset(table)
-    want = without(pa.concat_tables([pq.read_table(each) for each in ds.files]), 41)
+    want = without(pa.concat_tables([pq.read_table(file) for file in ds.files]), 41)
     assert ds.to_table()["id"].equals(want["id"])

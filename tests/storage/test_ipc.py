@@ -1,4 +1,4 @@
-"""Arrow IPC fragments: some rows of some record batches."""
+"""Test reads of some rows of some record batches of Arrow IPC fragments."""
 
 from __future__ import annotations
 
@@ -32,23 +32,25 @@ ID = pc.field("id")
 
 
 def table(first: int, rows: int) -> pa.Table:
-    at = range(first, first + rows)
+    numbers = range(first, first + rows)
     words = pa.DictionaryArray.from_arrays(
-        pa.array([i % 2 for i in at], pa.int8()), pa.array(["even", "odd"])
+        pa.array([i % 2 for i in numbers], pa.int8()), pa.array(["even", "odd"])
     )
     return pa.table(
         {
-            "id": pa.array(at, pa.int64()),
-            "text": pa.array([None if i % 7 == 0 else f"text {i}" for i in at], pa.string()),
+            "id": pa.array(numbers, pa.int64()),
+            "text": pa.array([None if i % 7 == 0 else f"text {i}" for i in numbers], pa.string()),
             "word": words,
-            "list": pa.array([[i, i] for i in at], pa.list_(pa.int32())),
-            "st": pa.array([{"a": i} if i % 5 else None for i in at], pa.struct({"a": "int64"})),
+            "list": pa.array([[i, i] for i in numbers], pa.list_(pa.int32())),
+            "st": pa.array(
+                [{"a": i} if i % 5 else None for i in numbers], pa.struct({"a": "int64"})
+            ),
         }
     )
 
 
 def write(path: Path, first: int, compression: str | None) -> Path:
-    """Six batches of 100 rows, the third without any."""
+    """Six record batches of 100 rows, except that the third is empty."""
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_file(str(path), table(0, 0).schema, options=options) as writer:
         for number in range(BATCHES):
@@ -107,7 +109,7 @@ def test_types_and_columns_that_differ_between_files(tmp_path: Path) -> None:
 
 def test_batches_after_the_last_row_are_not_touched(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", 0, "zstd")
-    # Not the local file system, which maps: what is read is counted.
+    # The local file system maps files, so use a counting one.
     remote = pafs.SubTreeFileSystem(str(tmp_path), LOCAL)
     counts = []
     for last in (0, 499):
@@ -139,14 +141,14 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_lying_offsets_are_refused(tmp_path: Path) -> None:
-    """The buffers of a mapped file are used as they lie."""
+    """Arrays of a mapped file point into it, so their offsets must be checked."""
     path = tmp_path / "a.arrow"
     words = pa.table({"text": ["abcdefgh"] * 8})
     with pa.ipc.new_file(str(path), words.schema) as writer:
         writer.write_table(words)
     data = bytearray(path.read_bytes())
-    at = data.index(b"".join((8 * i).to_bytes(4, "little") for i in range(9)))
-    data[at + 16 : at + 20] = (1 << 30).to_bytes(4, "little")
+    start = data.index(b"".join((8 * i).to_bytes(4, "little") for i in range(9)))
+    data[start + 16 : start + 20] = (1 << 30).to_bytes(4, "little")
     path.write_bytes(data)
     status = os.stat(path)
     identity = FileIdentity(status.st_size, status.st_mtime_ns)
@@ -160,7 +162,7 @@ def test_lying_offsets_are_refused(tmp_path: Path) -> None:
 
 
 def wide(rows: int) -> pa.Table:
-    """Columns of every kind, those that pyarrow must read among those read by arithmetic."""
+    """Columns of every kind: those whose rows have computable offsets and those pyarrow reads."""
     rng = np.random.default_rng(rows)
     views = (pa.string_view(), pa.binary_view())
     kinds = [kind for kind in PLAIN_TYPES if kind not in views and kind != pa.date64()]
@@ -210,16 +212,16 @@ def test_any_rows_of_any_type(tmp_path: Path, how: str) -> None:
     ]
     for spans in sets:
         rows = RowRanges(spans)
-        found = [
+        groups = [
             reader.read(number, whole.schema.names, inside)
             for number, _, inside in reader.row_groups(rows)
         ]
-        table = pa.concat_tables(found)
+        table = pa.concat_tables(groups)
         table.validate(full=True)
         wanted = pa.concat_tables([whole.slice(a, b - a) for a, b in spans])
         for column in whole.schema.names:
             ours, theirs = table[column], wanted[column]
-            # NaN is not equal to itself.
+            # NaN is not equal to itself, so compare the text.
             assert ours.equals(theirs) or repr(ours.to_pylist()) == repr(theirs.to_pylist()), column
     reader.close()
 
@@ -238,8 +240,8 @@ def test_few_bytes_are_read_for_few_rows(tmp_path: Path) -> None:
     assert [number for number, *_ in reader.row_groups(rows)] == [0]
     for name, limit in (("id", 1000), ("text", 5000), ("list", 10 << 20)):
         before = counter.num_bytes
-        found = reader.read(0, [name], rows)
-        assert found.equals(table.select([name]).slice(50_000, 100))
+        rows_read = reader.read(0, [name], rows)
+        assert rows_read.equals(table.select([name]).slice(50_000, 100))
         assert 0 < counter.num_bytes - before < limit
     assert counter.num_bytes < path.stat().st_size
     reader.close()
@@ -263,8 +265,8 @@ def test_a_damaged_byte_ends_in_rows_or_an_error(
 
 
 def test_a_scan_that_is_given_up_leaves_the_process_alive(tmp_path: Path) -> None:
-    """PyArrow's threads go on with what the dropped scan has freed, if it may use them."""
-    table = pa.table({"id": range(500), "data": [b"x" * (at % 50) for at in range(500)]})
+    """PyArrow's threads would use memory that the dropped scan freed."""
+    table = pa.table({"id": range(500), "data": [b"x" * (row % 50) for row in range(500)]})
     for number in range(3):
         with pa.ipc.new_file(tmp_path / f"{number}.arrow", table.schema) as out:
             out.write_table(table, max_chunksize=20)
@@ -274,5 +276,5 @@ def test_a_scan_that_is_given_up_leaves_the_process_alive(tmp_path: Path) -> Non
         for rows in range(600):
             assert ds.head(rows % 4, "id >= 0").num_rows == rows % 4
     """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()

@@ -1,4 +1,4 @@
-"""Files that match a pattern, against ``glob.glob``."""
+"""Compare the files that match a pattern with ``glob.glob``."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_finds_what_glob_finds(folder: Path, pattern: str):
     whole = os.path.join(folder, pattern)
-    found = filter(os.path.isfile, glob.glob(whole, recursive=True))
-    expected = sorted(path for path in found if "/_zonebloom/" not in path)
+    globbed = filter(os.path.isfile, glob.glob(whole, recursive=True))
+    expected = sorted(path for path in globbed if "/_zonebloom/" not in path)
     assert is_pattern(pattern)
     assert matching_files(whole) == expected
 
@@ -78,6 +78,6 @@ def test_a_folder_that_may_not_be_entered_is_not_passed_over():
         for pattern in ("**/*.parquet", "*/*/*.parquet", "a/b/*"):
             with unreadable(root / "a" / "b"), pytest.raises(FragmentUnreadable, match="a/b"):
                 matching_files(str(root / pattern))
-        # Its names may be read, what they name may not.
+        # The folder can be listed, but its files cannot be looked at.
         with unreadable(root / "a", 0o744), pytest.raises(FragmentUnreadable, match="a/b"):
             matching_files(str(root / "**"))

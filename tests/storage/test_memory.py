@@ -1,4 +1,4 @@
-"""Tables in memory as datasets."""
+"""Test tables in memory as datasets."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def test_nulls_within_a_dictionary() -> None:
 def test_chunks_of_a_table_are_row_groups() -> None:
     rows = TableRows(chunked(4, 10))
     wanted = RowRanges([(5, 12), (39, 40)])
-    found = list(rows.row_groups(wanted))
-    assert [(number, first, list(inside)) for number, first, inside in found] == [
+    groups = list(rows.row_groups(wanted))
+    assert [(number, first, list(inside)) for number, first, inside in groups] == [
         (0, 0, [(5, 10)]),
         (1, 10, [(0, 2)]),
         (3, 30, [(9, 10)]),
     ]
-    assert rows.read(1, ["id"], found[1][2])["id"].to_pylist() == [10, 11]
+    assert rows.read(1, ["id"], groups[1][2])["id"].to_pylist() == [10, 11]
 
 
 def test_a_table_has_one_identity() -> None:
-    """Its bytes are added up once: there may be many chunks."""
+    """The table's size is computed only once, because it may have many chunks."""
     source = open_memory_table(chunked(3, 10))
     assert source.identities()[0] is source.identities()[0]
 

@@ -1,4 +1,4 @@
-"""A real S3 protocol on loopback: results, requests and bytes, and the catalog on it."""
+"""Test results, requests, bytes and the catalog on a server with S3's protocol on loopback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write(filesystem, seed: int) -> None:
 
 @pytest.fixture(params=["obstore", "pyarrow alone"])
 def reader(request, monkeypatch):
-    """What reads the ranges of objects of pyarrow's S3."""
+    """Choose pyarrow or obstore to read ranges of objects of pyarrow's S3."""
     object_store._bucket.cache_clear()
     if request.param == "pyarrow alone":
         monkeypatch.setitem(sys.modules, "obstore.store", None)
@@ -77,10 +77,10 @@ def test_lookups_equal_pyarrow_and_read_few_bytes(indexed, s3):
     for key in (0, ROWS + 5, 3 * ROWS - 1, 4 * ROWS):
         stats = []
         scanner = indexed.scanner(filter=pc.field("id") == key, scan_stats_callback=stats.append)
-        found = scanner.to_table()
-        assert found.equals(scan.to_table(filter=pc.field("id") == key))
+        matches = scanner.to_table()
+        assert matches.equals(scan.to_table(filter=pc.field("id") == key))
         assert stats[0].data_bytes < size / 20
-        # At most the filter's page and the pages of the rest, each zone.
+        # Each zone needs at most the page of the filter's column and the pages of the others.
         assert stats[0].data_reads <= 6
 
 
@@ -89,7 +89,7 @@ def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
     assert (bucket is not None) == (reader == "obstore")
     if bucket is not None:
         assert bucket.read(indexed.files[0]) == s3.open_input_file(indexed.files[0]).read_buffer()
-        # One file system may have files of several buckets.
+        # Files of one file system may lie in several buckets.
         assert object_store.object_reader(s3, "lake/a", "sea/a") is None
 
 
@@ -104,11 +104,11 @@ def test_a_name_with_a_control_character_is_read(s3):
 def test_ranges_of_one_fragment_are_few_requests(indexed):
     stats = []
     keys = list(range(0, ROWS, 997))
-    found = indexed.to_table(
+    matches = indexed.to_table(
         filter=pc.field("id").isin(keys), columns=["id"], scan_stats_callback=stats.append
     )
-    assert sorted(found["id"].to_pylist()) == keys
-    # Two row groups: the pages of each lie near one another and are read together.
+    assert sorted(matches["id"].to_pylist()) == keys
+    # There are two row groups, and the neighbouring pages of each are read together.
     assert stats[0].data_reads <= 4
 
 
@@ -118,13 +118,13 @@ def test_credentials_of_a_uri_are_shown_and_written_nowhere(indexed, s3, endpoin
     for options in ({}, {"index_dir": "lake/index"}):
         ds = zb.dataset(uri, **options)
         ds.create_scalar_index("id", number_of_items=1024, spark=False)
-        shown = [repr(ds), ds._repr_html_(), ds.title, str(ds.search("id = 7"))]
-        shown += [ds.scanner(filter="id = 7").analyze_plan(), *ds.files, ds.index_dir]
-        assert "PASSWORD" not in "".join(shown)
+        texts = [repr(ds), ds._repr_html_(), ds.title, str(ds.search("id = 7"))]
+        texts += [ds.scanner(filter="id = 7").analyze_plan(), *ds.files, ds.index_dir]
+        assert "PASSWORD" not in "".join(texts)
         assert "data" in ds.title
         files = s3.get_file_info(pafs.FileSelector(ds.index_dir, recursive=True))
-        held = [s3.open_input_file(each.path).read() for each in files if each.is_file]
-        assert len(held) > 2 and b"PASSWORD" not in b"".join(held)
+        contents = [s3.open_input_file(info.path).read() for info in files if info.is_file]
+        assert len(contents) > 2 and b"PASSWORD" not in b"".join(contents)
     s3.delete_file("lake/data/part-0.parquet")
     with pytest.raises(SourceError) as refused:
         ds.to_table(filter="id = 7")
@@ -153,14 +153,14 @@ def test_object_replaced_between_plan_and_read_is_read_whole(indexed, s3):
     scanner = indexed.scanner(filter=f"id = {ROWS + 5}")
     plan = scanner.plan()
     scanner._plan = lambda described: plan
-    # The same rows in another order: the plan's row ranges say nothing of them.
+    # The file has the same rows in another order, so the plan's row ranges are wrong for it.
     part = table(1).sort_by("id")
     pq.write_table(part, "lake/data/part-1.parquet", filesystem=s3, use_dictionary=False)
     assert scanner.to_table()["id"].to_pylist() == [ROWS + 5]
 
 
 def raw(seed: int) -> pa.Table:
-    """Rows whose file has the size of every other's."""
+    """Return rows whose file always has the same size."""
     return pa.table({"id": pa.array(np.arange(1000) + seed * 1000)})
 
 
@@ -168,14 +168,14 @@ PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": Fal
 
 
 def test_object_overwritten_within_a_second_is_told_by_its_tag(s3):
-    """Stores note whole seconds."""
+    """Stores record whole seconds, so only the tag shows a change within a second."""
     while True:
-        found = []
+        results = []
         for seed in range(2):
             pq.write_table(raw(seed), "lake/same/a.parquet", filesystem=s3, **PLAIN)
             info = s3.get_file_info("lake/same/a.parquet")
-            found.append((info.size, info.mtime_ns, *identities(s3, ["lake/same/a.parquet"])))
-        (size, mtime_ns, first), (other_size, other_mtime_ns, second) = found
+            results.append((info.size, info.mtime_ns, *identities(s3, ["lake/same/a.parquet"])))
+        (size, mtime_ns, first), (other_size, other_mtime_ns, second) = results
         assert size == other_size == first.size
         assert first.mtime_ns == mtime_ns
         assert not first.is_still(second)
@@ -193,7 +193,7 @@ def test_object_overwritten_with_the_same_size(s3):
         with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
             assert opened.count_rows("id = 1007") == 1
         assert opened.count_rows("id = 7") == 0
-    # The same content again is the same file, whenever it was written.
+    # A file that is written again with the same content has the same identity.
     pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
     assert zb.dataset("lake/same", filesystem=s3).count_rows("id = 7") == 1
 
@@ -211,13 +211,13 @@ def test_a_store_that_does_not_answer_is_no_store_without_files(s3, endpoint):
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
     )
     paths = ["lake/same/a.parquet", "lake/same/b.parquet"]
-    assert [each is None for each in identities(s3, paths)] == [False, True]
+    assert [identity is None for identity in identities(s3, paths)] == [False, True]
     with pytest.raises(FragmentUnreadable, match=r"cannot look at lake/same/a\.parquet"):
         identities(deaf, paths)
 
 
 class Listing(MemoryFileSystem):
-    """Answers from what it listed once, as s3fs does, and names content by a tag."""
+    """A file system that answers from a cached listing, like s3fs, and has tags."""
 
     cachable = False
 
@@ -228,10 +228,10 @@ class Listing(MemoryFileSystem):
     def info(self, path, **options):
         path = self._strip_protocol(path)
         if path not in self.listed:
-            found = {k: v for k, v in super().info(path).items() if k != "created"}
-            if found["type"] == "file":
-                found["ETag"] = hashlib.md5(self.cat_file(path)).hexdigest()
-            self.listed[path] = found
+            info = {k: v for k, v in super().info(path).items() if k != "created"}
+            if info["type"] == "file":
+                info["ETag"] = hashlib.md5(self.cat_file(path)).hexdigest()
+            self.listed[path] = info
         return self.listed[path]
 
     def invalidate_cache(self, path=None):
@@ -252,9 +252,9 @@ def test_a_listing_kept_by_a_file_system_is_not_believed():
     dataset = zb.dataset("/lake/kept", filesystem=store)
     dataset.create_scalar_index("id", number_of_items=100, spark=False)
     assert dataset.count_rows("id = 7") == 1
-    kept = store.info("/lake/kept/a.parquet")
+    info = store.info("/lake/kept/a.parquet")
     write("a", 1)
-    assert store.info("/lake/kept/a.parquet") is kept
+    assert store.info("/lake/kept/a.parquet") is info
     with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
         assert dataset.count_rows("id = 1007") == 1
     assert dataset.count_rows("id = 7") == 0
@@ -299,7 +299,7 @@ def test_an_index_travels_to_a_store_and_back(s3, tmp_path):
     for source, target in places:
         pafs.copy_files(source, target, source_filesystem=local, destination_filesystem=s3)
     there = zb.dataset("lake/up", filesystem=s3)
-    assert [each.num_fragments_indexed for each in there.describe_indices()] == [0]
+    assert [index.num_fragments_indexed for index in there.describe_indices()] == [0]
     assert there.adopt_index().num_files == 2
     assert there.count_rows("id = 70000") == 1
     assert len(there.search("id = 70000").at_most) == 1024
@@ -307,8 +307,8 @@ def test_an_index_travels_to_a_store_and_back(s3, tmp_path):
     for source, target in places:
         os.makedirs(target)
         pafs.copy_files(source, target, source_filesystem=s3, destination_filesystem=local)
-    again = zb.dataset(back)
-    assert again.adopt_index().num_files == 2
-    assert again.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)
-    # What was done need not be done again.
+    reopened = zb.dataset(back)
+    assert reopened.adopt_index().num_files == 2
+    assert reopened.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)
+    # Finished tasks are not repeated.
     assert zb.dataset("lake/up", filesystem=s3).adopt_index().num_files == 0

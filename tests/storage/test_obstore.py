@@ -1,4 +1,4 @@
-"""Stores of obstore: as sources, beside pyarrow's view of the same bucket, and commits in them."""
+"""Test obstore's stores as sources, compared with pyarrow on the same bucket, and as catalogs."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def test_rows_of_a_store_are_those_written(store):
     for key in (0, ROWS + 5, 3 * ROWS - 1, 4 * ROWS):
         stats = []
         scanner = ds.scanner(filter=f"id = {key}", scan_stats_callback=stats.append)
-        found = scanner.to_table()
-        assert found.equals(whole.filter(pa.compute.equal(whole["id"], key)))
+        matches = scanner.to_table()
+        assert matches.equals(whole.filter(pa.compute.equal(whole["id"], key)))
         assert stats[0].fragments_read <= 1
-        # The pages of all columns in one request.
+        # One request reads the pages of all columns.
         assert stats[0].data_reads == stats[0].fragments_read
     assert ds.to_table().sort_by("id").equals(whole.sort_by("id"))
-    # Opened again, and by a list of files; indices are found by both.
+    # Reopening the folder and opening a list of files both find the index.
     assert zb.dataset("data", filesystem=store, partitioning=None).version == 1
-    listed = zb.dataset([each for each in ds.files], filesystem=store, index_dir="index")
+    listed = zb.dataset([file for file in ds.files], filesystem=store, index_dir="index")
     assert listed.count_rows("id = 7") == 1
     ds.optimize.optimize_indices(spark=False)
     ds.vacuum()
@@ -115,7 +115,7 @@ def test_one_index_serves_all_views_of_a_bucket(bucket, s3):
         put(bucket, f"data/{seed}.parquet", seed)
     zb.dataset("lake/data", filesystem=s3).create_scalar_index("id", spark=False)
     for ds in (zb.dataset("data", filesystem=bucket), zb.dataset("lake/data", filesystem=s3)):
-        # A file that is not known as it was indexed would warn, which is an error here.
+        # A file whose identity changed since the build would warn, and warnings are errors here.
         assert ds.count_rows(f"id = {ROWS + 5}") == 1
         assert ds.search("id = 7").to_table().num_rows == 1
 
@@ -131,7 +131,7 @@ def test_an_object_written_anew_is_read_whole(store):
     sink = io.BytesIO()
     pq.write_table(table(0).sort_by("id"), sink)
     store.put("data/0.parquet", sink.getvalue())
-    # After the plan: the reads themselves are refused.
+    # The file changes after the plan, so the reads themselves raise.
     assert scanner.to_table()["id"].to_pylist() == [7]
     with pytest.warns(StaleIndexWarning):
         assert ds.count_rows("id = 7") == 1
@@ -146,16 +146,16 @@ def test_identities_of_many_objects_are_those_of_each(store):
         store.put(path, path.encode())
     store.put("data/3/other.bin", b"")
     filesystem = as_arrow_filesystem(store)
-    asked = [*paths, "data/6/gone.bin"]
-    of_each = [identities(filesystem, [path])[0] for path in asked]
-    assert identities(filesystem, asked) == of_each
+    all_paths = [*paths, "data/6/gone.bin"]
+    of_each = [identities(filesystem, [path])[0] for path in all_paths]
+    assert identities(filesystem, all_paths) == of_each
     assert of_each[-1] is None
-    assert all(each.size == len(paths[0]) for each in of_each[:-1])
-    assert len({each.tag for each in of_each[:-1]}) == len(paths)
+    assert all(identity.size == len(paths[0]) for identity in of_each[:-1])
+    assert len({identity.tag for identity in of_each[:-1]}) == len(paths)
 
 
 class PlainFiles(BaseHTTPRequestHandler):
-    """Serves ranges of one file under every name."""
+    """A server that returns ranges of one file under every name."""
 
     content = b""
 
@@ -186,7 +186,7 @@ def test_a_server_of_plain_files_is_read_file_by_file():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     options = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
     store = HTTPStore(f"http://127.0.0.1:{server.server_port}", **options)
-    # It has no listing, and names no content: all is asked of each file.
+    # The server has no listings and no tags, so each file needs requests of its own.
     paths = [f"data/{number}.parquet" for number in range(20)]
     with pytest.warns(IndexNotUsedWarning, match="_zonebloom/data cannot be listed"):
         ds = zb.dataset(paths, filesystem=store)
@@ -199,7 +199,7 @@ def test_a_server_of_plain_files_is_read_file_by_file():
 
 
 def write_at_once(views, names):
-    """Build an index each at the same moment; the names of those that were committed."""
+    """Build several indices at the same moment, and return the names of the committed ones."""
     barrier = threading.Barrier(len(names))
 
     def build(view, name):
@@ -212,8 +212,8 @@ def write_at_once(views, names):
         return name
 
     with ThreadPoolExecutor(len(names)) as pool:
-        done = list(pool.map(build, views, names))
-    return {name for name in done if name is not None}
+        results = list(pool.map(build, views, names))
+    return {name for name in results if name is not None}
 
 
 @pytest.mark.parametrize("kind", ["obstore", "pyarrow", "claims", "mixed"])
@@ -230,12 +230,12 @@ def test_no_writer_at_once_loses_what_it_committed(bucket, s3, kind):
     committed = write_at_once(views * len(names), names)
     assert len(committed) > 1
     ds = zb.dataset("data", filesystem=bucket)
-    assert {each["name"] for each in ds.list_indices()} == committed
+    assert {index["name"] for index in ds.list_indices()} == committed
     assert not [path for path in listed(s3) if path.endswith(".claim")]
 
 
 def listed(s3):
-    return [each.path for each in s3.get_file_info(pafs.FileSelector("lake", recursive=True))]
+    return [info.path for info in s3.get_file_info(pafs.FileSelector("lake", recursive=True))]
 
 
 def test_only_the_first_of_two_puts_is_made(bucket, s3):
@@ -244,14 +244,14 @@ def test_only_the_first_of_two_puts_is_made(bucket, s3):
         path = "lake/versions/1" if filesystem is s3 else "versions/of/store/1"
         assert create_object(filesystem, path, b"one") is True
         assert create_object(filesystem, path, b"two") is False
-        # Its own, sent again.
+        # The object is the writer's own, because its request was sent again.
         assert create_object(filesystem, path, b"one") is True
         with filesystem.open_input_file(path) as file:
             assert file.read() == b"one"
 
 
 class Heedless(Handler):
-    """A server that puts what it is sent, whatever the condition."""
+    """A server that ignores conditions and stores whatever it receives."""
 
     def _put(self, *arguments):
         del self.headers["If-None-Match"]
@@ -275,7 +275,7 @@ def test_a_store_that_passes_over_the_condition_is_noticed(heedless):
     names = [f"idx{number}" for number in range(4)]
     committed = write_at_once([("data", heedless)] * len(names), names)
     ds = zb.dataset("data", filesystem=heedless)
-    assert committed and {each["name"] for each in ds.list_indices()} == committed
+    assert committed and {index["name"] for index in ds.list_indices()} == committed
     assert ds.count_rows("id = 7") == 1
 
 
@@ -310,10 +310,10 @@ def test_nothing_shows_what_a_store_was_given(bucket, endpoint):
     put(bucket, "data/a.parquet", 0)
     ds = zb.dataset("s3://lake/data", filesystem=bucket)
     ds.create_scalar_index("id", spark=False)
-    shown = [repr(ds), ds._repr_html_(), ds.title, str(ds.search("id = 7"))]
-    shown += [ds.scanner(filter="id = 7").analyze_plan(), *ds.files, ds.index_dir]
-    held = [bucket.get(each["path"]).bytes().to_bytes() for each in bucket.list().collect()]
-    assert "PASSWORD" not in "".join(shown) and b"PASSWORD" not in b"".join(held)
+    texts = [repr(ds), ds._repr_html_(), ds.title, str(ds.search("id = 7"))]
+    texts += [ds.scanner(filter="id = 7").analyze_plan(), *ds.files, ds.index_dir]
+    contents = [bucket.get(meta["path"]).bytes().to_bytes() for meta in bucket.list().collect()]
+    assert "PASSWORD" not in "".join(texts) and b"PASSWORD" not in b"".join(contents)
     closed = {"retry_config": {"max_retries": 0}, "client_options": {"allow_http": True}}
     azure = {"account_name": "a", "endpoint": "http://127.0.0.1:1", "sas_key": "sig=PASSWORD"}
     deaf = [

@@ -1,4 +1,4 @@
-"""One file under all the names that users, Spark and table formats have for it."""
+"""Test that a file is found under all names that users, Spark and table formats give it."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Files found without pyarrow.dataset, against what pyarrow.dataset finds."""
+"""Compare the files that are found without pyarrow.dataset with those that it finds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def write(folder, names):
 
 
 def assert_same(found, expected):
-    assert [each.path for each in found.fragments] == expected.files
+    assert [fragment.path for fragment in found.fragments] == expected.files
     assert found.schema.equals(expected.schema, check_metadata=True)
     assert found.format == expected.format
     assert found.partition_columns() == set()
-    opened = [found.open(each, LOCAL) for each in found.fragments]
+    opened = [found.open(fragment, LOCAL) for fragment in found.fragments]
     assert (
         pads.FileSystemDataset(opened, found.schema, found.format, LOCAL).to_table()
         == expected.to_table()
@@ -44,22 +44,22 @@ def test_a_folder(tmp_path, end):
     (tmp_path / "empty" / "_x").mkdir(parents=True)
     os.symlink(tmp_path / "a.parquet", tmp_path / "linked.parquet")
     os.symlink(tmp_path / "z", tmp_path / "y")
-    found = plain_files(LOCAL, f"{tmp_path}{end}", True)
-    assert_same(found, pads.dataset(f"{tmp_path}", partitioning="hive"))
-    assert found.root == str(tmp_path)
-    assert [each.key for each in found.fragments] == [
-        os.path.relpath(each.path, tmp_path) for each in found.fragments
+    source = plain_files(LOCAL, f"{tmp_path}{end}", True)
+    assert_same(source, pads.dataset(f"{tmp_path}", partitioning="hive"))
+    assert source.root == str(tmp_path)
+    assert [fragment.key for fragment in source.fragments] == [
+        os.path.relpath(fragment.path, tmp_path) for fragment in source.fragments
     ]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "_hidden", "sub/.dir/x", "year=1/x"])
 def test_one_file(tmp_path, name):
     write(tmp_path, [name, "other.parquet"])
-    found = plain_files(LOCAL, f"{tmp_path / name}", False)
+    source = plain_files(LOCAL, f"{tmp_path / name}", False)
     if "=" in name:
-        # Of a file alone, folders above say nothing.
-        assert [each.key for each in found.fragments] == ["x"]
-    assert_same(found, pads.dataset(f"{tmp_path / name}"))
+        # The folders above a single file give no partition values.
+        assert [fragment.key for fragment in source.fragments] == ["x"]
+    assert_same(source, pads.dataset(f"{tmp_path / name}"))
 
 
 @pytest.mark.parametrize("names", [["year=1/a"], ["a.parquet", "sub/x=/b"], [], HIDDEN])
@@ -102,7 +102,7 @@ def typed():
 @pytest.mark.parametrize("options", [{}, {"use_deprecated_int96_timestamps": True}])
 def test_types_and_metadata_are_those_of_pyarrow(tmp_path, store_schema, options):
     pq.write_table(typed(), tmp_path / "a", store_schema=store_schema, **options)
-    found = plain_files(LOCAL, str(tmp_path), True)
+    source = plain_files(LOCAL, str(tmp_path), True)
     expected = pads.dataset(f"{tmp_path}", partitioning="hive")
-    assert found.schema.equals(expected.schema, check_metadata=True)
+    assert source.schema.equals(expected.schema, check_metadata=True)
     assert zb.dataset(tmp_path).to_table() == expected.to_table()

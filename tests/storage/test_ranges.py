@@ -1,4 +1,4 @@
-"""Ranged reads of a file that the system refuses."""
+"""Test ranged reads that fail in the system."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_a_refused_read_is_tried_by_pyarrow(tmp_path, error):
     with calls.armed():
         assert ds.to_table(filter=pc.field("id") == 12340).num_rows == 1
     refused = 0
-    for at in range(calls.count):
-        with quiet(), calls.armed(at, error):
+    for number in range(calls.count):
+        with quiet(), calls.armed(number, error):
             try:
-                found = ds.to_table(filter=pc.field("id") == 12340)
+                matches = ds.to_table(filter=pc.field("id") == 12340)
             except zb.errors.ZoneBloomError:
                 refused += 1
                 continue
-        assert found["row"].to_pylist() == [1234]
+        assert matches["row"].to_pylist() == [1234]
     assert refused < calls.count

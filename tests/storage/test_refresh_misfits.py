@@ -1,4 +1,4 @@
-"""A refresh when the column of one index was dropped, widened or added again.
+"""Test a refresh after the column of one index was dropped, widened or added again.
 
 The other index of the dataset has to be brought up to date all the same. Each case runs over a
 plain folder, a Delta table with column mapping and an Iceberg table.
@@ -176,7 +176,7 @@ def test_the_advice_can_be_followed(table, change):
 
 
 def test_a_later_file_of_another_type(tmp_path):
-    """The schema still fits the index, and a file does not."""
+    """The schema still fits the index, but one file does not."""
     table = Folder(tmp_path)
     ds = zb.dataset(table.load())
     ds.create_scalar_index(["changed", "kept"], number_of_items=50, spark=False)

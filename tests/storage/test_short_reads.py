@@ -1,4 +1,4 @@
-"""A store that answers a read with fewer bytes than were asked for loses no row."""
+"""Test that no row is lost if a store returns fewer bytes than a read requested."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TABLE = pa.table({"id": IDS, "name": [f"name {value}" for value in IDS]})
 
 
 class OneRead:
-    """Answers the n-th read of a data file with no bytes, or with half of them.
+    """A file system whose n-th read of a data file returns no bytes, or half of them.
 
     Later reads at the same position get the same answer, as PyArrow may try again.
     """
@@ -69,7 +69,7 @@ def opened(folder: Path, format: str, cut: Callable[[int, int], int]) -> zb.Data
 
 
 def cuts(run: Callable[[Callable[[int, int], int]], Any]) -> Iterator[Any]:
-    """Run with one read after another cut, and yield what a run returns unless it raises."""
+    """Run once for each read with that read cut short. Yield the results of runs that succeed."""
     clean = OneRead(-1, is_empty=True)
     yield run(clean)
     assert clean.count
@@ -158,7 +158,7 @@ def test_a_build_counts_rows_where_pyarrow_reads_the_store_itself(tmp_path):
     path, column = str(tmp_path / "a.parquet"), Column(("id",), pa.int64())
 
     def run(cut: Callable[[int, int], int]) -> int:
-        # Without `without_short_reads`, which sees the reads of a file system of Python only.
+        # `without_short_reads` sees only the reads of Python file systems, so bypass it here.
         files = ShortReads(cut).wrapped()
         reader = ColumnsReader(pads.ParquetFileFormat(), files, path, [column], TABLE.schema)
         return sum(len(arrays[0]) for run in reader.runs(split=True) for arrays in reader.read(run))

@@ -38,7 +38,7 @@ class Reader:
 
     @property
     def files(self) -> set[str]:
-        return {os.path.basename(each) for each in self.of.files}
+        return {os.path.basename(path) for path in self.of.files}
 
 
 class History:
@@ -136,7 +136,7 @@ class History:
     # What happens to the indices, by any reader
 
     def dataset(self) -> Reader:
-        return self.rng.choice([each for each in self.readers if not is_lazy(each)])
+        return self.rng.choice([reader for reader in self.readers if not is_lazy(reader)])
 
     def create(self) -> None:
         reader = self.dataset()
@@ -165,8 +165,8 @@ class History:
     def validate(self) -> None:
         """What an index of files that are as they were says, holds."""
         ds = self.dataset().opened
-        for each in ds.describe_indices():
-            ds.validate_index(each.name)
+        for index in ds.describe_indices():
+            ds.validate_index(index.name)
 
     # What happens to the readers
 
@@ -208,22 +208,22 @@ class History:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always", zb.errors.ZoneBloomWarning)
             try:
-                found = look_up(reader.opened, sql)
+                result = look_up(reader.opened, sql)
             except zb.errors.ZoneBloomError as error:
-                gone = reader.files - set(self.rows)
-                return None if gone else f"{sql}: refused, and no file is gone: {error!r:.200}"
+                missing = reader.files - set(self.rows)
+                return None if missing else f"{sql}: refused, and no file is gone: {error!r:.200}"
             except pl.exceptions.PolarsError as error:
-                gone = reader.files - set(self.rows)
-                return None if gone and is_lazy(reader) else f"{sql}: {error!r:.200}"
-        present = [row for each in reader.files & set(self.rows) for row in self.rows[each]]
+                missing = reader.files - set(self.rows)
+                return None if missing and is_lazy(reader) else f"{sql}: {error!r:.200}"
+        present = [row for file in reader.files & set(self.rows) for row in self.rows[file]]
         newest = [row for rows in self.rows.values() for row in rows]
-        if sorted(found) == sorted(filter(test, newest)):
+        if sorted(result) == sorted(filter(test, newest)):
             return None
-        if sorted(found) != sorted(filter(test, present)):
-            return f"{sql}: {len(found)} rows, not {sum(map(test, present))}"
+        if sorted(result) != sorted(filter(test, present)):
+            return f"{sql}: {len(result)} rows, not {sum(map(test, present))}"
         # Right of what is there; what is gone must be told of, unless no row of it is wanted.
-        gone = reader.files - set(self.rows)
-        return f"{sql}: {gone} left out, not a word" if gone and not said else None
+        missing = reader.files - set(self.rows)
+        return f"{sql}: {missing} left out, not a word" if missing and not said else None
 
     def run(self) -> None:
         steps: list[Callable[[], None]] = [

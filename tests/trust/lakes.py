@@ -79,8 +79,8 @@ def with_payloads(array: pa.Array, rng: random.Random) -> pa.Array:
     width = array.type.bit_width
     bits = np.frombuffer(array.buffers()[1], f"u{width // 8}", len(array)).copy()
     values = bits.view(f"f{width // 8}")
-    for at in np.flatnonzero(np.isnan(values)):
-        bits[at] ^= rng.randrange(1 << (width // 4)) | rng.choice([0, 1 << (width - 1)])
+    for position in np.flatnonzero(np.isnan(values)):
+        bits[position] ^= rng.randrange(1 << (width // 4)) | rng.choice([0, 1 << (width - 1)])
     return pa.Array.from_buffers(array.type, len(array), [array.buffers()[0], pa.py_buffer(bits)])
 
 
@@ -109,9 +109,9 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
         picked.sort()
     elif order < 0.4:
         run = rng.choice([10, 100])
-        picked = [picked[at - at % run] for at in range(rows)]
+        picked = [picked[row - row % run] for row in range(rows)]
     share = rng.choice([0, 0, 0.1, 0.1, 0.9, 1]) if rng.random() < 0.8 else -1
-    values = [None if rng.random() < share else pool[at] for at in picked]
+    values = [None if rng.random() < share else pool[index] for index in picked]
     if share == -1:
         start = rng.randrange(rows)
         values[start : start + rows // 3] = [None] * len(values[start : start + rows // 3])
@@ -151,10 +151,10 @@ def by_pyarrow(
         "store_decimal_as_integer": rng.random() < 0.3,
     }
     if encoded:
-        encodings = {each.name: _encoding(each.type, rng) for each in table.schema}
+        encodings = {field.name: _encoding(field.type, rng) for field in table.schema}
         options["column_encoding"] = {name: each for name, each in encodings.items() if each}
     if shared.has_filters:
-        names = [each.name for each in table.schema if not pa.types.is_nested(each.type)]
+        names = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
         options["bloom_filter_options"] = {
             name: {"ndv": rng.choice([10, 100, 1000]), "fpp": rng.choice([0.05, 0.001])}
             for name in rng.sample(names, rng.randint(1, len(names)))
@@ -261,19 +261,19 @@ WRITERS: dict[str, Writer] = {
 
 def writable(table: pa.Table, writer: Writer, folder: Path, shared: Shared) -> pa.Table:
     """The columns of which a writer can write every value, and pyarrow can read it again."""
-    kept = []
+    chosen = []
     keys = create_decryption_properties(KEY) if writer is encrypted else None
     for name in table.column_names:
-        path = folder / f"try-{len(kept)}"
+        path = folder / f"try-{len(chosen)}"
         # Which types a writer knows is its own affair, and so are the errors it has for others.
         with contextlib.suppress(BaseException):
             writer(table.select([name]), path, random.Random(0), shared)
             rows = None if writer is as_ipc else pq.read_table(path, decryption_properties=keys)
             if rows is None or rows.num_rows == table.num_rows:
-                kept.append(name)
+                chosen.append(name)
         path.unlink(missing_ok=True)
         shutil.rmtree(path.with_suffix(".written"), ignore_errors=True)
-    return table.select(kept)
+    return table.select(chosen)
 
 
 # Datasets
@@ -332,7 +332,7 @@ class Lake:
 def make_table(rows: int, rng: random.Random, types: Sequence[pa.DataType] = TYPES) -> pa.Table:
     """A table of random types; ``row`` numbers its rows, ``s`` is a struct."""
     kinds = [rng.choice(types) if rng.random() < 0.75 else rng.choice(COMMON) for _ in range(5)]
-    arrays = [drawn(each, rows, rng) for each in kinds]
+    arrays = [drawn(kind, rows, rng) for kind in kinds]
     names = list("abcde")
     if rng.random() < 0.5:
         leaves = [drawn(rng.choice(COMMON), rows, rng) for _ in range(2)]
@@ -348,16 +348,16 @@ def make_table(rows: int, rng: random.Random, types: Sequence[pa.DataType] = TYP
 
 def columns_of(whole: pa.Table) -> list[Column]:
     """The columns of a table, leaves of structs apart."""
-    found = []
-    for each in whole.schema:
-        column = whole[each.name].combine_chunks()
-        leaves: Sequence[tuple[tuple[str, ...], pa.Array]] = [((each.name,), column)]
-        if pa.types.is_struct(each.type):
+    columns = []
+    for arrow_field in whole.schema:
+        column = whole[arrow_field.name].combine_chunks()
+        leaves: Sequence[tuple[tuple[str, ...], pa.Array]] = [((arrow_field.name,), column)]
+        if pa.types.is_struct(arrow_field.type):
             if isinstance(column, pa.ChunkedArray):
                 column = column.chunk(0)
             leaves = [
-                ((each.name, inner.name), pa.compute.struct_field(column, [inner.name]))
-                for inner in each.type
+                ((arrow_field.name, inner.name), pa.compute.struct_field(column, [inner.name]))
+                for inner in arrow_field.type
             ]
         for path, values in leaves:
             if pa.types.is_nested(values.type):
@@ -369,8 +369,10 @@ def columns_of(whole: pa.Table) -> list[Column]:
             first = {code: raw for code, raw in zip(reversed(codes), reversed(raws), strict=True)}
             distinct = [first[code] for code in range(len(known))]
             name = ".".join(path)
-            found.append(Column(name, values.type, distinct, np.array(codes, dtype=np.int64), path))
-    return found
+            columns.append(
+                Column(name, values.type, distinct, np.array(codes, dtype=np.int64), path)
+            )
+    return columns
 
 
 def make_lake(
@@ -424,7 +426,7 @@ def make_lake(
 def index(lake: Lake, rng: random.Random) -> None:
     """Index some columns, with random parameters."""
     ds = lake.open()
-    names = [each.name for each in columns_of(ds.schema.empty_table())]
+    names = [column.name for column in columns_of(ds.schema.empty_table())]
     wanted = rng.sample(names, rng.randint(1, len(names)))
     options = {
         "number_of_items": rng.choice([16, 50, 64, 256]),

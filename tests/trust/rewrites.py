@@ -79,7 +79,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
     writer = Writer()
     data = folder / "data"
     data.mkdir(parents=True)
-    paths = [data / f"{at}.{format}" for at in range(FILES)]
+    paths = [data / f"{number}.{format}" for number in range(FILES)]
     files = ShortReads(writer).wrapped()
     with quiet():
         for turn in range(ROUNDS):
@@ -106,11 +106,11 @@ def _ask(
 ) -> str | None:
     keys = sorted(rng.sample(range(FILES * ROWS), 6))
     how = rng.choice(["to_table", "to_batches", "lookup", "to_polars"])
-    at = rng.randrange(FILES)
-    new = content(format, at, 1, options)
+    number = rng.randrange(FILES)
+    new = content(format, number, 1, options)
 
     def write() -> None:
-        with paths[at].open("r+b") as file:
+        with paths[number].open("r+b") as file:
             file.write(new)
 
     ask = answers(ds, keys)[how]
