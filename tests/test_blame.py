@@ -1,4 +1,4 @@
-"""Errors name the file and the column that are at fault, and what to do about them."""
+"""Test that errors name the file and the column at fault, and what to do about them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_file_whose_values_do_not_fit_is_named(tmp_path, tables, culprit, re
     assert ('schema="union"' in str(caught.value)) == ("int64" in culprit)
 
 
-def test_types_with_a_union_are_said_to_have_one(tmp_path):
+def test_the_error_advises_a_union_of_types(tmp_path):
     folder = write(tmp_path / "data", a=INT32, b=INT64)
     advice = r'b\.parquet holds column \'id\' as int64.*schema="union", which reads both as int64'
     with pytest.raises(SchemaMismatch, match=advice):
@@ -71,7 +71,7 @@ def test_types_with_a_union_are_said_to_have_one(tmp_path):
     ds = zb.dataset(folder, schema="union")
     ds.create_scalar_index("id", spark=False)
     assert [ds.count_rows(f"id = {i}") for i in (-1, 3, 7, 10)] == [0, 1, 1, 0]
-    # The union is no advice where no type holds both, or where the dataset has it already.
+    # The error does not advise the union if there is none, or if the dataset already has it.
     write(tmp_path / "other", a=TEXT, b=INT64)
     with pytest.raises(SchemaMismatch, match="rewrite the file, or read other columns"):
         zb.dataset(str(tmp_path / "other")).create_scalar_index("id", spark=False)
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_not_called_another_kind(tmp_path):
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory):
-    """A folder with an index on "customer", and a struct beside it."""
+    """A folder with an index on "customer", and a struct column without one."""
     folder = tmp_path_factory.mktemp("names") / "orders"
     rows = {"customer": ["a", "b"], "Day": [1, 2], "place": [{"city": "x"}, {"city": "y"}]}
     write(folder, a=pa.table(rows))
@@ -185,17 +185,17 @@ TYPOS = {"custmer": "customer", "CUSTOMER_": "customer", "dya": "Day", "day_": "
 
 @pytest.mark.parametrize("typo", TYPOS)
 @pytest.mark.parametrize("call", COLUMN_CALLS.values(), ids=COLUMN_CALLS)
-def test_an_unknown_column_is_answered_with_those_alike(orders, call, typo):
+def test_an_unknown_column_gets_suggestions(orders, call, typo):
     with pytest.raises((ColumnNotFound, FilterError)) as caught:
         call(zb.dataset(orders), typo)
     if call is COLUMN_CALLS["advices"]:
-        # There was advice on one column only.
+        # There is advice for one column only, so only its misspellings get a suggestion.
         assert ("did you mean Day?" in str(caught.value)) == (TYPOS[typo] == "Day")
     else:
         assert f"did you mean {TYPOS[typo]}?" in str(caught.value).replace("Did", "did")
 
 
-def test_leaves_and_names_unlike_any(orders):
+def test_suggestions_for_leaves_and_for_unlike_names(orders):
     ds = zb.dataset(orders)
     for call in ("create_scalar_index", "lookup", "locate", "search_many", "advise"):
         with pytest.raises(ColumnNotFound, match=r"did you mean place\.city\?"):
@@ -215,7 +215,7 @@ INDEX_CALLS = {
 
 
 @pytest.mark.parametrize("call", INDEX_CALLS.values(), ids=INDEX_CALLS)
-def test_an_unknown_index_is_answered_with_those_alike(orders, call):
+def test_an_unknown_index_gets_suggestions(orders, call):
     for typo in ("custmer_idx", "customer", "Customer_Index"):
         with pytest.raises(IndexNotFound, match=r"did you mean customer_idx\? there is: cust"):
             call(zb.dataset(orders), typo)
@@ -239,7 +239,7 @@ def test_an_unknown_index_is_answered_with_those_alike(orders, call):
         (["refresh", "ORDERS", "--name=custmer_idx", "--engine=local"], "customer_idx"),
     ],
 )
-def test_names_on_the_command_line(orders, words, meant, capsys):
+def test_suggestions_on_the_command_line(orders, words, meant, capsys):
     pytest.importorskip("click")
     assert cli.main([word.replace("ORDERS", orders) for word in words]) == 1
     assert f"did you mean {meant}?" in capsys.readouterr().err.replace("Did", "did")

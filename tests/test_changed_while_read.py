@@ -1,4 +1,4 @@
-"""Files that are written in place while they are read: rows of one version, or an error."""
+"""Test that a file written in place during a read gives the rows of one version, or an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMATS = ["parquet", "ipc"]
 
 
 def table(is_new: bool) -> pa.Table:
-    """Each version has every id once, in another order, and says in each row which one it is."""
+    """Return a file's bytes. Versions hold the same ids in another order, and their number."""
     ids = list(range(ROWS))
     if is_new:
         ids = ids[GROUP:] + ids[:GROUP]
@@ -56,7 +56,7 @@ def format(request) -> str:
 @pytest.fixture
 def path(tmp_path: Path, format: str) -> Path:
     old, new = content(format, False), content(format, True)
-    # Neither the size nor the place of anything tells the versions apart.
+    # The versions have the same size and layout.
     assert len(old) == len(new)
     path = tmp_path / f"a.{format}"
     path.write_bytes(old)
@@ -68,7 +68,7 @@ def path(tmp_path: Path, format: str) -> Path:
 def rewriting(
     monkeypatch, path: Path, format: str, after: int, *, replaces: bool = False, whole: bool = True
 ) -> None:
-    """Have the file written in place after so many reads of row groups or record batches."""
+    """Patch readers so that the file is written in place after some reads of row groups."""
     reader = ParquetRows if format == "parquet" else IpcRows
     read, count = reader.read, 0
     data = content(format, True)
@@ -83,7 +83,7 @@ def rewriting(
                 path.with_suffix(".new").write_bytes(data)
                 os.replace(path.with_suffix(".new"), path)
             else:
-                # A part of the file, as a patch writes it.
+                # Write only a part of the file, like a patch does.
                 write_in_place(path, data if whole else data[: len(data) // 2])
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         return rows
@@ -128,7 +128,7 @@ def test_a_lookup_returns_rows_of_one_version_or_raises(monkeypatch, path, forma
 
 
 @pytest.mark.parametrize("after", range(1, 5))
-def test_batches_over_an_index_stop_with_an_error(monkeypatch, path, format, after):
+def test_batches_from_an_index_end_with_an_error(monkeypatch, path, format, after):
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, after)
     batches = ds.to_batches(filter="id IN (5, 105, 205, 305)")
@@ -136,25 +136,25 @@ def test_batches_over_an_index_stop_with_an_error(monkeypatch, path, format, aft
     with pytest.raises(FragmentChanged):
         for batch in batches:
             rows += batch.to_pylist()
-    # The last batch of the file is held back.
+    # The scan returns the last batch only after checking the file.
     assert len(rows) < 4
 
 
-def test_a_file_whose_rows_are_not_out_yet_is_read_again(monkeypatch, path, format):
+def test_a_file_without_returned_rows_is_read_again(monkeypatch, path, format):
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, 1)
     rows = ds.lookup("id", [5])
     assert rows.to_pylist() == [{"key_index": 0, "id": 5, "version": 1}]
 
 
-def test_a_file_that_is_cut_or_half_written_is_an_error(monkeypatch, path, format):
+def test_a_truncated_or_half_written_file_is_an_error(monkeypatch, path, format):
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, 2, whole=False)
     with pytest.raises(FragmentChanged):
         list(ds.to_batches(filter="id IN (5, 105, 205, 305)"))
 
 
-def test_locate_and_take_refuse_rows_of_two_versions(monkeypatch, path, format):
+def test_locate_and_take_raise_for_rows_of_two_versions(monkeypatch, path, format):
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, 2)
     with pytest.raises(FragmentChanged):
@@ -166,7 +166,7 @@ def test_locate_and_take_refuse_rows_of_two_versions(monkeypatch, path, format):
         ds.take([0, 100, 200])
 
 
-def test_a_file_that_is_replaced_whole_is_read_as_it_was(monkeypatch, path, format):
+def test_a_replaced_file_is_read_in_its_old_version(monkeypatch, path, format):
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, 2, replaces=True)
     batches = list(ds.to_batches(filter="id IN (5, 105, 205, 305)"))
@@ -175,8 +175,8 @@ def test_a_file_that_is_replaced_whole_is_read_as_it_was(monkeypatch, path, form
 
 
 @pytest.mark.parametrize("number", range(1, 12))
-def test_a_store_without_change_times(tmp_path, format, number):
-    """The file is written at the n-th read, while a store of Python answers it."""
+def test_a_store_without_change_times_is_still_checked(tmp_path, format, number):
+    """The file is written while a Python file system answers the n-th read."""
     old, new = content(format, False), content(format, True)
     path = tmp_path / f"a.{format}"
     path.write_bytes(old)

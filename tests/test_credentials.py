@@ -1,4 +1,4 @@
-"""What a message says of a URI with credentials in it."""
+"""Test that messages do not show the credentials in a URI."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ URIS = [
 
 @pytest.mark.parametrize("uri", URIS)
 @pytest.mark.parametrize("given", [str, lambda uri: [uri]], ids=["path", "list"])
-def test_no_error_shows_them(uri, given):
+def test_no_error_shows_credentials(uri, given):
     with pytest.raises(errors.ZoneBloomError) as refused:
         zb.dataset(given(uri))
     error = refused.value
-    # What Python prints, causes included.
+    # Check all that Python prints for the error, including its causes.
     text = "".join(traceback.format_exception_only(error)) + repr(error) + str(error.args)
     assert "PASS" not in text and "WORD" not in text
     assert "bucket" in text or "host" in text
@@ -49,7 +49,7 @@ def test_no_error_shows_them(uri, given):
         ("a = b? c@d:e", "a = b? c@d:e"),
     ],
 )
-def test_only_they_are_left_out(text, shown):
+def test_only_credentials_are_left_out(text, shown):
     assert without_secrets(text) == shown
     assert str(errors.FragmentUnreadable(text)) == shown
     with pytest.warns(errors.StaleIndexWarning) as caught:

@@ -1,4 +1,4 @@
-"""Datasets that travel to another process: same files, rows and index, and no key in clear."""
+"""Test that a dataset pickled to another process has the same files, rows and index, and no key."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ FILTER = pc.field("id") == 42
 
 
 def find_key(key_id: str) -> bytes:
-    """Return a key that the other process knows by itself."""
+    """Return a key that the other process can find by itself."""
     return {"2026": KEY}[key_id]
 
 
 class Kms(encryption.KmsClient):
-    """A KMS that wraps a key by its reverse."""
+    """A KMS that wraps a key by reversing it."""
 
     def __init__(self, config: Any):
         super().__init__()
@@ -64,14 +64,14 @@ class Kms(encryption.KmsClient):
 
 
 class HostFileSystem(LocalFileSystem):
-    """The local file system with options as those of a server."""
+    """The local file system with options like those of a server."""
 
     def __init__(self, host: str = "", password: str = "", **options: Any):
         super().__init__(**options)
 
 
 class KeyHolder:
-    """A function that holds its keys."""
+    """A function that contains its keys."""
 
     def __init__(self) -> None:
         self.memory = [KEY]
@@ -98,7 +98,7 @@ def build(ds: zb.Dataset) -> zb.Dataset:
 
 
 def facts(ds: zb.Dataset) -> dict[str, Any]:
-    """Return what must be the same in every process."""
+    """Return the properties and results that must be the same in every process."""
     scan = ds.scanner(filter=FILTER)
     return {
         "files": ds.files,
@@ -117,7 +117,7 @@ def unpickled_facts(data: bytes) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[concurrent.futures.Executor]:
-    """A process with another working directory, which imports everything anew."""
+    """A process with another working directory that imports all modules itself."""
     with concurrent.futures.ProcessPoolExecutor(
         1,
         multiprocessing.get_context("spawn"),
@@ -234,7 +234,7 @@ def test_another_process_opens_the_same(
     assert arrow.to_table().equals(wanted["matches"])
 
 
-def test_files_and_indices_that_come_later_are_not_seen(tmp_path: Path):
+def test_later_files_and_indices_are_not_seen(tmp_path: Path):
     ds = zb.dataset(write(tmp_path / "rows"))
     unindexed, indexed = pickle.dumps(ds), pickle.dumps(build(ds))
     ds.create_scalar_index("day", spark=False)
@@ -250,14 +250,14 @@ def test_files_and_indices_that_come_later_are_not_seen(tmp_path: Path):
         assert (reopened.version, len(reopened.files), reopened.count_rows()) == (2, 4, 4 * ROWS)
 
 
-def test_a_file_that_is_gone_is_an_error(tmp_path: Path):
+def test_a_missing_file_is_an_error(tmp_path: Path):
     data = pickle.dumps(build(zb.dataset(write(tmp_path / "rows"))))
     (tmp_path / "rows/1.parquet").unlink()
     with pytest.raises(FragmentUnreadable, match=r"1\.parquet is gone"):
         pickle.loads(data).count_rows()
 
 
-def test_a_version_that_is_gone_leaves_the_newest(tmp_path: Path):
+def test_the_newest_version_replaces_a_missing_one(tmp_path: Path):
     for stale in ("read", "raise"):
         ds = build(zb.dataset(write(tmp_path / stale), stale=stale))
         data = pickle.dumps(ds)
@@ -284,7 +284,7 @@ def test_a_table_keeps_its_version(tmp_path: Path):
     assert reopened.count_rows("id = 42") == 1
 
 
-def test_tables_in_memory_take_their_own_rows_and_index(tmp_path: Path):
+def test_tables_in_memory_pickle_their_own_rows_and_index(tmp_path: Path):
     table = pa.concat_tables(rows(number) for number in range(300))
     ds = build(zb.dataset(table.slice(40, 10)))
     buffers: list[pickle.PickleBuffer] = []
@@ -344,7 +344,7 @@ WITHOUT_KEYS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", WITH_KEYS)
-def test_file_systems_with_keys_in_clear_are_refused(kind: str):
+def test_file_systems_with_keys_in_clear_do_not_pickle(kind: str):
     filesystem = as_arrow_filesystem(WITH_KEYS[kind]())
     with pytest.raises(NotPicklable, match="environment") as refused:
         require_no_keys(filesystem)
@@ -352,7 +352,7 @@ def test_file_systems_with_keys_in_clear_are_refused(kind: str):
 
 
 @pytest.mark.parametrize("kind", WITHOUT_KEYS)
-def test_file_systems_without_keys_travel(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_file_systems_without_keys_pickle(kind: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "KEY")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     filesystem = as_arrow_filesystem(WITHOUT_KEYS[kind]())
@@ -383,7 +383,7 @@ def one_key(folder: Path) -> zb.Dataset:
 
 
 def by_lambda(folder: Path) -> zb.Dataset:
-    # Cloudpickle sends a function of a notebook with what it refers to.
+    # Cloudpickle pickles a function of a notebook together with the objects that it refers to.
     keys = {"2026": KEY}
     return with_encryption(lambda key_id: keys[key_id])(folder)
 
@@ -413,7 +413,7 @@ REFUSED: dict[str, tuple[Callable[[Path], zb.Dataset], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_datasets_with_keys_in_clear_are_refused(kind: str, tmp_path: Path):
+def test_datasets_with_keys_in_clear_do_not_pickle(kind: str, tmp_path: Path):
     make, text = REFUSED[kind]
     ds = make(tmp_path / "data")
     for value in (ds, ds.to_arrow_dataset(), ds.optimize):
@@ -421,12 +421,12 @@ def test_datasets_with_keys_in_clear_are_refused(kind: str, tmp_path: Path):
             with pytest.raises(NotPicklable, match=text) as refused:
                 dumps(value)
             assert SECRET not in str(refused.value) and KEY.decode() not in str(refused.value)
-    # Copies stay in the process.
+    # Copies stay in the process, so they are allowed.
     for same in (copy.copy(ds), copy.deepcopy(ds), copy.deepcopy(ds.to_arrow_dataset())):
         assert same.count_rows(filter=FILTER) == 1
 
 
-def test_the_keys_of_a_pyarrow_dataset_stay_behind(tmp_path: Path):
+def test_the_keys_of_a_pyarrow_dataset_are_not_pickled(tmp_path: Path):
     one_key(tmp_path / "rows")
     options = pads.ParquetFragmentScanOptions(
         decryption_properties=encryption.create_decryption_properties(KEY)
@@ -440,7 +440,7 @@ def test_the_keys_of_a_pyarrow_dataset_stay_behind(tmp_path: Path):
         pickle.loads(data).count_rows(FILTER)
 
 
-def test_without_its_key_the_index_is_locked_there_too(tmp_path: Path):
+def test_without_its_key_the_other_process_cannot_use_the_index(tmp_path: Path):
     with_encryption(find_key)(tmp_path / "rows")
     with pytest.warns(IndexNotUsedWarning, match="encrypted"):
         locked = zb.dataset(tmp_path / "rows")
@@ -451,14 +451,14 @@ def test_without_its_key_the_index_is_locked_there_too(tmp_path: Path):
         reopened.index_statistics("id_idx")
 
 
-def test_a_copy_changes_apart(tmp_path: Path):
+def test_a_copy_changes_independently(tmp_path: Path):
     ds = zb.dataset(write(tmp_path / "rows"))
     for same in (copy.copy(ds), copy.deepcopy(ds)):
         build(same)
         assert same.version > ds.version == 0
 
 
-def test_results_pickle_or_say_why_not(tmp_path: Path):
+def test_results_pickle_or_raise_with_a_reason(tmp_path: Path):
     ds = build(zb.dataset(write(tmp_path / "rows")))
     runs: list[Any] = []
     scan = ds.scanner(filter="id = 42", scan_stats_callback=runs.append)

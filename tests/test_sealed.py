@@ -1,4 +1,4 @@
-"""Encrypted indices: read by who has the key, refused when changed, and no row is lost without."""
+"""Test encrypted indices: keys read them, changes are detected, and no row is lost without keys."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def assert_right(ds: zb.Dataset) -> None:
 
 
 def by_the_book(key: bytes, key_id: str, name: str, stored: bytes) -> bytes:
-    """The data of a sealed file, read as the format says, one module after another."""
+    """Decrypt a file module by module, by the description of the format only."""
     assert stored[:64] == (b"ZBSEALED" + key_id.encode()).ljust(64, b"\0")
     rest, number, data = stored[64:], 0, b""
     while rest:
@@ -92,25 +92,25 @@ SIZES = st.one_of(
 
 
 @given(SIZES, st.text(min_size=1, max_size=14), st.sampled_from([16, 24, 32]), st.data())
-def test_a_sealed_file_is_as_the_format_says_and_reads_as_its_data(size, key_id, key_size, data):
+def test_an_encrypted_file_follows_the_format_and_reads_as_its_data(size, key_id, key_size, data):
     content, key = random.Random(size).randbytes(size), os.urandom(key_size)
     key_id = key_id.replace("\0", "0")
-    seal = FileCipher("/index", zb.Encryption(key_id, {key_id: key}))
-    stored = seal.encrypt("/index/segments/a%/file", content)
+    cipher = FileCipher("/index", zb.Encryption(key_id, {key_id: key}))
+    stored = cipher.encrypt("/index/segments/a%/file", content)
     assert by_the_book(key, key_id, "segments/a%/file", stored) == content
-    assert seal.decrypt("/index/segments/a%/file", stored) == content
+    assert cipher.decrypt("/index/segments/a%/file", stored) == content
     filesystem = pafs._MockFileSystem()
     filesystem.create_dir("/index/segments/a%")
     with filesystem.open_output_stream("/index/segments/a%/file") as sink:
         sink.write(stored)
-    view = encrypting_filesystem(filesystem, seal)
+    view = encrypting_filesystem(filesystem, cipher)
     path = "/index/segments/a%/file"
     assert view.get_file_info(path).size == size
     file = open_random_access(view, path, ReadCounter(), None)
     assert file.num_bytes == size
     edges = data.draw(st.lists(st.tuples(st.integers(0, size), st.integers(0, size)), max_size=5))
     ranges = [(min(pair), max(pair)) for pair in edges if pair[0] != pair[1]]
-    # Of nothing at the beginning, too.
+    # An empty range at the beginning is read, too.
     ranges.append((0, 0))
     if size:
         assert file.read(ranges) == [content[start:stop] for start, stop in ranges]
@@ -119,8 +119,8 @@ def test_a_sealed_file_is_as_the_format_says_and_reads_as_its_data(size, key_id,
 @pytest.mark.parametrize("size", [0, 5, MODULE, 3 * MODULE, 10 * MODULE + 7])
 def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     content = random.Random(size).randbytes(size)
-    seal = FileCipher(str(tmp_path), KEYS)
-    view = encrypting_filesystem(pafs.LocalFileSystem(), seal)
+    cipher = FileCipher(str(tmp_path), KEYS)
+    view = encrypting_filesystem(pafs.LocalFileSystem(), cipher)
     path = str(tmp_path / "file")
     with view.open_output_stream(path) as sink:
         for start in range(0, size, 1000):
@@ -142,7 +142,7 @@ def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
 
 
 def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
-    """A sealed file that was changed, cut, lengthened, or put together of parts of others."""
+    """Return a file that was changed, cut, lengthened, or assembled from parts of other files."""
     modules = [stored[start : start + 28 + MODULE] for start in range(64, len(stored), 28 + MODULE)]
     head = stored[:64]
     kind = rng.randrange(7)
@@ -170,20 +170,20 @@ def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
     return head + b"".join(modules)
 
 
-def test_a_changed_file_is_refused_always():
+def test_a_changed_file_always_raises():
     rng = random.Random(1)
-    seal = FileCipher("/index", KEYS)
-    others_seal = FileCipher("/index", zb.Encryption("other", {"other": bytes(32)}))
+    cipher = FileCipher("/index", KEYS)
+    other_cipher = FileCipher("/index", zb.Encryption("other", {"other": bytes(32)}))
     trials = refused = 0
     while trials < 5000:
         content = rng.randbytes(rng.choice([0, 100, MODULE, 2 * MODULE, 3 * MODULE + 9]))
         path = "/index/segments/a/file"
-        stored = seal.encrypt(path, content)
-        # Of another file, of another key, of another version of the file's own neighbour.
+        stored = cipher.encrypt(path, content)
+        # These are encrypted as two other files and by another key, or not encrypted at all.
         foreign = [
-            seal.encrypt("/index/segments/b/file", content),
-            seal.encrypt("/index/segments/a/other", content),
-            others_seal.encrypt(path, content),
+            cipher.encrypt("/index/segments/b/file", content),
+            cipher.encrypt("/index/segments/a/other", content),
+            other_cipher.encrypt(path, content),
             content,
         ]
         for _ in range(50):
@@ -192,7 +192,7 @@ def test_a_changed_file_is_refused_always():
                 continue
             trials += 1
             try:
-                assert seal.decrypt(path, changed) == content
+                assert cipher.decrypt(path, changed) == content
             except (ValueError, EncryptedIndex):
                 refused += 1
     assert refused == trials
@@ -202,7 +202,7 @@ def test_a_changed_file_is_refused_always():
 
 
 @pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_an_encrypted_index_answers_as_a_plain_one(folder, layout):
+def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, layout):
     build(folder, layout=layout)
     ds = zb.dataset(folder, encryption=KEYS)
     with warnings.catch_warnings():
@@ -221,7 +221,7 @@ def test_an_encrypted_index_answers_as_a_plain_one(folder, layout):
         assert ds.search(f"id = {key}").at_most == plain.search(f"id = {key}").at_most
 
 
-def test_it_is_brought_up_to_date_compacted_and_vacuumed(folder):
+def test_an_encrypted_index_is_refreshed_compacted_and_vacuumed(folder):
     build(folder)
     for number in range(PARTS, PARTS + 3):
         pq.write_table(part(number), folder / f"part-{number}.parquet")
@@ -238,13 +238,13 @@ def test_it_is_brought_up_to_date_compacted_and_vacuumed(folder):
     assert_right(zb.dataset(moved, encryption=KEYS))
 
 
-def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
+def test_no_key_name_or_value_is_in_clear(folder):
     build(folder)
     greatest = max(
         number for part_number in range(PARTS) for number in part(part_number)["id"].to_pylist()
     )
     secrets = [b"secret ", b"part-", b"text_idx", b"bloomfilter_item", np.int64(greatest).tobytes()]
-    # Without a key all of them are there somewhere.
+    # An index without encryption contains all of them somewhere.
     plain = folder.parent / "plain"
     ds = zb.dataset(folder, index_dir=str(plain))
     ds.create_scalar_index(["id", "text"], number_of_items=100, spark=False)
@@ -258,7 +258,7 @@ def test_nothing_of_the_keys_or_the_files_is_in_clear(folder):
             assert (secret in stored) == is_there, secret
 
 
-def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
+def test_file_names_and_clear_parts_reveal_nothing_of_the_content(folder):
     twins = [folder, Path(shutil.copytree(folder, folder.parent / "twin"))]
     names, clear = [], []
     for twin in twins:
@@ -269,18 +269,18 @@ def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
         index = index_folder(twin)
         paths = [path for path in index.rglob("*") if path.is_file()]
         names.append({name for path in paths for name in path.relative_to(index).parts})
-        # A digest of what is inside would tell whoever guesses it that he is right.
+        # A digest of the content would confirm a correct guess of the content.
         stored = b"".join(str(path).encode() + path.read_bytes() for path in paths)
         documents = [json.loads(path.read_bytes()) for path in index.glob("versions/*.json")]
         for document in documents:
             assert document.keys() == {"format_version", "checksum", "content", "writer"}
             assert document["content"].keys() == {"sealed_by", "key_check", "content"}
-        seal = FileCipher(str(index), KEYS)
+        cipher = FileCipher(str(index), KEYS)
         opened = [
-            seal.decrypt(str(path), path.read_bytes()) for path in paths if path.suffix != ".json"
+            cipher.decrypt(str(path), path.read_bytes()) for path in paths if path.suffix != ".json"
         ]
         opened += [
-            seal.decrypt(str(path), base64.b64decode(document["content"]["content"]))
+            cipher.decrypt(str(path), base64.b64decode(document["content"]["content"]))
             for path, document in zip(index.glob("versions/*.json"), documents, strict=True)
         ]
         for data in opened:
@@ -290,7 +290,7 @@ def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
                 assert digests.digest()[:8] not in stored
         clear.append({document["content"]["key_check"] for document in documents})
     assert clear[0] == clear[1]
-    # Of the same data under the same key: names of ours, numbers of versions, and no more.
+    # Two indices of the same data under one key share only fixed names and version numbers.
     shared = {name for name in names[0] & names[1] if not re.fullmatch(r"0+[1-9]\.json", name)}
     assert shared == {"segments", "versions", "bloomfilter.arrow", "ranges.arrow"} | {
         "pages.arrow",
@@ -310,7 +310,7 @@ def test_names_and_what_is_in_clear_say_nothing_of_what_is_inside(folder):
     ],
     ids=["none", "another", "another id"],
 )
-def test_without_the_key_the_data_is_read_and_the_index_refused(folder, encryption, message):
+def test_without_the_key_the_data_is_read_without_the_index(folder, encryption, message):
     build(folder)
     with pytest.warns(IndexNotUsedWarning, match=message):
         ds = zb.dataset(folder, encryption=encryption)
@@ -340,7 +340,7 @@ def test_without_the_key_the_data_is_read_and_the_index_refused(folder, encrypti
         zb.dataset(folder, encryption=encryption, stale="raise")
 
 
-def test_a_key_is_changed_by_new_files_alone(folder):
+def test_a_new_key_encrypts_new_files_only(folder):
     build(folder)
     asked: list[str] = []
 
@@ -360,7 +360,7 @@ def test_a_key_is_changed_by_new_files_alone(folder):
         assert ds.count_rows(f"id = {part(0)['id'][7]}") == 1
 
 
-def test_keys_are_checked_shown_to_nobody_and_pickled(folder):
+def test_keys_are_checked_and_pickled_but_never_shown(folder):
     assert "key one" in repr(KEYS)
     assert str(KEY) not in repr(KEYS)
     assert str(KEY) not in repr(zb.dataset(folder, encryption=KEYS).opened.catalog)
@@ -377,7 +377,7 @@ def test_keys_are_checked_shown_to_nobody_and_pickled(folder):
         zb.dataset(folder, encryption=KEY)  # pyright: ignore[reportArgumentType]
 
 
-def test_an_index_that_is_not_encrypted_is_not_believed(folder):
+def test_an_index_that_is_not_encrypted_is_not_used(folder):
     build(folder, None)
     with pytest.warns(IndexNotUsedWarning, match="it is not encrypted"):
         ds = zb.dataset(folder, encryption=KEYS)
@@ -392,12 +392,12 @@ def test_an_index_that_is_not_encrypted_is_not_believed(folder):
 
 
 @pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_parts_that_are_changed_or_exchanged_lose_no_row(folder, layout):
+def test_changed_or_exchanged_parts_lose_no_row(folder, layout):
     build(folder, layout=layout)
     index = index_folder(folder)
     rng = random.Random(4)
     whole = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
-    # Of another version of the same index.
+    # These files belong to an older version of the same index.
     build(folder, layout=layout)
     newer = {path: path.read_bytes() for path in index.rglob("*") if path.is_file()}
     paths = sorted(newer.keys() - whole.keys())

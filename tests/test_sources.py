@@ -1,4 +1,4 @@
-"""Lists of folders and patterns give the rows and columns that their folder gives."""
+"""Test that lists of folders and patterns give the same rows and columns as their folder."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_pattern_has_the_columns_of_its_folder(logs, pattern, columns):
         assert "skipped" in ds.scanner(filter="day = '2024-05-01'").explain_plan()
 
 
-def test_partitioning_of_a_pattern_counts_below_its_folder(tmp_path):
+def test_partitions_of_a_pattern_are_parsed_below_its_folder(tmp_path):
     for year in ("2023", "2024"):
         (tmp_path / "data" / year).mkdir(parents=True)
         pq.write_table(pa.table({"id": [int(year)]}), tmp_path / "data" / year / "0.parquet")
@@ -140,7 +140,7 @@ def test_a_list_of_folders(logs, names, kind, monkeypatch):
     assert ds.count_rows("id = 5000") == 1
 
 
-def test_lists_of_files_are_as_they_were(logs):
+def test_lists_of_files_keep_their_order_and_columns(logs):
     files = sorted(map(str, logs.rglob("*.parquet")))
     ds = zb.dataset(files)
     assert (ds.files, ds.schema.names) == (files, ["id"])

@@ -125,7 +125,7 @@ def test_types_of_other_values_are_refused(
         assert word in str(caught.value)
 
 
-def test_struct_here_and_plain_column_there_is_a_mismatch(tmp_path: Path):
+def test_a_struct_for_a_plain_column_is_a_mismatch(tmp_path: Path):
     pq.write_table(pa.table({"st": [1, 2]}), tmp_path / "f")
     with pytest.raises(errors.SourceError, match="st"):
         values_of(reader_of(tmp_path / "f", "st.x", pa.int64()))

@@ -84,7 +84,7 @@ def test_rows_are_taken_by_address(indexed):
     check_addresses(zb.dataset(DeltaTable(indexed)))
 
 
-def test_what_is_appended_is_read_whole_until_indexed(indexed):
+def test_appended_files_are_read_whole_until_indexed(indexed):
     write_deltalake(indexed, rows(3), mode="append")
     opened = zb.dataset(DeltaTable(indexed))
     with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
@@ -94,7 +94,7 @@ def test_what_is_appended_is_read_whole_until_indexed(indexed):
     assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
 
 
-def test_files_that_left_the_table_are_not_read(indexed):
+def test_files_removed_from_the_table_are_not_read(indexed):
     before = zb.dataset(DeltaTable(indexed)).files
     DeltaTable(indexed).delete("id < 40000")
     assert all(map(os.path.exists, before))
@@ -146,7 +146,7 @@ def test_an_older_version_is_read_as_it_was(indexed):
     assert same_rows(indexed, pc.field("id") == 7, "id = 7", version=0) == 1
 
 
-def test_a_file_the_version_needs_is_missed(indexed):
+def test_a_missing_file_of_the_version_is_an_error(indexed):
     opened = zb.dataset(DeltaTable(indexed))
     os.remove(opened.files[1])
     for filter in ("id = 50000", None):
@@ -253,7 +253,7 @@ def test_pages_are_read_with_the_partition_s_value(path):
     assert same_rows(path, (pc.field("part") == "p 1/%") & (pc.field("id") == 50_001), text) == 1
 
 
-def test_columns_that_came_later_are_null_before(indexed):
+def test_columns_added_later_are_null_in_older_files(indexed):
     later = rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)]))
     write_deltalake(indexed, later, mode="append", schema_mode="merge")
     zb.dataset(DeltaTable(indexed)).create_scalar_index(["id", "key", "new"])
@@ -264,7 +264,7 @@ def test_columns_that_came_later_are_null_before(indexed):
     assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
 
 
-def test_fields_of_structs_that_came_later(path):
+def test_struct_fields_added_later(path):
     write_deltalake(path, pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]}))
     write_deltalake(
         path,
@@ -280,7 +280,7 @@ def test_fields_of_structs_that_came_later(path):
     assert same_rows(path, pc.field("s", "b") == "y", "s.b = 'y'") == 1
 
 
-def test_columns_that_widened(path):
+def test_widened_columns(path):
     """Spark widens a column's type, and older files keep the narrow type."""
     path.mkdir()
     fields = [
@@ -315,7 +315,7 @@ def test_columns_that_widened(path):
     assert opened.count_rows(filter="id = 18") == 0
 
 
-def test_files_the_log_names_by_a_uri(path, tmp_path):
+def test_files_with_a_uri_in_the_log(path, tmp_path):
     """The log names files outside the table, like that of a shallow clone."""
     path.mkdir()
     far = tmp_path / "far away"
@@ -336,13 +336,13 @@ def test_files_the_log_names_by_a_uri(path, tmp_path):
     assert [opened.count_rows(filter=f"id = {i}") for i in range(1, 5)] == [1, 1, 1, 0]
 
 
-def test_a_partition_of_bytes_is_refused(path):
+def test_partitioning_by_bytes_raises(path):
     write_deltalake(path, pa.table({"id": [1], "part": [b"\x00\xff"]}), partition_by=["part"])
     with pytest.raises(SourceError, match="partition it by another"):
         zb.dataset(DeltaTable(path))
 
 
-def test_tables_with_deletion_vectors_as_deltalake_makes_them(path):
+def test_tables_with_deletion_vectors_written_by_deltalake(path):
     """deltalake lists variantType in their protocol, though no column has that type."""
     configuration = {"delta.enableDeletionVectors": "true"}
     write_deltalake(path, rows(0), configuration=configuration, partition_by=["part"])
@@ -450,7 +450,7 @@ def in_struct(kind):
     ],
 )
 @pytest.mark.parametrize("features", [["variantType"], ["variantType", "variantShredding"]])
-def test_a_column_of_a_type_that_is_not_read_is_named(path, kind, column, features):
+def test_the_error_names_a_column_of_an_unreadable_type(path, kind, column, features):
     table_with(path, features, kind)
     with pytest.raises(SourceError, match=f"column '{column}' of the .* has type variant"):
         zb.dataset(DeltaTable(path))
@@ -464,7 +464,7 @@ def test_a_column_of_a_type_that_is_not_read_is_named(path, kind, column, featur
         in_struct("decimal(38,18)"),
     ],
 )
-def test_every_primitive_type_of_the_protocol_beside_an_unused_feature(path, kind):
+def test_every_primitive_type_with_an_unused_reader_feature(path, kind):
     table_with(path, ["deletionVectors", "variantType", "timestampNtz"], kind)
     assert zb.dataset(DeltaTable(path)).to_table().column("x").null_count == 2
 
@@ -486,7 +486,7 @@ def test_a_folder_with_a_space_in_it_can_be_moved(tmp_path):
     assert opened.describe_indices()[0].num_fragments_indexed == len(opened.files)
 
 
-def test_an_index_elsewhere(path, tmp_path):
+def test_an_index_outside_the_table(path, tmp_path):
     write_deltalake(path, rows(0), partition_by=["part"])
     folder = str(tmp_path / "indices")
     zb.dataset(DeltaTable(path), index_dir=folder).create_scalar_index("id")

@@ -78,7 +78,7 @@ def check(table, sought=SOUGHT) -> zb.Dataset:
     return ds
 
 
-def test_names_and_ids_tell_columns(mapped):
+def test_columns_are_identified_by_names_or_ids(mapped):
     ds = check(mapped)
     assert ds.schema.names == ["id", "key", "x", "s", "l", "m"]
     assert ds.to_table(filter="id = 41").to_pylist() == [
@@ -128,7 +128,7 @@ def test_columns_are_renamed(mapped):
     assert ds.count_rows("s.z IN (41, 1000)") == ds.count_rows("other IN ('key 41', 'key 1000')")
 
 
-def test_names_change_places(mapped):
+def test_columns_swap_their_names(mapped):
     """After a swap of names, each column uses its own index."""
     fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
     mapped.set_fields(renamed(fields, "?", "x"))
@@ -195,7 +195,7 @@ def test_a_refresh_sees_rows_deleted_from_the_same_files(mapped):
     assert frame.collect().height == 399
 
 
-def test_arrow_datasets_travel(mapped):
+def test_arrow_datasets_pickle(mapped):
     mapped.delete(next(iter(mapped.adds)), [41])
     arrow = pickle.loads(pickle.dumps(opened(mapped.path).to_arrow_dataset()))
     assert in_order(arrow.to_table()) == in_order(theirs(mapped.path).cast(arrow.schema))
@@ -244,7 +244,7 @@ def test_deletion_vectors_without_a_mapping(path):
     assert zb.dataset(DeltaTable(path, version=1)).count_rows() == 100
 
 
-def test_files_without_field_ids_are_refused_by_id(path):
+def test_files_without_field_ids_raise_in_id_mode(path):
     path.mkdir()
     pq.write_table(pa.table({"id": [1, 2, 3]}), path / "a.parquet")
     inner = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
@@ -275,7 +275,7 @@ def test_a_mapping_that_renamed_nothing_needs_no_view(path):
     assert not ds.opened.source.has_views
 
 
-def test_pages_that_pyarrow_alone_reads(mapped, monkeypatch):
+def test_pages_that_only_pyarrow_reads(mapped, monkeypatch):
     """A row group whose pages cannot be read is read whole, under the table's names."""
     from zonebloom.sources.parquet_rows import ParquetRows
 

@@ -20,7 +20,7 @@ from zonebloom.storage.files import (
 LOCAL = pafs.LocalFileSystem()
 
 
-def test_every_way_to_read_is_counted(tmp_path: Path):
+def test_every_kind_of_read_is_counted(tmp_path: Path):
     path = tmp_path / "data"
     path.write_bytes(bytes(range(200)))
     counter = ReadCounter()
@@ -58,7 +58,7 @@ def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_identity_is_what_the_system_says_and_none_when_gone(tmp_path: Path):
+def test_identity_has_the_status_of_a_file_and_is_none_when_missing(tmp_path: Path):
     path, missing = tmp_path / "a", tmp_path / "missing"
     path.write_bytes(b"xyz")
     other = CountingFileSystem().wrapped()

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 KEYS = ["deep/part-000.parquet", "part-000.parquet", "part-001.parquet", "part-002.parquet"]
 
 
-def test_folder_is_read_with_everything_below_in_pyarrows_order(folder: Path):
+def test_folder_is_read_recursively_in_pyarrows_order(folder: Path):
     for source in (folder, str(folder), str(folder) + "/", folder.as_uri()):
         opened = discover_source(source)
         assert sorted(fragment.key for fragment in opened.fragments) == KEYS
@@ -75,7 +75,7 @@ def test_list_order_is_kept_in_the_scan(folder: Path):
     assert numbers == [*range(10, 15), *range(5)]
 
 
-def test_given_file_system(folder: Path):
+def test_file_system_argument(folder: Path):
     below = pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
     for source in ("d", ["d/part-000.parquet", "d/part-001.parquet"]):
         opened = discover_source(source, filesystem=below)
@@ -101,7 +101,7 @@ def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
     assert discover_source(tmp_path, partitioning=None).partition_columns() == set()
 
 
-def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
+def test_index_folder_and_hidden_files_are_not_fragments(folder: Path):
     ds = zb.dataset(folder)
     ds.create_scalar_index("row", spark=False)
     (folder / "_SUCCESS").write_bytes(b"")
@@ -110,7 +110,7 @@ def test_index_folder_and_hidden_files_are_no_fragments(folder: Path):
     assert pads.dataset(folder).count_rows() == 20
 
 
-def test_nothing_there(tmp_path: Path):
+def test_missing_sources_raise(tmp_path: Path):
     with pytest.raises(errors.NoFragments, match=r"nowhere does not exist; check the path"):
         discover_source(tmp_path / "nowhere")
     with pytest.raises(errors.NoFragments, match="holds no data file; write some first"):
@@ -127,18 +127,18 @@ def test_nothing_there(tmp_path: Path):
 @pytest.mark.parametrize(
     "source", [42, None, b"bytes", {"a": 1}, object], ids=lambda each: type(each).__name__
 )
-def test_what_is_not_a_dataset_is_refused(source: object):
+def test_objects_that_are_no_dataset_raise(source: object):
     with pytest.raises(errors.SourceError, match="is not a dataset; give a folder") as caught:
         zb.dataset(source)
     assert isinstance(caught.value, OSError)
 
 
-def test_dataset_in_memory_is_refused_with_a_way_out():
+def test_dataset_in_memory_raises_with_advice():
     with pytest.raises(errors.SourceError, match="InMemoryDataset does not consist of files"):
         zb.dataset(pads.dataset(pa.table({"a": [1]})))
 
 
-def test_unknown_format_is_refused_with_those_there_are(tmp_path: Path):
+def test_unknown_format_raises_with_the_known_ones(tmp_path: Path):
     with pytest.raises(errors.InvalidArgument, match="format is 'xlsx'; it is one of parquet"):
         discover_source(tmp_path, "xlsx")
 
@@ -164,7 +164,7 @@ MARKS = {
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_nothing_in_a_table_of_another_format_is_opened_as_files(
+def test_folders_in_tables_are_not_opened_as_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ):
     table = tmp_path / "house" / "t"
@@ -200,7 +200,7 @@ def test_nothing_in_a_table_of_another_format_is_opened_as_files(
         discover_source(table)
 
 
-def test_a_folder_called_metadata_is_no_table(tmp_path: Path):
+def test_a_folder_called_metadata_is_not_a_table(tmp_path: Path):
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "notes.txt").write_text("{}")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")

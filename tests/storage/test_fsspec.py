@@ -74,7 +74,7 @@ def test_a_data_file_that_fails_is_named(folder, is_arrow):
 
 @pytest.mark.parametrize("is_arrow", [False, True])
 @pytest.mark.parametrize("failing", ["/segments/", ".arrow", "filters", "pages"])
-def test_an_index_file_that_fails_is_passed_over(folder, failing, is_arrow, recwarn):
+def test_an_index_file_that_fails_is_not_used(folder, failing, is_arrow, recwarn):
     files, ds = files_and_dataset(folder, is_arrow=is_arrow)
     files.failing = (failing,)
     for key in (150, 5, 250):
@@ -83,7 +83,7 @@ def test_an_index_file_that_fails_is_passed_over(folder, failing, is_arrow, recw
 
 
 @pytest.mark.parametrize("is_arrow", [False, True])
-def test_a_file_that_fails_as_a_dataset_is_opened_is_refused(folder, is_arrow):
+def test_a_file_that_fails_while_opening_a_dataset_raises(folder, is_arrow):
     class Failing(FailingFiles):
         failing = ("0.parquet", "1.parquet")
 

@@ -92,7 +92,7 @@ def test_rows_are_taken_by_address(indexed):
     check_addresses(zb.dataset(indexed))
 
 
-def test_what_is_appended_is_read_whole_until_indexed(indexed):
+def test_appended_files_are_read_whole_until_indexed(indexed):
     indexed.append(rows(3))
     opened = zb.dataset(indexed)
     with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
@@ -102,7 +102,7 @@ def test_what_is_appended_is_read_whole_until_indexed(indexed):
     assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
 
 
-def test_files_that_left_the_table_are_not_read(indexed):
+def test_files_removed_from_the_table_are_not_read(indexed):
     before = zb.dataset(indexed).files
     indexed.delete("id < 40000")
     assert all(map(os.path.exists, before))
@@ -119,7 +119,7 @@ def test_files_that_left_the_table_are_not_read(indexed):
         assert opened.count_rows(filter="id = 90000") == 0
 
 
-def test_a_file_the_snapshot_needs_is_missed(indexed):
+def test_a_missing_file_of_the_snapshot_is_an_error(indexed):
     opened = zb.dataset(indexed)
     os.remove(opened.files[1])
     for filter in ("id = 50000", None):
@@ -181,7 +181,7 @@ def test_partition_values_have_the_table_s_type(catalog, name):
     assert opened.count_rows(filter="part IS NULL") == data["part"].null_count
 
 
-def test_partitions_that_changed(indexed):
+def test_changed_partition_specs(indexed):
     """Some files have a spec with a column's own value, and others have specs without."""
     with indexed.update_spec() as update:
         update.add_identity("part")
@@ -198,7 +198,7 @@ def test_partitions_that_changed(indexed):
     assert same_rows(indexed, pc.field("part") == "p 1/%", "part = 'p 1/%'") == ROWS
 
 
-def test_files_from_elsewhere_that_lack_their_partition_s_column(catalog, tmp_path):
+def test_added_files_that_lack_their_partition_column(catalog, tmp_path):
     """Files lack the partition column, as after Spark's add_files on Hive folders."""
     data = rows(0, 1000)
     table = catalog.create_table("n.t", schema=data.schema)
@@ -231,7 +231,7 @@ def test_a_floating_partition_value_is_not_trusted(catalog):
 # Schemas that changed
 
 
-def test_columns_that_came_later_are_null_before(indexed):
+def test_columns_added_later_are_null_in_older_files(indexed):
     with indexed.update_schema() as update:
         update.add_column("new", StringType())
     indexed.append(rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)])))
@@ -242,7 +242,7 @@ def test_columns_that_came_later_are_null_before(indexed):
     assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
 
 
-def test_columns_that_widened(catalog):
+def test_widened_columns(catalog):
     def data(first, wide):
         numbers = range(first, first + 50)
         return pa.table(
@@ -288,7 +288,7 @@ def test_columns_in_another_order(indexed):
     assert same_rows(indexed, pc.field("id") == 120_000, "id = 120000") == 1
 
 
-def test_fields_of_structs_that_came_later(catalog):
+def test_struct_fields_added_later(catalog):
     data = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]})
     table = catalog.create_table("n.t", schema=data.schema)
     table.append(data)
@@ -302,7 +302,7 @@ def test_fields_of_structs_that_came_later(catalog):
     assert same_rows(table, pc.field("s", "b") == "x", "s.b = 'x'") == 1
 
 
-def test_an_index_elsewhere(catalog, tmp_path):
+def test_an_index_outside_the_table(catalog, tmp_path):
     table = catalog.create_table("n.t", schema=rows(0, 1).schema)
     table.append(rows(0))
     folder = str(tmp_path / str(uuid.uuid4()))

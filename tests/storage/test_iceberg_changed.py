@@ -128,7 +128,7 @@ def test_columns_are_renamed(table):
     assert ds.count_rows("name IN ('key 41', 'key 401')") == 2
 
 
-def test_names_change_places(table):
+def test_columns_swap_their_names(table):
     with table.update_schema() as update:
         update.rename_column("key", "?")
         update.rename_column("part", "key")
@@ -253,7 +253,7 @@ def test_format_version_3(table, tmp_path):
     assert check(newer).describe_indices()[0].num_fragments_indexed == 2
 
 
-def test_a_damaged_deletion_vector_is_no_empty_one(table, tmp_path):
+def test_a_damaged_deletion_vector_raises(table, tmp_path):
     delete_by_vector(table, tmp_path, locations(table)[0], [41])
     ds = zb.dataset(table)
     [path] = tmp_path.glob("*.puffin")
@@ -268,13 +268,13 @@ def test_a_damaged_deletion_vector_is_no_empty_one(table, tmp_path):
 
 
 @pytest.mark.parametrize("row", [2**32, 2**63 - 1, 2**63, 2**64 - 1])
-def test_a_deletion_vector_of_rows_no_file_has_is_refused(table, tmp_path, row):
+def test_a_deletion_vector_of_impossible_rows_raises(table, tmp_path, row):
     delete_by_vector(table, tmp_path, locations(table)[0], [41, row])
     with pytest.raises(FragmentUnreadable, match="restore the file"):
         zb.dataset(table).to_table(filter="id = 42")
 
 
-def test_a_few_bytes_that_delete_billions_of_rows_take_no_memory(table, tmp_path):
+def test_deleting_billions_of_rows_takes_no_memory(table, tmp_path):
     rows = BitMap64()
     rows.add_range(100, 2**31)
     rows.run_optimize()
@@ -290,7 +290,7 @@ def test_a_few_bytes_that_delete_billions_of_rows_take_no_memory(table, tmp_path
 @pytest.mark.parametrize(
     ("offset", "size"), [(0, 2**40), (0, 2**62), (2**62, 2**62), (-1, 9), (4, -1), (4, 0), (4, 7)]
 )
-def test_a_deletion_vector_is_looked_for_within_its_file(tmp_path, offset, size):
+def test_a_deletion_vector_must_lie_within_its_file(tmp_path, offset, size):
     path = tmp_path / "dv.puffin"
     path.write_bytes(bytes(100))
     vector = DeletionVector(pafs.LocalFileSystem(), str(path), offset, size)
@@ -311,7 +311,7 @@ def test_a_deletion_vector_is_looked_for_within_its_file(tmp_path, offset, size)
         {"pos": [41]},
     ],
 )
-def test_position_deletes_that_are_none_are_refused(tmp_path, columns):
+def test_invalid_position_deletes_raise(tmp_path, columns):
     path = tmp_path / "deletes.parquet"
     pq.write_table(pa.table(columns), path)
     deletes = PositionDeletes(pafs.LocalFileSystem(), str(path))
@@ -341,7 +341,7 @@ def test_equality_deletes(table, tmp_path):
     check(table, without(want, 41))
 
 
-def test_equality_deletes_by_columns_that_changed(table, tmp_path):
+def test_equality_deletes_by_changed_columns(table, tmp_path):
     """Equality deletes compare a column that was renamed, dropped, or is not in older files."""
     everything = pa.concat_tables([data(0), data(200)])
     with table.update_schema() as update:
@@ -371,7 +371,7 @@ def test_equality_of_floating_point_numbers(catalog, tmp_path):
     assert zb.dataset(made).to_table()["id"].to_pylist() == [0, 3]
 
 
-def test_deletes_are_of_their_partition(catalog, tmp_path):
+def test_deletes_apply_to_their_partition(catalog, tmp_path):
     made = catalog.create_table("n.t", schema=data(0, 1).schema)
     made.append(data(1000, 30))
     with made.update_spec() as update:
@@ -409,7 +409,7 @@ def test_deleted_rows_are_not_taken(table, tmp_path):
         ds.take([base + 41])
 
 
-def test_what_is_not_known_is_refused(table, tmp_path):
+def test_unsupported_tables_raise(table, tmp_path):
     from pyiceberg.manifest import DataFileContent, FileFormat
     from storage.iceberg_by_hand import add_delete_file
 

@@ -73,7 +73,9 @@ def opened(
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("columns", [None, ["text", "list"], [], {"a": pc.field("st", "a")}])
-def test_rows_are_pyarrows(tmp_path: Path, compression: str | None, columns: object) -> None:
+def test_rows_equal_those_of_pyarrow(
+    tmp_path: Path, compression: str | None, columns: object
+) -> None:
     for number in range(3):
         write(tmp_path / f"{number}.arrow", number * 1000, compression)
     ds = zb.dataset(tmp_path, format="ipc")
@@ -107,7 +109,7 @@ def test_types_and_columns_that_differ_between_files(tmp_path: Path) -> None:
         assert assert_equals_pyarrow(ds, source, expression, expression).num_rows == 1
 
 
-def test_batches_after_the_last_row_are_not_touched(tmp_path: Path) -> None:
+def test_batches_after_the_last_row_are_not_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", 0, "zstd")
     # The local file system maps files, so use a counting one.
     remote = pafs.SubTreeFileSystem(str(tmp_path), LOCAL)
@@ -123,7 +125,7 @@ def test_batches_after_the_last_row_are_not_touched(tmp_path: Path) -> None:
     assert counts[0] < counts[1]
 
 
-def test_a_file_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
+def test_a_file_replaced_during_a_scan_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.arrow", 0, None)
     (identity,) = identities(LOCAL, [str(path)])
     assert identity is not None
@@ -140,7 +142,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         IpcRows(FragmentFile(LOCAL, str(path), identity, ReadCounter()), table(0, 0).schema, {})
 
 
-def test_lying_offsets_are_refused(tmp_path: Path) -> None:
+def test_invalid_offsets_raise(tmp_path: Path) -> None:
     """Arrays of a mapped file point into it, so their offsets must be checked."""
     path = tmp_path / "a.arrow"
     words = pa.table({"text": ["abcdefgh"] * 8})
@@ -189,7 +191,7 @@ def wide(rows: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("how", ["plain", "legacy", "lz4", "remote"])
-def test_any_rows_of_any_type(tmp_path: Path, how: str) -> None:
+def test_random_rows_of_every_type(tmp_path: Path, how: str) -> None:
     whole = wide(1272)
     options = pa.ipc.IpcWriteOptions(
         use_legacy_format=how == "legacy",
@@ -249,7 +251,7 @@ def test_few_bytes_are_read_for_few_rows(tmp_path: Path) -> None:
 
 @given(st.integers(0, 2**30), st.integers(1, 255))
 @settings(max_examples=cases(150))
-def test_a_damaged_byte_ends_in_rows_or_an_error(
+def test_a_damaged_byte_gives_rows_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, at: int, change: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("ipc") / "a.arrow", 0, None)
@@ -264,7 +266,7 @@ def test_a_damaged_byte_ends_in_rows_or_an_error(
         assert str(path) in str(error)
 
 
-def test_a_scan_that_is_given_up_leaves_the_process_alive(tmp_path: Path) -> None:
+def test_a_dropped_scan_does_not_crash_the_process(tmp_path: Path) -> None:
     """PyArrow's threads would use memory that the dropped scan freed."""
     table = pa.table({"id": range(500), "data": [b"x" * (row % 50) for row in range(500)]})
     for number in range(3):

@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_finds_what_glob_finds(folder: Path, pattern: str):
+def test_matching_files_equal_those_of_glob(folder: Path, pattern: str):
     whole = os.path.join(folder, pattern)
     globbed = filter(os.path.isfile, glob.glob(whole, recursive=True))
     expected = sorted(path for path in globbed if "/_zonebloom/" not in path)
@@ -65,11 +65,11 @@ def test_finds_what_glob_finds(folder: Path, pattern: str):
     assert matching_files(whole) == expected
 
 
-def test_an_index_that_is_named_is_found(folder: Path):
+def test_an_index_folder_is_matched_by_name(folder: Path):
     assert matching_files(f"{folder}/x/_zonebloom/*") == [f"{folder}/x/_zonebloom/a.parquet"]
 
 
-def test_a_folder_that_may_not_be_entered_is_not_passed_over():
+def test_a_folder_that_cannot_be_listed_raises():
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)

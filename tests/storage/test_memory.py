@@ -25,7 +25,7 @@ def chunked(chunks: int, rows: int) -> pa.Table:
 
 
 @pytest.mark.parametrize(("chunks", "rows"), [(1, 1000), (7, 33), (500, 2)])
-def test_rows_are_pyarrows(chunks: int, rows: int) -> None:
+def test_rows_equal_those_of_pyarrow(chunks: int, rows: int) -> None:
     table = chunked(chunks, rows)
     ds = zb.dataset(table)
     build(ds, "id", number_of_items=50)
@@ -79,6 +79,6 @@ def test_a_table_has_one_identity() -> None:
     assert source.identities()[0] is source.identities()[0]
 
 
-def test_an_index_dir_is_refused() -> None:
+def test_an_index_dir_raises() -> None:
     with pytest.raises(errors.InvalidArgument, match="index_dir"):
         zb.dataset(chunked(1, 10), index_dir="/somewhere")

@@ -101,7 +101,7 @@ def test_a_name_with_a_control_character_is_read(s3):
     assert ds.count_rows("id = 7") == 1
 
 
-def test_ranges_of_one_fragment_are_few_requests(indexed):
+def test_ranges_of_one_fragment_need_few_requests(indexed):
     stats = []
     keys = list(range(0, ROWS, 997))
     matches = indexed.to_table(
@@ -112,7 +112,7 @@ def test_ranges_of_one_fragment_are_few_requests(indexed):
     assert stats[0].data_reads <= 4
 
 
-def test_credentials_of_a_uri_are_shown_and_written_nowhere(indexed, s3, endpoint):
+def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):
     query = f"endpoint_override=http%3A%2F%2F{endpoint}&region=us-east-1"
     uri = f"s3://test:PASSWORD@lake/data?{query}"
     for options in ({}, {"index_dir": "lake/index"}):
@@ -167,7 +167,7 @@ def raw(seed: int) -> pa.Table:
 PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 
 
-def test_object_overwritten_within_a_second_is_told_by_its_tag(s3):
+def test_object_overwritten_within_a_second_is_noticed_by_its_tag(s3):
     """Stores record whole seconds, so only the tag shows a change within a second."""
     while True:
         results = []
@@ -198,7 +198,7 @@ def test_object_overwritten_with_the_same_size(s3):
     assert zb.dataset("lake/same", filesystem=s3).count_rows("id = 7") == 1
 
 
-def test_a_store_that_does_not_answer_is_no_store_without_files(s3, endpoint):
+def test_a_store_that_does_not_answer_raises(s3, endpoint):
     pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
     deaf = pafs.S3FileSystem(
         access_key="test",
@@ -241,7 +241,7 @@ class Listing(MemoryFileSystem):
             self.listed.pop(self._strip_protocol(path), None)
 
 
-def test_a_listing_kept_by_a_file_system_is_not_believed():
+def test_cached_listings_of_a_file_system_are_not_used():
     store = Listing()
 
     def write(name, seed):
@@ -264,7 +264,7 @@ def test_a_listing_kept_by_a_file_system_is_not_believed():
     assert dataset.count_rows("id = 2007") == 1
 
 
-def test_folders_of_a_table_are_refused(s3):
+def test_folders_of_a_table_raise(s3):
     pq.write_table(table(0), "lake/t/data/day=a/removed.parquet", filesystem=s3)
     assert len(zb.dataset("lake/t/data", filesystem=s3).files) == 1
     with s3.open_output_stream("lake/t/_delta_log/00000000000000000000.json") as log:
@@ -288,7 +288,7 @@ def test_fsspec_file_system_is_accepted():
     assert "read in part" in dataset.scanner(filter="id = 7").explain_plan()
 
 
-def test_an_index_travels_to_a_store_and_back(s3, tmp_path):
+def test_an_index_is_copied_to_a_store_and_back(s3, tmp_path):
     here, back = tmp_path / "here", tmp_path / "back"
     here.mkdir()
     for seed in range(2):
@@ -310,5 +310,5 @@ def test_an_index_travels_to_a_store_and_back(s3, tmp_path):
     reopened = zb.dataset(back)
     assert reopened.adopt_index().num_files == 2
     assert reopened.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)
-    # Finished tasks are not repeated.
+    # An adopted index leaves nothing to adopt again.
     assert zb.dataset("lake/up", filesystem=s3).adopt_index().num_files == 0

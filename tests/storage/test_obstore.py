@@ -72,7 +72,7 @@ def put(store, path: str, seed: int) -> None:
     store.put(path, sink.getvalue())
 
 
-def test_rows_of_a_store_are_those_written(store):
+def test_rows_of_a_store_equal_those_written(store):
     names = ["a b=é", "p%20q/b", "c"]
     for seed, name in enumerate(names):
         put(store, f"data/{name}.parquet", seed)
@@ -120,7 +120,7 @@ def test_one_index_serves_all_views_of_a_bucket(bucket, s3):
         assert ds.search("id = 7").to_table().num_rows == 1
 
 
-def test_an_object_written_anew_is_read_whole(store):
+def test_a_rewritten_object_is_read_whole(store):
     for seed in range(2):
         put(store, f"data/{seed}.parquet", seed)
     ds = zb.dataset("data", filesystem=store)
@@ -140,7 +140,7 @@ def test_an_object_written_anew_is_read_whole(store):
         ds.count_rows("id = 7")
 
 
-def test_identities_of_many_objects_are_those_of_each(store):
+def test_identities_of_many_objects_equal_single_ones(store):
     paths = [f"data/{number // 10}/{number:03d}.bin" for number in range(60)]
     for path in paths:
         store.put(path, path.encode())
@@ -178,7 +178,7 @@ class PlainFiles(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_of_plain_files_is_read_file_by_file():
+def test_a_plain_http_server_is_read_file_by_file():
     sink = io.BytesIO()
     pq.write_table(table(0), sink)
     handler = type("Served", (PlainFiles,), {"content": sink.getvalue()})
@@ -217,7 +217,7 @@ def write_at_once(views, names):
 
 
 @pytest.mark.parametrize("kind", ["obstore", "pyarrow", "claims", "mixed"])
-def test_no_writer_at_once_loses_what_it_committed(bucket, s3, kind):
+def test_concurrent_writers_lose_no_commit(bucket, s3, kind):
     put(bucket, "data/a.parquet", 0)
     by_claims = "data", pafs.SubTreeFileSystem("lake", s3)
     views = {
@@ -238,7 +238,7 @@ def listed(s3):
     return [info.path for info in s3.get_file_info(pafs.FileSelector("lake", recursive=True))]
 
 
-def test_only_the_first_of_two_puts_is_made(bucket, s3):
+def test_only_the_first_of_two_puts_succeeds(bucket, s3):
     stores = [as_arrow_filesystem(MemoryStore()), as_arrow_filesystem(bucket), s3]
     for filesystem in stores:
         path = "lake/versions/1" if filesystem is s3 else "versions/of/store/1"
@@ -266,7 +266,7 @@ def heedless(tmp_path):
     server.shutdown()
 
 
-def test_a_store_that_passes_over_the_condition_is_noticed(heedless):
+def test_a_store_that_ignores_the_condition_is_noticed(heedless):
     heedless.put("a", b"one")
     heedless.put("a", b"two", mode="create", use_multipart=False)
     assert heedless.get("a").bytes() == b"two"
@@ -279,7 +279,7 @@ def test_a_store_that_passes_over_the_condition_is_noticed(heedless):
     assert ds.count_rows("id = 7") == 1
 
 
-def test_file_systems_without_a_conditional_put_say_so(s3, endpoint, monkeypatch):
+def test_file_systems_without_a_conditional_put_return_none(s3, endpoint, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     of_a_role = pafs.S3FileSystem(region="us-east-1", endpoint_override=endpoint, scheme="http")
     memory = pafs.PyFileSystem(pafs.FSSpecHandler(MemoryFileSystem()))
@@ -287,7 +287,7 @@ def test_file_systems_without_a_conditional_put_say_so(s3, endpoint, monkeypatch
         assert create_object(filesystem, "lake/1", b"") is None
 
 
-def test_the_second_writer_of_a_claimed_number_is_told(s3, monkeypatch):
+def test_the_second_writer_of_a_version_number_is_noticed(s3, monkeypatch):
     monkeypatch.setattr(version_log, "_PATIENCE", (0.0,) * 3)
     filesystem = pafs.SubTreeFileSystem("lake", s3)
     log = VersionLog(filesystem, "versions", set())
@@ -306,7 +306,7 @@ def test_the_second_writer_of_a_claimed_number_is_told(s3, monkeypatch):
 # Credentials
 
 
-def test_nothing_shows_what_a_store_was_given(bucket, endpoint):
+def test_credentials_of_a_store_are_never_shown(bucket, endpoint):
     put(bucket, "data/a.parquet", 0)
     ds = zb.dataset("s3://lake/data", filesystem=bucket)
     ds.create_scalar_index("id", spark=False)

@@ -30,7 +30,7 @@ def test_an_object_has_one_name(scheme):
     assert split_path(f"{scheme}://bucket/a%20b") == ("s3", "bucket/a%20b")
 
 
-def test_a_file_system_is_given_as_pyarrow_gives_it():
+def test_uris_open_the_file_system_that_pyarrow_opens():
     assert filesystem_of(pathlib.Path(ODD).as_uri()) != filesystem_of(f"file:{ODD}")
     assert filesystem_of(f"file:{ODD}") == pafs.FileSystem.from_uri(pathlib.Path(ODD).as_uri())
 
@@ -42,7 +42,7 @@ def test_only_paths_without_a_scheme_are_completed():
 
 
 @pytest.mark.parametrize("root", ["/lake", "/lake/"])
-def test_keys_are_relative_below_the_root_alone(root):
+def test_keys_are_relative_only_below_the_root(root):
     assert key_below("/lake/year=1/a", root) == "year=1/a"
     assert key_below("/lakeside/a", root) == "/lakeside/a"
 

@@ -63,12 +63,12 @@ def test_one_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("names", [["year=1/a"], ["a.parquet", "sub/x=/b"], [], HIDDEN])
-def test_pyarrow_looks_where_folders_may_name_values_or_nothing_is_there(tmp_path, names):
+def test_pyarrow_handles_partition_folders_and_missing_files(tmp_path, names):
     write(tmp_path, names)
     assert plain_files(LOCAL, str(tmp_path), True) is None
 
 
-def test_pyarrow_says_what_is_wrong(tmp_path):
+def test_pyarrow_raises_for_invalid_files(tmp_path):
     write(tmp_path, ["b.parquet"])
     (tmp_path / "a.parquet").write_bytes(b"no Parquet")
     assert plain_files(LOCAL, str(tmp_path), True) is None
@@ -100,7 +100,7 @@ def typed():
 
 @pytest.mark.parametrize("store_schema", [True, False])
 @pytest.mark.parametrize("options", [{}, {"use_deprecated_int96_timestamps": True}])
-def test_types_and_metadata_are_those_of_pyarrow(tmp_path, store_schema, options):
+def test_types_and_metadata_equal_those_of_pyarrow(tmp_path, store_schema, options):
     pq.write_table(typed(), tmp_path / "a", store_schema=store_schema, **options)
     source = plain_files(LOCAL, str(tmp_path), True)
     expected = pads.dataset(f"{tmp_path}", partitioning="hive")

@@ -12,7 +12,7 @@ import zonebloom as zb
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))
-def test_a_refused_read_is_tried_by_pyarrow(tmp_path, error):
+def test_a_failed_read_is_repeated_by_pyarrow(tmp_path, error):
     plain_dataset(tmp_path, write_page_index=True, max_rows_per_page=100)
     ds = zb.dataset(tmp_path)
     build(ds, "id", number_of_items=100)

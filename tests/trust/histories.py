@@ -1,4 +1,4 @@
-"""Random histories of a dataset: files come, change and go, indices too, and old readers read on.
+"""Run random histories of a dataset: files and indices come, change and go, while readers read.
 
 What a reader may answer: the rows of the files it has listed, as they are now. Where one of those
 is gone it may also raise a `ZoneBloomError`, or warn and answer with the rows of the others.
@@ -30,7 +30,7 @@ KEYS = 60
 
 @dataclass
 class Reader:
-    """A dataset, or a Polars frame of one, which sees the files that one has listed."""
+    """A dataset or a Polars frame of one. It sees the files of its last listing."""
 
     opened: Any
     of: zb.Dataset
@@ -42,7 +42,7 @@ class Reader:
 
 
 class History:
-    """One dataset and what happened to it."""
+    """One dataset, its readers, and the steps that change them."""
 
     def __init__(self, report: Report, folder: Path, rng: random.Random):
         self.report, self.folder, self.rng = report, folder / "data", rng
@@ -53,7 +53,7 @@ class History:
         self.said: list[str] = []
         self.rows: dict[str, list[tuple[int, str | None]]] = {}
         self.readers: list[Reader] = []
-        # Of one size and one footer, whatever the values are, in some histories.
+        # In some histories all files have the same size and footer, whatever their values.
         self.is_plain = rng.random() < 0.5
         self.options: dict[str, Any] = (
             {"compression": "none", "use_dictionary": False, "write_statistics": False}
@@ -64,10 +64,10 @@ class History:
             self.append()
         self.reopen()
 
-    # What happens to the files
+    # Steps that change the files
 
     def drawn(self, rows: int) -> list[tuple[int, str | None]]:
-        """Keys of which some are in several files, and names of one length."""
+        """Return keys, some of which are in several files, and names of the same length."""
         keys = [self.rng.randrange(KEYS) for _ in range(rows)]
         return [(key, f"n{self.rng.randrange(30):02d}") for key in keys]
 
@@ -90,12 +90,12 @@ class History:
         self.write(name, self.drawn(self.rng.choice([len(self.rows[name]), 70])))
 
     def rewrite_alike(self) -> None:
-        """Other rows, in as many bytes where that can be, and the time it had."""
+        """Write other rows, in the same number of bytes if possible, with the same time."""
         name = self.some()
         path = self.folder / name
         status = path.stat()
         if self.rng.random() < 0.5:
-            # A new file takes its place, as rsync does it.
+            # Replace the file by a new one, like rsync does.
             path.rename(self.aside / name)
         self.write(name, self.drawn(len(self.rows[name])))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -113,7 +113,7 @@ class History:
         self.rows[new] = self.rows.pop(old)
 
     def exchange(self) -> None:
-        """Two files take each other's names."""
+        """Swap the names of two files."""
         one, other = self.some(), self.some()
         if one != other:
             (self.folder / one).rename(self.aside / "between")
@@ -128,12 +128,12 @@ class History:
         (self.folder / self.some()).chmod(self.rng.choice([0o600, 0o644]))
 
     def copy_back(self) -> None:
-        """The same bytes in another file of that name."""
+        """Replace a file by a new one with the same bytes."""
         name = self.some()
         copied = self.rng.choice([shutil.copy, shutil.copy2])(self.folder / name, self.aside / name)
         os.replace(copied, self.folder / name)
 
-    # What happens to the indices, by any reader
+    # Steps that change the indices, by any reader
 
     def dataset(self) -> Reader:
         return self.rng.choice([reader for reader in self.readers if not is_lazy(reader)])
@@ -163,12 +163,12 @@ class History:
         self.dataset().opened.vacuum(self.rng.choice([timedelta(0), timedelta(days=7)]))
 
     def validate(self) -> None:
-        """What an index of files that are as they were says, holds."""
+        """Validate the indices over files that are unchanged."""
         ds = self.dataset().opened
         for index in ds.describe_indices():
             ds.validate_index(index.name)
 
-    # What happens to the readers
+    # Steps that change the readers
 
     def reopen(self) -> None:
         ds = zb.dataset(self.folder)
@@ -185,17 +185,17 @@ class History:
         self.listed(reader)
 
     def listed(self, reader: Reader) -> None:
-        """Hold what a reader has listed against what is there."""
+        """Compare the files that a reader listed with those that exist."""
         if reader.files != set(self.rows):
             raise AssertionError(f"it lists {reader.files ^ set(self.rows)} wrongly")
 
     def checkout(self) -> None:
         self.dataset().opened.checkout_latest()
 
-    # Holding answers against the files
+    # Comparison of answers with the files
 
     def check(self, reader: Reader) -> str | None:
-        """What is wrong with a random lookup of a reader."""
+        """Return what is wrong with a random lookup of a reader, or None."""
         key, name = self.rng.randrange(KEYS + 5), f"n{self.rng.randrange(31):02d}"
         sql, test = self.rng.choice(
             [
@@ -221,7 +221,8 @@ class History:
             return None
         if sorted(result) != sorted(filter(test, present)):
             return f"{sql}: {len(result)} rows, not {sum(map(test, present))}"
-        # Right of what is there; what is gone must be told of, unless no row of it is wanted.
+        # Rows of existing files must be right. Missing files must cause a warning or an error,
+        # unless the lookup needs none of their rows.
         missing = reader.files - set(self.rows)
         return f"{sql}: {missing} left out, not a word" if missing and not said else None
 
@@ -241,7 +242,7 @@ class History:
                     warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
                     action()
             except zb.errors.ZoneBloomError as error:
-                # A reader whose files are gone may refuse to index them.
+                # A reader with missing files may raise an error when it builds an index.
                 self.report.refused[f"{name}, {type(error).__name__}"] += 1
             except Exception as error:  # noqa: BLE001 - not one of ours
                 self.fail(f"{name} raised {error!r:.200}")
@@ -268,12 +269,12 @@ def is_lazy(reader: Reader) -> bool:
 
 
 def look_up(opened: Any, sql: str) -> list[tuple[int, str | None]]:
-    """The rows of a filter, of a dataset or a frame."""
+    """Return the rows that a dataset or a frame finds for a filter."""
     if isinstance(opened, pl.LazyFrame):
         return opened.filter(pl.sql_expr(sql)).select("id", "name").collect().rows()
     return [(row["id"], row["name"]) for row in opened.to_table(["id", "name"], sql).to_pylist()]
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """One history."""
+    """Run one history."""
     History(report, folder, report.begin(number)).run()

@@ -1,4 +1,4 @@
-"""Random datasets: schemas, values, writers, and the shapes a dataset has on disk."""
+"""Make random datasets: schemas, values, writers, and layouts on disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DICTIONARIES = [
     pa.dictionary(pa.int16(), pa.large_string()),
 ]
 TYPES = [*PLAIN_TYPES, *DICTIONARIES]
-# Types most data has are drawn more often.
+# Common types are drawn more often.
 COMMON = [pa.int64(), pa.int32(), pa.string(), pa.float64(), pa.timestamp("us", "UTC"), pa.date32()]
 LAYOUTS = ("none", "table", "sliced", "exact", "folded", "stale", "partly covered", "embedded")
 KEY = bytes(range(16))
@@ -42,7 +42,7 @@ CODECS = ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]
 
 
 def value_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type of the values: of a dictionary type, its values'."""
+    """Return the type of a column's values, which for a dictionary type is its value type."""
     return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
@@ -52,7 +52,7 @@ def is_number(arrow_type: pa.DataType) -> bool:
 
 
 def exact(arrow_type: pa.DataType, raw: Any) -> Any:
-    """A plain value as one that Python compares with all of its family, without rounding."""
+    """Convert a value so that Python compares it exactly with all values of its type family."""
     t = pa.types
     arrow_type = value_type(arrow_type)
     if raw is None or t.is_integer(arrow_type) or not is_ticks(arrow_type):
@@ -63,7 +63,7 @@ def exact(arrow_type: pa.DataType, raw: Any) -> Any:
 
 
 def raws_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The plain values of a column: ticks of temporal types, Python's own of all others."""
+    """Return a column's values: integers for temporal types, and Python's values for others."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
@@ -75,7 +75,7 @@ def raws_of(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def with_payloads(array: pa.Array, rng: random.Random) -> pa.Array:
-    """Floats of which NaNs have signs and payloads of all kinds."""
+    """Give the NaNs of a float array random signs and payloads."""
     width = array.type.bit_width
     bits = np.frombuffer(array.buffers()[1], f"u{width // 8}", len(array)).copy()
     values = bits.view(f"f{width // 8}")
@@ -85,7 +85,7 @@ def with_payloads(array: pa.Array, rng: random.Random) -> pa.Array:
 
 
 def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
-    """Random values: few or many distinct, sorted, clustered or mixed, with or without nulls."""
+    """Return random values: few or many distinct, in some order, with or without nulls."""
     plain = value_type(arrow_type)
     if pa.types.is_boolean(plain):
         return pa.array([rng.choice([True, False, None]) for _ in range(rows)])
@@ -96,10 +96,10 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
         distinct = min(distinct, 100)
     pool = raw_values(plain, distinct, rng.randrange(1 << 30))
     if getattr(plain, "unit", None) == "s":
-        # Polars has no seconds: its own scan bounds rows by statistics that overflow in its units.
+        # Polars has no seconds, and statistics overflow when its scan converts them to its units.
         pool = [raw // 1001 for raw in pool]
     if distinct > 5:
-        # Not all columns are of extremes.
+        # Only some columns get extreme values.
         pool = pool[rng.choice([0, 0, distinct // 2]) :]
     if pa.types.is_floating(plain):
         pool += rng.choice([[], [], [0.0, -0.0], [float("nan"), -0.0], [float("nan")] * distinct])
@@ -124,7 +124,7 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
 
 @dataclass
 class Shared:
-    """What all files of a dataset have in common: their types hang on it."""
+    """The options that all files of a dataset share, because the types depend on them."""
 
     has_filters: bool = False
     version: str = "2.6"
@@ -260,12 +260,12 @@ WRITERS: dict[str, Writer] = {
 
 
 def writable(table: pa.Table, writer: Writer, folder: Path, shared: Shared) -> pa.Table:
-    """The columns of which a writer can write every value, and pyarrow can read it again."""
+    """Return the columns whose values a writer can write and pyarrow can read back."""
     chosen = []
     keys = create_decryption_properties(KEY) if writer is encrypted else None
     for name in table.column_names:
         path = folder / f"try-{len(chosen)}"
-        # Which types a writer knows is its own affair, and so are the errors it has for others.
+        # Each writer supports other types, and raises other errors for those it does not.
         with contextlib.suppress(BaseException):
             writer(table.select([name]), path, random.Random(0), shared)
             rows = None if writer is as_ipc else pq.read_table(path, decryption_properties=keys)
@@ -281,7 +281,7 @@ def writable(table: pa.Table, writer: Writer, folder: Path, shared: Shared) -> p
 
 @dataclass
 class Column:
-    """A column that filters may name; ``codes`` says which of ``raws`` each row has, -1 null."""
+    """A column for filters. ``codes`` has the index into ``raws`` of each row, or -1 for null."""
 
     name: str
     type: pa.DataType
@@ -315,7 +315,7 @@ class Lake:
         return zb.ParquetKeys(KEY) if WRITERS[self.writer] is encrypted else None
 
     def opened(self, path: Path | str) -> pads.Dataset:
-        """Files as PyArrow opens them."""
+        """Open the files as a PyArrow dataset."""
         how = self.format if self.keys is None else self.keys.format
         return pads.dataset(path, format=how, partitioning="hive")
 
@@ -330,7 +330,7 @@ class Lake:
 
 
 def make_table(rows: int, rng: random.Random, types: Sequence[pa.DataType] = TYPES) -> pa.Table:
-    """A table of random types; ``row`` numbers its rows, ``s`` is a struct."""
+    """Return a table of random types. ``row`` numbers its rows, and ``s`` is a struct."""
     kinds = [rng.choice(types) if rng.random() < 0.75 else rng.choice(COMMON) for _ in range(5)]
     arrays = [drawn(kind, rows, rng) for kind in kinds]
     names = list("abcde")
@@ -347,7 +347,7 @@ def make_table(rows: int, rng: random.Random, types: Sequence[pa.DataType] = TYP
 
 
 def columns_of(whole: pa.Table) -> list[Column]:
-    """The columns of a table, leaves of structs apart."""
+    """Return the columns of a table, with the leaves of structs as columns of their own."""
     columns = []
     for arrow_field in whole.schema:
         column = whole[arrow_field.name].combine_chunks()
@@ -363,7 +363,7 @@ def columns_of(whole: pa.Table) -> list[Column]:
             if pa.types.is_nested(values.type):
                 continue
             raws = raws_of(values)
-            # Two NaNs are one value here, and zeros two: repr tells them apart.
+            # Compare by repr, so that NaN equals NaN, and 0.0 differs from -0.0.
             known: dict[str, int] = {}
             codes = [-1 if raw is None else known.setdefault(repr(raw), len(known)) for raw in raws]
             first = {code: raw for code, raw in zip(reversed(codes), reversed(raws), strict=True)}
@@ -378,7 +378,7 @@ def columns_of(whole: pa.Table) -> list[Column]:
 def make_lake(
     folder: Path, rng: random.Random, types: Sequence[pa.DataType] = TYPES
 ) -> Lake | None:
-    """Write a dataset and index it as its layout says; None if PyArrow cannot read it."""
+    """Write a random dataset. Return None if PyArrow cannot read it."""
     folder.mkdir(parents=True)
     name = rng.choice(["pyarrow", "pyarrow", *WRITERS])
     writer = WRITERS[name]
@@ -442,6 +442,6 @@ def index(lake: Lake, rng: random.Random) -> None:
         try:
             ds.create_scalar_index(name, **options)
         except (zb.errors.UnsupportedType, zb.errors.InvalidArgument):
-            # Booleans, and columns that paths give.
+            # Booleans and partition columns have no index.
             continue
         lake.indexed.append(name)

@@ -1,4 +1,4 @@
-"""Large files that are patched in place, with their times put back, and indices over them.
+"""Patch large indexed files in place, and put their times back.
 
 Every lookup gives the rows that the file has, whatever was adopted or refreshed before.
 """
@@ -19,7 +19,7 @@ from trust.small import quiet
 
 import zonebloom as zb
 
-# Over 1 MiB of 8 bytes each, so that the digest of the file is of samples.
+# More than 1 MiB of values of 8 bytes, so that the file's digest covers samples only.
 ROWS = 150_000
 STEPS = 12
 
@@ -42,7 +42,7 @@ class Patched:
             row_group_size=rng.choice([40_000, ROWS]),
         )
         data = self.path.read_bytes()
-        # Pages hold values one after another, 8 bytes each.
+        # Pages hold values of 8 bytes one after another.
         self.places = {
             row: data.find(int(self.ids[row]).to_bytes(8, "little"))
             for row in rng.sample(range(ROWS), 60)
@@ -51,7 +51,7 @@ class Patched:
     def patch(self) -> None:
         row, place = self.rng.choice(sorted(self.places.items()))
         status = self.path.stat()
-        # Statistics of the file stay right.
+        # The new value keeps the file's statistics right.
         value = 2 * self.rng.randrange(ROWS // 4, ROWS // 2) + 1
         with self.path.open("r+b") as file:
             file.seek(place)
@@ -81,7 +81,7 @@ class Patched:
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """Patches, copies, builds, refreshes and adoptions in random order."""
+    """Patch, copy, build, refresh and adopt in random order."""
     rng = report.begin(number)
     file = Patched(folder, rng)
     readers = [zb.dataset(file.path.parent)]

@@ -1,4 +1,4 @@
-"""Files that are written in place while an index is asked for their rows.
+"""Write files in place while a lookup reads their rows.
 
 Each answer holds rows of one version of each file, every wanted one once, or is `FragmentChanged`.
 """
@@ -28,7 +28,7 @@ FORMATS = ("parquet", "ipc")
 
 
 def content(format: str, number: int, version: int, options: dict[str, Any]) -> bytes:
-    """A file whose versions have the same ids in another order, and the same size."""
+    """Return a file's bytes. Its versions have the same size and the same ids in another order."""
     ids = [number * ROWS + (row * 7 + version * 431) % ROWS for row in range(ROWS)]
     table = pa.table({"id": ids, "version": [version] * ROWS, "file": [number] * ROWS})
     sink = pa.BufferOutputStream()
@@ -41,7 +41,7 @@ def content(format: str, number: int, version: int, options: dict[str, Any]) -> 
 
 
 class Writer:
-    """Writes a file in place at the n-th read that the store answers."""
+    """A hook that writes a file in place at the n-th read that the store answers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -56,7 +56,7 @@ class Writer:
 
 
 def answers(ds: zb.Dataset, keys: list[int]) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Ways to ask for rows of some keys."""
+    """Return the rows of some keys in one of several ways."""
     text = f"id IN ({', '.join(map(str, keys))})"
     return {
         "to_table": lambda: ds.to_table(filter=text).to_pylist(),
@@ -69,7 +69,7 @@ def answers(ds: zb.Dataset, keys: list[int]) -> dict[str, Callable[[], list[dict
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """Ask again and again, with one file written at a random moment of each answer."""
+    """Repeat lookups, and write one file at a random moment of each."""
     rng = report.begin(number)
     format = FORMATS[number % len(FORMATS)]
     options = {
@@ -85,7 +85,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
         for turn in range(ROUNDS):
             for at, path in enumerate(paths):
                 path.write_bytes(content(format, at, 0, options))
-                # Earlier than any write, and at rest.
+                # Give the file an old time, so that any later write changes it.
                 os.utime(path, ns=(10**18 + turn, 10**18 + turn))
             ds = zb.dataset(str(data), format, filesystem=files)
             ds.create_scalar_index("id", spark=False, number_of_items=20)

@@ -1,4 +1,4 @@
-"""A store that cuts some of its answers short, while indices are built, refreshed and asked.
+"""Build, refresh and use indices on a store that cuts some of its answers short.
 
 Every answer is right or a `ZoneBloomError`. Once the store is well, every answer is right, by what
 was committed before, too.
@@ -30,7 +30,7 @@ STEPS = 12
 
 
 class Store:
-    """Cuts a share of the reads at random, each to nothing or to a part."""
+    """A file system that cuts a random share of its reads, to nothing or to a part."""
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -43,7 +43,7 @@ class Store:
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """Build, append, refresh and look up, each with some reads cut."""
+    """Build, append, refresh and look up, with some reads cut short in each step."""
     rng = report.begin(number)
     data, store = folder / "data", Store(rng)
     options = {

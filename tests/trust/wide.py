@@ -1,4 +1,4 @@
-"""Thousands of columns of random types: lookups and projections against plain Python.
+"""Compare lookups and projections over thousands of columns of random types with plain Python.
 
 Files are small and wide. Later files may lack columns, or have them in another order.
 """
@@ -21,7 +21,7 @@ import zonebloom as zb
 LOOKUPS = 40
 WIDTHS = (300, 1000, 3000)
 
-# For each type a few values, so that keys repeat, and how SQL writes one.
+# Each type has only a few values, so that keys repeat, and a function that writes one in SQL.
 _TEXTS = ["", "a", "é😀", "it's", "x" * 300]
 _DAYS = [datetime.date(1969, 12, 31), datetime.date(2024, 2, 29)]
 _MOMENTS = [datetime.datetime(1970, 1, 1), datetime.datetime(2024, 2, 29, 12, 30, 1, 5)]
@@ -60,7 +60,7 @@ class _Column:
     def __init__(self, number: int, rng: random.Random):
         self.kind, self.values = rng.choice(KINDS)
         self.nulls = rng.choice([0, 0, 0.3, 1])
-        # A struct of one leaf. An index takes a dotted path, so its name has no dot.
+        # This is a struct of one leaf. An index takes a dotted path, so its name has no dot.
         self.inner = "leaf" if rng.random() < 0.05 else None
         has_dot = self.inner is None and rng.random() < 0.1
         self.name = f"C {number}.x" if has_dot else f"c{number}"
@@ -77,7 +77,7 @@ class _Column:
 
     @property
     def text(self) -> str:
-        """The column, or its leaf, in SQL."""
+        """Return the column, or its leaf, in SQL."""
         return f'"{self.name}"' + (f".{self.inner}" if self.inner else "")
 
     @property
@@ -86,7 +86,7 @@ class _Column:
 
 
 class _Lake:
-    """The files, and for each column the values of all rows as Python has them."""
+    """Write the files, and return the values of each column as Python objects."""
 
     def __init__(self, folder: Path, width: int, rng: random.Random):
         self.columns = [_Column(number, rng) for number in range(width)]
@@ -127,7 +127,7 @@ class _Lake:
 def run_case(
     report: Report, number: int, folder: Path, width: int | None = None, lookups: int = LOOKUPS
 ) -> None:
-    """One dataset, and lookups in it before and after some of its columns are indexed."""
+    """Check lookups in one dataset before and after some of its columns are indexed."""
     rng = report.begin(number)
     lake = _Lake(folder / "wide", width or rng.choice(WIDTHS), rng)
     ds = zb.dataset(folder / "wide")
