@@ -1,4 +1,4 @@
-"""Real Parquet files and what to compare with: shared by the tests that go end to end."""
+"""Real Parquet files and references to compare with, for the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _STORAGE = {
 
 
 def write_files(folder: Path, tables: Sequence[pa.Table], **options: Any) -> list[Path]:
-    """One Parquet file a table, named so that they are scanned in order."""
+    """Write one Parquet file for each table, with names in scan order."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"part-{number:03d}.parquet" for number in range(len(tables))]
     for path, table in zip(paths, tables, strict=True):
@@ -47,12 +47,12 @@ def write_files(folder: Path, tables: Sequence[pa.Table], **options: Any) -> lis
 
 
 def numbered(first: int, rows: int, **columns: Any) -> pa.Table:
-    """A table with the column ``row``: the row's number in the whole dataset."""
+    """Return a table with the column ``row``, the row's number in the whole dataset."""
     return pa.table({"row": pa.array(range(first, first + rows), pa.int64()), **columns})
 
 
 def plain_dataset(folder: Path, rows: int = 1000, files: int = 3, **options: Any) -> Path:
-    """Files of ``row``, ``id`` (= 10 * row), ``name`` and ``value``, a tenth of names null."""
+    """Write files of ``row``, ``id`` (= 10 * row), ``name`` and ``value``, a tenth null."""
     tables = []
     for number in range(files):
         at = range(number * rows, (number + 1) * rows)
@@ -70,7 +70,7 @@ def plain_dataset(folder: Path, rows: int = 1000, files: int = 3, **options: Any
 
 
 def build(ds: zb.Dataset, column: str, **options: Any) -> None:
-    """Build in this process, whatever session another test left active."""
+    """Build in this process, even if another test left a Spark session active."""
     ds.create_scalar_index(column, "BLOOMFILTER", spark=False, **options)
 
 
@@ -84,14 +84,14 @@ def listing(folder: Path) -> dict[str, bytes]:
 
 
 def touch_later(path: Path) -> None:
-    """Give a file an mtime no write of the same moment has."""
+    """Give a file a modification time that no write at the same moment has."""
     status = os.stat(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
 
 
 @contextlib.contextmanager
 def unreadable(folder: Path, mode: int = 0) -> Iterator[None]:
-    """A folder that may not be entered: root may enter any, so another user looks."""
+    """A folder that the process may not enter. Root may enter any, so another user looks."""
     before = folder.stat().st_mode
     folder.chmod(mode)
     user = os.geteuid()
@@ -104,13 +104,13 @@ def unreadable(folder: Path, mode: int = 0) -> Iterator[None]:
         folder.chmod(before)
 
 
-# What to compare with
+# References to compare with
 
 
 def assert_equals_pyarrow(
     ds: zb.Dataset, folder: Any, filter: Any, expression: Any, columns: Any = None
 ) -> pa.Table:
-    """Same rows in the same order as ``pyarrow.dataset`` finds; returns them."""
+    """Check that a table has the rows that ``pyarrow.dataset`` finds, in order, and return it."""
     source = folder if isinstance(folder, pads.Dataset) else pads.dataset(folder)
     expected = source.to_table(columns=columns, filter=expression)
     found = ds.to_table(columns=columns, filter=filter)
@@ -119,7 +119,7 @@ def assert_equals_pyarrow(
 
 
 def same_tables(found: pa.Table, expected: pa.Table) -> bool:
-    """Whether tables are equal, NaN being NaN."""
+    """Return whether tables are equal, where NaN equals NaN."""
     if found.equals(expected):
         return True
     return found.schema.equals(expected.schema) and repr(found.to_pylist()) == repr(
@@ -128,7 +128,7 @@ def same_tables(found: pa.Table, expected: pa.Table) -> bool:
 
 
 def rows_in(ds: zb.Dataset, ranges: RowRanges, paths: dict[int, str]) -> set[int]:
-    """Numbers of rows in the whole dataset, of row addresses."""
+    """Return the row numbers in the whole dataset for row addresses."""
     first, at = {}, 0
     for path in ds.files:
         first[path] = at
@@ -148,13 +148,13 @@ def _num_rows(path: str, mtime_ns: int) -> int:
 
 
 def at_most_rows(ds: zb.Dataset, filter: Any) -> set[int]:
-    """Numbers of the rows `Dataset.search` leaves as possible."""
+    """Return the row numbers that `Dataset.search` leaves as candidates."""
     result = ds.search(filter)
     return rows_in(ds, result.at_most, result.paths)
 
 
 def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
-    """The segments of an index, read from disk."""
+    """Return the segments of an index, read from disk."""
     local = pafs.LocalFileSystem()
     catalog = Catalog(local, ds.index_dir)
     return [
@@ -164,7 +164,7 @@ def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
 
 
 def zones_of(ds: zb.Dataset, name: str) -> list[tuple[int, int, int]]:
-    """(fragment id, start, length) of every zone, in order."""
+    """Return (fragment id, start, length) of every zone, in order."""
     return [
         (int(fragment), int(start), int(length))
         for table in tables_of(ds, name)
@@ -175,7 +175,7 @@ def zones_of(ds: zb.Dataset, name: str) -> list[tuple[int, int, int]]:
 
 
 class CountingFileSystem(pafs.FileSystemHandler):
-    """A local file system of our own that counts the bytes it hands out, index files apart."""
+    """A Python file system that counts the bytes it reads, those of index files separately."""
 
     def __init__(self) -> None:
         self.local = pafs.LocalFileSystem()
@@ -263,7 +263,7 @@ class _CountedFile:
 
 
 def column_chunk_bytes(path: Path, row_groups: Iterable[int], columns: Iterable[str]) -> int:
-    """Compressed bytes of the column chunks, from the footer."""
+    """Return the compressed bytes of column chunks, from the footer."""
     metadata = pq.ParquetFile(path).metadata
     wanted = set(columns)
     total = 0
@@ -279,13 +279,13 @@ def column_chunk_bytes(path: Path, row_groups: Iterable[int], columns: Iterable[
 
 
 def is_ticks(arrow_type: pa.DataType) -> bool:
-    """Whether values are whole numbers of some unit: integers, dates, times, durations."""
+    """Return whether a type is a whole number of a unit: integers, dates, times, durations."""
     t = pa.types
     return t.is_integer(arrow_type) or t.is_temporal(arrow_type)
 
 
 def raw_values(arrow_type: pa.DataType, count: int, seed: int = 0) -> list[Any]:
-    """Distinct plain values, extremes first: whole ticks, floats, Decimals, texts, bytes."""
+    """Return distinct Python values, extremes first: integers, floats, Decimals, str, bytes."""
     rng = random.Random(seed)
     found: dict[Any, None] = dict.fromkeys(_extremes(arrow_type))
     while len(found) < count:
@@ -298,12 +298,12 @@ def _bounds(arrow_type: pa.DataType) -> tuple[int, int]:
     if t.is_unsigned_integer(arrow_type):
         return 0, 2**arrow_type.bit_width - 1
     if t.is_date64(arrow_type):
-        # Parquet keeps whole days, in 32 bits.
+        # Parquet stores whole days, in 32 bits.
         return -(2**31), 2**31 - 1
     if t.is_time(arrow_type):
         return 0, 86_400 * UNITS[arrow_type.unit] - 1
     if t.is_timestamp(arrow_type) and arrow_type.unit == "s":
-        # Parquet has no seconds; they are stored as milliseconds.
+        # Parquet has no unit of seconds, so they are stored as milliseconds.
         return -(2**63 // 1000), 2**63 // 1000
     bits = arrow_type.bit_width
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
@@ -330,7 +330,7 @@ def _extremes(arrow_type: pa.DataType) -> list[Any]:
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
-    """Whether values are texts."""
+    """Return whether a type is a text type."""
     t = pa.types
     return t.is_string(arrow_type) or t.is_large_string(arrow_type) or t.is_string_view(arrow_type)
 
@@ -363,7 +363,7 @@ def _random_raw(arrow_type: pa.DataType, rng: random.Random) -> Any:
 
 
 def array_of(arrow_type: pa.DataType, raws: Sequence[Any]) -> pa.Array:
-    """An array of plain values, None for null."""
+    """Return an array of Python values, with None for null."""
     t = pa.types
     if t.is_dictionary(arrow_type):
         return array_of(arrow_type.value_type, raws).dictionary_encode().cast(arrow_type)
@@ -377,14 +377,14 @@ def array_of(arrow_type: pa.DataType, raws: Sequence[Any]) -> pa.Array:
 
 
 def scalar_of(arrow_type: pa.DataType, raw: Any) -> pa.Scalar:
-    """A scalar of a plain value; of a dictionary type, a value's."""
+    """Return a scalar of a Python value. For a dictionary type, the value is one of its values."""
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
     return array_of(arrow_type, [raw])[0]
 
 
 def sql_literal(arrow_type: pa.DataType, raw: Any) -> str | None:
-    """The value as SQL, None where SQL has no words for it (years past 9999, infinities)."""
+    """Return the value as SQL, or None if SQL cannot express it (years past 9999, infinities)."""
     t = pa.types
     if t.is_dictionary(arrow_type):
         return sql_literal(arrow_type.value_type, raw)
@@ -444,7 +444,7 @@ class ShortReads(CountingFileSystem):
 
 
 class _ShortFile:
-    """A file of a store: each read is a request at the position that it is at."""
+    """A file of a store, where every read is a request at the current position."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""Files copied, moved or renamed with their index are known again, and no others."""
+"""Files that were copied, moved or renamed with their index are recognised, and no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = 4
 
 
 def part(number: int) -> pa.Table:
-    # Random enough that a file of 200,000 rows is over the size whose content is digested whole.
+    # Random values, so that 200,000 rows are larger than the files that are digested completely.
     ids = [(number * ROWS + row) * 2_654_435_761 % 2**40 for row in range(ROWS)]
     return pa.table({"id": ids, "text": [f"value {i}" for i in ids]})
 
@@ -42,7 +42,7 @@ def original(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(original: Path, tmp_path: Path) -> Path:
-    """The files at another place, with the times of now."""
+    """Copy the files to another folder, with new times."""
     copied = copy_dataset(original, tmp_path / "copy", copy_function=shutil.copyfile)
     for path in copied.glob("*.parquet"):
         os.utime(path, (10**9, 10**9))
@@ -54,12 +54,12 @@ def paths(folder: Path) -> list[Path]:
 
 
 def forget_small_files(monkeypatch) -> None:
-    """Have files of any size count as changed where their times differ, as large ones do."""
+    """Treat all files as large: they count as changed if their times differ."""
     monkeypatch.setattr("zonebloom.catalog.freshness.WHOLE_BYTES", 0)
 
 
 def assert_right(folder: Path, num_covered: int) -> None:
-    """Every row is found; that files are not covered is said, and no more are."""
+    """Check that every row is found, and that exactly the uncovered files are reported."""
     ds = zb.dataset(folder)
     (described,) = ds.describe_indices()
     assert described.num_fragments_indexed == num_covered
@@ -79,7 +79,7 @@ def test_a_copy_is_known_again(copy, monkeypatch):
         ds.search("id = 7")
     assert ds.adopt_index() == Adopted(PARTS, ())
     assert_right(copy, PARTS)
-    # What was done need not be done again.
+    # Nothing is left to adopt.
     version = ds.version
     assert ds.adopt_index() == Adopted(0, ())
     assert ds.version == version
@@ -105,7 +105,7 @@ def test_copies_of_one_file_have_an_id_each(tmp_path):
         path.rename(folder / f"other-{number}.parquet")
     assert zb.dataset(folder).adopt_index().num_files == PARTS
     ds = zb.dataset(folder)
-    ids = [each.fragment_id for each in ds.opened.planner.coverage().fragments]
+    ids = [fragment.fragment_id for fragment in ds.opened.planner.coverage().fragments]
     assert len(set(ids)) == PARTS
     assert ds.count_rows(f"id = {part(0)['id'][5]}") == PARTS
 
@@ -113,19 +113,23 @@ def test_copies_of_one_file_have_an_id_each(tmp_path):
 def test_other_files_are_left(copy, monkeypatch):
     forget_small_files(monkeypatch)
     changed, rewritten, gone, _ = paths(copy)
-    # As long as before: one byte of the data is another.
+    # Change one byte of the data. The size stays the same.
     data = bytearray(changed.read_bytes())
     at = data.index(b"value ")
     data[at : at + 6] = b"VALUE "
     changed.write_bytes(data)
-    # The same rows in another order: the footer tells them apart, or the length does.
+    # The same rows in another order have another footer or another size.
     table = pq.read_table(rewritten)
     pq.write_table(table.take(list(reversed(range(ROWS)))), rewritten)
     gone.unlink()
     pq.write_table(part(9), copy / "new.parquet")
-    done = zb.dataset(copy).adopt_index()
-    assert done.num_files == 1
-    assert {Path(path).name for path in done.left} == {changed.name, rewritten.name, "new.parquet"}
+    adopted = zb.dataset(copy).adopt_index()
+    assert adopted.num_files == 1
+    assert {Path(path).name for path in adopted.left} == {
+        changed.name,
+        rewritten.name,
+        "new.parquet",
+    }
     assert_right(copy, 1)
 
 
@@ -145,8 +149,8 @@ def test_a_copy_takes_nothing_from_the_original(original, tmp_path, monkeypatch)
     index = str(tmp_path / "index")
     zb.dataset(original, index_dir=index).create_scalar_index("id", spark=False)
     shutil.copytree(original, tmp_path / "copy", copy_function=shutil.copyfile)
-    done = zb.dataset(tmp_path / "copy", index_dir=index).adopt_index()
-    assert (done.num_files, len(done.left)) == (0, PARTS)
+    adopted = zb.dataset(tmp_path / "copy", index_dir=index).adopt_index()
+    assert (adopted.num_files, len(adopted.left)) == (0, PARTS)
     ds = zb.dataset(original, index_dir=index)
     assert ds.describe_indices()[0].num_fragments_indexed == PARTS
 
@@ -171,7 +175,7 @@ def test_another_writer_who_indexed_the_files_meanwhile(copy, monkeypatch):
     assert ds.adopt_index() == Adopted(0, ())
 
 
-# Files over 1 MiB, whose digest is of samples
+# Files over 1 MiB, whose digest covers samples only
 
 PLAIN: dict[str, Any] = {
     "compression": "none",
@@ -185,7 +189,7 @@ LARGE_ROWS = 400_000
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A file whose pages have no checksum and no statistics, so that a patch shows nowhere."""
+    """A file without page checksums and statistics, so that a patch leaves no trace."""
     ids = np.random.default_rng(0).permutation(LARGE_ROWS)
     (path,) = write_files(tmp_path / "data", [pa.table({"id": ids, "other": ids + 1})], **PLAIN)
     build(zb.dataset(path.parent), "id")
@@ -263,7 +267,7 @@ def test_a_large_file_that_is_the_same_is_adopted(large, change):
         assert ds.count_rows("id = 7") == 1
     version = ds.opened.version
     assert ds.adopt_index() == Adopted(1, ())
-    # No warning: it would be an error.
+    # A warning would be an error.
     for opened in (ds, zb.dataset(large.parent)):
         assert opened.count_rows("id = 7") == 1
         assert opened.describe_indices()[0].num_fragments_indexed == 1
@@ -278,7 +282,7 @@ def test_a_large_file_that_was_just_written_is_indexed_for_good(tmp_path):
     (path,) = write_files(tmp_path, [pa.table({"id": ids})], **PLAIN)
     assert path.stat().st_size > WHOLE_BYTES
     build(zb.dataset(tmp_path), "id")
-    # No warning: it would be an error.
+    # A warning would be an error.
     assert zb.dataset(tmp_path).count_rows("id = 7") == 1
     write_files(tmp_path / "later", [pa.table({"id": ids + LARGE_ROWS})], **PLAIN)
     ds = zb.dataset(tmp_path)
@@ -287,7 +291,7 @@ def test_a_large_file_that_was_just_written_is_indexed_for_good(tmp_path):
 
 
 def test_of_several_files_only_the_right_ones_are_adopted(tmp_path, monkeypatch):
-    """Their sizes and footers are the same, and nobody knows their content."""
+    """Both files have the same size and footer, and their content is not known."""
     forget_small_files(monkeypatch)
     tables = [pa.table({"id": pa.array(range(at, at + 900))}) for at in range(0, 9000, 1000)]
     paths = write_files(tmp_path, tables, **PLAIN)
@@ -303,9 +307,9 @@ def test_of_several_files_only_the_right_ones_are_adopted(tmp_path, monkeypatch)
     ds = zb.dataset(str(tmp_path), filesystem=ShortReads(lambda at, num_bytes: num_bytes).wrapped())
     for path in paths:
         os.utime(path, ns=(10**18, 10**18))
-    done = ds.adopt_index()
-    assert set(done.left) == set(map(str, patched)) and patched
-    assert done.num_files == len(paths) - len(patched)
+    adopted = ds.adopt_index()
+    assert set(adopted.left) == set(map(str, patched)) and patched
+    assert adopted.num_files == len(paths) - len(patched)
     assert count_quietly(ds, 10**6) == len(patched)
     for table in tables:
         assert count_quietly(ds, table["id"][7].as_py()) == 1

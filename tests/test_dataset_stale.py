@@ -1,4 +1,4 @@
-"""Files that change behind an index: always the right rows, and a word about it."""
+"""Files that change behind an index: the rows are always right, and a warning says why."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROWS = 100
 
 
 def part(number: int, ids: Any = None) -> pa.Table:
-    """A file's rows: ``id`` = row number unless given, ``name`` of it."""
+    """Return the rows of a file: ``id`` is the row number unless given, ``name`` depends on it."""
     at = number * ROWS
     values = list(range(at, at + ROWS)) if ids is None else list(ids)
     return numbered(
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["open all along", "opened again"])
 def stale(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
-    """Applies a change, and gives the dataset: the one opened before it, or a new one."""
+    """Apply a change, and return the dataset: opened before the change, or after it."""
     before = zb.dataset(folder)
     assert before.count_rows("id = 150") == 1
 
@@ -73,7 +73,7 @@ def stale(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
 
 
 def assert_right(ds: zb.Dataset, folder: Path, ids: list[int]) -> None:
-    """Right rows for each id, whatever is warned of."""
+    """Check the rows of each id, whatever warnings are issued."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.ZoneBloomWarning)
         for value in ids:
@@ -122,7 +122,7 @@ def test_file_rewritten_with_another_size(folder: Path, stale: Any):
 
 def test_file_only_touched_is_the_same(folder: Path, stale: Any):
     ds = stale(lambda: touch_later(folder / "part-001.parquet"))
-    # No warning: it would be an error.
+    # A warning would be an error.
     assert at_most_rows(ds, "id = 5") == set(range(10))
     assert_right(ds, folder, IDS)
 
@@ -139,7 +139,7 @@ def test_copies_are_not_indexed_again(folder: Path):
     ds = zb.dataset(folder)
     assert ds.version == 2
     now = ds.opened.version.fragments
-    # Noted as they are now, so that times suffice the next time.
+    # The new times were recorded, so that they suffice the next time.
     assert all(now[key].identity != listed[key].identity for key in listed)
     assert all(now[key].digest == listed[key].digest for key in listed)
     assert_right(ds, folder, IDS)
@@ -151,7 +151,7 @@ def test_copies_are_not_indexed_again(folder: Path):
 def test_a_copied_dataset_is_built_and_refreshed_as_any_other(
     folder: Path, tmp_path_factory, comes
 ):
-    """Its files have other times and inodes than the index says, and nobody else wrote them."""
+    """The files have other times and inodes than in the index, but nobody else wrote them."""
     copied = tmp_path_factory.mktemp("copied") / "data"
     shutil.copytree(folder, copied)
     if comes:
@@ -163,12 +163,12 @@ def test_a_copied_dataset_is_built_and_refreshed_as_any_other(
     build(ds, "row")
     described = zb.dataset(copied).describe_indices()
     assert len(described) == 2
-    assert all(each.num_fragments_indexed == each.num_fragments for each in described)
+    assert all(index.num_fragments_indexed == index.num_fragments for index in described)
     assert_right(ds, copied, IDS)
 
 
 def test_file_replaced_with_its_size_and_time_kept(tmp_path: Path):
-    """A large file without compression, of which footers are the same byte for byte."""
+    """A large file without compression. Two such files have equal footers."""
     plain: dict[str, Any] = {
         "compression": "none",
         "use_dictionary": False,
@@ -193,7 +193,7 @@ def test_file_replaced_with_its_size_and_time_kept(tmp_path: Path):
 
 
 def test_file_written_again_at_once_in_place(tmp_path: Path):
-    """With the times it had, as within the grain of a clock: only its content tells."""
+    """Restore the times, as within the resolution of a clock, so that only the content differs."""
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     (path,) = write_files(tmp_path, [part(0)], **plain)
     build(zb.dataset(tmp_path), "id", number_of_items=10)
@@ -203,7 +203,7 @@ def test_file_written_again_at_once_in_place(tmp_path: Path):
     (tmp_path / "new").unlink()
     ds = zb.dataset(tmp_path)
     (known,) = ds.opened.version.fragments.values()
-    # As if the clock had not moved on.
+    # Simulate that the clock has not moved on.
     identity = ds.opened.source.identities()[0]
     assert identity is not None and identity.size == known.identity.size
     version = replace(ds.opened.version, fragments={known.key: known._replace(identity=identity)})
@@ -228,7 +228,7 @@ def test_the_same_is_said_once_and_again_when_more_changes(folder: Path):
     rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
     with pytest.warns(StaleIndexWarning):
         ds.count_rows("id = 5")
-    # Warnings are errors here: another would raise.
+    # Warnings are errors here, so another one would raise.
     ds.count_rows("id = 5")
     ds.count_rows("id = 6")
     rewrite(folder / "part-000.parquet", part(0, range(50)))
@@ -244,7 +244,7 @@ def test_appended_file_is_read_when_the_dataset_is_opened_again(folder: Path):
     with pytest.warns(StaleIndexWarning, match=r"part-003\.parquet \(not indexed\)"):
         assert ds.count_rows("id = 350") == 1
     assert_right(ds, folder, [*IDS, 350])
-    # Between the others in the order of the scan.
+    # The new file lies between the others in scan order.
     pq.write_table(part(4), folder / "part-000a.parquet")
     ds = zb.dataset(folder)
     assert_right(ds, folder, [*IDS, 350, 450])
@@ -256,7 +256,7 @@ def test_building_again_takes_new_and_changed_files_in(folder: Path):
     os.unlink(folder / "part-000.parquet")
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=10)
-    # No warning: it would be an error.
+    # A warning would be an error.
     for value in (1150, 250, 350, 50):
         assert_equals_pyarrow(ds, folder, f"id = {value}", pc.field("id") == value)
     described = ds.describe_indices()[0]
@@ -264,7 +264,7 @@ def test_building_again_takes_new_and_changed_files_in(folder: Path):
 
 
 def ways_to_ask(ds: zb.Dataset) -> list[Any]:
-    """Each way to ask for rows of all files, with the index and without."""
+    """Return each way to ask for the rows of all files, with the index and without."""
     ways: list[Any] = [
         lambda: ds.to_table(filter="id = 50"),
         lambda: ds.to_table(filter="id = 50", use_scalar_index=False),
@@ -282,7 +282,7 @@ def ways_to_ask(ds: zb.Dataset) -> list[Any]:
 
 
 def ways_of_others(ds: zb.Dataset) -> list[Any]:
-    """The same through libraries that raise errors of their own with the message of ours."""
+    """Return the same through libraries that raise their own errors with our message."""
     frame = ds.to_polars()
     return [
         lambda: pa.table(ds),
@@ -307,9 +307,9 @@ def test_deleted_file(folder: Path, indexed: bool):
     for ask in ways_of_others(ds):
         with pytest.raises(Exception, match=message):
             ask()
-    # It can be looked at still.
+    # The dataset can still be displayed.
     assert repr(ds).startswith("<zonebloom.Dataset")
-    # A dataset opened now never knew the file; one that is refreshed forgets it.
+    # A dataset opened now never saw the file, and a refresh forgets it.
     ds.refresh()
     for opened in (ds, zb.dataset(folder)):
         assert opened.count_rows("id = 150") == 0
@@ -322,7 +322,7 @@ def test_files_that_are_gone_are_left_out_when_asked(folder: Path):
     os.unlink(folder / "part-001.parquet")
     with pytest.warns(errors.MissingFilesWarning, match=r"part-001\.parquet is gone.* left out"):
         assert ds.count_rows() == 200
-    # Said once; another warning would be an error.
+    # The warning is issued once. Another one would be an error.
     assert ds.count_rows("id = 150") == 0
     assert ds.count_rows("id = 250") == 1
     for ask in [*ways_to_ask(ds), *ways_of_others(ds)]:
@@ -331,7 +331,7 @@ def test_files_that_are_gone_are_left_out_when_asked(folder: Path):
     os.unlink(folder / "part-002.parquet")
     with pytest.warns(errors.MissingFilesWarning, match="and 1 more are gone"):
         assert ds.to_polars().collect().height == 100
-    # As asked when it was opened.
+    # This dataset keeps the option it was opened with.
     ds.refresh()
     os.unlink(folder / "part-000.parquet")
     write_part(folder, 3)
@@ -358,7 +358,7 @@ def test_an_index_that_is_behind_is_refused_when_asked(folder: Path):
             ask()
     with pytest.raises(Exception, match="1 of 4 files is not covered by the index: "):
         ds.to_polars().filter(pl.col("id") == 50).collect()
-    # What would not use the index is answered.
+    # Requests that would not use the index are answered.
     assert ds.count_rows() == ds.count_rows("row >= 0") == 400
     assert ds.count_rows("id = 50", use_scalar_index=False) == 1
     ds.optimize.optimize_indices(spark=False)
@@ -397,7 +397,7 @@ def test_old_index_is_not_trusted_for_a_file_indexed_anew_on_another_column(fold
     ds = zb.dataset(folder)
     build(ds, "name", number_of_items=10)
     ds = zb.dataset(folder)
-    # The catalog knows the new file; id_idx has zones of the old one.
+    # The catalog knows the new file, but id_idx has zones of the old one.
     assert ds.count_rows("name = 'n1150'") == 1
     with pytest.warns(StaleIndexWarning, match=r"part-001\.parquet \(not in index id_idx\)"):
         assert ds.count_rows("id = 1150") == 1
@@ -405,7 +405,7 @@ def test_old_index_is_not_trusted_for_a_file_indexed_anew_on_another_column(fold
     plan = str(ds.scanner(filter="id = 5").plan())
     assert "part-001.parquet: not covered by id_idx" in plan
     assert "2 of 3 fragments covered" in plan
-    covered = {each.name: each.num_fragments_indexed for each in ds.describe_indices()}
+    covered = {index.name: index.num_fragments_indexed for index in ds.describe_indices()}
     assert covered == {"id_idx": 2, "name_idx": 3}
     both = "id = 1150 AND name = 'n1150'"
     assert len(at_most_rows(ds, both)) == 10
@@ -460,7 +460,7 @@ def test_swapped_files_are_not_mistaken_for_each_other(tmp_path: Path):
     assert_right(ds, tmp_path, [5, 1050, 2150, 2299])
 
 
-# Files that came or went since the dataset was opened
+# Files that were added or deleted after the dataset was opened
 
 
 def opened_as(folder: Path, how: str) -> zb.Dataset:
@@ -488,7 +488,7 @@ def test_refresh_lists_the_files_anew(folder: Path, how: str):
     assert_right(ds, folder, [*IDS, 350])
     planner = ds.opened.planner
     ds.refresh()
-    # Nothing changed: what was loaded stays.
+    # Nothing changed, so the loaded index is kept.
     assert ds.opened.planner is planner
 
 
@@ -508,9 +508,9 @@ def test_what_changes_an_index_lists_the_files_first(folder: Path, how: str):
     write_part(folder, 4)
     build(ds, "name", number_of_items=10)
     assert ds.count_rows("name = 'n450'") == 1
-    described = {each.name: each for each in ds.describe_indices()}
+    described = {index.name: index for index in ds.describe_indices()}
     assert described["name_idx"].num_fragments_indexed == 4
-    # The other index lacks the file that came in between.
+    # The other index lacks the file that was added in between.
     assert described["id_idx"].num_fragments_indexed == 3
 
 
@@ -519,7 +519,7 @@ def test_the_newest_index_alone_does_not_list_files(folder: Path):
     write_part(folder, 3)
     build(zb.dataset(folder), "name", number_of_items=10)
     ds.checkout_latest()
-    assert [each.name for each in ds.describe_indices()] == ["id_idx", "name_idx"]
+    assert [index.name for index in ds.describe_indices()] == ["id_idx", "name_idx"]
     assert len(ds.files) == 3
     ds.refresh()
     assert ds.count_rows("name = 'n350'") == 1
@@ -581,12 +581,12 @@ def test_a_scan_of_a_path_lists_its_files_each_time(folder: Path):
         frame.collect()
 
 
-# Files that cannot be looked at
+# Files whose metadata cannot be read
 
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """Two folders of files that another user may read, the way to them included."""
+    """Two folders of files that another user may reach and read."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         root = Path(name) / "lake"
@@ -618,7 +618,7 @@ def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path
         for ask in others:
             with pytest.raises(Exception, match=message):
                 ask()
-    # Nothing was forgotten meanwhile.
+    # The dataset has not forgotten the files meanwhile.
     assert zb.dataset(shared).describe_indices()[0].num_fragments_indexed == 2
     assert at_most_rows(ds, "id = 150") == set(range(150, 160))
 
@@ -656,7 +656,7 @@ def test_damaged_segment_is_reported_and_its_fragments_scanned(folder: Path, dam
         assert ds.count_rows("id = 150") == 1
     assert_right(ds, folder, IDS)
     assert "part-000.parquet: not covered by id_idx" in ds.scanner(filter="id = 5").explain_plan()
-    # Building again mends it.
+    # A new build repairs it.
     build(ds, "id", number_of_items=10)
     ds = zb.dataset(folder)
     assert at_most_rows(ds, "id = 150") == set(range(150, 160))
@@ -686,7 +686,7 @@ def test_damaged_newest_version_falls_back_to_the_one_before(folder: Path):
     versions(folder)[-1].write_bytes(b"{")
     with pytest.warns(IndexNotUsedWarning):
         ds = zb.dataset(folder)
-    assert [each.name for each in ds.describe_indices()] == ["id_idx"]
+    assert [index.name for index in ds.describe_indices()] == ["id_idx"]
     assert_right(ds, folder, IDS)
 
 
@@ -701,7 +701,7 @@ def test_damaged_fragment_list_is_reported(folder: Path):
 @pytest.mark.parametrize("suffix", ["json", "arrow"])
 def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
     (path,) = (index_folder(folder) / "versions").glob(f"*.{suffix}")
-    # A prime apart: every bit of a byte gets its turn.
+    # A prime step, so that every bit of a byte gets its turn.
     for damaged in islice(flipped_bits(path.read_bytes()), 0, None, 9):
         path.write_bytes(damaged)
         with pytest.warns(IndexNotUsedWarning, match=r"0001\.json cannot be read"):
@@ -730,7 +730,7 @@ def test_segment_names_that_lead_elsewhere_are_not_followed(folder: Path):
         return json.loads(json.dumps(content).replace(name, f"../../../{outside.name}/x"))
 
     rewrite_document(only, elsewhere)
-    with pytest.warns(IndexNotUsedWarning, match="not a file name of ours"):
+    with pytest.warns(IndexNotUsedWarning, match="not a file name of an index"):
         ds = zb.dataset(folder)
     assert_right(ds, folder, IDS)
 
@@ -758,7 +758,7 @@ def test_indexed_column_that_is_gone_leaves_the_rest_readable(folder: Path):
     assert ds.count_rows("name = 'n150'") == 1
     with pytest.raises(errors.FilterError, match="no column id"):
         ds.count_rows("id = 150")
-    assert [each.name for each in ds.describe_indices()] == ["id_idx"]
+    assert [index.name for index in ds.describe_indices()] == ["id_idx"]
     ds.drop_index("id_idx")
     assert zb.dataset(folder).describe_indices() == []
 
@@ -769,9 +769,9 @@ def test_reader_of_an_older_version_keeps_its_index(folder: Path):
     writer.drop_index("id_idx")
     assert at_most_rows(reader, "id = 150") == set(range(150, 160))
     build(writer, "name", number_of_items=10)
-    assert [each.name for each in reader.describe_indices()] == ["id_idx"]
+    assert [index.name for index in reader.describe_indices()] == ["id_idx"]
     reader.checkout_latest()
-    assert [each.name for each in reader.describe_indices()] == ["name_idx"]
+    assert [index.name for index in reader.describe_indices()] == ["name_idx"]
 
 
 def test_datasets_that_share_an_index_dir_are_told_apart(tmp_path: Path):
@@ -793,7 +793,7 @@ def test_datasets_that_share_an_index_dir_are_told_apart(tmp_path: Path):
 
 @pytest.fixture(params=["local", "other"])
 def sharing(request, tmp_path: Path) -> Callable[[str], zb.Dataset]:
-    """Opens datasets "a", "b" and "a/part" with one index_dir, by whole paths and by others."""
+    """Open datasets "a", "b" and "a/part" with one index_dir, by absolute and relative paths."""
     for number, name in enumerate(("a", "b", "a/part")):
         (tmp_path / name).mkdir()
         ids = pa.array(range(number * 1000, (number + 1) * 1000), pa.int64())
@@ -806,30 +806,32 @@ def sharing(request, tmp_path: Path) -> Callable[[str], zb.Dataset]:
 
 
 def covered_by(ds: zb.Dataset) -> dict[str, int]:
-    return {each.name: each.num_fragments_indexed for each in ds.describe_indices()}
+    return {index.name: index.num_fragments_indexed for index in ds.describe_indices()}
 
 
 def test_no_index_replaces_that_of_another_dataset_in_a_shared_folder(sharing):
     sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
     other = sharing("b")
-    with pytest.raises(errors.IndexExists, match=r"'id_idx' in .*shared belongs to another dataset"):
+    with pytest.raises(
+        errors.IndexExists, match=r"'id_idx' in .*shared belongs to another dataset"
+    ):
         other.create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2}
-    # Nor does a dataset of some of its files alone.
+    # A dataset of some of its files must not replace it either.
     with pytest.raises(errors.IndexExists):
         sharing("a/part").create_scalar_index("id", spark=False)
     other.create_scalar_index("id", name="of b", number_of_items=100, spark=False)
     sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2, "of b": 0}
     assert covered_by(sharing("b")) == {"id_idx": 0, "of b": 1}
-    # Its own index is asked, though that of "a" was made later.
+    # Its own index is used, although the index of "a" is newer.
     assert len(sharing("b").search("id = 1500").at_most) == 100
 
 
 def test_an_index_of_another_dataset_is_refreshed_only_when_it_is_named(sharing):
     sharing("a").create_scalar_index("of_a", number_of_items=100, spark=False)
     sharing("b").create_scalar_index("of_b", number_of_items=100, spark=False)
-    # "b" has no column that the index of "a" is of.
+    # "b" does not have the column of the index of "a".
     (done,) = sharing("b").optimize.optimize_indices(spark=False)
     assert (done.name, done.changed) == ("of_b_idx", False)
     assert covered_by(sharing("a")) == {"of_a_idx": 2, "of_b_idx": 0}

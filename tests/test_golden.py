@@ -34,14 +34,14 @@ CATALOGS = [("catalog-1", 2), *((f"catalog-{format}", 4) for format in (2, 3, 4)
 
 @pytest.fixture(params=CATALOGS, ids=[name for name, _ in CATALOGS])
 def folder(request, tmp_path: Path) -> tuple[Path, int]:
-    """A folder and its version."""
+    """A folder, and the number of its format."""
     name, version = request.param
     return with_times(tmp_path, name), version
 
 
 @pytest.fixture(params=[4, 5])
 def sealed(request, tmp_path: Path) -> tuple[Path, zb.Encryption, int]:
-    """A folder with an encrypted index, its key, and its version."""
+    """A folder with an encrypted index, its key, and the number of its format."""
     copy = with_times(tmp_path, f"catalog-{request.param}")
     shutil.rmtree(copy / "_zonebloom")
     shutil.copytree(GOLDEN / f"sealed-{request.param}" / "_zonebloom", copy / "_zonebloom")
@@ -49,7 +49,7 @@ def sealed(request, tmp_path: Path) -> tuple[Path, zb.Encryption, int]:
 
 
 def with_times(tmp_path: Path, name: str) -> Path:
-    """A folder with the times its files had, for a checkout gives them others."""
+    """Copy a folder, and restore the times of its files, which a checkout changes."""
     copy = tmp_path / "data"
     shutil.copytree(GOLDEN / name, copy)
     for number in range(2):
@@ -59,7 +59,7 @@ def with_times(tmp_path: Path, name: str) -> Path:
 
 
 def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
-    """Both indices cover all, keep few zones, and every row is found."""
+    """Check that both indices cover all files, prune zones, and find every row."""
     table = pads.dataset(folder, format="parquet", partitioning="hive").to_table()
     rows = table.to_pylist()
     assert len(rows) == 1000
@@ -69,12 +69,12 @@ def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
             if value is None:
                 continue
             literal = f"'{value}'" if column == "name" else value
-            wanted = [each for each in rows if each[column] == value]
+            wanted = [row for row in rows if row[column] == value]
             found = ds.to_table(filter=f"{column} = {literal}")
             assert found.select(table.schema.names).to_pylist() == wanted
             assert len(ds.search(f"{column} = {literal}").at_most) < 1000
     assert ds.count_rows(filter="name IS NULL") == 20
-    assert [each.num_fragments_indexed for each in ds.describe_indices()] == [2, 2]
+    assert [index.num_fragments_indexed for index in ds.describe_indices()] == [2, 2]
 
 
 def test_an_earlier_encrypted_catalog_opens_and_answers(
@@ -91,13 +91,16 @@ def test_an_earlier_catalog_opens_and_answers(folder: tuple[Path, int]):
 
 def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
     assert ds.version == version
-    assert [each.layout for each in ds.describe_indices()] == ["table", "sliced"]
+    assert [index.layout for index in ds.describe_indices()] == ["table", "sliced"]
     assert_used_and_right(path, ds)
     assert [ds.validate_index(name) for name in ("id_idx", "name_idx")] == [10, 10]
-    # One page map a file, from whichever index: no footer is read.
-    assert sorted(i for each in ds.opened.version.page_maps for i in each.fragment_ids) == [0, 1]
-    for each in ds.opened.planner.coverage().fragments:
-        assert ds.opened.planner.page_maps.file_pages(each) is not None
+    # Every file has a page map, from any of the indices, so no footer is read.
+    assert sorted(i for page_map in ds.opened.version.page_maps for i in page_map.fragment_ids) == [
+        0,
+        1,
+    ]
+    for fragment in ds.opened.planner.coverage().fragments:
+        assert ds.opened.planner.page_maps.file_pages(fragment) is not None
     over_all = ds.global_filter("id")
     assert over_all is not None and over_all.is_current
 
@@ -123,7 +126,7 @@ def test_a_vacuum_deletes_all_segments_of_an_earlier_catalog(folder: tuple[Path,
     done = ds.vacuum(timedelta(0))
     assert (done.num_segments, done.foreign) == (len(names), ())
     assert list((path / "_zonebloom" / "segments").iterdir()) == []
-    # The newest version and its listing.
+    # The document of the newest version, and its listing.
     assert len(list((path / "_zonebloom" / "versions").iterdir())) == 2
 
 

@@ -1,4 +1,4 @@
-"""Places for an index."""
+"""Fixtures of index folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder anybody may enter, unlike pytest's own."""
+    """A folder that every user may enter, unlike the one of pytest."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder

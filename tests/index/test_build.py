@@ -1,4 +1,4 @@
-"""Cutting a build into tasks and training one: the same filters however the work is shared."""
+"""Splitting a build into tasks: the filters do not depend on how the work is divided."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_threads_write_the_same_bytes_as_one(
     raws = [None if i % 9001 == 5 else distinct[k] for i, k in enumerate(picked)]
     table = numbered(0, rows, key=array_of(arrow_type, raws))
     write_files(tmp_path, [table, table.slice(7, 12_345)], row_group_size=2500)
-    # Runs of three row groups: several a file, none of whole zones.
+    # Runs of three row groups: a file has several runs, and none ends at a zone boundary.
     monkeypatch.setattr(columns, "_RUN_ROWS", 7500)
     found = {}
     for threads in (1, 2, 5):
@@ -140,7 +140,7 @@ def test_progress_tells_every_row_once(tmp_path: Path):
 
 
 def test_a_small_file_written_again_within_a_tick_of_the_clock_is_noticed(tmp_path, monkeypatch):
-    """Its identity is the same then, and its content is compared with that before the build."""
+    """The identity stays the same, so the content is compared before the build."""
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     (path,) = write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], **plain)
     task = task_of(tmp_path, "id")
@@ -210,8 +210,10 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
         "p", catalog, source, [spec], fragments_of([str(path) for path in paths])
     )
     trained = train_locally(tasks, workers=4)
-    known = [fragment for each in trained for fragment in each.fragments]
-    assert [(each.fragment_id, each.num_rows) for each in known] == [(i, 20 + i) for i in range(8)]
+    fragments = [fragment for task in trained for fragment in task.fragments]
+    assert [(fragment.fragment_id, fragment.num_rows) for fragment in fragments] == [
+        (i, 20 + i) for i in range(8)
+    ]
 
 
 def test_file_that_changes_while_it_is_indexed_is_an_error(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The catalog: versions, writers at once, crashes, damage and hostile files."""
+"""The catalog: versions, concurrent writers, crashes, damage and forged files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNo
 from zonebloom.storage.files import FileIdentity
 
 LOCAL = pafs.LocalFileSystem()
-# Prefixes of segments as builds make them.
+# Prefixes of segment names, as builds create them.
 ABC, ABD = "abcabcabcabcabca", "abdabdabdabdabda"
 AAA, BBB, DDD, EEE, MINE = (digit * 16 for digit in "abde1")
 
@@ -60,18 +60,18 @@ def entry(name="id_idx", segments=1):
 
 
 class Filled(Catalog):
-    """A catalog whose segments are written before they are committed."""
+    """A catalog that writes the files of segments before it commits them."""
 
     def commit(self, change):
         def filled(latest):
             version = change(latest)
-            for each in version.indices.values():
-                for segment in each.segments:
+            for entry in version.indices.values():
+                for segment in entry.segments:
                     path = self.path(segment.name, "bloomfilter.arrow")
                     if self.filesystem.get_file_info(path).size == segment.num_bytes:
                         continue
                     if isinstance(self.filesystem, pafs.LocalFileSystem):
-                        # Writers side by side share the name, as builds do not.
+                        # Concurrent writers of a test share the name, unlike builds.
                         write_atomically(
                             path, bytes(segment.num_bytes), self.create_local_file, os.replace
                         )
@@ -83,7 +83,7 @@ class Filled(Catalog):
 
 
 def adding(name, fragments=2):
-    """A change that adds an index and knows fragments."""
+    """Return a change that adds an index, and entries of fragments."""
 
     def change(latest):
         known = {f.key: f for f in map(fragment, range(fragments))}
@@ -99,7 +99,7 @@ def adding(name, fragments=2):
 
 @pytest.fixture(params=["local", "other"])
 def catalog(request, tmp_path):
-    """A catalog on the local file system, and on one os functions cannot reach."""
+    """A catalog on the local file system, and on one that `os` functions do not reach."""
     if request.param == "local":
         return Filled(LOCAL, str(tmp_path / "_zonebloom"))
     return Filled(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "_zonebloom")
@@ -111,7 +111,7 @@ def local(tmp_path):
 
 
 def anew(catalog):
-    """The same catalog as another process opens it."""
+    """Return the same catalog, as another process opens it."""
     return Filled(catalog.filesystem, catalog.folder)
 
 
@@ -211,7 +211,7 @@ def test_eight_writers_at_once_all_get_in_and_readers_never_see_a_part(local):
     def read():
         seen = 0
         try:
-            # A version that cannot be read warns, and warnings are errors in tests.
+            # An unreadable version would warn, and warnings are errors in tests.
             while not done.is_set():
                 latest = local.latest()
                 assert latest.number >= seen
@@ -237,7 +237,7 @@ def test_a_writer_that_lost_leaves_the_winners_version_whole_at_every_instant(lo
     def fail(descriptor):
         raise OSError("disk full")
 
-    # The same number and the same fragments: the loser dies writing its listing.
+    # Both use the same number and the same fragments. The loser dies writing its listing.
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         local._create(first, Version())
@@ -367,7 +367,7 @@ def test_several_flipped_bits_never_pass_for_another_format():
     written = log_module.encode_document(content)
     for number in range(5000):
         data = bytearray(written)
-        # What says which format it is lies at the start.
+        # The name of the format is at the start.
         among = range(75 if number % 2 else len(data))
         for at in rng.sample(among, rng.randint(2, 4)):
             data[at] ^= 1 << rng.randrange(8)
@@ -381,11 +381,11 @@ def test_a_catalog_with_nothing_but_damage_is_empty(local):
     check_falls_back(local, Version())
 
 
-# Files made to deceive
+# Forged files
 
 
 def forge(catalog, number, change, written_as=4):
-    """Rewrite the JSON of a version."""
+    """Rewrite the JSON document of a version."""
     rewrite_document(json_of(catalog, number), change, written_as)
 
 
@@ -515,7 +515,7 @@ HOSTILE_FIRST = [
         *((3, put("page_maps", value=value)) for value in HOSTILE_PAGE_MAPS),
         *((1, change) for change in HOSTILE_FIRST),
     ],
-    ids=lambda each: each.__name__ if callable(each) else str(each),
+    ids=lambda parameter: parameter.__name__ if callable(parameter) else str(parameter),
 )
 def test_a_version_that_does_not_hold_is_not_used(local, written_as, change):
     first = local.commit(adding("a"))
@@ -525,7 +525,7 @@ def test_a_version_that_does_not_hold_is_not_used(local, written_as, change):
 
 
 def replaced(value, other):
-    """A value of JSON with each part in turn another, and with a part nobody knows."""
+    """Yield a JSON value with each part replaced in turn, and with an unknown part added."""
     yield other
     if isinstance(value, dict):
         yield {**value, "unknown": 1}
@@ -585,7 +585,7 @@ IDENTITY_FIELDS = [
 
 
 def forge_listing(catalog, number, rows, fields=FRAGMENT_FIELDS, nullable=False):
-    """Replace the fragments of a version, with a checksum that holds."""
+    """Replace the fragments of a version, with a valid checksum."""
     schema = pa.schema([pa.field(n, t, nullable=nullable) for n, t in fields])
     columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)]
     sink = pa.BufferOutputStream()
@@ -624,11 +624,11 @@ def test_fragments_with_other_columns_are_not_used(local):
 
 @pytest.mark.parametrize("written_as", [1, 2, 3])
 def test_a_well_formed_forgery_is_read(local, written_as):
-    # That the tests above fail for their own reason, and not for the forging.
+    # Check the forging itself: without a change, the version is valid.
     local.commit(adding("a"))
     forge_listing(local, 1, [(1, "x", 5, 6, 7)])
     forge(local, 1, lambda document: None, written_as)
-    # As listings were before digests were kept in them.
+    # The first format of listings, without digests.
     assert local.latest().fragments == {"x": KnownFragment(1, "x", FileIdentity(5, 6), 7)}
     row = (1, "x", 5, 6, 7, 8, "tag", 2**64 - 1, "digest", 9)
     forge_listing(local, 1, [row], FRAGMENT_FIELDS + IDENTITY_FIELDS)
@@ -641,12 +641,12 @@ def test_a_well_formed_forgery_is_read(local, written_as):
 
 
 def grown(key, fragments):
-    """A change after which so many fragments more are known."""
+    """Return a change that adds so many fragments."""
 
     def change(latest):
         first = latest.next_fragment_id
         new = [fragment(i, f"{key}/{i}") for i in range(first, first + fragments)]
-        known = {**latest.fragments, **{each.key: each for each in new}}
+        known = {**latest.fragments, **{fragment.key: fragment for fragment in new}}
         return replace(latest, next_fragment_id=first + fragments, fragments=known)
 
     return change
@@ -669,7 +669,7 @@ def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     assert most == 3
     (whole,) = versions_of(local).glob(version.listings[0].file)
     assert written < 16 * whole.stat().st_size
-    # What changed is told by the listing that came last, and what is gone by all anew.
+    # Changed fragments go to a new listing. After a deletion, all fragments are listed anew.
     changed = fragment(7, "a/7")._replace(num_rows=5)
     at_rest = local.commit(
         lambda latest: replace(latest, fragments={**latest.fragments, "a/7": changed})
@@ -725,11 +725,11 @@ def test_a_file_where_the_folder_should_be_is_no_catalog(local, tmp_path):
     assert (tmp_path / "_zonebloom").read_bytes() == b"x"
 
 
-# What a commit relies on
+# What a commit depends on
 
 
 def writing(catalog, name, prefix):
-    """A change that names a segment it has written."""
+    """Return a change that names a segment it has written."""
     segment = Segment(f"{prefix}-0000", 7, "00ff", 1, ())
     catalog.write(catalog.path(segment.name, "bloomfilter.arrow"), b"segment")
 
@@ -763,7 +763,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     link = os.link
 
     def vacuumed_meanwhile(*paths):
-        # When all files were found to be there.
+        # At this point, the commit has found all files.
         monkeypatch.setattr(os, "link", link)
         if deleted == "later":
             monkeypatch.setattr(vacuum_module, "_delete_orphan", lambda *place: False)
@@ -777,7 +777,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     assert latest.segments_to_delete == (f"{BBB}-0000",)
     assert latest.indices == first.indices
     assert latest.fragments == first.fragments
-    # Others commit on top, and it is refused still.
+    # The commit is still refused after others have committed.
     local.commit(adding("c"))
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         Catalog.commit(local, change)
@@ -785,7 +785,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     for prefix in (DDD, EEE):
         local.commit(writing(local, "d", prefix))
         vacuum_catalog(local, timedelta(0))
-    # What is there no more is named no more.
+    # Deleted segments are no longer listed as marked.
     assert local.latest().segments_to_delete == (f"{DDD}-0000",)
     assert segments_of(local) == sorted(local.latest().segment_names)
 
@@ -836,7 +836,7 @@ def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch
     assert done[0] == path
     before = done[: done.index("link")]
     assert {os.path.dirname(path), os.path.dirname(os.path.dirname(path))} <= set(before)
-    # Once, and never again.
+    # Every file is synced exactly once.
     done.clear()
     local.commit(writing(local, "b", BBB))
     assert path not in done
@@ -856,7 +856,7 @@ def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monke
             for name in ("c", "d"):
                 local.commit(adding(name))
             if built:
-                # As a file that came since a vacuum looked, which it leaves alone.
+                # The vacuum does not delete a file that was created after it listed the folder.
                 in_future = time.time() + 1000
                 os.utime(local.path(f"{MINE}-0000", "bloomfilter.arrow"), (in_future, in_future))
             vacuum_catalog(local, timedelta(0))
@@ -923,15 +923,15 @@ def test_segments_of_a_build_are_deleted_but_those_named(catalog):
 
 def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
     entries = [PageMapEntry(f"m{i}", 5, "00", ids) for i, ids in enumerate([(0,), (1, 2)])]
-    for each in entries:
-        catalog.write(catalog.path(each.segment, "pages.arrow"), b"pages")
+    for page_map in entries:
+        catalog.write(catalog.path(page_map.segment, "pages.arrow"), b"pages")
 
     def change(latest):
         changed = adding("a")(latest)
         return changed.with_indices(changed.indices, entries)
 
     version = catalog.commit(change)
-    # Of fragment 2 there is no filter.
+    # Fragment 2 has no filter.
     assert version.page_maps == (entries[0], replace(entries[1], fragment_ids=(1,)))
     assert catalog.latest() == version
     newer = PageMapEntry("m2", 5, "01", (0, 1))

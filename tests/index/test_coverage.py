@@ -1,4 +1,4 @@
-"""Which files are the ones that were indexed, and what ids the others get."""
+"""Coverage: which files are unchanged since they were indexed, and which ids the others get."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_files_as_they_were_keep_their_ids_and_rows():
     assert shown(coverage) == [("a", 0, True, 100), ("b", 1, True, 101)]
     assert coverage.known_ids == {0, 1}
     assert coverage.missing_keys == ()
-    assert [each.reason for each in coverage.fragments] == ["", ""]
+    assert [fragment.reason for fragment in coverage.fragments] == ["", ""]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_id_of_a_file_that_is_gone_is_not_given_again():
     before = version("a", "b", next_fragment_id=2)
     coverage = compute_coverage(files("c"), [SAME], before)
     assert shown(coverage) == [("c", 2, False, None)]
-    # Nor after the catalog forgot it.
+    # The id is not reused after the catalog has dropped the fragment either.
     coverage = compute_coverage(files("c"), [SAME], replace(before, fragments={}))
     assert shown(coverage) == [("c", 2, False, None)]
 
@@ -86,8 +86,8 @@ def test_files_that_vanished_are_named_and_left_out():
 def test_fragments_stay_in_scan_order_whatever_their_ids():
     keys = ["d", "a", "c", "b"]
     coverage = compute_coverage(files(*keys), [SAME] * 4, version("a", "b", "c", "d"))
-    assert [each.fragment.key for each in coverage.fragments] == keys
-    assert [each.fragment_id for each in coverage.fragments] == [3, 0, 2, 1]
+    assert [fragment.fragment.key for fragment in coverage.fragments] == keys
+    assert [fragment.fragment_id for fragment in coverage.fragments] == [3, 0, 2, 1]
 
 
 def test_a_dataset_whose_files_are_all_gone_is_an_error():
@@ -127,8 +127,10 @@ def test_a_fragment_of_too_many_rows_for_an_address_is_an_error():
 
 def indexed(version, **ids):
     entries = [
-        IndexEntry(name, ("id",), "int64", ZoneParameters(), (Segment("s", 1, "", 1, each),))
-        for name, each in ids.items()
+        IndexEntry(
+            name, ("id",), "int64", ZoneParameters(), (Segment("s", 1, "", 1, fragment_ids),)
+        )
+        for name, fragment_ids in ids.items()
     ]
     return version.with_indices({entry.name: entry for entry in entries})
 
@@ -142,12 +144,12 @@ def test_a_file_written_anew_is_appended_and_deleted():
     assert drift.indexed == {0: 1000, 1: 1000, 2: 1000}
     assert list(drift.appended.values()) == [1001, 1000]
     assert drift.deleted == {"-1": 1000, "-2": 1000}
-    # Of several indices what all of them hold counts.
+    # A fragment is covered if all indices cover it.
     both = measure_drift(known, ["all", "some"], present)
     assert (both.indexed.keys(), both.deleted.keys()) == ({0, 1}, {"-1"})
     assert both.appended == drift.appended
     assert not measure_drift(known, ["all", "none"], present).indexed
-    # The same change has the same name, another has another.
+    # Equal changes have equal names, different changes different ones.
     later = FileIdentity(1001, SAME.mtime_ns + 1)
     again = compute_coverage(files("a", "b", "d"), [SAME, later, SAME], known).fragments
     names = measure_drift(known, ["all"], again).appended.keys()

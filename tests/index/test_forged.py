@@ -1,4 +1,4 @@
-"""Files of an index that claim more than they hold take no more memory than they have bytes."""
+"""Index files that claim more data than they hold do not take more memory than they have bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READERS = {
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> dict[str, bytes]:
-    """Files of an index by their names."""
+    """Return the files of an index by their names."""
     folder = tmp_path_factory.mktemp("data")
     for number in range(2):
         ids = np.arange(1000) + 1000 * number
@@ -62,8 +62,8 @@ def test_compressed_buffers_are_not_unpacked(stored, name, codec):
     table = pa.ipc.open_file(stored[name]).read_all()
     data = written(table, compression=codec)
     assert_refused(name, data, "compressed")
-    # As many bytes as each buffer says it has when it is unpacked: three gigabytes.
-    sizes = {each.size for column in table for each in column.chunk(0).buffers() if each}
+    # Every buffer claims three gigabytes of decompressed data.
+    sizes = {buffer.size for column in table for buffer in column.chunk(0).buffers() if buffer}
     claimed = data
     for size in sizes:
         claimed = claimed.replace(struct.pack("<q", size), struct.pack("<q", 3 << 30))
@@ -71,7 +71,7 @@ def test_compressed_buffers_are_not_unpacked(stored, name, codec):
 
 
 def forged_blocks(data: bytes, times: int) -> bytes:
-    """A file whose footer lists its record batches so many times."""
+    """Return a file whose footer lists its record batches this many times."""
     size = struct.unpack_from("<i", data, len(data) - 10)[0]
     footer = data[-10 - size : -10]
     root = struct.unpack_from("<I", footer)[0]
@@ -80,7 +80,7 @@ def forged_blocks(data: bytes, times: int) -> bytes:
     vector = at + struct.unpack_from("<I", footer, at)[0]
     count = struct.unpack_from("<I", footer, vector)[0]
     blocks = footer[vector + 4 : vector + 4 + 24 * count]
-    # The vector is written anew behind all else, where its 8-byte numbers are aligned.
+    # Write the vector again at the end, where its 8-byte numbers are aligned.
     place = -(-(len(footer) + 4) // 8) * 8 - 4
     new = bytearray(footer.ljust(place, b"\0") + struct.pack("<I", times * count) + blocks * times)
     struct.pack_into("<I", new, at, place - at)
@@ -90,7 +90,7 @@ def forged_blocks(data: bytes, times: int) -> bytes:
 @pytest.mark.parametrize("name", READERS)
 def test_a_batch_listed_many_times_is_refused(stored, name):
     once = forged_blocks(stored[name], 1)
-    # That the forging itself is sound.
+    # Check the forging itself: an unchanged file is valid.
     READERS[name](pa.py_buffer(once))
     data = forged_blocks(stored[name], 1000)
     assert pa.ipc.open_file(data).num_record_batches >= 1000

@@ -1,4 +1,4 @@
-"""Real files that change, or do not, since they were indexed: only what is proven is unchanged."""
+"""Freshness of real files: only a file that is proven to be unchanged counts as unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def now(path: Path) -> FileIdentity:
 
 
 def noted(path: Path, later: int = 10 * SECOND) -> KnownFragment:
-    """As a build that saw the file some time after it was written notes it."""
+    """Return the entry that a build writes if it reads the file some time after its last write."""
     identity = now(path)
     seen_at = max(identity.mtime_ns, identity.ctime_ns) + later
     return KnownFragment(0, path.name, identity, 1, content_digest(str(path)), seen_at)
@@ -56,12 +56,12 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def is_same(path: Path, known: KnownFragment) -> bool:
-    return last_known_unchanged(str(path), known, now(path)) is not None
+def is_same(path: Path, entry: KnownFragment) -> bool:
+    return last_known_unchanged(str(path), entry, now(path)) is not None
 
 
 def overwrite(path: Path, at: int, mtime_ns: int | None = None) -> None:
-    """One byte is another; the time of the last write is set back if given."""
+    """Change one byte. Set the modification time back if it is given."""
     with open(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -83,9 +83,9 @@ def count_digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_file_at_rest_is_known_by_its_times(file: Path, monkeypatch: pytest.MonkeyPatch):
-    known = noted(file)
+    entry = noted(file)
     asked = count_digests(monkeypatch)
-    assert last_known_unchanged(str(file), known, now(file)) == known.seen_at
+    assert last_known_unchanged(str(file), entry, now(file)) == entry.seen_at
     assert asked == []
 
 
@@ -102,119 +102,119 @@ def test_a_file_at_rest_is_known_by_its_times(file: Path, monkeypatch: pytest.Mo
 def test_other_attributes_do_not_make_another_file_if_all_bytes_agree(
     file: Path, change, monkeypatch: pytest.MonkeyPatch
 ):
-    known = noted(file)
+    entry = noted(file)
     change(file)
-    assert now(file) != known.identity
+    assert now(file) != entry.identity
     digests = count_digests(monkeypatch)
     is_small = file.stat().st_size <= WHOLE_BYTES
-    # The digest of a large file is of samples, and proves nothing.
-    assert is_same(file, known) == is_small
+    # The digest of a large file covers samples only, so it proves nothing.
+    assert is_same(file, entry) == is_small
     assert len(digests) == is_small
 
 
 def test_a_large_file_patched_in_place_between_samples_has_changed(tmp_path: Path):
-    """With its size and the time of its last write put back, as ``rsync --inplace -t`` does."""
+    """Keep the size and the modification time, as ``rsync --inplace -t`` does."""
     path = tmp_path / "large"
     path.write_bytes(bytes(8 * WHOLE_BYTES))
-    known = noted(path)
+    entry = noted(path)
     for at in np.random.default_rng(3).integers(0, 8 * WHOLE_BYTES, 40).tolist():
-        overwrite(path, at, known.identity.mtime_ns)
-        if content_digest(str(path)) == known.digest:
+        overwrite(path, at, entry.identity.mtime_ns)
+        if content_digest(str(path)) == entry.digest:
             break
-        overwrite(path, at, known.identity.mtime_ns)
+        overwrite(path, at, entry.identity.mtime_ns)
     else:
         pytest.fail("every patch hit a sample")
-    assert now(path)[:2] == known.identity[:2]
-    assert not is_same(path, known)
+    assert now(path)[:2] == entry.identity[:2]
+    assert not is_same(path, entry)
 
 
 def test_a_file_written_since_is_the_same_only_where_all_of_it_was_compared(file: Path):
-    known = noted(file)
-    set_time(file, known.identity.mtime_ns + SECOND)
-    assert is_same(file, known) == (file.stat().st_size <= WHOLE_BYTES)
+    entry = noted(file)
+    set_time(file, entry.identity.mtime_ns + SECOND)
+    assert is_same(file, entry) == (file.stat().st_size <= WHOLE_BYTES)
 
 
 @pytest.mark.parametrize("at", [0, 500, -1])
 def test_other_content_of_the_same_size_and_time(file: Path, at: int):
-    """As ``rsync -t`` and others leave it."""
-    known = noted(file)
+    """Replace the file and keep its modification time, as ``rsync -t`` does."""
+    entry = noted(file)
     other = file.with_name("other")
     shutil.copy2(file, other)
-    overwrite(other, at % file.stat().st_size, known.identity.mtime_ns)
+    overwrite(other, at % file.stat().st_size, entry.identity.mtime_ns)
     other.replace(file)
-    assert now(file)[:2] == known.identity[:2]
-    assert not is_same(file, known)
+    assert now(file)[:2] == entry.identity[:2]
+    assert not is_same(file, entry)
 
 
 def test_one_byte_that_was_written_later_anywhere_makes_another_file(file: Path):
-    known, size = noted(file), file.stat().st_size
+    entry, size = noted(file), file.stat().st_size
     for at in np.random.default_rng(2).integers(0, size, 20).tolist():
-        overwrite(file, at, known.identity.mtime_ns + SECOND)
-        assert not is_same(file, known)
-        overwrite(file, at, known.identity.mtime_ns)
+        overwrite(file, at, entry.identity.mtime_ns + SECOND)
+        assert not is_same(file, entry)
+        overwrite(file, at, entry.identity.mtime_ns)
 
 
 def test_another_size_is_another_file(file: Path):
-    known = noted(file)
+    entry = noted(file)
     with open(file, "ab") as sink:
         sink.write(b"x")
-    set_time(file, known.identity.mtime_ns)
-    assert not is_same(file, known)
+    set_time(file, entry.identity.mtime_ns)
+    assert not is_same(file, entry)
 
 
 def test_times_alone_are_not_believed_of_a_file_written_when_it_was_indexed(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Written again within the grain of the clock, all its times may be what they were."""
-    known = noted(file, later=SECOND // 100)
+    """A second write within the resolution of the clock may leave all times as they were."""
+    entry = noted(file, later=SECOND // 100)
     digests = count_digests(monkeypatch)
     if file.stat().st_size > WHOLE_BYTES:
-        assert not is_same(file, known) and not digests
+        assert not is_same(file, entry) and not digests
         return
-    assert is_same(file, known) and len(digests) == 1
-    # As if the file had been written just before it was compared.
+    assert is_same(file, entry) and len(digests) == 1
+    # Simulate that the file was written just before it was compared.
     freshness._compared.clear()
     moment = now(file).ctime_ns + 1
     monkeypatch.setattr(freshness.time, "time_ns", lambda: moment)
-    assert is_same(file, known) and is_same(file, known) and len(digests) == 3
+    assert is_same(file, entry) and is_same(file, entry) and len(digests) == 3
     overwrite(file, 0)
-    forged = known._replace(identity=now(file))
+    forged = entry._replace(identity=now(file))
     assert not is_same(file, forged)
 
 
 def test_content_is_compared_once_a_process(file: Path, monkeypatch: pytest.MonkeyPatch):
     if file.stat().st_size > WHOLE_BYTES:
         pytest.skip("the digest of a large file proves nothing")
-    known = noted(file, later=0)
+    entry = noted(file, later=0)
     asked = count_digests(monkeypatch)
     later = time.time_ns() + 10 * SECOND
     monkeypatch.setattr(freshness.time, "time_ns", lambda: later)
     for _ in range(3):
-        assert last_known_unchanged(str(file), known, now(file)) == later
+        assert last_known_unchanged(str(file), entry, now(file)) == later
     assert len(asked) == 1
     file.chmod(0o600)
-    assert is_same(file, known) and len(asked) == 2
+    assert is_same(file, entry) and len(asked) == 2
 
 
 def test_a_file_that_cannot_be_read_is_not_known(file: Path):
-    known = noted(file)
+    entry = noted(file)
     identity = now(file)._replace(ctime_ns=1)
     file.unlink()
-    assert last_known_unchanged(str(file), known, identity) is None
+    assert last_known_unchanged(str(file), entry, identity) is None
 
 
 def test_what_was_noted_before_digests_goes_by_size_and_mtime():
-    known = KnownFragment(0, "a", FileIdentity(5, 6), 7)
-    assert last_known_unchanged("a", known, FileIdentity(5, 6, 8, "", 9)) == 0
+    entry = KnownFragment(0, "a", FileIdentity(5, 6), 7)
+    assert last_known_unchanged("a", entry, FileIdentity(5, 6, 8, "", 9)) == 0
     for other in (FileIdentity(5, 7, 8, "", 9), FileIdentity(4, 6), FileIdentity(5, UNKNOWN_MTIME)):
-        assert last_known_unchanged("a", known, other) is None
+        assert last_known_unchanged("a", entry, other) is None
 
 
 def test_the_name_a_store_gives_the_content_decides():
-    known = KnownFragment(0, "a", FileIdentity(5, 6, 0, "x"), 7, "", 1)
-    assert last_known_unchanged("a", known, FileIdentity(5, 6, 0, "x")) == 1
-    assert last_known_unchanged("a", known, FileIdentity(5, UNKNOWN_MTIME, 0, "x")) == 1
-    assert last_known_unchanged("a", known, FileIdentity(5, 6, 0, "y")) is None
+    entry = KnownFragment(0, "a", FileIdentity(5, 6, 0, "x"), 7, "", 1)
+    assert last_known_unchanged("a", entry, FileIdentity(5, 6, 0, "x")) == 1
+    assert last_known_unchanged("a", entry, FileIdentity(5, UNKNOWN_MTIME, 0, "x")) == 1
+    assert last_known_unchanged("a", entry, FileIdentity(5, 6, 0, "y")) is None
     before = KnownFragment(0, "a", FileIdentity(5, 6), 7)
     assert last_known_unchanged("a", before, FileIdentity(5, 6, 0, "x")) == 0
     unknown = KnownFragment(0, "a", FileIdentity(5, UNKNOWN_MTIME), 7)
@@ -248,7 +248,7 @@ def test_a_file_is_at_rest_when_its_times_must_show_a_write():
     fine = FileIdentity(1, 5 * SECOND, 7 * SECOND + 1)
     assert not is_at_rest(fine, 7 * SECOND + SECOND // 20)
     assert is_at_rest(fine, 7 * SECOND + SECOND // 20 + 2)
-    # Anybody can set the time of the last write, and nobody the change time.
+    # Anybody can set the modification time, but nobody the change time.
     assert is_at_rest(FileIdentity(1, 20 * SECOND, 7 * SECOND), 10 * SECOND)
     assert not is_at_rest(FileIdentity(1, 20 * SECOND), 10 * SECOND)
     assert is_at_rest(FileIdentity(1, 20 * SECOND, 0, "tag"), 10 * SECOND)
@@ -259,6 +259,6 @@ def test_waiting_ends_when_files_are_at_rest(file: Path):
     identity = now(file)
     assert is_at_rest(identity, wait_until_at_rest([identity]))
     began = time.time_ns()
-    # A tag needs no rest, and no file is waited for until some future time.
+    # A file with a tag is always at rest, and future times do not cause a long wait.
     wait_until_at_rest([FileIdentity(1, began + 100 * SECOND, 0, "tag")])
     assert wait_until_at_rest([]) - began < SECOND

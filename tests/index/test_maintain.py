@@ -1,4 +1,4 @@
-"""vacuum deletes what the newest version does not name, and nothing else."""
+"""A vacuum deletes what the newest version does not name, and nothing else."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_segments_replaced_or_dropped_are_deleted_and_lookups_still_work(lake):
     dataset.drop_index("x_idx")
     folder = index_folder(lake)
     age(folder)
-    # Of each build a segment and a page map; the last map is of all indices.
+    # Every build wrote a segment and a page map. The last page map is shared by all indices.
     assert len(list((folder / "segments").iterdir())) == 6
-    done = dataset.vacuum(older_than=timedelta(minutes=1))
-    assert (done.num_segments, done.num_versions) == (4, 4)
-    # Of 20,000 rows two filters and one that is folded.
-    assert done.num_bytes > 2 * (2 * 32_768 + 8_192)
+    result = dataset.vacuum(older_than=timedelta(minutes=1))
+    assert (result.num_segments, result.num_versions) == (4, 4)
+    # 20,000 rows have three zones. The filter of the short one is folded.
+    assert result.num_bytes > 2 * (2 * 32_768 + 8_192)
     assert len(list((folder / "segments").iterdir())) == 2
     reopened = zb.dataset(lake)
-    # One says what was to be deleted.
+    # One version marks the segments for deletion.
     assert reopened.version == 5
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -90,13 +90,13 @@ def test_a_version_is_kept_as_long_as_it_was_replaced_a_short_time_ago(lake):
     reader = zb.dataset(lake)
     zb.dataset(lake).create_scalar_index("id", spark=False)
     assert zb.dataset(lake).vacuum() == Vacuumed(0, 0, 0)
-    # Its tables are loaded now, and no warning is given.
+    # The tables of the index are loaded now, and no warning is issued.
     assert len(reader.search("id = 7").at_most) == 8192
     replaced = time.time() - timedelta(days=8).total_seconds()
     (newest,) = (folder / "versions").glob("*2.json")
     os.utime(newest, (replaced, replaced))
-    done = zb.dataset(lake).vacuum()
-    assert (done.num_versions, done.num_segments) == (1, 2)
+    result = zb.dataset(lake).vacuum()
+    assert (result.num_versions, result.num_segments) == (1, 2)
     assert zb.dataset(lake).validate_index("id_idx") == 3
 
 
@@ -119,7 +119,7 @@ def test_refreshes_forget_what_was_replaced_long_enough_ago(lake, options, num_v
 
 
 class Vacuuming(threading.Thread):
-    """Vacuums without grace until it is told to stop."""
+    """Vacuum without a grace period until told to stop."""
 
     def __init__(self, lake: Path):
         super().__init__()
@@ -158,9 +158,9 @@ def test_a_build_beside_vacuums_without_grace_fails_or_is_whole(lake):
     finally:
         vacuuming.stop()
     now = zb.dataset(lake)
-    for each in now.describe_indices():
-        assert now.validate_index(each.name) == 3
-    assert "x_idx" in {each.name for each in now.describe_indices()}
+    for index in now.describe_indices():
+        assert now.validate_index(index.name) == 3
+    assert "x_idx" in {index.name for index in now.describe_indices()}
     assert outcomes
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_is_named_with_what_to_do(lake, deed):
 
         ds = zb.dataset(sys.argv[1])
         zb.warmup()
-        # A module first imported now would be left cut off, for all later processes.
+        # Import everything first: a module imported now would be truncated for later processes.
         sys.dont_write_bytecode = True
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         arguments = {"vacuum": timedelta(0), "drop_index": "x_idx", "create_scalar_index": "id"}
@@ -211,7 +211,7 @@ def test_a_full_disk_is_named_with_what_to_do(lake, deed):
         deed,
     )
     if deed == "vacuum":
-        # Deleting needs no room.
+        # Deleting needs no disk space.
         assert found == ""
     else:
         assert f"cannot write to {index_folder(lake)}" in found
@@ -259,7 +259,7 @@ def test_vacuum_of_a_dataset_without_an_index_does_nothing(lake):
     assert not index_folder(lake).exists()
 
 
-# Files and folders of others
+# Foreign files and folders
 
 ORPHAN = "0123456789abcdef-0-0000-0"
 
@@ -275,18 +275,18 @@ def shared(lake: Path, tmp_path_factory) -> tuple[zb.Dataset, Path, Path]:
 
 
 def vacuum_leaves(ds: zb.Dataset, folder: Path, foreign: list[str]) -> None:
-    """Age everything, vacuum, and hold that what is foreign is there still, and is reported."""
+    """Age all files, vacuum, and check that foreign files still exist and are reported."""
     age(folder)
     before = everything_below(folder, foreign)
     assert before
-    done = ds.vacuum(timedelta(minutes=1))
-    assert done.foreign == tuple(sorted(foreign))
+    result = ds.vacuum(timedelta(minutes=1))
+    assert result.foreign == tuple(sorted(foreign))
     assert everything_below(folder, foreign) == before
     assert zb.dataset(ds.opened.source.root).count_rows("id = 7") == 1
 
 
 def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
-    """Contents of files, by path, through links."""
+    """Return the contents of files by path, following links."""
     places = [folder / name for name in names]
     found = [*places, *(path for place in places for path in place.rglob("*"))]
     return {str(path): path.read_bytes() if path.is_file() else b"" for path in found}
@@ -361,8 +361,10 @@ def test_links_are_neither_followed_nor_deleted(shared, place):
         (link / "bloomfilter.arrow").symlink_to(elsewhere / "bloomfilter.arrow")
         names = [f"segments/{ORPHAN}/bloomfilter.arrow"]
     vacuum_leaves(ds, folder, names)
-    # Neither do builds that clean up behind themselves.
-    assert isinstance(ds.opened.catalog.delete_orphan_segments([ORPHAN[:16]]), CatalogError | OSError)
+    # The clean-up of a build does not delete them either.
+    assert isinstance(
+        ds.opened.catalog.delete_orphan_segments([ORPHAN[:16]]), CatalogError | OSError
+    )
     assert (elsewhere / "bloomfilter.arrow").read_bytes() == b"of others"
 
 
@@ -402,5 +404,5 @@ def test_segments_that_a_spark_task_left_are_deleted(shared):
     for name in names:
         (folder / "segments" / name).mkdir()
     age(folder)
-    done = ds.vacuum(timedelta(minutes=1))
-    assert (done.num_segments, done.foreign) == (4, ())
+    result = ds.vacuum(timedelta(minutes=1))
+    assert (result.num_segments, result.foreign) == (4, ())

@@ -1,4 +1,4 @@
-"""What one pass over the files finds beside the zones: key ranges, and filters over all keys."""
+"""What one pass over the files also yields: key ranges, and filters over all keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files_of(folder: Path, lists: list[list], arrow_type: pa.DataType) -> zb.Dat
 @pytest.mark.parametrize("arrow_type", TYPES, ids=str)
 def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.DataType):
     value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
-    # The extremes come first, and Python has no dates for them.
+    # The extreme values come first. Python cannot represent these dates.
     raws = raw_values(value_type, 19)[10:]
     parts = [array_of(arrow_type, [*raws[at::3], None]) for at in range(3)]
     parts.append(array_of(arrow_type, [None, None]))
@@ -60,7 +60,7 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
         assert found[0]["has_nan"] == (len(bounded) < len(values))
         wanted = (min(bounded), max(bounded)) if bounded else (None, None)
         if pa.types.is_dictionary(arrow_type) and bounded:
-            # Of a dictionary all values count.
+            # All values of a dictionary count, used or not.
             assert found[0]["minimum"] <= wanted[0]
             assert found[0]["maximum"] >= wanted[1]
         else:
@@ -78,7 +78,7 @@ def test_ranges_of_nan_zeros_and_long_text():
     made.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
     assert made.to_row(0)["minimum"].as_py() == -math.inf
     assert made.to_row(0)["maximum"].as_py() == 0.0
-    # A signaling one, 0x7ff0000000000001, after the greatest value.
+    # A signaling NaN, 0x7ff0000000000001, after the greatest value.
     bits = np.array([9.0, 0.0, 1.0, 2.0]).view(np.int64)
     bits[1] = 0x7FF0000000000001
     signaling = KeyRangeBuilder(pa.float64())
@@ -121,7 +121,7 @@ def test_ranges_and_maps_of_many_segments_are_merged(
     monkeypatch.setattr(building, "_TASK_BYTES", 1)
     ds = files_of(tmp_path, [list(range(i * 10, i * 10 + 10)) for i in range(40)], pa.int64())
     ds.create_scalar_index("key", spark=False, number_of_items=4, layout=layout)
-    # The table with all ranges, and the maps of many files in one.
+    # Read the table with all key ranges, and one file with the page maps of many files.
     (segment,) = ds.opened.version.indices["key_idx"].segments
     assert segment.layout == layout
     assert len(ds.opened.version.page_maps) < 4
@@ -129,7 +129,7 @@ def test_ranges_and_maps_of_many_segments_are_merged(
         assert opened.key_ranges("key")["minimum"].to_pylist() == list(range(0, 400, 10))
         assert opened.to_table(filter="key = 123")["key"].to_pylist() == [123]
         assert opened.validate_index("key_idx") == 120
-        # From the map: no footer is read.
+        # The pages come from the page map, so no footer is read.
         plan = opened.scanner(filter="key = 123").plan()
         assert plan.fragments[0].pages is not None
     assert ds.vacuum(timedelta(0)).num_segments == 0
@@ -150,8 +150,8 @@ def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
         ds.create_scalar_index(names, spark=False)
         assert ds.version == before + 1
         reads[len(names)] = counting.opens
-    # Two to read each file, and one for the map of its pages, however many the columns; and one
-    # tells whether the files are encrypted.
+    # Each file is opened twice, and once more for the page map, however many columns there are.
+    # One more read checks whether the files are encrypted.
     assert reads[4] == reads[1] == 2 * 3 + 1
     alone = zb.dataset(table.slice(5))
     for name in table.column_names:
@@ -189,7 +189,7 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
         assert (found.column, found.type, found.num_items) == (name, kind, 9003)
         assert found.estimated_fpp == pytest.approx(0.02, abs=0.003)
     assert ds.validate_index("key_idx") == 3
-    # Parts are gone once they are merged.
+    # The parts are deleted after they were merged.
     assert len(list(index_folder(folder).rglob("global.sbbf"))) == 2
 
 
@@ -235,7 +235,7 @@ def test_global_filter_is_refused_early(tmp_path: Path):
 
 
 def test_more_keys_are_told_apart_less_well():
-    """The largest filter is not refused for a probability nobody asked for."""
+    """The largest filter is not refused because of the default probability."""
     assert GlobalFilterSize.default(1_000_000) == GlobalFilterSize(1_000_000, 0.001)
     many = GlobalFilterSize.default(90_000_000)
     assert many == GlobalFilterSize(90_000_000, 0.01)
@@ -273,7 +273,7 @@ def test_ranges_of_runs_put_together(lists):
         parts.merge(part)
         whole.add(array)
     flat = [v for values in lists for v in values if v is not None]
-    for each in (whole, parts):
-        row = each.to_row(0)
+    for key_range in (whole, parts):
+        row = key_range.to_row(0)
         assert row["minimum"].as_py() == min(flat, default=None)
         assert row["maximum"].as_py() == max(flat, default=None)

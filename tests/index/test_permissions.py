@@ -19,7 +19,7 @@ import zonebloom as zb
 from zonebloom.catalog.folder import create_file
 
 NOBODY = 65534
-# All is imported while it may be: the interpreter's own files may be root's alone.
+# Import everything before privileges are dropped: only root may be able to read the interpreter.
 AS_NOBODY = """
     import os, sys, warnings
     import pyarrow.dataset as pads
@@ -52,7 +52,7 @@ def build(data: Path, index_dir: str | None = None) -> None:
 
 @pytest.fixture(params=[0o077, 0o022, 0o000], ids=oct)
 def umask(request) -> Iterator[None]:
-    """The umask of whoever builds."""
+    """The umask of the user that builds."""
     before = os.umask(request.param)
     yield
     os.umask(before)
@@ -60,7 +60,7 @@ def umask(request) -> Iterator[None]:
 
 @pytest.fixture
 def place(open_folder) -> Path:
-    """A folder other users can reach, with one of data."""
+    """A folder that other users can reach, with a folder of data."""
     (open_folder / "data").mkdir()
     pq.write_table(pa.table({"id": range(1000)}), open_folder / "data" / "a.parquet")
     (open_folder / "data" / "a.parquet").chmod(0o644)
@@ -69,7 +69,7 @@ def place(open_folder) -> Path:
 
 def modes(folder: Path, files: bool) -> set[int]:
     found = [folder, *folder.rglob("*")]
-    return {stat.S_IMODE(each.stat().st_mode) for each in found if each.is_file() == files}
+    return {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file() == files}
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o700, 0o775, 0o2770, 0o777, 0o1777])
@@ -112,8 +112,8 @@ def test_what_root_builds_for_a_user_is_the_users(place, umask):
     (place / "data").chmod(0o700)
     build(place / "data")
     index = index_folder(place / "data")
-    found = [each.stat() for each in (index, *index.rglob("*"))]
-    assert {(each.st_uid, each.st_gid) for each in found} == {(NOBODY, NOBODY)}
+    found = [path.stat() for path in (index, *index.rglob("*"))]
+    assert {(status.st_uid, status.st_gid) for status in found} == {(NOBODY, NOBODY)}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -129,7 +129,7 @@ def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mo
         os.setgroups([int(each) for each in sys.argv[2:]])
         os.setgid(65534)
         os.setuid(65534)
-        create_file(sys.argv[1] + "/a/b/c", sys.argv[1] + "/a", like=sys.argv[1]).close()
+        create_file(sys.argv[1] + "/a/b/c", sys.argv[1] + "/a", model_folder=sys.argv[1]).close()
         """,
         place / "data",
         *groups,
@@ -140,9 +140,9 @@ def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mo
     assert stat.S_IMODE((place / "data" / "a/b/c").stat().st_mode) == 0o644
 
 
-# Others write to the folder while root builds in it
+# Other users write to the folder while root builds in it
 
-# Plants links to a file in the place of the files that a build is about to create.
+# Plants links in the place of the files that a build is about to create.
 PLANT_LINKS = """
     import os, sys
 
@@ -154,7 +154,7 @@ PLANT_LINKS = """
     for folder in os.listdir(segments):
         for name in names:
             os.symlink(victim, os.path.join(segments, folder, name))
-        # The table is being written.
+        # The build is writing the table at this point.
         os.rename(f"{segments}/{folder}/bloomfilter.arrow", f"{segments}/{folder}/moved")
         os.symlink(victim, f"{segments}/{folder}/bloomfilter.arrow")
     print(len(os.listdir(segments)))
@@ -227,7 +227,7 @@ def test_a_folder_that_a_user_puts_in_the_place_of_a_new_one_stays_roots(users_p
     make = os.mkdir
 
     def exchanged(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
-        # As its owner may rename what is in the folder at any time.
+        # The owner of a folder may rename its contents at any time.
         make(path, mode, dir_fd=dir_fd)
         if path == "_zonebloom":
             os.rmdir(users_place / "data" / "_zonebloom")

@@ -1,4 +1,4 @@
-"""The place of an index, the readers of the folders around it, and moving it."""
+"""The folder of an index, other readers of the folders around it, and moving an index."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def build(ds: zb.Dataset) -> zb.Dataset:
 
 
 def build_inside(folder: Path) -> Path:
-    """Build an index where earlier releases put it."""
+    """Build an index in the folder that earlier releases used."""
     build(zb.dataset(folder, index_dir=str(folder / "_zonebloom")))
     assert (folder / "_zonebloom" / "versions").is_dir()
     return folder / "_zonebloom"
 
 
 def num_zones(ds: zb.Dataset, key: int = 42) -> int:
-    """Return how many zones a lookup reads, after a comparison of its rows."""
+    """Check the rows of a lookup, and return how many zones it read."""
     assert ds.to_table(filter=f"id = {key}")["id"].to_pylist() == [key]
     return len(list(ds.search(f"id = {key}").at_most.starts))
 
@@ -70,7 +70,7 @@ def num_zones(ds: zb.Dataset, key: int = 42) -> int:
 
 
 def ids_of_readers(folder: Path) -> dict[str, list[int]]:
-    """Return the ids that each reader finds when it is given the folder itself."""
+    """Return the ids that each reader finds in the folder itself."""
     found = {
         "pl.read_parquet": pl.read_parquet(folder)["id"].to_list(),
         "pl.scan_parquet": pl.scan_parquet(folder).collect()["id"].to_list(),
@@ -107,19 +107,19 @@ def test_readers_of_the_parent_pass_over_the_index(lake):
     build(zb.dataset(lake))
     assert sorted(pads.dataset(parent).to_table()["id"].to_pylist()) == both
     assert sorted(pl.scan_parquet(f"{parent}/**/*.parquet").collect()["id"].to_list()) == both
-    # README says so: a pattern is what Polars needs for the parent itself.
+    # The README documents this pattern, which Polars needs for the parent folder.
     with pytest.raises(pl.exceptions.InvalidOperationError, match="glob pattern"):
         pl.scan_parquet(parent).collect()
     found = duckdb.sql(f"SELECT id FROM '{parent}/**/*.parquet' ORDER BY id").fetchall()
     assert [row[0] for row in found] == both
-    # The parent is a dataset too, with an index of its own.
+    # The parent is also a dataset, with its own index.
     ds = build(zb.dataset(parent))
     assert ds.index_dir == str(parent.parent / "_zonebloom" / parent.name)
     assert len(ds.files) == FILES + 1
     assert num_zones(zb.dataset(parent)) == num_zones(zb.dataset(lake)) == 1
 
 
-# The place of a folder
+# The index folder of a data folder
 
 
 def test_two_spellings_of_a_folder_share_one_index(lake, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_partition_has_its_index_outside_the_whole_dataset(tmp_path):
     ds = build(zb.dataset(logs / "year=2026" / "day=1"))
     assert ds.index_dir == str(tmp_path / "lake" / "_zonebloom" / "logs" / "year=2026" / "day=1")
     assert pl.read_parquet(logs).height == 2 * ROWS
-    # The index of the whole dataset lies above that one, and neither is in the other's way.
+    # The index of the whole dataset lies above, and the two do not interfere.
     assert zb.dataset(logs).describe_indices() == []
     build(zb.dataset(logs))
     assert num_zones(zb.dataset(logs)) == 1
@@ -183,7 +183,7 @@ def test_stores_keep_buckets_apart_and_local_roots_inside():
     below = pafs.SubTreeFileSystem("/nowhere", LOCAL)
     assert places("a", below) == ("_zonebloom/a", "a/_zonebloom")
     assert places("/missing") == ("/missing/_zonebloom",)
-    # A volume takes its index along; in a folder like /tmp other users could forge one.
+    # An index stays on the volume of its data. In a folder like /tmp, users could forge one.
     assert places("/proc/self") == ("/proc/self/_zonebloom",) or os.path.islink("/proc/self")
     assert places("/proc") == ("/proc/_zonebloom",)
 
@@ -197,19 +197,21 @@ def test_beside_data_of_other_users_the_index_lies_inside(lake):
 
 
 def test_where_the_parent_cannot_be_written_the_index_lies_inside(tmp_path):
-    # The test's own folder cannot be entered without privileges.
+    # Only privileged users can enter the folder of the test itself.
     for folder in (tmp_path, *tmp_path.parents[:-2]):
         folder.chmod(0o755)
     lake = tmp_path / "lake" / "logs"
     write(lake, 0)
     lake.chmod(0o777)
     lake.parent.chmod(0o555)
-    wanted = rf"(?s){lake}/_zonebloom, for {lake.parent}/_zonebloom/logs cannot be .*Polars.*Spark"
+    wanted = (
+        rf"(?s){lake}/_zonebloom, because {lake.parent}/_zonebloom/logs cannot be .*Polars.*Spark"
+    )
     with without_privileges(), pytest.warns(ZoneBloomWarning, match=wanted):
         ds = build(zb.dataset(lake))
     assert ds.index_dir == zb.dataset(lake).index_dir == str(lake / "_zonebloom")
     assert not (lake.parent / "_zonebloom").exists()
-    # It says so once.
+    # The warning is issued once.
     build(zb.dataset(lake))
     assert num_zones(zb.dataset(lake)) == 1
 
@@ -230,14 +232,14 @@ def test_data_and_index_can_be_copied_together(lake, tmp_path):
     ds.adopt_index()
     assert ds.describe_indices()[0].num_fragments_indexed == FILES
     assert num_zones(ds) == 1
-    # The whole parent takes the indices of all its folders along.
+    # Moving the parent moves the indices of all its folders.
     shutil.copytree(lake.parent, tmp_path / "all")
     ds = zb.dataset(tmp_path / "all" / "logs")
     assert ds.adopt_index().left == ()
     assert num_zones(ds) == 1
 
 
-# An index inside the data folder, as earlier releases made it
+# An index inside the data folder, as earlier releases built it
 
 
 def test_an_index_inside_is_found_and_written_to(lake):
@@ -347,7 +349,7 @@ def test_while_an_index_moves_no_writer_commits(lake, monkeypatch):
 
     def watched(catalog, change):
         if catalog.folder == str(lake.parent / "_zonebloom" / "logs"):
-            # The old index is whole, and closed for writers.
+            # The old index is complete, and closed for writers.
             ds = zb.dataset(lake)
             assert (ds.index_dir, num_zones(ds)) == (str(lake / "_zonebloom"), 1)
             with pytest.raises(CommitConflict, match="is being moved to"):
@@ -362,7 +364,7 @@ def test_while_an_index_moves_no_writer_commits(lake, monkeypatch):
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """An error that simulates the end of the process."""
 
 
 @pytest.mark.parametrize("call", ["copy_file", "_commit_move", "_delete_index", "delete_segment"])

@@ -1,4 +1,4 @@
-"""Zones: where rows fall, and that no way of cutting a run changes a filter."""
+"""Zones: how rows are divided into them, and that batch boundaries do not change a filter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def encode(numbers):
 
 
 def listed(runs):
-    """Runs of zones as one list of (start, length, has_null, filter bytes)."""
+    """Return runs of zones as one list of (start, length, has_null, filter bytes)."""
     return [
         (start, length, null, filter.tobytes())
         for run in runs
@@ -40,7 +40,7 @@ def listed(runs):
 
 
 def expected(encoded, parameters):
-    """Zones of a fragment by the reference: every row in the zone its number says."""
+    """Return the zones of a fragment by the reference, which computes every row's zone number."""
     found = {}
     for row, data in enumerate(encoded):
         found.setdefault(row // parameters.number_of_items, []).append((row, data))
@@ -98,7 +98,7 @@ def test_any_batches_give_the_zones_of_the_reference(numbers, data, items, sizin
 
 @given(rows, st.integers(1, 5), st.integers(1, 4))
 def test_small_buffers_give_the_same_zones(numbers, items, capacity):
-    # As many yields and hash slices as a run of gigabytes has.
+    # As many slices as a run of several gigabytes has.
     parameters = ZoneParameters(items, 0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
@@ -197,7 +197,7 @@ def test_default_parameters_are_lances():
     ids=str,
 )
 def test_impossible_parameters_are_refused_when_given(arguments):
-    # Sizes are kept for what was asked before, and True == 1 and 8192.0 == 8192.
+    # Sizes are cached by argument, where True == 1 and 8192.0 == 8192.
     ZoneParameters(1)
     ZoneParameters()
     with pytest.raises(InvalidArgument):

@@ -41,12 +41,12 @@ READS += ("validate",)
 SCENARIOS = [(name, layout, False) for name in READS for layout in ("table", "sliced")]
 SCENARIOS += [(name, layout, True) for name, layout in WRITERS]
 IN_POLARS = "id = 1370"
-# The number of no call: nothing fails, and the calls are counted.
+# A number that no call has, to count the calls without a fault.
 CLEAN = -1
 
 
 def read(ds: zb.Dataset, operation: str) -> None:
-    """One of the reads, held against plain Python."""
+    """A read whose result is compared with plain Python."""
     if operation == "count":
         for filter in ("id = 1370", "name IS NULL"):
             if ds.count_rows(filter) != len(wanted(NUMBERS, filter)):
@@ -57,10 +57,12 @@ def read(ds: zb.Dataset, operation: str) -> None:
             raise WrongRows(f"without an index {found}")
     elif operation == "take":
         universe = ds.search("id = 1370").to_table().to_pylist()
-        addresses = [each["fragment_id"] << 32 | each["start"] for each in universe]
+        addresses = [row_range["fragment_id"] << 32 | row_range["start"] for row_range in universe]
         taken = ds.take(addresses, ["row"])["row"].to_pylist()
         numbers = {f"{number}.parquet": number for number in NUMBERS}
-        if taken != [numbers[each["path"]] * 120 + each["start"] for each in universe]:
+        if taken != [
+            numbers[row_range["path"]] * 120 + row_range["start"] for row_range in universe
+        ]:
             raise WrongRows(f"took {taken} for {universe}")
     elif operation == "search_many":
         found = ds.search_many("id", [10, 1370, 2550]).read_all()
@@ -77,7 +79,7 @@ def read(ds: zb.Dataset, operation: str) -> None:
 
 
 def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
-    """One scenario with one kind of fault at each call in turn, or at ``most`` of them."""
+    """One scenario and one kind of fault, at each call in turn, or at ``most`` of the calls."""
     rng = report.begin(number)
     name, layout, is_writer = SCENARIOS[number % len(SCENARIOS)]
     kind = list(KINDS)[number // len(SCENARIOS) % len(KINDS)]
@@ -113,7 +115,7 @@ class _Scenario:
         return zb.dataset(str(self.folder), filesystem=self.calls.filesystem())
 
     def once(self, at: int, what: int, lasting: bool) -> str | None:
-        """Run with one call failing; what is wrong with how it went."""
+        """Run with one failing call. Return what went wrong."""
         ds = None
         copied(self.start, self.folder)
         if self.name != "open and look up":
@@ -127,7 +129,7 @@ class _Scenario:
         except WrongRows as error:
             return f"wrong rows: {error}"
         except pl.exceptions.PolarsError as error:
-            # Polars has the last word in its own frames.
+            # Polars adds its own frames to the end of a traceback.
             if self.name != "to_polars":
                 return f"raised {error!r:.200}"
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is not ours

@@ -21,14 +21,14 @@ from zonebloom.errors import CatalogError
 
 LAYOUTS = ("table", "sliced", None)
 OPERATIONS = ("build", "build sliced", "optimize", "merge", "drop", "vacuum")
-# Times of a case in which others add something, and a writer works.
+# How often foreign files are added, and a writer runs, in one case.
 ROUNDS = 4
 SEGMENT_FILES = ("bloomfilter.arrow", "bloomfilter.sliced", "ranges.arrow", "global.sbbf")
 AGES = (timedelta(0), timedelta(hours=1), timedelta(days=30))
 
 
 def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> None:
-    """Let others and writers of the index work in turn."""
+    """Run intruders and writers of the index in turn."""
     rng = report.begin(number)
     data, others = folder / "data", folder / "others"
     index = folder / "indices" if number % 4 == 3 else index_folder(data)
@@ -52,7 +52,7 @@ def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> N
                 report.tried[operation] += 1
                 _write(zb.dataset(data, index_dir=index_dir), operation, rng)
             except CatalogError as error:
-                # A folder of the index that is a link is refused by name.
+                # The error names a folder of the index that is a link.
                 report.refused[f"{operation}: a link"] += 1
                 if "symbolic link" not in str(error) or not _has_links(index):
                     report.fail(f"{operation} raised {error}")
@@ -75,7 +75,7 @@ def _write(ds: zb.Dataset, operation: str, rng: random.Random) -> None:
 
 
 def _plant(index: Path, others: Path, rng: random.Random) -> list[Path]:
-    """Put something of others into the index folder. Return its paths, as far as it could be."""
+    """Put foreign files into the index folder. Return the paths that could be created."""
     kinds: list[Callable[[Path, Path, random.Random], list[Path]]] = [
         _foreign_folder,
         _foreign_folder,
@@ -92,7 +92,7 @@ def _plant(index: Path, others: Path, rng: random.Random) -> list[Path]:
     except (FileExistsError, FileNotFoundError, NotADirectoryError):
         return []
     for path in paths:
-        # Most of what a vacuum sees is old.
+        # Make most files old enough for a vacuum.
         if rng.random() < 0.8:
             os.utime(path, (0, 0), follow_symlinks=False)
     return paths
@@ -105,7 +105,7 @@ def _place(index: Path, rng: random.Random) -> Path:
 
 
 def _foreign_name(rng: random.Random) -> str:
-    """A name that is not of an index, though it may look like one."""
+    """Return a name that no index uses, though it may look like one."""
     prefix, number = f"{rng.getrandbits(64):016x}", f"{rng.randrange(9):020d}"
     return rng.choice(
         [
@@ -129,7 +129,7 @@ def _foreign_name(rng: random.Random) -> str:
 
 
 def _own_name(place: Path, rng: random.Random) -> str:
-    """A name as an index gives it."""
+    """Return a name that an index could use."""
     prefix = f"{rng.getrandbits(64):016x}"
     if place.name == "versions":
         return f"{0:020d}-{prefix}.arrow"
@@ -143,7 +143,7 @@ def _foreign_folder(index: Path, others: Path, rng: random.Random) -> list[Path]
     folder.mkdir()
     names: list[str] = list(rng.sample(SEGMENT_FILES, rng.randrange(3)))
     if has_own_name:
-        # Without this file nobody could tell the folder from one that a crash left.
+        # Without this file, the folder would look like the remains of a crash.
         names.append(rng.choice(["customers.parquet", "bloomfilter.arrow.crc", "x"]))
     for name in names:
         (folder / name).write_bytes(rng.randbytes(20))
@@ -179,11 +179,11 @@ def _file_in_segment(index: Path, others: Path, rng: random.Random) -> list[Path
 
 
 def _linked_folder(index: Path, others: Path, rng: random.Random) -> list[Path]:
-    """A folder of the index that is moved, with a link in its place."""
+    """Move a folder of the index, and put a link in its place."""
     place = index / rng.choice(["segments", "versions"])
     if place.is_symlink():
         return []
-    # Links to the folder of others lead to it from here: inside that one they would be circles.
+    # Links lead from here to the foreign folder. Inside that folder, they would be cycles.
     moved = others.with_name(f"moved-{place.name}")
     place.rename(moved)
     place.symlink_to(moved)
@@ -195,7 +195,7 @@ def _has_links(index: Path) -> bool:
 
 
 def _states(places: list[Path]) -> dict[Path, tuple[int, object]]:
-    """Types of files and folders, and contents of files, without following links."""
+    """Return types of files and folders, and contents of files, without following links."""
     states: dict[Path, tuple[int, object]] = {}
     for place in places:
         for path in (place, *(place.rglob("*") if not place.is_symlink() else ())):

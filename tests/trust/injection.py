@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 from e2e_helpers import CountingFileSystem
 
-ERRORS = {each: getattr(errno, each) for each in ("EACCES", "EIO", "ENOSPC", "ESTALE", "EFBIG")}
+ERRORS = {name: getattr(errno, name) for name in ("EACCES", "EIO", "ENOSPC", "ESTALE", "EFBIG")}
 SHORT, KILL = -1, -2
 WHATS = {**ERRORS, "short": SHORT}
 _LIBRARY = "injection.so"
@@ -35,7 +35,7 @@ _BY_HANDLE = ("fsync", "pread", "preadv", "fstat", "write", "read", "fchmod", "f
 
 
 class PythonCalls:
-    """Injects into what Python calls below a folder."""
+    """An injector for the calls that Python makes below a folder."""
 
     def __init__(self, folder: Path):
         self._folder = os.fspath(folder)
@@ -47,7 +47,7 @@ class PythonCalls:
 
     @contextlib.contextmanager
     def armed(self, at: int = -1, what: int = 0, *, lasting: bool = False) -> Iterator[None]:
-        """Have call number ``at`` fail, and if ``lasting`` all that follow."""
+        """Make call number ``at`` fail and, if ``lasting``, all calls after it."""
         self.count, self._at, self._what, self._lasting = 0, at, what, lasting
         originals = {name: getattr(os, name) for name in _BY_PATH + _BY_HANDLE}
         for name, original in originals.items():
@@ -61,7 +61,7 @@ class PythonCalls:
                 setattr(os, name, original)
 
     def step(self, name: str) -> bool:
-        """Count a call; raises where it is to fail, and is true where it is to be short."""
+        """Count a call. Raise if it is to fail. Return True if it is to be short."""
         with self._lock:
             at, self.count = self.count, self.count + 1
         if self._at < 0 or at < self._at or (at > self._at and not self._lasting):
@@ -104,12 +104,12 @@ class PythonCalls:
         return _File(original(file, *arguments, **options), self)
 
     def filesystem(self) -> pafs.FileSystem | None:
-        """The file system to open datasets in; None is the local one."""
+        """The file system to open datasets with; None is the local one."""
         return None
 
 
 class _File:
-    """A file of which every call counts."""
+    """A file whose calls are all counted."""
 
     def __init__(self, file: Any, calls: PythonCalls):
         self._file, self._calls = file, calls
@@ -121,7 +121,7 @@ class _File:
 
     def write(self, data: Any) -> int:
         if self._calls.step("write"):
-            # As a file does whose disk is full: a part is there, and then it fails.
+            # A full disk behaves like this: it takes a part of the data, then fails.
             self._file.write(memoryview(data)[: memoryview(data).nbytes // 2])
             raise OSError(errno.ENOSPC, "injected after a short write")
         return self._file.write(data)
@@ -145,7 +145,7 @@ class _File:
 
 
 class FileSystemCalls(PythonCalls):
-    """Injects into the methods of a pyarrow file system that is not the local one."""
+    """An injector for the methods of a PyArrow file system that is not local."""
 
     @contextlib.contextmanager
     def armed(self, at: int = -1, what: int = 0, *, lasting: bool = False) -> Iterator[None]:
@@ -195,7 +195,7 @@ for _name in ("delete_dir_contents", "delete_file", "move", "copy_file"):
 
 
 class NativeCalls(PythonCalls):
-    """Injects into every call of the process; it was started with `native_environment`."""
+    """An injector for all calls of a process that was started with `native_environment`."""
 
     def __init__(self, folder: Path):
         super().__init__(folder)
@@ -216,12 +216,12 @@ class NativeCalls(PythonCalls):
 
 
 def is_native() -> bool:
-    """Whether this process was started with the native library."""
+    """Return whether this process was started with the native library."""
     return os.environ.get("LD_PRELOAD", "").endswith(_LIBRARY)
 
 
 def native_library(folder: Path) -> str | None:
-    """Compile what ``LD_PRELOAD`` is to name; None without a compiler."""
+    """Compile the library for ``LD_PRELOAD``. Return None without a compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None

@@ -29,7 +29,7 @@ from trust.small import (
 import zonebloom as zb
 
 MOST_SECONDS = 60
-# Modules that take long, those of kernels above all.
+# Modules that are slow to import, such as those with kernels.
 PRELOADED = [
     "trust.kill",
     "zonebloom.sbbf.blocks",
@@ -41,7 +41,7 @@ PRELOADED += ["zonebloom.storage.pread_kernel"]
 
 
 def _write(folder: str, operation: str, is_inner: bool, at: int, found: str) -> None:
-    """In a process of its own: write, and die at a call of that number if there is one."""
+    """Write in a new process, and die at the call with a number if it is given."""
     # The index lies beside the data folder.
     calls = (NativeCalls if is_inner else PythonCalls)(Path(folder).parent)
     with quiet():
@@ -57,8 +57,8 @@ def _run(
     folder: Path, writer: tuple[str, bool], at: int, after: float | None, found: Path
 ) -> int | None:
     context = multiprocessing.get_context("forkserver")
-    # The server has the path of the environment, not ours.
-    os.environ["PYTHONPATH"] = os.pathsep.join(each for each in sys.path if each)
+    # The server uses the path of its environment, not the one of this process.
+    os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
     context.set_forkserver_preload(PRELOADED)
     found.unlink(missing_ok=True)
     child = context.Process(target=_write, args=(str(folder), *writer, at, str(found)))
@@ -77,7 +77,7 @@ def _run(
 
 
 def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
-    """One writer, killed at each of its calls, or at ``most`` of them; and at random instants."""
+    """One writer, killed at each of its calls, or at ``most`` of them, and at random times."""
     rng = report.begin(number)
     operation, layout = WRITERS[number % len(WRITERS)]
     is_inner = is_native() and number // len(WRITERS) % 2 == 1
@@ -93,7 +93,7 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
         count, seconds = (float(word) for word in found.read_text().split())
         instants: list[tuple[int, float | None]] = [(at, None) for at in range(int(count))]
         anytime = [(-1, rng.uniform(0, seconds)) for _ in range(20)]
-        # What pyarrow does by itself, as a vacuum, makes no call of Python's.
+        # Calls that PyArrow makes itself, as in a vacuum, are no Python calls.
         instants = instants + anytime if most is None else (instants or anytime)
         instants = instants if most is None else rng.sample(instants, min(most, len(instants)))
         for at, after in instants:
@@ -109,7 +109,7 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
 
 
 def after_kill(data: Path, operation: str) -> str | None:
-    """What is wrong with a dataset whose writer died."""
+    """Return what is wrong with a dataset whose writer was killed."""
     try:
         ds = zb.dataset(data)
         check_answers(ds, NUMBERS)
@@ -128,12 +128,12 @@ def after_kill(data: Path, operation: str) -> str | None:
 
 
 def strays(ds: zb.Dataset) -> list[str]:
-    """Files of the index folder that the newest version does not name."""
+    """Return the files of the index folder that the newest version does not name."""
     named = ds.opened.version.segment_names
     folder = Path(ds.index_dir)
-    versions = [each.name for each in folder.glob("versions/.*")]
+    versions = [path.name for path in folder.glob("versions/.*")]
     return (
-        versions + [each for each in os.listdir(folder / "segments") if each not in named]
+        versions + [segment for segment in os.listdir(folder / "segments") if segment not in named]
         if (folder / "segments").exists()
         else versions
     )

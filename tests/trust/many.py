@@ -40,15 +40,15 @@ WRITERS = 4
 READERS = 4
 MOST_FILES = 40
 STORES = ("local", "object store")
-# Names and columns that writers contend for.
+# The names and columns that writers compete for.
 INDICES = {"id_idx": "id", "twin_idx": "twin", "name_idx": "name", "id_too": "id"}
-# What a process may hold more at the end of a run than after its first third.
+# The limits for the growth of a process between the first third of a run and its end.
 MOST_GROWTH = 24 << 20
 MOST_MORE_OPEN = 4
 
 
 class Lake:
-    """Where the files are: a local folder, or one that a server shows as a bucket."""
+    """The place of the files: a local folder, or one that a server presents as a bucket."""
 
     def __init__(self, folder: Path, endpoint: str | None):
         self.folder, self.endpoint = folder, endpoint
@@ -64,7 +64,7 @@ class Lake:
 
         from bench.store_server import BUCKET
 
-        # One a process, as it has connections of its own.
+        # Each process has its own file system, with its own connections.
         return S3Store(
             BUCKET,
             endpoint=f"http://{self.endpoint}",
@@ -75,7 +75,7 @@ class Lake:
         )
 
     def put(self, number: int) -> None:
-        """A file that is there whole or not at all, as writers of tables leave it."""
+        """Write a file that appears complete or not at all, as writers of tables do."""
         sink = io.BytesIO()
         pq.write_table(
             table(number), sink, write_page_index=True, max_rows_per_page=20, row_group_size=60
@@ -86,7 +86,7 @@ class Lake:
 
 
 class Worker:
-    """A process's part: it does one thing after another until the time is over, and notes it."""
+    """The part of one process: it repeats its action until the time is over, and records it."""
 
     def __init__(self, lake: Lake, seed: str, until: float, notes: str):
         self.lake, self.until = lake, until
@@ -109,7 +109,7 @@ class Worker:
                         self.step()
                     except Exception:  # noqa: BLE001 - nothing else may come of it
                         self.failures.append(traceback.format_exc())
-                    # What Python frees in its own time would look like growth.
+                    # Garbage that Python has not yet collected would look like growth.
                     share = (now - begun) / (self.until - begun)
                     memory, files = held_now()
                     self.held.append((share, memory, files - self.num_tables()))
@@ -125,7 +125,7 @@ class Worker:
         raise NotImplementedError
 
     def num_tables(self) -> int:
-        """How many tables of indices it may keep open, as builds leave now fewer and now more."""
+        """Return how many tables of indices may be open, because builds leave varying numbers."""
         return 0
 
 
@@ -157,13 +157,13 @@ class Writer(Worker):
         done = self.ds.optimize.optimize_indices(
             layout=self.rng.choice(["auto", "table", "sliced"]), spark=False
         )
-        if changed := [each.name for each in done if each.changed]:
+        if changed := [result.name for result in done if result.changed]:
             self.note("refresh", changed)
 
     def drop(self) -> None:
         self.ds.checkout_latest()
-        # An index stays, for readers to use and others to refresh.
-        if names := [each.name for each in self.ds.describe_indices()][1:]:
+        # Keep one index, for readers to use and others to refresh.
+        if names := [index.name for index in self.ds.describe_indices()][1:]:
             name = self.rng.choice(names)
             self.ds.drop_index(name)
             self.note("drop", [name])
@@ -185,7 +185,7 @@ class Reader(Worker):
                 self.ds.refresh()
             case 3:
                 self.ds.checkout_latest()
-        numbers = [int(Path(each).stem) for each in self.ds.files]
+        numbers = [int(Path(path).stem) for path in self.ds.files]
         filter, wanted = self.question(numbers)
         found = sorted(self.ds.to_table(["row"], filter)["row"].to_pylist())
         used = "by an index" if self.ds.opened.version.indices else "without an index"
@@ -198,10 +198,10 @@ class Reader(Worker):
 
     def num_tables(self) -> int:
         indices = self.ds.opened.version.indices.values()
-        return sum(len(each.segments) for each in indices)
+        return sum(len(entry.segments) for entry in indices)
 
     def question(self, numbers: list[int]) -> tuple[str, list[int]]:
-        """A filter, and the rows it is true for, by plain Python."""
+        """Return a filter, and the rows that match it by plain Python."""
         number = self.rng.choice([*numbers, max(numbers) + 1])
         key = 10 * (number * ROWS + self.rng.randrange(ROWS)) + 5 * self.rng.randrange(2)
         name = f"n{self.rng.randrange(64)}"
@@ -214,12 +214,12 @@ class Reader(Worker):
                 ("name IS NULL", lambda row: row["name"] is None),
             ]
         )
-        rows = (row for each in numbers for row in rows_of(each))
+        rows = (row for number in numbers for row in rows_of(number))
         return filter, sorted(row["row"] for row in rows if test(row))
 
 
 class Appender(Worker):
-    """Puts one file after another, evenly over the time there is."""
+    """Add one file after another, spread evenly over the time."""
 
     def begin(self) -> None:
         self.pause = max(0.0, self.until - time.time()) / MOST_FILES
@@ -233,7 +233,7 @@ class Appender(Worker):
 
 
 def indices_of(ds: zb.Dataset) -> dict[str, list[str]]:
-    """What tells the indices of a version from those of others: no two builds share a segment."""
+    """Return what identifies the indices of a version: no two builds share a segment."""
     indices = ds.opened.version.indices
     return {name: sorted(indices[name].segment_names) for name in sorted(indices)}
 
@@ -244,14 +244,14 @@ def held_now() -> tuple[int, int]:
 
 
 def growth(held: list[tuple[float, int, int]]) -> tuple[float, float]:
-    """How much more a process holds in the last third of a run than in the second."""
-    middle = [each for each in held if 1 / 3 <= each[0] < 2 / 3]
-    end = [each for each in held if each[0] >= 2 / 3]
+    """Return how much more a process holds in the last third of a run than in the second."""
+    middle = [sample for sample in held if 1 / 3 <= sample[0] < 2 / 3]
+    end = [sample for sample in held if sample[0] >= 2 / 3]
     if not middle or not end:
         return 0, 0
     memory, files = (
-        statistics.median(each[place] for each in end)
-        - statistics.median(each[place] for each in middle)
+        statistics.median(sample[place] for sample in end)
+        - statistics.median(sample[place] for sample in middle)
         for place in (1, 2)
     )
     return memory, files
@@ -264,19 +264,21 @@ def lost_commits(ledger: list[dict[str, Any]], newest: dict[str, list[str]]) -> 
     """
     problems = []
     now: dict[str, list[str]] = {}
-    for each in sorted(ledger, key=lambda each: each["version"]):
-        names, indices = each["names"], each["indices"]
+    for commit in sorted(ledger, key=lambda commit: commit["version"]):
+        names, indices = commit["names"], commit["indices"]
         for name in names:
-            if each["deed"] == "drop":
+            if commit["deed"] == "drop":
                 now.pop(name, None)
             else:
                 now[name] = indices.get(name, [])
         if now != indices:
-            problems.append(f"version {each['version']}, {each['deed']} {names}: {indices}, {now}")
+            problems.append(
+                f"version {commit['version']}, {commit['deed']} {names}: {indices}, {now}"
+            )
             now = dict(indices)
     if now != newest:
         problems.append(f"the newest is {newest}, by the ledger {now}")
-    numbers = Counter(each["version"] for each in ledger)
+    numbers = Counter(commit["version"] for commit in ledger)
     return problems + [f"{count} made version {n}" for n, count in numbers.items() if count > 1]
 
 
@@ -294,7 +296,7 @@ def placed(kind: str, folder: Path) -> Iterator[Lake]:
 
 
 def run_case(report: Report, number: int, folder: Path, seconds: float = SECONDS) -> None:
-    """All at once for a while, on a local disk or an object store in turn."""
+    """Run all processes at once for a while, on a local disk or an object store."""
     report.begin(number)
     kind = STORES[number % len(STORES)]
     with placed(kind, folder) as lake:
@@ -308,7 +310,7 @@ def run_case(report: Report, number: int, folder: Path, seconds: float = SECONDS
         until = time.time() + seconds
         roles = [*[Writer] * WRITERS, *[Reader] * READERS, Appender]
         context = multiprocessing.get_context("forkserver")
-        os.environ["PYTHONPATH"] = os.pathsep.join(each for each in sys.path if each)
+        os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
         context.set_forkserver_preload([*PRELOADED, "trust.many"])
         workers, processes = [], []
         for place, role in enumerate(roles):
