@@ -426,8 +426,8 @@ class ShortReads(CountingFileSystem):
     Parameters
     ----------
     cut : callable
-        Called with the position and the length of each read of a data file. Returns how many of
-        the bytes to hand out.
+        Called with the position and the length of each read of a data file. Returns the number of
+        bytes to return.
     """
 
     def __init__(self, cut: Callable[[int, int], int]) -> None:

@@ -197,12 +197,12 @@ def large(tmp_path: Path) -> Path:
 
 
 def patch(path: Path, column: int, value: int) -> tuple[int, int]:
-    """Replace a value of a column in place, between the samples, with the times put back.
+    """Replace a value of a column in place, between the samples, and restore the times.
 
     Returns
     -------
     tuple of int
-        The row, and the value before.
+        The row, and its previous value.
     """
     status, digest = path.stat(), content_digest(str(path))
     chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)

@@ -223,7 +223,7 @@ def test_stale_files_are_read_whole_and_the_plan_says_so(folder: Path):
     assert "1 read in part, 1 read whole, 1 skipped" in text
 
 
-def test_the_same_is_said_once_and_again_when_more_changes(folder: Path):
+def test_a_warning_is_issued_once_and_again_when_more_files_change(folder: Path):
     ds = zb.dataset(folder)
     rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
     with pytest.warns(StaleIndexWarning):
@@ -774,7 +774,7 @@ def test_reader_of_an_older_version_keeps_its_index(folder: Path):
     assert [index.name for index in reader.describe_indices()] == ["name_idx"]
 
 
-def test_datasets_that_share_an_index_dir_are_told_apart(tmp_path: Path):
+def test_datasets_that_share_an_index_dir_do_not_mix(tmp_path: Path):
     shared = str(tmp_path / "indices")
     for name, first in (("a", 0), ("b", 1000)):
         (tmp_path / name).mkdir()

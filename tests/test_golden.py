@@ -1,12 +1,15 @@
-"""Index folders as earlier releases wrote them still open and answer.
+"""Index folders that earlier releases wrote can still be opened and used.
 
-All have the same two files, an index of one filter after another with a global filter, and a
-sliced one. ``golden/catalog-1`` was written before documents of the catalog had a checksum,
-``golden/catalog-2`` while page maps belonged to the segments of an index, ``golden/catalog-3``
-before files were listed with the digests of their footers, ``golden/catalog-4`` while one listing
-had all of a version; from the second on the second file was indexed later. ``golden/catalog-5``
-was vacuumed, and says which segments were doomed. ``golden/sealed-4`` and ``golden/sealed-5`` are
-as those of their number, encrypted, over the same files.
+All are over the same two files, and have two indices: one in row layout with a global filter, and
+one in sliced layout. They differ in the format of the catalog:
+
+- ``golden/catalog-1``: documents have no checksum.
+- ``golden/catalog-2``: page maps belong to the segments of an index. In this and all later
+  folders, the second file was indexed by a second build.
+- ``golden/catalog-3``: listings have no digests of footers.
+- ``golden/catalog-4``: one listing has all fragments of a version.
+- ``golden/catalog-5``: the folder was vacuumed, and names the segments marked for deletion.
+- ``golden/sealed-4`` and ``golden/sealed-5``: as 4 and 5, but encrypted.
 """
 
 from __future__ import annotations

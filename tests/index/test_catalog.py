@@ -790,7 +790,7 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
     assert segments_of(local) == sorted(local.latest().segment_names)
 
 
-def test_a_vacuum_spares_what_is_committed_before_it_dooms(local, monkeypatch):
+def test_a_vacuum_keeps_segments_that_are_committed_before_it_marks_them(local, monkeypatch):
     local.commit(adding("a"))
     change = writing(local, "b", BBB)
     commit = Catalog.commit

@@ -141,7 +141,7 @@ class Vacuuming(threading.Thread):
             raise self.error
 
 
-def test_a_build_beside_vacuums_without_grace_fails_or_is_whole(lake):
+def test_a_build_during_vacuums_without_grace_fails_or_is_complete(lake):
     zb.dataset(lake).create_scalar_index("x", spark=False)
     vacuuming = Vacuuming(lake)
     vacuuming.start()

@@ -234,7 +234,7 @@ def test_global_filter_is_refused_early(tmp_path: Path):
     assert ds.global_filter("key") is None
 
 
-def test_more_keys_are_told_apart_less_well():
+def test_very_many_keys_get_a_higher_default_probability():
     """The largest filter is not refused because of the default probability."""
     assert GlobalFilterSize.default(1_000_000) == GlobalFilterSize(1_000_000, 0.001)
     many = GlobalFilterSize.default(90_000_000)

@@ -1,6 +1,6 @@
-"""An index is as open as the data, whatever the umask of its builder.
+"""An index has the permissions of its data, whatever the umask of the process that builds it.
 
-A build writes to no file but its own.
+A build writes to no files except its own.
 """
 
 from __future__ import annotations

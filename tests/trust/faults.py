@@ -1,8 +1,8 @@
-"""Every call to the operating system fails once, in reads and in writers.
+"""Make every call to the operating system fail once, in readers and in writers.
 
-The calls of a clean run are counted; then it runs again with the first failing, the second, and
-so on. It must end in right rows or a `ZoneBloomError`; once the fault is over, in right rows
-alone, and the writer, run again, in an index that holds.
+A first run counts the calls. Then the first call fails, then the second, and so on. Every run must
+end with the right rows or a `ZoneBloomError`. After the fault, reads must return the right rows,
+and a second run of the writer must leave a valid index.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Files, folders and symbolic links of others stand in an index folder while writers work in it.
+"""Put foreign files, folders and symbolic links into an index folder while writers work in it.
 
-Nothing that is not the index's own may change, and lookups must equal brute force.
+Nothing that does not belong to the index may change, and lookups must equal brute force.
 """
 
 from __future__ import annotations

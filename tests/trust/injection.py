@@ -1,8 +1,8 @@
-"""Having one call to the operating system fail, or kill the process, and no other.
+"""Make one chosen call to the operating system fail, or kill the process at it.
 
-Python's calls are reached by wrapping the functions of ``os`` and ``open``, those of
-pyarrow by a file system of our own; the native library, compiled when it is first needed, is
-loaded before all others and reaches every call of the process.
+Calls of Python are intercepted by wrapping the functions of ``os`` and ``open``, calls of PyArrow
+by a Python file system. A native library, compiled on first use and loaded with ``LD_PRELOAD``,
+intercepts all calls of the process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A writer is killed at any call, or at any instant; then answers, a second run, a clean-up.
+"""Kill a writer at any call or instant, then check lookups, a second run and the clean-up.
 
-The process killed is forked from one that has all modules and no threads.
+The killed process is forked from one that has imported all modules and has no threads.
 """
 
 from __future__ import annotations

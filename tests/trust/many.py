@@ -1,8 +1,8 @@
-"""Processes that create, refresh, drop and vacuum indices while files come and others read.
+"""Run processes that create, refresh, drop and vacuum indices while others add files and read.
 
-Files only come, so what a reader must answer is what the files it has listed hold. Each writer
-keeps a ledger of what it committed: in the order of their versions, each holds the indices of the
-one before it and the writer's change, and the newest is what they come to.
+Files are never deleted, so a reader must find the rows of all files that it has listed. Every
+writer keeps a ledger of its commits. Each version must have the indices of the version before it
+with the change of its writer, and the newest version must be the result of all changes.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Worker:
         self.notes = notes
         self.counts: Counter[str] = Counter()
         self.failures: list[str] = []
-        # Resident bytes and open files but those of the index, with the share of the time that was
-        # over.
+        # Samples of the elapsed share of the time, the resident bytes, and the open files except
+        # those of the index.
         self.held: list[tuple[float, int, int]] = []
         self.ledger: list[dict[str, Any]] = []
 
@@ -258,9 +258,9 @@ def growth(held: list[tuple[float, int, int]]) -> tuple[float, float]:
 
 
 def lost_commits(ledger: list[dict[str, Any]], newest: dict[str, list[str]]) -> list[str]:
-    """What does not follow in the ledger of all writers.
+    """Return the inconsistencies in the ledger of all writers.
 
-    Versions that nobody notes are of writers who were told of a conflict and took them back.
+    A version that is in no ledger was deleted by its writer after a conflict.
     """
     problems = []
     now: dict[str, list[str]] = {}
