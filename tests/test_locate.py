@@ -122,7 +122,7 @@ def assert_files(ds, columns, keys, found, plain_keys):
 def number_of_keys(request, monkeypatch):
     """Few keys, which select zones, or so many that all rows are compared with them."""
     if request.param == "many keys":
-        monkeypatch.setattr(module, "_MOST_CHOOSING", 1)
+        monkeypatch.setattr(module, "_MAX_SEARCHED_KEYS", 1)
         monkeypatch.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
         monkeypatch.setattr(narrow, "_MAX_IN_SET", 1)
 
@@ -179,7 +179,7 @@ def test_several_columns(tmp_path_factory, data):
     }
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
-            patched.setattr(module, "_MOST_CHOOSING", 1)
+            patched.setattr(module, "_MAX_SEARCHED_KEYS", 1)
             patched.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
             patched.setattr(narrow, "_MAX_IN_SET", 1)
         found = answers(ds, names, pa.table(columns))

@@ -49,7 +49,9 @@ class Binding:
         if not isinstance(filter, pc.Expression):
             return
         try:
-            kind = self._filtered.scanner(columns={"is_true": filter}).projected_schema.types[0]
+            result_type = self._filtered.scanner(
+                columns={"is_true": filter}
+            ).projected_schema.types[0]
         except pa.ArrowException as error:
             if not is_applied and not self._unknown(filter):
                 return
@@ -57,10 +59,10 @@ class Binding:
                 f"PyArrow cannot apply the filter {filter_text(filter)}: "
                 f"{self._what_is_wrong(filter, error)}"
             ) from None
-        if not pa.types.is_boolean(kind):
+        if not pa.types.is_boolean(result_type):
             raise FilterError(
-                f"the filter {filter_text(filter)} is of type {kind}, not a condition; compare "
-                'it: pc.field("id") == 42'
+                f"the filter {filter_text(filter)} is of type {result_type}, not a condition; "
+                'compare it: pc.field("id") == 42'
             )
 
     def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
@@ -72,8 +74,7 @@ class Binding:
             if not isinstance(expression, pc.Expression):
                 raise InvalidArgument(
                     f"column {name!r} is to be computed from {arguments.short_repr(expression)}; "
-                    "give "
-                    'a pyarrow Expression: pc.field("id") + 1'
+                    'give a pyarrow Expression: pc.field("id") + 1'
                 )
         self.projected_schema(columns)
         return dict(columns)
@@ -82,7 +83,7 @@ class Binding:
         try:
             return self._stored.scanner(columns=dict(columns)).projected_schema
         except pa.ArrowException as error:
-            first = error
+            first_error = error
         for name, expression in columns.items():
             try:
                 self._stored.scanner(columns={name: expression})
@@ -92,20 +93,22 @@ class Binding:
                     f"column {name!r} cannot be computed as {filter_text(expression)}: "
                     f"{self._what_is_wrong(expression, error)}"
                 ) from None
-        raise InvalidArgument(f"the columns cannot be computed: {first}; name fewer") from None
+        raise InvalidArgument(
+            f"the columns cannot be computed: {first_error}; name fewer"
+        ) from None
 
     def _unknown(self, expression: pc.Expression) -> list[str]:
         return sorted((row_filter_columns(expression) or set()).difference(self._schema.names))
 
     def _what_is_wrong(self, expression: pc.Expression, error: Exception) -> str:
-        unknown = self._unknown(expression)
-        if unknown:
-            return unknown_column_text(unknown[0], self._schema)
+        unknown_names = self._unknown(expression)
+        if unknown_names:
+            return unknown_column_text(unknown_names[0], self._schema)
         for name in sorted(row_filter_columns(expression) or ()):
             if isinstance(self._schema.field(name).type, pa.UuidType):
                 return f"PyArrow compares no UUIDs; write it in SQL: {name} = UUID '...'"
-        first = str(error).strip().splitlines()[0]
-        return f"{first}; cast the column, or give the literal as the column's type"
+        first_line = str(error).strip().splitlines()[0]
+        return f"{first_line}; cast the column, or give the literal as the column's type"
 
 
 def _no_rows(schema: pa.Schema) -> Any:
@@ -123,9 +126,9 @@ def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]
         advice = f"give a list of names, and a condition as filter={arguments.short_repr(columns)}"
     names = arguments.require_name_list(columns, "columns", advice)
     # A schema builds a new list of names on each access.
-    known = set(schema.names)
+    known_names = set(schema.names)
     for name in names:
-        if name not in known:
+        if name not in known_names:
             raise ColumnNotFound(unknown_column_text(name, schema))
     return names
 

@@ -21,8 +21,8 @@ from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
 from zonebloom.sources.pickling import ProcessBound
 
-_SHOWN_FRAGMENTS = 5
-_SHOWN_RANGES = 3
+_MAX_SHOWN_FRAGMENTS = 5
+_MAX_SHOWN_RANGES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class ScanPlan(ProcessBound, Displayed):
         head, *facts = self._facts()
         parts = [part for part in self.fragments if part.rows is not None]
         whole = [part for part in self.fragments if part.rows is None]
-        lines = [head, *(f"  {fact}" for fact in facts), *_first_few(parts, "in part")]
+        lines = [head, *(f"  {fact}" for fact in facts), *_describe_first(parts, "in part")]
         # If no index was searched, all fragments are read whole for the same reason.
         if self.indices or any(part.row_groups is not None for part in whole):
-            lines += _first_few(whole, "whole")
+            lines += _describe_first(whole, "whole")
         return "\n".join(lines + [f"  {reason}" for reason in self._reasons()])
 
     def _facts(self) -> list[str]:
@@ -133,40 +133,42 @@ class ScanPlan(ProcessBound, Displayed):
         return lines
 
     def _reasons(self) -> list[str]:
-        return [f"not answered by an index: {text} ({why})" for text, why in self.unanswered]
+        return [f"not answered by an index: {text} ({reason})" for text, reason in self.unanswered]
 
     def _repr_html_(self) -> str:
         return self.html()
 
     def html(self, facts: Sequence[str] = (), bars: Sequence[Strip] = ()) -> str:
         """Return the plan as HTML, with further facts, a drawing of the files, and bars."""
-        head, *planned = self._facts()
-        how = {part.fragment.key: part for part in self.fragments}
-        lines = list_html([*planned, *self._reasons(), *facts])
-        strips = [_file_strip(each, how.get(each.path)) for each in self.files]
+        head, *plan_facts = self._facts()
+        plans_by_path = {part.fragment.key: part for part in self.fragments}
+        lines = list_html([*plan_facts, *self._reasons(), *facts])
+        strips = [_file_strip(file, plans_by_path.get(file.path)) for file in self.files]
         return styled_html(title_html(head), lines, pictures_html(strips, bars))
 
 
-def _file_strip(each: FileZones, part: FragmentPlan | None) -> Strip:
+def _file_strip(file: FileZones, part: FragmentPlan | None) -> Strip:
     words = "skipped" if part is None else _part_text(part)
-    if not each.zone_rows:
-        return Strip(each.path, words, 1, unindexed=bounds_up_to(1) if each.kept else NO_BOUNDS)
-    words = f"{each.kept_zones:,} of {each.num_zones:,} zones: {words}"
-    kept = each.kept.starts, each.kept.stops
-    return Strip(each.path, words, each.num_rows, kept, zone_rows=each.zone_rows)
+    if not file.zone_rows:
+        return Strip(file.path, words, 1, unindexed=bounds_up_to(1) if file.kept else NO_BOUNDS)
+    words = f"{file.kept_zones:,} of {file.num_zones:,} zones: {words}"
+    kept = file.kept.starts, file.kept.stops
+    return Strip(file.path, words, file.num_rows, kept, zone_rows=file.zone_rows)
 
 
-def _first_few(parts: Sequence[FragmentPlan], how: str) -> list[str]:
-    lines = [f"    {part.fragment.key}: {_part_text(part)}" for part in parts[:_SHOWN_FRAGMENTS]]
-    if len(parts) > _SHOWN_FRAGMENTS:
-        lines.append(f"    ... {len(parts) - _SHOWN_FRAGMENTS:,} more {how}")
+def _describe_first(parts: Sequence[FragmentPlan], manner: str) -> list[str]:
+    lines = [
+        f"    {part.fragment.key}: {_part_text(part)}" for part in parts[:_MAX_SHOWN_FRAGMENTS]
+    ]
+    if len(parts) > _MAX_SHOWN_FRAGMENTS:
+        lines.append(f"    ... {len(parts) - _MAX_SHOWN_FRAGMENTS:,} more {manner}")
     return lines
 
 
 def _part_text(part: FragmentPlan) -> str:
     if part.rows is not None:
         why = f"{part.reason}, " if part.reason else ""
-        return f"{why}rows {ranges_text(part.rows, _SHOWN_RANGES)}"
+        return f"{why}rows {ranges_text(part.rows, _MAX_SHOWN_RANGES)}"
     if part.row_groups is None:
         return part.reason
     return f"{part.reason}; its own filters leave {len(part.row_groups):,} row groups"
@@ -186,10 +188,10 @@ class PlanText(Displayed, str):
     stats: ScanStats | None
 
     def __new__(cls, plan: ScanPlan, stats: ScanStats | None = None) -> PlanText:
-        facts = [] if stats is None else [f"  {fact}" for fact in _counted(stats)]
-        made = super().__new__(cls, "\n".join([str(plan), *facts]))
-        made.plan, made.stats = plan, stats
-        return made
+        facts = [] if stats is None else [f"  {fact}" for fact in _stats_facts(stats)]
+        text = super().__new__(cls, "\n".join([str(plan), *facts]))
+        text.plan, text.stats = plan, stats
+        return text
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         # A plan refers to objects that cannot leave this process, so pickle only the text.
@@ -201,23 +203,26 @@ class PlanText(Displayed, str):
         read, every = self.stats.data_bytes, self.plan.all_bytes
         words = f"{bytes_text(read)} read, {bytes_text(every)} in all files"
         bars = [Strip("bytes read", words, every, bounds_up_to(read))] if every else []
-        return self.plan.html(_counted(self.stats), bars)
+        return self.plan.html(_stats_facts(self.stats), bars)
 
 
-def _counted(stats: ScanStats) -> list[str]:
+def _stats_facts(stats: ScanStats) -> list[str]:
     return [
         f"rows found: {stats.rows_found:,}",
         f"data read: {bytes_text(stats.data_bytes)} "
         f"in {count_with_noun(stats.data_reads, 'read')}, "
         f"{count_with_noun(stats.fragments_read, 'fragment')} opened",
         *(
-            f"{count_with_noun(count, 'row group')} read whole{': ' if why else ''}{why}"
-            for why, count in stats.whole_row_groups.items()
+            f"{count_with_noun(count, 'row group')} read whole{': ' if reason else ''}{reason}"
+            for reason, count in stats.whole_row_groups.items()
         ),
-        *(f"whole column chunks of {name}: {why}" for name, why in stats.whole_chunks.items()),
         *(
-            f"pages decoded by pyarrow: {', '.join(sorted(names))} ({why})"
-            for why, names in _by_reason(stats.by_pyarrow).items()
+            f"whole column chunks of {name}: {reason}"
+            for name, reason in stats.whole_chunks.items()
+        ),
+        *(
+            f"pages decoded by pyarrow: {', '.join(sorted(names))} ({reason})"
+            for reason, names in _by_reason(stats.by_pyarrow).items()
         ),
         f"index read: {bytes_text(stats.index_bytes)}",
         f"time: {stats.seconds * 1000:,.1f} ms",
@@ -226,6 +231,6 @@ def _counted(stats: ScanStats) -> list[str]:
 
 def _by_reason(columns: dict[str, str]) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
-    for name, why in columns.items():
-        reasons.setdefault(why, []).append(name)
+    for name, reason in columns.items():
+        reasons.setdefault(reason, []).append(name)
     return reasons

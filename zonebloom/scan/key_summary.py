@@ -22,17 +22,17 @@ from zonebloom.errors import EncryptedIndex, IndexNotFound
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.scan.key_values import comparable_column, comparable_values
+from zonebloom.scan.key_values import normalized_column, normalized_values
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.source import Source
 from zonebloom.values.types import hash_domain
 
 # False positive rate: one row in 500 is compared with the keys needlessly.
-_PROBABILITY = 0.002
+_FALSE_POSITIVE_RATE = 0.002
 # With more keys than this the filter stays at 64 MiB, and its false positive rate grows.
-_MOST_KEYS = 1 << 25
-_FEW_KEYS = 1 << 12
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MAX_FILTER_KEYS = 1 << 25
+_SAMPLE_KEYS = 1 << 12
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class KeyBloomFilter:
         """Return the row numbers that may equal a key, ascending."""
         hits = [np.empty(0, dtype=bool)]
         for batch in table.to_batches():
-            columns = [comparable_column(batch, path) for path in self.paths]
-            hashes, valid = _hash_rows(columns, self.types)
+            columns = [normalized_column(batch, path) for path in self.paths]
+            hashes, valid = _hash_key_rows(columns, self.types)
             hits.append(self.sbbf.check_hashes(hashes) & valid)
         return np.flatnonzero(np.concatenate(hits))
 
 
-def _hash_rows(
+def _hash_key_rows(
     columns: Sequence[pa.Array], types: Sequence[pa.DataType]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return hashes of rows, and a mask of the rows without a null.
@@ -80,15 +80,15 @@ def _hash_rows(
     hashes: Any = None
     valid = np.ones(len(columns[0]), dtype=bool)
     for column, kind in zip(columns, types, strict=True):
-        hashed = hash_array(_comparable(column, kind))
+        hashed = hash_array(_with_equal_bytes(column, kind))
         if hashed.null_count:
             valid &= hashed.is_valid()
         # An odd multiplier loses no bits, and makes the order of the columns count.
-        hashes = hashed.values if hashes is None else hashes * _MIX + hashed.values
+        hashes = hashed.values if hashes is None else hashes * _HASH_MULTIPLIER + hashed.values
     return np.ascontiguousarray(hashes), valid
 
 
-def _comparable(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _with_equal_bytes(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return values in a form whose bytes are equal if the values are. All NaN become the same."""
     if pt.is_boolean(kind):
         return column.cast(pa.int8())
@@ -119,8 +119,8 @@ class FragmentKeyRanges:
     @classmethod
     def unknown(cls, kind: pa.DataType, count: int) -> FragmentKeyRanges:
         """Return the ranges of ``count`` fragments about which nothing is known."""
-        nothing = pa.nulls(count, kind)
-        return cls(nothing, nothing, np.zeros(count, dtype=bool))
+        nulls = pa.nulls(count, kind)
+        return cls(nulls, nulls, np.zeros(count, dtype=bool))
 
     def may_hold(self, keys: pa.Array) -> np.ndarray:
         """Return a mask of the fragments that may hold any of the keys.
@@ -134,35 +134,35 @@ class FragmentKeyRanges:
             values = to_numpy(keys)
             has_nan = bool(np.isnan(values).any())
             keys = from_numpy(values[~np.isnan(values)])
-        known = to_numpy(self.minimum.is_valid()) & to_numpy(self.maximum.is_valid())
-        hit = np.full(known.size, has_nan or len(keys) > 0)
-        if known.any() and not has_nan:
-            hit[known] = False
+        is_known = to_numpy(self.minimum.is_valid()) & to_numpy(self.maximum.is_valid())
+        may_hold = np.full(is_known.size, has_nan or len(keys) > 0)
+        if is_known.any() and not has_nan:
+            may_hold[is_known] = False
             # Unsorted keys usually hit every fragment, so test a small sample first.
-            for some in (keys.slice(0, _FEW_KEYS), keys.slice(_FEW_KEYS)):
-                if not hit.all():
-                    hit[known] |= self._known_to_hold(some)
-        return hit & ~self.is_empty
+            for sample in (keys.slice(0, _SAMPLE_KEYS), keys.slice(_SAMPLE_KEYS)):
+                if not may_hold.all():
+                    may_hold[is_known] |= self._known_to_hold(sample)
+        return may_hold & ~self.is_empty
 
     def _known_to_hold(self, keys: pa.Array) -> np.ndarray:
         """Return a mask, over fragments with known ranges, of those that may hold a key."""
         ends, low, high = self._ends
         # Count the keys at or below each bound, and below it. There are fewer bounds than keys, so
         # sorting the bounds is cheaper than sorting the keys.
-        at_most, below = (
-            np.bincount(_search(ends, keys, side), minlength=len(ends) + 1).cumsum()
+        num_at_most, num_below = (
+            np.bincount(_search_sorted(ends, keys, side), minlength=len(ends) + 1).cumsum()
             for side in ("left", "right")
         )
-        return at_most[high] > below[low]
+        return num_at_most[high] > num_below[low]
 
     @cached_property
     def _ends(self) -> tuple[pa.Array, np.ndarray, np.ndarray]:
         """Return all known bounds, sorted, and the positions of each fragment's bounds in them."""
-        known = pc.call_function("and", [self.minimum.is_valid(), self.maximum.is_valid()])
-        low, high = self.minimum.filter(known), self.maximum.filter(known)
+        is_known = pc.call_function("and", [self.minimum.is_valid(), self.maximum.is_valid()])
+        low, high = self.minimum.filter(is_known), self.maximum.filter(is_known)
         ends = pa.concat_arrays([low, high])
         ends = ends.take(pc.call_function("array_sort_indices", [ends]))
-        return ends, _search(ends, low, "left"), _search(ends, high, "left")
+        return ends, _search_sorted(ends, low, "left"), _search_sorted(ends, high, "left")
 
 
 def fragment_key_ranges(
@@ -175,15 +175,15 @@ def fragment_key_ranges(
     """Return the key ranges of the current fragments, with bounds of type ``kind``."""
     if column in source.partition_columns():
         stored = source.schema.field(column).type
-        given = stored.value_type if pt.is_dictionary(stored) else stored
-        texts = [source.constants(file.fragment).get(column) for file in present]
-        values = pa.array(texts, given).cast(kind)
+        value_type = stored.value_type if pt.is_dictionary(stored) else stored
+        path_values = [source.constants(file.fragment).get(column) for file in present]
+        partition_values = pa.array(path_values, value_type).cast(kind)
         # A null equals no key.
-        empty = ~to_numpy(values.is_valid())
-        ends = values if _can_order(kind) else pa.nulls(len(present), kind)
-        return FragmentKeyRanges(ends, ends, empty)
+        is_empty = ~to_numpy(partition_values.is_valid())
+        ends = partition_values if _is_searchable(kind) else pa.nulls(len(present), kind)
+        return FragmentKeyRanges(ends, ends, is_empty)
     unknown = FragmentKeyRanges.unknown(kind, len(present))
-    if not _can_order(kind):
+    if not _is_searchable(kind):
         return unknown
     try:
         table: Any = planner.key_ranges(column)
@@ -193,12 +193,12 @@ def fragment_key_ranges(
     if table["fragment_id"].to_pylist() != [file.fragment_id for file in present]:
         # Files were added or changed in the meantime.
         return unknown
-    known = table["is_known"].combine_chunks()
+    is_known = table["is_known"].combine_chunks()
     has_nan = to_numpy(table["has_nan"].fill_null(True))
-    empty = to_numpy(known) & ~has_nan & ~to_numpy(bounds[0].is_valid())
-    nothing = pa.nulls(1, kind)[0]
-    low, high = (pc.call_function("if_else", [known, end, nothing]) for end in bounds)
-    return FragmentKeyRanges(low, high, empty)
+    is_empty = to_numpy(is_known) & ~has_nan & ~to_numpy(bounds[0].is_valid())
+    null = pa.nulls(1, kind)[0]
+    low, high = (pc.call_function("if_else", [is_known, end, null]) for end in bounds)
+    return FragmentKeyRanges(low, high, is_empty)
 
 
 def fragments_with_keys(
@@ -220,26 +220,26 @@ def summarize_keys(
 
     ``keys`` yields batches of keys as one array per key column.
     """
-    sbbf = Sbbf(min(max(num_keys, 1), _MOST_KEYS), _PROBABILITY, sizing="exact")
+    sbbf = Sbbf(min(max(num_keys, 1), _MAX_FILTER_KEYS), _FALSE_POSITIVE_RATE, sizing="exact")
     fragments = np.zeros(ranges[0].is_empty.size, dtype=bool)
     for columns in keys:
-        hashes, valid = _hash_rows(list(map(comparable_values, columns)), types)
+        hashes, valid = _hash_key_rows(list(map(normalized_values, columns)), types)
         sbbf.insert_hashes(hashes[valid])
         fragments |= fragments_with_keys(ranges, columns)
     return sbbf, fragments
 
 
-def _can_order(kind: pa.DataType) -> bool:
+def _is_searchable(kind: pa.DataType) -> bool:
     """Return whether PyArrow can search sorted values of a type."""
     if pt.is_nested(kind) or pt.is_dictionary(kind):
         return False
     try:
-        _search(pa.nulls(0, kind), pa.nulls(0, kind), "left")
+        _search_sorted(pa.nulls(0, kind), pa.nulls(0, kind), "left")
     except pa.ArrowNotImplementedError:
         return False
     return True
 
 
-def _search(ends: pa.Array, values: pa.Array, side: str) -> np.ndarray:
+def _search_sorted(ends: pa.Array, values: pa.Array, side: str) -> np.ndarray:
     compute: Any = pc
     return to_numpy(compute.search_sorted(ends, values, side=side)).astype(np.int64)

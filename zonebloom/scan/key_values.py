@@ -38,17 +38,17 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
     if LARGE_TYPES.get(keys.type) == stored_type:
         keys = keys.cast(stored_type)
     if keys.type == stored_type and pa.types.is_floating(stored_type):
-        numbers = np.flatnonzero(~np.isnan(to_numpy(keys)))
-        return keys.take(from_numpy(numbers)), positions[numbers]
+        integers = np.flatnonzero(~np.isnan(to_numpy(keys)))
+        return keys.take(from_numpy(integers)), positions[integers]
     if keys.type == stored_type:
         return keys, positions
     if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
-        numbers = to_numpy(keys)
+        integers = to_numpy(keys)
         # Compare integers of the same sign, because NumPy turns mixed ones into floats.
-        least, most = np.iinfo(numbers.dtype).min, np.iinfo(numbers.dtype).max
+        min_value, max_value = np.iinfo(integers.dtype).min, np.iinfo(integers.dtype).max
         low, high = integer_bounds(stored_type)
-        is_within = (numbers >= max(low, least)) & (numbers <= min(high, most))
-        return from_numpy(numbers[is_within]).cast(stored_type), positions[is_within]
+        is_within = (integers >= max(low, min_value)) & (integers <= min(high, max_value))
+        return from_numpy(integers[is_within]).cast(stored_type), positions[is_within]
     values = [_stored(key, stored_type) for key in keys]
     is_value = np.array([value is not None for value in values], dtype=bool)
     return _of_stored([v for v in values if v is not None], stored_type), positions[is_value]
@@ -82,38 +82,38 @@ def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
         return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)
     if pa.types.is_temporal(stored_type):
         return pa.array(values, f"int{stored_type.bit_width}").view(stored_type)
-    return comparable_values(pa.array(values, stored_type))
+    return normalized_values(pa.array(values, stored_type))
 
 
-def comparable_type(stored: pa.DataType) -> pa.DataType:
-    """Return the type of `comparable_values` of a stored type, for which PyArrow has kernels."""
+def normalized_type(stored: pa.DataType) -> pa.DataType:
+    """Return the type of `normalized_values` of a stored type, for which PyArrow has kernels."""
     kind = hashed_type(stored)
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     return _PLAIN.get(kind, kind)
 
 
-def comparable_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
+def normalized_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
     column: Any = table.column(path[0])
     for name in path[1:]:
         column = pc.struct_field(column, name)  # pyright: ignore[reportAttributeAccessIssue]
-    return comparable_values(column)
+    return normalized_values(column)
 
 
-def comparable_values(values: Any) -> Any:
+def normalized_values(values: Any) -> Any:
     """Return values that can be compared: no extensions, dictionaries, views or negative zeros."""
     if isinstance(values, pa.ChunkedArray):
         if values.num_chunks == 1:
-            return comparable_values(values.chunk(0))
+            return normalized_values(values.chunk(0))
         return pa.chunked_array(
-            [comparable_values(chunk) for chunk in values.chunks], comparable_type(values.type)
+            [normalized_values(chunk) for chunk in values.chunks], normalized_type(values.type)
         )
     while isinstance(values, pa.ExtensionArray):
         values = values.storage
     if isinstance(values, pa.DictionaryArray):
         values = decode_dictionary(values)
-    if values.type != comparable_type(values.type):
-        values = values.cast(comparable_type(values.type))
+    if values.type != normalized_type(values.type):
+        values = values.cast(normalized_type(values.type))
     if pa.types.is_floating(values.type):
         return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
     return values

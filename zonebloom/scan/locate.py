@@ -36,9 +36,9 @@ from zonebloom.scan.key_summary import (
 )
 from zonebloom.scan.key_values import (
     cast_keys_exactly,
-    comparable_column,
-    comparable_type,
-    comparable_values,
+    normalized_column,
+    normalized_type,
+    normalized_values,
 )
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
@@ -47,7 +47,7 @@ from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
 from zonebloom.values.types import hash_domain
 
-_SCHEMA = pa.schema(
+_ROWS_SCHEMA = pa.schema(
     [
         pa.field("key_index", pa.int64(), nullable=False),
         pa.field("fragment_id", pa.uint64()),
@@ -67,13 +67,13 @@ _FILES_SCHEMA = pa.schema(
     ]
 )
 # With more keys than this, almost every zone may hold one.
-_MOST_CHOOSING = 1 << 14
+_MAX_SEARCHED_KEYS = 1 << 14
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # The position of a file among the present ones, and its plan.
 NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
 # Rows of a file that may hold a key: the file's position, the row numbers, and chunks of values for
 # each key column.
-_Rows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
+_CandidateRows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
 
 
 @dataclass(frozen=True)
@@ -100,37 +100,44 @@ class KeyLocations:
         """Return a table with each row of each key, and a row of nulls for a key without rows."""
         from zonebloom.scan.number_kernels import count_rows, rows_by_code, rows_by_key
 
-        most = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
-        ends = np.zeros(int(most) + 2, dtype=np.int64)
+        max_code = max(self.codes.max(initial=-1), self.keys.max(initial=-1))
+        ends = np.zeros(int(max_code) + 2, dtype=np.int64)
         places = allocate_array(self.places.size, np.int64)
         rows_by_code(self.codes, self.places, ends, places)
         count = count_rows(self.keys, ends)
-        key_index, of_rows = allocate_array(count, np.int64), allocate_array(count, np.int64)
-        of_files, of_ids = allocate_array(count, np.int32), allocate_array(count, np.uint64)
-        is_held = np.empty(count, dtype=bool)
+        key_index, row_numbers = allocate_array(count, np.int64), allocate_array(count, np.int64)
+        file_numbers, fragment_ids = (
+            allocate_array(count, np.int32),
+            allocate_array(count, np.uint64),
+        )
+        has_row = np.empty(count, dtype=bool)
         ids, paths = self._ids_and_paths()
-        held = ends, places, to_numpy(ids)
-        rows_by_key(self.keys, *held, key_index, of_files, of_ids, of_rows, is_held)
-        of_paths = pa.DictionaryArray.from_arrays(from_numpy(of_files, is_held), paths)
-        columns = from_numpy(of_ids, is_held), of_paths, from_numpy(of_rows, is_held)
-        return pa.table([from_numpy(key_index), *columns], schema=_SCHEMA)
+        grouped_rows = ends, places, to_numpy(ids)
+        rows_by_key(
+            self.keys, *grouped_rows, key_index, file_numbers, fragment_ids, row_numbers, has_row
+        )
+        file_paths = pa.DictionaryArray.from_arrays(from_numpy(file_numbers, has_row), paths)
+        columns = from_numpy(fragment_ids, has_row), file_paths, from_numpy(row_numbers, has_row)
+        return pa.table([from_numpy(key_index), *columns], schema=_ROWS_SCHEMA)
 
     def by_file(self) -> pa.Table:
         """Return a table of the files that hold keys, with their numbers of keys and of rows."""
-        is_held = self.codes >= 0
-        files, codes = self.places[is_held] >> OFFSET_BITS, self.codes[is_held]
+        has_key = self.codes >= 0
+        files, codes = self.places[has_key] >> OFFSET_BITS, self.codes[has_key]
         size = int(codes.max(initial=0)) + 1
         pairs = distinct_numbers(files * size + codes)
         num_keys = np.bincount(pairs // size, minlength=len(self.present))
         num_rows = np.bincount(files, minlength=len(self.present))
         ids, paths = self._ids_and_paths()
         columns = [paths, ids, from_numpy(num_keys), from_numpy(num_rows)]
-        held = from_numpy(np.flatnonzero(num_rows))
-        return pa.table([each.take(held) for each in columns], schema=_FILES_SCHEMA)
+        file_numbers = from_numpy(np.flatnonzero(num_rows))
+        return pa.table([column.take(file_numbers) for column in columns], schema=_FILES_SCHEMA)
 
     def _ids_and_paths(self) -> tuple[pa.Array, pa.Array]:
-        ids = np.array([each.fragment_id for each in self.present], dtype=np.uint64)
-        return from_numpy(ids), pa.array([each.fragment.path for each in self.present], pa.string())
+        ids = np.array([present.fragment_id for present in self.present], dtype=np.uint64)
+        return from_numpy(ids), pa.array(
+            [present.fragment.path for present in self.present], pa.string()
+        )
 
 
 def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
@@ -140,7 +147,7 @@ def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
     elif isinstance(keys, Mapping):
         available = list(keys)
     else:
-        keys = _arrow_table(keys, names)
+        keys = _keys_to_table(keys, names)
         available = keys.schema.names
     for name in names:
         if available.count(name) != 1:
@@ -149,7 +156,7 @@ def select_key_columns(keys: Any, names: Sequence[str]) -> list[Any]:
     return [keys[name] for name in names]
 
 
-def _arrow_table(keys: Any, names: Sequence[str]) -> pa.Table:
+def _keys_to_table(keys: Any, names: Sequence[str]) -> pa.Table:
     with suppress(pa.ArrowException, TypeError, ValueError):
         if isinstance(keys, pa.Table):
             return keys
@@ -162,80 +169,86 @@ def locate_keys(
     source: Source, planner: Planner, columns: Sequence[Column], given: Sequence[Any]
 ) -> KeyLocations:
     """Return the rows whose columns equal keys. ``given`` has one array of keys per column."""
-    by_path = source.partition_columns()
-    in_files = [number for number, each in enumerate(columns) if each.path[0] not in by_path]
-    if not in_files:
+    partition_columns = source.partition_columns()
+    stored_numbers = [
+        number for number, column in enumerate(columns) if column.path[0] not in partition_columns
+    ]
+    if not stored_numbers:
         raise InvalidArgument(
-            f"{', '.join(each.name for each in columns)} is read from the paths of the files; "
+            f"{', '.join(column.name for column in columns)} is read from the paths of the files; "
             "name a column of their rows as well"
         )
-    values, positions, count = _keys(columns, given)
-    if positions.size > _MOST_CHOOSING:
-        for number in in_files:
-            passed = _passed(planner, columns[number], values[number])
-            if passed is not None:
-                positions = positions[passed]
-                values = [each.take(from_numpy(passed)) for each in values]
+    values, positions, count = _convert_keys(columns, given)
+    if positions.size > _MAX_SEARCHED_KEYS:
+        for number in stored_numbers:
+            kept = _not_excluded(planner, columns[number], values[number])
+            if kept is not None:
+                positions = positions[kept]
+                values = [keys.take(from_numpy(kept)) for keys in values]
     with ThreadPoolExecutor(num_cores() + 1) as pool:
-        # While the files are read.
-        numbered = [pool.submit(numbered_keys, keys) for keys in values]
-        asked = dict(zip(columns, values, strict=True))
-        present, found = _candidates(source, planner, asked, by_path, pool)
-    places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in found)]
-    codes, of_keys = shared_codes(
+        # Build hash tables of the keys while the files are read.
+        numbering = [pool.submit(numbered_keys, keys) for keys in values]
+        keys_by_column = dict(zip(columns, values, strict=True))
+        present, candidates = _candidates(source, planner, keys_by_column, partition_columns, pool)
+    places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in candidates)]
+    codes, key_codes = shared_codes(
         [
             pa.chunked_array(
-                [chunk for _, _, stored in found for chunk in stored[number]],
-                comparable_type(column.type),
+                [chunk for _, _, stored in candidates for chunk in stored[number]],
+                normalized_type(column.type),
             )
             for number, column in enumerate(columns)
         ],
-        [each.result() for each in numbered],
+        [future.result() for future in numbering],
     )
     if positions.size < count:
         all_keys = np.full(count, -1)
-        all_keys[positions] = of_keys
-        of_keys = all_keys
-    return KeyLocations(present, np.concatenate(places), codes, of_keys)
+        all_keys[positions] = key_codes
+        key_codes = all_keys
+    return KeyLocations(present, np.concatenate(places), codes, key_codes)
 
 
 def _candidates(
     source: Source,
     planner: Planner,
     columns: Mapping[Column, pa.Array],
-    by_path: Collection[str],
+    partition_columns: Collection[str],
     pool: ThreadPoolExecutor,
-) -> tuple[tuple[PresentFragment, ...], list[_Rows]]:
+) -> tuple[tuple[PresentFragment, ...], list[_CandidateRows]]:
     """Return the current files, and the rows of each file read that may hold keys."""
     num_keys = len(next(iter(columns.values())))
-    is_many = num_keys > _MOST_CHOOSING
-    terms = [IsIn(each.path, keys) for each, keys in columns.items()]
+    has_many_keys = num_keys > _MAX_SEARCHED_KEYS
+    terms = [IsIn(column.path, keys) for column, keys in columns.items()]
     predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
-    in_files = {each: keys for each, keys in columns.items() if each.path[0] not in by_path}
+    stored_columns = {
+        column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
+    }
     plans = planner.plan_fragments(predicate) if num_keys else []
     present = planner.coverage_for_scan().fragments
-    types = tuple(comparable_type(each.type) for each in in_files)
+    types = tuple(normalized_type(column.type) for column in stored_columns)
     ranges = [
         # For few keys, key ranges exclude no more than the filters do.
-        fragment_key_ranges(source, planner, present, each.name, kind)
-        if is_many
+        fragment_key_ranges(source, planner, present, column.name, kind)
+        if has_many_keys
         else FragmentKeyRanges.unknown(kind, len(present))
-        for each, kind in zip(in_files, types, strict=True)
+        for column, kind in zip(stored_columns, types, strict=True)
     ]
-    sbbf, may_hold = summarize_keys([list(in_files.values())], num_keys, types, ranges)
-    rows = KeyBloomFilter(tuple(each.path for each in in_files), types, sbbf)
-    names = list(dict.fromkeys(each.path[0] for each in columns))
+    sbbf, may_hold = summarize_keys([list(stored_columns.values())], num_keys, types, ranges)
+    rows = KeyBloomFilter(tuple(column.path for column in stored_columns), types, sbbf)
+    names = list(dict.fromkeys(column.path[0] for column in columns))
     # The rows that pass the predicate and the Bloom filter are compared with the keys later.
-    request = Request(names, rows, predicate=predicate, is_predicate_exact=not is_many)
-    parts = [
-        _row_groups(planner, present, part)
+    request = Request(names, rows, predicate=predicate, is_predicate_exact=not has_many_keys)
+    plans_to_read = [
+        _plan_by_row_groups(planner, present, part)
         for part in plans_with_identity(plans, present, may_hold)
     ]
-    read = partial(_read, Execution(source, request), tuple(columns))
-    return present, list(chain.from_iterable(map_in_order(pool, read, parts, num_cores() + 1)))
+    read = partial(_read_candidates, Execution(source, request), tuple(columns))
+    return present, list(
+        chain.from_iterable(map_in_order(pool, read, plans_to_read, num_cores() + 1))
+    )
 
 
-def _keys(
+def _convert_keys(
     columns: Sequence[Column], given: Sequence[Any]
 ) -> tuple[list[pa.Array], np.ndarray, int]:
     """Return the keys that rows may equal, their positions, and the number of all keys.
@@ -244,24 +257,27 @@ def _keys(
     left out, because a null equals nothing.
     """
     arrays = [
-        checked_keys(keys, each.name, each.type) for keys, each in zip(given, columns, strict=True)
+        checked_keys(keys, column.name, column.type)
+        for keys, column in zip(given, columns, strict=True)
     ]
-    if len({len(each) for each in arrays}) > 1:
-        counts = ", ".join(f"{len(each):,}" for each in arrays)
+    if len({len(array) for array in arrays}) > 1:
+        counts = ", ".join(f"{len(array):,}" for array in arrays)
         raise InvalidArgument(f"key columns have {counts} values; give as many in each")
     stored = [
-        cast_keys_exactly(comparable_values(keys), comparable_type(each.type))
-        for keys, each in zip(arrays, columns, strict=True)
+        cast_keys_exactly(normalized_values(keys), normalized_type(column.type))
+        for keys, column in zip(arrays, columns, strict=True)
     ]
-    positions = reduce(np.intersect1d, [at for _, at in stored])
+    positions = reduce(np.intersect1d, [key_positions for _, key_positions in stored])
     values = [
-        keys if at.size == positions.size else keys.take(from_numpy(at.searchsorted(positions)))
-        for keys, at in stored
+        keys
+        if key_positions.size == positions.size
+        else keys.take(from_numpy(key_positions.searchsorted(positions)))
+        for keys, key_positions in stored
     ]
     return values, positions, len(arrays[0])
 
 
-def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | None:
+def _not_excluded(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | None:
     """Return the positions of values that the global filter of a column does not exclude.
 
     Return None if the column has no filter that can be applied.
@@ -270,12 +286,12 @@ def _passed(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | 
     if hash_domain(values.type) != hash_domain(column.type) or pa.types.is_floating(values.type):
         return None
     try:
-        known = planner.global_filter(column.name)
+        global_filter = planner.global_filter(column.name)
     except IndexNotFound:
         return None
-    if known is None or not known.is_current:
+    if global_filter is None or not global_filter.is_current:
         return None
-    parts = map_slices(len(values), lambda part: known.sbbf.check(values[part]))
+    parts = map_slices(len(values), lambda part: global_filter.sbbf.check(values[part]))
     return np.flatnonzero(np.concatenate(parts))
 
 
@@ -283,7 +299,7 @@ def plans_with_identity(
     plans: Iterable[FragmentPlan], present: Sequence[PresentFragment], may_hold: np.ndarray
 ) -> Iterator[NumberedPlan]:
     """Yield the plans of files that may hold a key, with the identities of the files."""
-    numbers = {present[at].fragment.path: at for at in np.flatnonzero(may_hold).tolist()}
+    numbers = {present[i].fragment.path: i for i in np.flatnonzero(may_hold).tolist()}
     for plan in plans:
         number = numbers.get(plan.fragment.path)
         if number is None:
@@ -296,7 +312,7 @@ def plans_with_identity(
         yield number, replace(plan, identity=identity)
 
 
-def _row_groups(
+def _plan_by_row_groups(
     planner: Planner, present: Sequence[PresentFragment], part: NumberedPlan
 ) -> NumberedPlan:
     """Return a plan that reads a whole file by row groups on all cores, not in PyArrow's scan."""
@@ -307,9 +323,11 @@ def _row_groups(
     return number, replace(plan, rows=rows, pages=planner.pages(present[number]))
 
 
-def _read(execution: Execution, columns: Sequence[Column], part: NumberedPlan) -> list[_Rows]:
+def _read_candidates(
+    execution: Execution, columns: Sequence[Column], part: NumberedPlan
+) -> list[_CandidateRows]:
     return [
-        (part[0], rows, [_chunks(comparable_column(table, each.path)) for each in columns])
+        (part[0], rows, [_chunks(normalized_column(table, column.path)) for column in columns])
         for rows, table in execution.matches(part[1])
         if rows.size
     ]

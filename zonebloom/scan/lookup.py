@@ -15,9 +15,9 @@ from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_values import (
     cast_keys_exactly,
-    comparable_column,
-    comparable_type,
-    comparable_values,
+    normalized_column,
+    normalized_type,
+    normalized_values,
 )
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
 from zonebloom.scan.planner import Planner
@@ -29,7 +29,7 @@ from zonebloom.sources.source import Source
 _ROWS_PER_KEY = 4
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # The value number of a row that holds none of the keys.
-_NONE = array_of([-2], pa.int32())[0]
+_NO_KEY = array_of([-2], pa.int32())[0]
 _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
@@ -42,20 +42,27 @@ def lookup_keys(
     match_nulls: bool,
 ) -> pa.Table:
     """Return the rows that hold one of the keys, with the position of their key."""
-    wanted = ColumnKeys(keys, column, match_nulls)
-    fragments = planner.plan_fragments(wanted.predicate)
-    read = list(dict.fromkeys([*names, column.path[0]]))
+    column_keys = ColumnKeys(keys, column, match_nulls)
+    fragments = planner.plan_fragments(column_keys.predicate)
+    names_to_read = list(dict.fromkeys([*names, column.path[0]]))
     schema = source.schema
-    if read != schema.names:
-        schema = pa.schema([schema.field(name) for name in read])
+    if names_to_read != schema.names:
+        schema = pa.schema([schema.field(name) for name in names_to_read])
     batches: Iterable[pa.RecordBatch] = ()
     if fragments:
         # PyArrow builds a hash set of the keys for each batch, so use large batches for many keys.
-        most = max(DEFAULT_BATCH_ROWS, _ROWS_PER_KEY * wanted.num_values)
-        batch_size = min(most, MAX_BATCH_ROWS)
-        request = Request(read, wanted, None, batch_size, wanted.predicate, is_predicate_exact=True)
+        max_rows = max(DEFAULT_BATCH_ROWS, _ROWS_PER_KEY * column_keys.num_values)
+        batch_size = min(max_rows, MAX_BATCH_ROWS)
+        request = Request(
+            names_to_read,
+            column_keys,
+            None,
+            batch_size,
+            column_keys.predicate,
+            is_predicate_exact=True,
+        )
         batches = Execution(source, request).batches(fragments)
-    return wanted.indexed(pa.Table.from_batches(batches, schema), names)
+    return column_keys.with_key_index(pa.Table.from_batches(batches, schema), names)
 
 
 class ColumnKeys:
@@ -77,33 +84,33 @@ class ColumnKeys:
         Number of distinct keys that values of the column can equal.
     """
 
-    def __init__(self, given: Any, column: Column, nulls: bool):
-        keys = comparable_values(checked_keys(given, column.name, column.type))
+    def __init__(self, given: Any, column: Column, match_nulls: bool):
+        keys = normalized_values(checked_keys(given, column.name, column.type))
         self._path = column.path
         self.columns = frozenset(column.path[:1])
-        self._at_null = _NO_ROWS
-        if nulls and keys.null_count:
-            self._at_null = np.flatnonzero(to_numpy(keys.is_null()))
-        self._values, self._positions = cast_keys_exactly(keys, comparable_type(column.type))
+        self._null_positions = _NO_ROWS
+        if match_nulls and keys.null_count:
+            self._null_positions = np.flatnonzero(to_numpy(keys.is_null()))
+        self._values, self._positions = cast_keys_exactly(keys, normalized_type(column.type))
         # The index in `_positions` at which the positions of each value begin, or None if each
         # value has one position.
-        self._firsts = None
+        self._position_starts = None
         if len(self._values) > 1:
             encoded = self._values.dictionary_encode()
             if len(encoded.dictionary) < len(self._values):
                 numbers = to_numpy(encoded.indices)
                 order = np.argsort(numbers, kind="stable")
                 self._positions = self._positions[order]
-                self._firsts = np.searchsorted(
+                self._position_starts = np.searchsorted(
                     numbers[order], np.arange(len(encoded.dictionary) + 1)
                 )
             self._values = encoded.dictionary
         self.num_values = len(self._values)
-        is_one = self.num_values == 1 and not self._at_null.size
+        is_one = self.num_values == 1 and not self._null_positions.size
         self.predicate = (
             Equals(column.path, self._values[0])
             if is_one
-            else IsIn(column.path, self._values, self._at_null.size > 0)
+            else IsIn(column.path, self._values, self._null_positions.size > 0)
         )
 
     def __str__(self) -> str:
@@ -111,20 +118,22 @@ class ColumnKeys:
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
         """Return the row numbers that hold a key, ascending."""
-        return np.flatnonzero(self._numbers(table) >= (0 if not self._at_null.size else -1))
+        return np.flatnonzero(
+            self._value_numbers(table) >= (0 if not self._null_positions.size else -1)
+        )
 
-    def indexed(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    def with_key_index(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return rows that hold a key, with the key's position as the first column.
 
         A row is repeated for each position of its key.
         """
         numbers = np.zeros(rows.num_rows, dtype=np.int64)
         if rows.num_rows and not isinstance(self.predicate, Equals):
-            numbers = self._numbers(rows)
-        if self._firsts is None and not self._at_null.size:
+            numbers = self._value_numbers(rows)
+        if self._position_starts is None and not self._null_positions.size:
             positions = self._positions[numbers]
         else:
-            repeated, positions = self._repeated(numbers)
+            repeated, positions = self._repeat_rows(numbers)
             rows = gather(rows, repeated)
         stored = rows.schema.names
         rows = rows.add_column(0, _KEY_INDEX, from_numpy(positions))
@@ -132,23 +141,27 @@ class ColumnKeys:
             return rows
         return rows.select([0, *(stored.index(name) + 1 for name in names)])
 
-    def _repeated(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _repeat_rows(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return row numbers, repeated once per equal key, and the positions of these keys."""
         # Null is treated as one more value after the last.
-        firsts = np.arange(len(self._values) + 1) if self._firsts is None else self._firsts
-        firsts = np.append(firsts, firsts[-1] + self._at_null.size)
-        positions = np.concatenate([self._positions, self._at_null])
+        firsts = (
+            np.arange(len(self._values) + 1)
+            if self._position_starts is None
+            else self._position_starts
+        )
+        firsts = np.append(firsts, firsts[-1] + self._null_positions.size)
+        positions = np.concatenate([self._positions, self._null_positions])
         numbers = np.where(numbers < 0, len(self._values), numbers)
         counts = firsts[numbers + 1] - firsts[numbers]
         repeated = np.repeat(np.arange(numbers.size), counts)
         within = np.arange(repeated.size) - np.repeat(np.cumsum(counts) - counts, counts)
         return repeated, positions[firsts[numbers[repeated]] + within]
 
-    def _numbers(self, table: pa.Table) -> np.ndarray:
+    def _value_numbers(self, table: pa.Table) -> np.ndarray:
         """Return the number of the value that each row holds: -1 for null, -2 for none of them."""
-        values = comparable_column(table, self._path)
+        values = normalized_column(table, self._path)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:
             return to_numpy(numbers)
         is_null = to_numpy(pc.call_function("is_null", [values]))
-        return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NONE])))
+        return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NO_KEY])))

@@ -12,7 +12,7 @@ _PRIME = np.uint64(0x9E3779B185EBCA87)
 
 
 @inlined
-def _found(value, keys, table):
+def _find_slot(value, keys, table):
     """Return the slot of a value, or the free slot for it. At least half of the slots are free."""
     mixed = np.uint64(value)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * _PRIME
@@ -29,7 +29,7 @@ def number_keys(keys, table, out):
     The table must be zeros. Its size is a power of two, at least twice the number of keys.
     """
     for i in range(keys.shape[0]):
-        slot = _found(keys[i], keys, table)
+        slot = _find_slot(keys[i], keys, table)
         if not table[slot]:
             table[slot] = i + 1
         out[i] = table[slot] - 1
@@ -39,7 +39,7 @@ def number_keys(keys, table, out):
 def find_keys(values, keys, table, out):
     """Write the position of the key that equals each value, or -1. `number_keys` made the table."""
     for i in range(values.shape[0]):
-        out[i] = table[_found(values[i], keys, table)] - 1
+        out[i] = table[_find_slot(values[i], keys, table)] - 1
 
 
 @kernel(void(readonly(int64), readonly(int64), int64[::1], int64[::1]))

@@ -19,7 +19,7 @@ from zonebloom.values.types import decoded_type
 
 # PyArrow creates its compute functions at import, so type checkers do not know them.
 _functions: Any = pc
-_KERNELS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_COMPARE_FUNCTIONS = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
 class PartitionValues:
@@ -37,9 +37,11 @@ class PartitionValues:
         self._values: dict[str, pa.Array] = {}
         self._unknown: dict[str, np.ndarray] = {}
         for name in columns:
-            given = [values.get(name) for _, values in fragments]
+            values_of_column = [values.get(name) for _, values in fragments]
             try:
-                self._values[name] = pa.array(given, decoded_type(schema.field(name).type))
+                self._values[name] = pa.array(
+                    values_of_column, decoded_type(schema.field(name).type)
+                )
             except (pa.ArrowException, TypeError, ValueError):
                 # The values in the paths do not fit the column's type in the dataset's schema.
                 continue
@@ -60,32 +62,32 @@ class PartitionValues:
         if len(predicate.column) > 1 or name not in self._values:
             return None
         try:
-            mask = _holds(self._values[name], predicate)
+            mask = _evaluate(self._values[name], predicate)
         except (pa.ArrowException, ValueError, OverflowError):
             return None
-        true = np.asarray(mask.fill_null(False)).astype(bool)
-        unknown = self._unknown[name]
+        may_match = np.asarray(mask.fill_null(False)).astype(bool)
+        is_unknown = self._unknown[name]
         # Engines differ on zeros and NaN in a set, so no float is certain to be in it.
-        in_doubt = isinstance(predicate, IsIn) and pa.types.is_floating(self._values[name].type)
-        sure = np.zeros_like(true) if in_doubt else true & ~unknown
-        return self._rows(true | unknown), self._rows(sure)
+        is_uncertain = isinstance(predicate, IsIn) and pa.types.is_floating(self._values[name].type)
+        is_certain = np.zeros_like(may_match) if is_uncertain else may_match & ~is_unknown
+        return self._all_rows_of(may_match | is_unknown), self._all_rows_of(is_certain)
 
-    def _rows(self, among: np.ndarray) -> RowRanges:
-        starts = self._starts[among]
+    def _all_rows_of(self, is_selected: np.ndarray) -> RowRanges:
+        starts = self._starts[is_selected]
         return RowRanges.from_arrays(starts, starts + MAX_ROWS_PER_FRAGMENT)
 
 
-def _holds(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa.Array:
+def _evaluate(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa.Array:
     match predicate:
         case Equals(_, value):
             return _functions.equal(values, value)
         case Compares(_, operator, value):
-            return _functions.call_function(_KERNELS[operator], [values, value])
+            return _functions.call_function(_COMPARE_FUNCTIONS[operator], [values, value])
         case IsNull():
             return _functions.is_null(values)
         case IsIn(_, wanted, null_matches):
             # is_in would cast the set with loss, so cast here without loss, or fail.
-            left, right = _alike(values, wanted)
+            left, right = _cast_to_one_type(values, wanted)
             if pa.types.is_floating(left.type):
                 # is_in compares bits, but the zeros are equal. Adding 0.0 turns -0.0 into 0.0.
                 left, right = _functions.add(left, 0.0), _functions.add(right, 0.0)
@@ -93,15 +95,15 @@ def _holds(values: pa.Array, predicate: Equals | IsIn | Compares | IsNull) -> pa
             return _functions.or_(mask, _functions.is_null(values)) if null_matches else mask
 
 
-def _alike(values: pa.Array, wanted: pa.Array) -> tuple[pa.Array, pa.Array]:
+def _cast_to_one_type(values: pa.Array, wanted: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return both arrays in one of their types. Raise `ValueError` if a cast changes a value."""
     for left, right in ((values, wanted), (wanted, values)):
         try:
             cast = left.cast(right.type)
             # A checked cast still rounds floating point numbers.
-            same = cast.cast(left.type).equals(left)
+            is_lossless = cast.cast(left.type).equals(left)
         except pa.ArrowException:
             continue
-        if same:
+        if is_lossless:
             return (cast, right) if left is values else (right, cast)
     raise ValueError(f"{values.type} and {wanted.type} have no type in common")

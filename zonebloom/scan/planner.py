@@ -52,7 +52,7 @@ from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
 from zonebloom.values.columns import find_leaf_type
 
 # If more than this share of a fragment's rows may match, reading it whole is faster.
-_MOST = 0.6
+_MAX_SHARE_BY_PAGES = 0.6
 # PyArrow scans this many rows of a few columns in the time that one filter check takes.
 _ROWS_PER_CHECK = 64
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -78,31 +78,40 @@ class Planner:
         self.page_maps: PageMaps = PageMaps(catalog, version.page_maps)
         self.embedded_filters: FragmentFilters = FragmentFilters(source)
         self._files = PresentFiles(source, version)
-        self.coverage: Callable[[], Coverage] = self._files.coverage
-        self.coverage_for_scan: Callable[[], Coverage] = self._files.coverage_of_all_files
-        self.count_rows: Callable[[PresentFragment], int] = self._files.count_rows
-        self._looked_up: set[FileView | None] = {None}
+        self._views_with_deletes: set[FileView | None] = {None}
         # The last searcher, and the coverage that it was made for.
-        self._last: tuple[Coverage, Searcher] | None = None
+        self._last_searcher: tuple[Coverage, Searcher] | None = None
 
     def __repr__(self) -> str:
         return f"<Planner of {self._source.root}, index version {self.version.number}>"
 
+    def coverage(self) -> Coverage:
+        """Return the coverage of the files that exist now."""
+        return self._files.coverage()
+
+    def coverage_for_scan(self) -> Coverage:
+        """Return the coverage for a scan of all files. Missing files raise an error or warn."""
+        return self._files.coverage_of_all_files()
+
+    def count_rows(self, fragment: PresentFragment) -> int:
+        """Return the number of rows of a fragment, read from the file if it is not indexed."""
+        return self._files.count_rows(fragment)
+
     def search(self, predicate: Predicate) -> SearchResult:
         coverage = self.coverage_for_scan()
         search = self._search(predicate, coverage)
-        deleted = self._deleted(coverage.fragments)
-        found = search.result
-        rows, bounds = found.universe, (found.at_most, found.at_least)
-        if deleted or any(each.num_rows is None for each in coverage.fragments):
-            rows = coverage.all_rows(self.count_rows) - deleted
+        deleted_rows = self._deleted_rows(coverage.fragments)
+        result = search.result
+        rows, bounds = result.universe, (result.at_most, result.at_least)
+        if deleted_rows or any(present.num_rows is None for present in coverage.fragments):
+            rows = coverage.all_rows(self.count_rows) - deleted_rows
             bounds = (rows & bounds[0], rows & bounds[1])
         return SearchResult(
             rows,
             at_most=bounds[0],
             at_least=bounds[1],
-            paths={each.fragment_id: each.fragment.key for each in coverage.fragments},
-            null_free=found.null_free,
+            paths={present.fragment_id: present.fragment.key for present in coverage.fragments},
+            null_free=result.null_free,
             covered=tuple(view.fragment_ids for view in search.used_views.values()),
         )
 
@@ -111,54 +120,59 @@ class Planner:
         coverage = self.coverage()
         return coverage, self._search(predicate, coverage)
 
-    def _searched(self, predicate: Predicate) -> tuple[Coverage, Search]:
+    def _search_current_files(self, predicate: Predicate) -> tuple[Coverage, Search]:
         """Return the coverage of the current files and the result of a search in the indices.
 
         While an object store lists the files, tables are loaded from it, or are already searched
         under the assumption that no file has changed.
         """
-        last = self._last
+        last_searcher = self._last_searcher
         if is_local(self._source.filesystem):
             coverage = self.coverage_for_scan()
             return coverage, self._search(predicate, coverage)
-        ahead = None
+        early_search = None
         with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-            if last is not None:
-                ahead = pool.submit(last[1].search, predicate)
+            if last_searcher is not None:
+                early_search = pool.submit(last_searcher[1].search, predicate)
             else:
-                asked = probed_columns(predicate)
+                columns = probed_columns(predicate)
                 for index in self.loaded_indices.values():
-                    if index.entry.column in asked:
+                    if index.entry.column in columns:
                         pool.submit(index.tables)
             coverage = self.coverage_for_scan()
-        is_same = last is not None and last[0] is coverage
-        return coverage, self._search(predicate, coverage, ahead if is_same else None)
+        is_same = last_searcher is not None and last_searcher[0] is coverage
+        return coverage, self._search(predicate, coverage, early_search if is_same else None)
 
     def _search(
-        self, predicate: Predicate, coverage: Coverage, ahead: Future[Search] | None = None
+        self, predicate: Predicate, coverage: Coverage, early_search: Future[Search] | None = None
     ) -> Search:
-        search = self._searcher(coverage).search(predicate) if ahead is None else ahead.result()
+        search = (
+            self._searcher(coverage).search(predicate)
+            if early_search is None
+            else early_search.result()
+        )
         if search.used_views:
             self._files.warn_of_uncovered_files(coverage, search.used_views)
         return search
 
     def _searcher(self, coverage: Coverage) -> Searcher:
-        last = self._last
-        if last is None or last[0] is not coverage:
+        last_searcher = self._last_searcher
+        if last_searcher is None or last_searcher[0] is not coverage:
             # Another thread may do the same for other files, so assign both in one step.
-            self._last = last = coverage, self._new_searcher(coverage)
-        return last[1]
+            self._last_searcher = last_searcher = coverage, self._new_searcher(coverage)
+        return last_searcher[1]
 
     def _new_searcher(self, coverage: Coverage) -> Searcher:
-        from_paths = self._source.partition_columns()
+        partition_columns = self._source.partition_columns()
         # The last index built on a column is used. If several datasets share an index_dir, prefer
         # indices that cover a file of this dataset.
-        by_use = sorted(
+        indices = sorted(
             self.loaded_indices.values(),
             key=lambda index: (
                 self._source.field_of(index.entry.column) == index.entry.field_or_column,
-                not all(
-                    coverage.known_ids.isdisjoint(s.fragment_ids) for s in index.entry.segments
+                any(
+                    not coverage.known_ids.isdisjoint(segment.fragment_ids)
+                    for segment in index.entry.segments
                 ),
             ),
         )
@@ -167,17 +181,17 @@ class Planner:
             # The files may store other values of partition columns than their paths.
             {
                 index.entry.column: index
-                for index in by_use
-                if index.entry.column[0] not in from_paths
+                for index in indices
+                if index.entry.column[0] not in partition_columns
             },
             coverage.known_ids,
-            coverage.all_rows(lambda each: MAX_ROWS_PER_FRAGMENT),
+            coverage.all_rows(lambda fragment: MAX_ROWS_PER_FRAGMENT),
             PartitionValues(
                 self._source.schema,
-                from_paths,
+                partition_columns,
                 [
-                    (each.fragment_id, self._source.constants(each.fragment))
-                    for each in (coverage.fragments if from_paths else ())
+                    (present.fragment_id, self._source.constants(present.fragment))
+                    for present in (coverage.fragments if partition_columns else ())
                 ],
             ),
             self._source.field_of,
@@ -193,41 +207,50 @@ class Planner:
     ) -> ScanPlan:
         if predicate is None or expression is None:
             present = self.coverage_for_scan().fragments
-            self._look_up_deletes(present)
-            whole = tuple(self._whole(each, "no index used") for each in present)
+            self._load_deletes(present)
+            whole_plans = tuple(self._plan_whole(fragment, "no index used") for fragment in present)
             num_bytes = _all_bytes(present) if is_described else 0
-            return ScanPlan(expression, None, columns, whole, len(whole), all_bytes=num_bytes)
+            return ScanPlan(
+                expression, None, columns, whole_plans, len(whole_plans), all_bytes=num_bytes
+            )
         counter = ReadCounter()
-        before, maps_before = self._loaded_bytes(), self.page_maps.read_bytes
-        coverage, search = self._searched(predicate)
+        bytes_before, map_bytes_before = self._loaded_bytes(), self.page_maps.read_bytes
+        coverage, search = self._search_current_files(predicate)
         plans = self._fragment_plans(predicate, coverage, search, counter)
-        read = {name: size - before[name] for name, size in self._loaded_bytes().items()}
-        uses, by_path, files = [], [], []
+        read_bytes = {
+            name: size - bytes_before[name] for name, size in self._loaded_bytes().items()
+        }
+        uses, partition_pruning, files = [], [], []
         if is_described:
             files = _file_zones(coverage.fragments, search)
             uses = [
-                _index_use(view, search, read[name]) for name, view in search.used_views.items()
+                _index_use(view, search, read_bytes[name])
+                for name, view in search.used_views.items()
             ]
-            by_path = [(text, len(by_fragment(left))) for text, left in search.partition_pruning]
+            partition_pruning = [
+                (text, len(by_fragment(kept_rows))) for text, kept_rows in search.partition_pruning
+            ]
         return ScanPlan(
-            expression,
-            predicate,
-            columns,
-            tuple(plans),
-            len(coverage.fragments),
-            tuple(uses),
-            tuple((str(part), why) for part, why in search.unanswered),
-            sum(read.values()) + self.page_maps.read_bytes - maps_before,
-            counter.num_bytes,
-            counter.num_requests,
-            tuple(by_path),
-            tuple(files),
-            _all_bytes(coverage.fragments) if is_described else 0,
+            filter=expression,
+            predicate=predicate,
+            columns=columns,
+            fragments=tuple(plans),
+            num_fragments=len(coverage.fragments),
+            indices=tuple(uses),
+            unanswered=tuple((str(part), reason) for part, reason in search.unanswered),
+            index_bytes=sum(read_bytes.values()) + self.page_maps.read_bytes - map_bytes_before,
+            data_bytes=counter.num_bytes,
+            data_reads=counter.num_requests,
+            partition_pruning=tuple(partition_pruning),
+            files=tuple(files),
+            all_bytes=_all_bytes(coverage.fragments) if is_described else 0,
         )
 
     def plan_fragments(self, predicate: Predicate) -> list[FragmentPlan]:
         """Return the plans of the fragments to read for a predicate, without a description."""
-        return self._fragment_plans(predicate, *self._searched(predicate), ReadCounter())
+        return self._fragment_plans(
+            predicate, *self._search_current_files(predicate), ReadCounter()
+        )
 
     def _fragment_plans(
         self, predicate: Predicate, coverage: Coverage, search: Search, counter: ReadCounter
@@ -235,16 +258,18 @@ class Planner:
         rows = by_fragment(search.result.at_most)
         if not rows:
             return []
-        embedded = (
+        find_row_groups = (
             self.embedded_filters.row_group_finder(predicate, counter)
             if self.uses_embedded_filters
             else None
         )
-        self._look_up_deletes([each for each in coverage.fragments if each.fragment_id in rows])
+        self._load_deletes(
+            [fragment for fragment in coverage.fragments if fragment.fragment_id in rows]
+        )
         plans = [
-            self._fragment_plan(each, rows[each.fragment_id], search, embedded)
-            for each in coverage.fragments
-            if each.fragment_id in rows
+            self._fragment_plan(fragment, rows[fragment.fragment_id], search, find_row_groups)
+            for fragment in coverage.fragments
+            if fragment.fragment_id in rows
         ]
         return [plan for plan in plans if plan.row_groups != ()]
 
@@ -258,9 +283,9 @@ class Planner:
         view = self._searcher(coverage).view(index)
         self._files.warn_of_uncovered_files(coverage, [index.entry.name])
         uncovered = [
-            each.fragment_id
-            for each in coverage.fragments
-            if each.fragment_id not in view.fragment_ids and each.num_rows != 0
+            fragment.fragment_id
+            for fragment in coverage.fragments
+            if fragment.fragment_id not in view.fragment_ids and fragment.num_rows != 0
         ]
         return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
 
@@ -299,95 +324,107 @@ class Planner:
         Each row is read once, in scan order.
         """
         coverage = self.coverage_for_scan()
-        asked = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
-        parts: list[FragmentPlan] = []
+        requested_rows = by_fragment(RowRanges.from_arrays(addresses, addresses + 1))
+        plans: list[FragmentPlan] = []
         order = [np.empty(0, dtype=np.int64)]
-        for each in coverage.fragments:
-            rows = asked.pop(each.fragment_id, None)
+        for present in coverage.fragments:
+            rows = requested_rows.pop(present.fragment_id, None)
             if rows is None:
                 continue
-            if rows.stops[-1] > self.count_rows(each):
+            if rows.stops[-1] > self.count_rows(present):
                 raise InvalidArgument(
-                    f"row {rows.stops[-1] - 1:,} of fragment {each.fragment_id} was requested, but "
-                    f"{each.fragment.key} has {self.count_rows(each):,}"
+                    f"row {rows.stops[-1] - 1:,} of fragment {present.fragment_id} was requested, "
+                    f"but {present.fragment.key} has {self.count_rows(present):,}"
                 )
-            gone = RowRanges() if include_deleted else rows & each.fragment.deleted_rows
-            if gone:
+            deleted_rows = RowRanges() if include_deleted else rows & present.fragment.deleted_rows
+            if deleted_rows:
                 raise InvalidArgument(
-                    f"row {gone.starts[0]:,} of fragment {each.fragment_id} was requested, but the "
-                    "table has deleted it; search again"
+                    f"row {deleted_rows.starts[0]:,} of fragment {present.fragment_id} was "
+                    "requested, but the table has deleted it; search again"
                 )
-            parts.append(FragmentPlan(each.fragment, rows, "", each.identity, self.pages(each)))
-            base = each.fragment_id << OFFSET_BITS
-            order.append(base + rows.rows_at(np.arange(len(rows))))
-        if asked:
-            raise InvalidArgument(
-                f"there is no fragment {next(iter(asked))}: its file was deleted or rewritten; "
-                "search again"
+            plans.append(
+                FragmentPlan(present.fragment, rows, "", present.identity, self.pages(present))
             )
-        plan = ScanPlan(None, None, (), tuple(parts), len(coverage.fragments))
+            first_address = present.fragment_id << OFFSET_BITS
+            order.append(first_address + rows.rows_at(np.arange(len(rows))))
+        if requested_rows:
+            raise InvalidArgument(
+                f"there is no fragment {next(iter(requested_rows))}: its file was deleted or "
+                "rewritten; search again"
+            )
+        plan = ScanPlan(None, None, (), tuple(plans), len(coverage.fragments))
         return plan, np.concatenate(order)
 
     def _fragment_plan(
         self,
-        each: PresentFragment,
+        present: PresentFragment,
         rows: RowRanges,
         search: Search,
-        embedded: Callable[[Fragment, FileIdentity], list[int] | None] | None,
+        find_row_groups: Callable[[Fragment, FileIdentity], list[int] | None] | None,
     ) -> FragmentPlan:
         """Choose how to read a fragment with a candidate row: by pages, by row groups, or whole."""
-        covered = any(each.fragment_id in view.fragment_ids for view in search.used_views.values())
-        why = each.reason or _why_whole(each, rows, search, covered)
-        if each.fragment.view is not None:
-            return self._in_part(each, rows, why)
-        if not covered and embedded is not None:
-            groups = embedded(each.fragment, each.identity)
-            if groups is not None:
-                return FragmentPlan(each.fragment, None, why, each.identity, None, tuple(groups))
-        in_part = each.is_known and covered and self._reads_in_part(each, search.predicate)
-        if why and not in_part:
-            return FragmentPlan(each.fragment, None, why)
-        return FragmentPlan(each.fragment, rows, why, each.identity, self.pages(each))
+        is_covered = any(
+            present.fragment_id in view.fragment_ids for view in search.used_views.values()
+        )
+        reason = present.reason or _reason_to_read_whole(present, rows, search, is_covered)
+        if present.fragment.view is not None:
+            return self._plan_part_of_view(present, rows, reason)
+        if not is_covered and find_row_groups is not None:
+            row_groups = find_row_groups(present.fragment, present.identity)
+            if row_groups is not None:
+                return FragmentPlan(
+                    present.fragment, None, reason, present.identity, None, tuple(row_groups)
+                )
+        is_read_by_pages = (
+            present.is_known and is_covered and self._is_faster_by_pages(present, search.predicate)
+        )
+        if reason and not is_read_by_pages:
+            return FragmentPlan(present.fragment, None, reason)
+        return FragmentPlan(present.fragment, rows, reason, present.identity, self.pages(present))
 
-    def _whole(self, each: PresentFragment, why: str) -> FragmentPlan:
+    def _plan_whole(self, present: PresentFragment, reason: str) -> FragmentPlan:
         """Return a plan for all rows of a fragment that the table has not deleted."""
-        if each.fragment.view is None:
-            return FragmentPlan(each.fragment, None, why)
-        return self._in_part(each, RowRanges([(0, self.count_rows(each))]), why)
+        if present.fragment.view is None:
+            return FragmentPlan(present.fragment, None, reason)
+        return self._plan_part_of_view(present, RowRanges([(0, self.count_rows(present))]), reason)
 
-    def _in_part(self, each: PresentFragment, rows: RowRanges, why: str) -> FragmentPlan:
+    def _plan_part_of_view(
+        self, present: PresentFragment, rows: RowRanges, reason: str
+    ) -> FragmentPlan:
         """Return a plan for rows of a fragment with a view, without the deleted ones."""
-        left = rows.window(0, self.count_rows(each)) - each.fragment.deleted_rows
-        deleted = min(len(rows), self.count_rows(each)) - len(left)
-        pages = self.pages(each)
-        return FragmentPlan(each.fragment, left, why, each.identity, pages, None, deleted)
+        kept_rows = rows.window(0, self.count_rows(present)) - present.fragment.deleted_rows
+        num_deleted = min(len(rows), self.count_rows(present)) - len(kept_rows)
+        pages = self.pages(present)
+        return FragmentPlan(
+            present.fragment, kept_rows, reason, present.identity, pages, None, num_deleted
+        )
 
-    def pages(self, each: PresentFragment) -> FilePages | None:
+    def pages(self, present: PresentFragment) -> FilePages | None:
         """Return the pages of a fragment with the table's column names, or None if unknown."""
-        pages = self.page_maps.file_pages(each)
-        return None if pages is None else pages_with_names(pages, each.fragment.names)
+        pages = self.page_maps.file_pages(present)
+        return None if pages is None else pages_with_names(pages, present.fragment.names)
 
-    def _deleted(self, present: Sequence[PresentFragment]) -> RowRanges:
+    def _deleted_rows(self, present: Sequence[PresentFragment]) -> RowRanges:
         """Return the addresses of the rows that the table has deleted."""
-        self._look_up_deletes(present)
+        self._load_deletes(present)
         starts, stops = [_NO_ROWS], [_NO_ROWS]
-        for each in present:
-            base = each.fragment_id << OFFSET_BITS
-            deleted = each.fragment.deleted_rows
-            starts.append(deleted.starts + base)
-            stops.append(deleted.stops + base)
+        for fragment in present:
+            first_address = fragment.fragment_id << OFFSET_BITS
+            deleted_rows = fragment.fragment.deleted_rows
+            starts.append(deleted_rows.starts + first_address)
+            stops.append(deleted_rows.stops + first_address)
         return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
 
-    def _look_up_deletes(self, present: Sequence[PresentFragment]) -> None:
+    def _load_deletes(self, present: Sequence[PresentFragment]) -> None:
         """Read the deletes of fragments in parallel, unless they were read before."""
-        views = {each.fragment.view for each in present} - self._looked_up
+        views = {fragment.fragment.view for fragment in present} - self._views_with_deletes
         if len(views) > 1:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:
                 for _ in pool.map(lambda view: view and view.deleted, views):
                     pass
-        self._looked_up |= views
+        self._views_with_deletes |= views
 
-    def _reads_in_part(self, each: PresentFragment, predicate: Predicate) -> bool:
+    def _is_faster_by_pages(self, present: PresentFragment, predicate: Predicate) -> bool:
         """Return whether reading all rows of a fragment by pages is faster than PyArrow's scan.
 
         It is faster if matches are found in the encoded values without decoding the others. It is
@@ -395,9 +432,9 @@ class Planner:
         """
         if not self._source.is_parquet or not is_local(self._source.filesystem):
             return False
-        if (each.num_rows or 0) <= DEFAULT_NUMBER_OF_ITEMS:
+        if (present.num_rows or 0) <= DEFAULT_NUMBER_OF_ITEMS:
             return True
-        pages = self.pages(each)
+        pages = self.pages(present)
         if pages is None or not is_key_search(predicate, pages.schema, self._source.schema):
             return False
         # PyArrow's scan is faster until the kernels are loaded.
@@ -420,28 +457,31 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
 def _file_zones(present: Sequence[PresentFragment], search: Search) -> Iterator[FileZones]:
     """Yield the zones of each file that may match, in the smallest zones of the indices used."""
     rows, views = by_fragment(search.result.at_most), search.used_views.values()
-    for each in present:
-        kept = rows.get(each.fragment_id, RowRanges())
-        items = [
+    for fragment in present:
+        kept = rows.get(fragment.fragment_id, RowRanges())
+        zone_sizes = [
             view.index.entry.parameters.number_of_items
             for view in views
-            if each.fragment_id in view.fragment_ids
+            if fragment.fragment_id in view.fragment_ids
         ]
-        yield FileZones(each.fragment.key, each.num_rows or 0, min(items, default=0), kept)
+        yield FileZones(
+            fragment.fragment.key, fragment.num_rows or 0, min(zone_sizes, default=0), kept
+        )
 
 
 def _all_bytes(present: Sequence[PresentFragment]) -> int:
-    return sum(each.identity.size for each in present)
+    return sum(fragment.identity.size for fragment in present)
 
 
-def _why_whole(each: PresentFragment, rows: RowRanges, search: Search, covered: bool) -> str:
+def _reason_to_read_whole(
+    fragment: PresentFragment, rows: RowRanges, search: Search, is_covered: bool
+) -> str:
     """Return the reason to read a fragment whole, or an empty text if there is none."""
-    if not covered:
-        return (
-            f"not covered by {', '.join(search.used_views)}"
-            if search.used_views
-            else "no index used"
-        )
-    if len(rows) == each.num_rows:
+    if not is_covered:
+        names = ", ".join(search.used_views)
+        return f"not covered by {names}" if names else "no index used"
+    if len(rows) == fragment.num_rows:
         return "every zone may match"
-    return "most zones may match" if len(rows) > _MOST * (each.num_rows or 0) else ""
+    return (
+        "most zones may match" if len(rows) > _MAX_SHARE_BY_PAGES * (fragment.num_rows or 0) else ""
+    )

@@ -14,13 +14,13 @@ from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
-_COMPARED = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 # With more runs of consecutive rows than this, a gather is faster than slices.
-_SLICED_RUNS = 32
-_SHOWN_TEXT = 200
+_MAX_SLICED_RUNS = 32
+_MAX_TEXT = 200
 
 
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
@@ -51,19 +51,19 @@ def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.nda
 
     This avoids PyArrow's expression engine: it imports pandas, which takes longer than a lookup.
     """
-    sought = predicate.value if isinstance(predicate, Equals) else predicate.values
-    name, *below = predicate.column
+    wanted = predicate.value if isinstance(predicate, Equals) else predicate.values
+    name, *nested_path = predicate.column
     column = table.column(name)
-    if below or column.type != sought.type:
+    if nested_path or column.type != wanted.type:
         return None
-    if not pa.types.is_integer(column.type) and column.type not in _COMPARED:
+    if not pa.types.is_integer(column.type) and column.type not in _COMPARABLE_TYPES:
         return None
     if isinstance(predicate, Equals):
-        mask = pc.call_function("equal", [column, sought])
+        mask = pc.call_function("equal", [column, wanted])
     elif predicate.null_matches:
         return None
     else:
-        mask = pc.call_function("is_in", [column], pc.SetLookupOptions(sought))
+        mask = pc.call_function("is_in", [column], pc.SetLookupOptions(wanted))
     # A null comparison result does not match.
     return to_numpy(pc.call_function("indices_nonzero", [mask])).astype(np.int64)
 
@@ -88,7 +88,7 @@ def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     if rows.size == 0:
         return table.slice(0, 0)
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    if cuts.size >= _SLICED_RUNS:
+    if cuts.size >= _MAX_SLICED_RUNS:
         return gather(table, rows)
     runs = np.split(rows, cuts)
     return pa.concat_tables([table.slice(int(run[0]), run.size) for run in runs])
@@ -138,7 +138,7 @@ def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str
 def filter_text(filter: RowFilter) -> str:
     """Return a filter as text for messages, shortened if it is long."""
     text = expression_text(filter) if isinstance(filter, pc.Expression) else str(filter)
-    return text if len(text) <= _SHOWN_TEXT else text[: _SHOWN_TEXT - 3] + "..."
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
 
 
 def schema_without_views(schema: pa.Schema) -> pa.Schema:
@@ -154,7 +154,7 @@ def _field_without_views(field: pa.Field) -> pa.Field:
     if pa.types.is_binary_view(kind):
         return field.with_type(pa.large_binary())
     if isinstance(kind, pa.StructType):
-        return field.with_type(pa.struct([_field_without_views(each) for each in kind]))
+        return field.with_type(pa.struct([_field_without_views(child) for child in kind]))
     if isinstance(kind, pa.ListType):
         return field.with_type(pa.list_(_field_without_views(kind.value_field)))
     if isinstance(kind, pa.LargeListType):

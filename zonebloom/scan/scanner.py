@@ -46,13 +46,15 @@ class Scanner(ProcessBound, Displayed):
     @property
     def schema(self) -> pa.Schema:
         """Return the schema of the batches."""
-        whole, columns = self._source.schema, self._request.columns
+        dataset_schema, columns = self._source.schema, self._request.columns
         if columns is None:
-            return whole
+            return dataset_schema
         if not isinstance(columns, dict):
-            return pa.schema([whole.field(name) for name in columns], whole.metadata)
+            return pa.schema(
+                [dataset_schema.field(name) for name in columns], dataset_schema.metadata
+            )
         if self._projected is None:
-            self._projected = Binding(whole).projected_schema(columns)
+            self._projected = Binding(dataset_schema).projected_schema(columns)
         return self._projected
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -94,7 +96,7 @@ class Scanner(ProcessBound, Displayed):
         >>> ds.scanner(["id"], "customer = 'C042'").head(1).to_pylist()
         [{'id': 2042}]
         """
-        return self._asking(limit=arguments.require_integer(num_rows, "num_rows")).to_table()
+        return self._with_request(limit=arguments.require_integer(num_rows, "num_rows")).to_table()
 
     def count_rows(self) -> int:
         """Count the matching rows. Only the columns of the filter are read.
@@ -103,11 +105,11 @@ class Scanner(ProcessBound, Displayed):
         6
         """
         stats = ScanStats()
-        for _ in self._asking(columns=[])._run(stats):
+        for _ in self._with_request(columns=[])._run(stats):
             pass
         return stats.rows_found
 
-    def _asking(self, **changes: Any) -> Scanner:
+    def _with_request(self, **changes: Any) -> Scanner:
         """Return a scanner with some fields of the request replaced."""
         request = replace(self._request, **changes)
         return Scanner(self._source, request, self._plan, self._stats_callback)
@@ -128,8 +130,10 @@ class Scanner(ProcessBound, Displayed):
         >>> scan.planned(scan.plan()).count_rows()
         1
         """
-        made = arguments.require_instance(plan, ScanPlan, "plan")
-        return Scanner(self._source, self._request, lambda described: made, self._stats_callback)
+        checked_plan = arguments.require_instance(plan, ScanPlan, "plan")
+        return Scanner(
+            self._source, self._request, lambda described: checked_plan, self._stats_callback
+        )
 
     def explain_plan(self) -> PlanText:
         """Return a text of what a run would read, and why. Jupyter shows it as HTML.
@@ -164,20 +168,20 @@ class Scanner(ProcessBound, Displayed):
         return PlanText(plan, stats)
 
     def __str__(self) -> str:
-        asked, columns = self._request, self._request.columns
+        request, columns = self._request, self._request.columns
         names = "all columns" if columns is None else ", ".join(columns)
-        filter = "" if asked.filter is None else f" where {asked.predicate or asked.filter}"
-        limit = "" if asked.limit is None else f", at most {asked.limit:,} rows"
+        filter = "" if request.filter is None else f" where {request.predicate or request.filter}"
+        limit = "" if request.limit is None else f", at most {request.limit:,} rows"
         advice = "explain_plan() says what it reads, to_table() reads it"
         return f"zonebloom.Scanner: {names}{filter}{limit}\n  {advice}"
 
-    def _as_projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch in the schema of the scan. Computed columns may have other types."""
         if not isinstance(self._request.columns, dict) or batch.schema.equals(self.schema):
             return batch
         columns = [
-            values if values.type == each.type else values.cast(each.type)
-            for values, each in zip(batch.columns, self.schema, strict=True)
+            values if values.type == field.type else values.cast(field.type)
+            for values, field in zip(batch.columns, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -187,7 +191,7 @@ class Scanner(ProcessBound, Displayed):
         plan = plan or self._plan(False)
         stats.index_bytes = plan.index_bytes
         counter = ReadCounter() if counting else None
-        left = self._request.limit
+        num_rows_left = self._request.limit
         batches: Iterable[pa.RecordBatch] = ()
         if plan.fragments:
             execution = Execution(self._source, self._request, counter, stats)
@@ -197,13 +201,13 @@ class Scanner(ProcessBound, Displayed):
             _ = self._request.filter.matching_rows(self._source.schema.empty_table())
         try:
             for batch in batches:
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
+                if num_rows_left is not None:
+                    batch = batch.slice(0, num_rows_left)
+                    num_rows_left -= batch.num_rows
                 stats.rows_found += batch.num_rows
                 if batch.num_rows:
-                    yield self._as_projected(batch)
-                if left == 0:
+                    yield self._cast_to_schema(batch)
+                if num_rows_left == 0:
                     break
         finally:
             if counter is not None:
