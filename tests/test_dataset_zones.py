@@ -169,7 +169,7 @@ def test_any_shape_finds_every_row(
     assert zones_of(ds, "id_idx") == expected_zones(lengths, items)
     for key in range(0, 45, 4):
         expected = [row for row, value in enumerate(values) if value == key]
-        found = ds.to_table(["row"], pc.field("id") == key)["row"].to_pylist()
-        assert found == expected
+        result = ds.to_table(["row"], pc.field("id") == key)["row"].to_pylist()
+        assert result == expected
     nulls = [row for row, value in enumerate(values) if value is None]
     assert ds.to_table(["row"], pc.field("id").is_null())["row"].to_pylist() == nulls

@@ -61,9 +61,9 @@ def test_views_under_another_name() -> None:
     ds = zb.dataset(pa.table({"id": range(1000), "v": views}))
     build(ds, "id", number_of_items=100)
     for expression in (ID == 5, ID >= 5):
-        found = ds.to_table({"w": pc.field("v")}, expression)
-        assert found.schema.field("w").type == pa.string_view()
-        assert found["w"][0].as_py() == "a long enough value 5"
+        result = ds.to_table({"w": pc.field("v")}, expression)
+        assert result.schema.field("w").type == pa.string_view()
+        assert result["w"][0].as_py() == "a long enough value 5"
 
 
 def test_limit_batch_size_and_order_over_fragments(folder: Path) -> None:
@@ -193,9 +193,9 @@ def test_matching_rows_have_the_right_offsets(
     if filter is not None:
         numbers = numbers.filter(filter)
     execution = Execution(source, Request(["row"], filter))
-    found = list(execution.matches(part))
-    assert [at for offsets, _ in found for at in offsets] == numbers["at"].to_pylist()
-    assert [row for _, t in found for row in t["row"].to_pylist()] == numbers["row"].to_pylist()
+    result = list(execution.matches(part))
+    assert [at for offsets, _ in result for at in offsets] == numbers["at"].to_pylist()
+    assert [row for _, t in result for row in t["row"].to_pylist()] == numbers["row"].to_pylist()
     replace(folder / "part-001.parquet", table.slice(1))
     with pytest.raises(errors.FragmentChanged, match="search again"):
         list(execution.matches(part))

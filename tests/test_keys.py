@@ -19,18 +19,18 @@ from zonebloom import errors
 
 ROWS = 1000
 ITEMS = 20
-IDS = [uuid.UUID(int=each * 12345678901234567890123 + 7) for each in range(ROWS)]
-RAW = pa.array([each.bytes for each in IDS], pa.binary(16))
-TIMES = pa.array([each * 86_400_000_000 for each in range(ROWS)], pa.int64())
+IDS = [uuid.UUID(int=value * 12345678901234567890123 + 7) for value in range(ROWS)]
+RAW = pa.array([value.bytes for value in IDS], pa.binary(16))
+TIMES = pa.array([value * 86_400_000_000 for value in range(ROWS)], pa.int64())
 
 COLUMNS: dict[str, pa.Array] = {
     "int32": pa.array(range(ROWS), pa.int32()),
-    "uint64": pa.array([2**64 - 1 - each for each in range(ROWS)], pa.uint64()),
-    "double": pa.array([each / 4 for each in range(ROWS)]),
-    "decimal": pa.array([Decimal(each) / 4 for each in range(ROWS)], pa.decimal128(12, 2)),
-    "string": pa.array([f"k{each}" for each in range(ROWS)]),
-    "dictionary": pa.array([f"k{each}" for each in range(ROWS)]).dictionary_encode(),
-    "binary": pa.array([f"k{each}".encode() for each in range(ROWS)]),
+    "uint64": pa.array([2**64 - 1 - value for value in range(ROWS)], pa.uint64()),
+    "double": pa.array([value / 4 for value in range(ROWS)]),
+    "decimal": pa.array([Decimal(value) / 4 for value in range(ROWS)], pa.decimal128(12, 2)),
+    "string": pa.array([f"k{value}" for value in range(ROWS)]),
+    "dictionary": pa.array([f"k{value}" for value in range(ROWS)]).dictionary_encode(),
+    "binary": pa.array([f"k{value}".encode() for value in range(ROWS)]),
     "raw": RAW,
     "uuid": pa.ExtensionArray.from_storage(pa.uuid(), RAW),
     "date": pa.array(range(ROWS), pa.date32()),
@@ -50,8 +50,8 @@ def ds(tmp_path_factory: pytest.TempPathFactory) -> zb.Dataset:
 
 
 def zones(ds: zb.Dataset, column: str, keys: Any) -> set[tuple[int, int | None]]:
-    found = ds.search_many(column, keys).read_all()
-    return set(zip(found["key_index"].to_pylist(), found["zone"].to_pylist(), strict=True))
+    result = ds.search_many(column, keys).read_all()
+    return set(zip(result["key_index"].to_pylist(), result["zone"].to_pylist(), strict=True))
 
 
 DAY = datetime.date(1970, 1, 1) + datetime.timedelta(days=77)
@@ -90,12 +90,12 @@ SAME: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("column", "keys"), SAME, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("column", "keys"), SAME, ids=lambda value: str(value)[:40])
 def test_keys_are_found_whatever_their_type(ds: zb.Dataset, column: str, keys: Any) -> None:
-    found = zones(ds, column, keys)
-    assert (0, 77 // ITEMS) in found
+    result = zones(ds, column, keys)
+    assert (0, 77 // ITEMS) in result
     # A key that is compared exactly is in one of 50 zones, except for false positives.
-    assert len([zone for key, zone in found if key == 0]) < 5
+    assert len([zone for key, zone in result if key == 0]) < 5
 
 
 ABSENT: list[tuple[str, Any, str]] = [
@@ -111,7 +111,7 @@ ABSENT: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("column", "keys", "sql"), ABSENT, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("column", "keys", "sql"), ABSENT, ids=lambda value: str(value)[:40])
 def test_keys_that_cannot_be_in_a_column_match_nothing_as_in_sql(
     ds: zb.Dataset, column: str, keys: Any, sql: str
 ) -> None:
@@ -145,7 +145,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("column", "keys", "words"), REFUSED, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("column", "keys", "words"), REFUSED, ids=lambda value: str(value)[:40])
 def test_keys_of_other_kinds_are_refused(
     ds: zb.Dataset, column: str, keys: Any, words: str
 ) -> None:
@@ -160,7 +160,7 @@ def equal_rows(values: pa.Array, key: pa.Scalar) -> list[int]:
     try:
         equal = pc.equal(stored, plain)  # pyright: ignore[reportAttributeAccessIssue]
     except pa.ArrowException:
-        equal = pa.array([each == plain.as_py() for each in stored.to_pylist()])
+        equal = pa.array([value == plain.as_py() for value in stored.to_pylist()])
     return np.flatnonzero(equal.to_numpy(zero_copy_only=False)).tolist()
 
 
@@ -170,14 +170,14 @@ def test_no_key_is_lost(ds: zb.Dataset, column: str, of: str) -> None:
     """The zones of a key from another column include all equal rows, or the keys are refused."""
     keys = COLUMNS[of].slice(70, 9)
     try:
-        found = zones(ds, column, keys)
+        result = zones(ds, column, keys)
     except errors.InvalidArgument:
         assert column != of
         return
     values = COLUMNS[column]
     for number, key in enumerate(keys):
         for row in equal_rows(values, key):
-            assert (number, row // ITEMS) in found or (number, None) in found
+            assert (number, row // ITEMS) in result or (number, None) in result
 
 
 # UUIDs in filters
@@ -201,9 +201,9 @@ def test_no_key_is_lost(ds: zb.Dataset, column: str, of: str) -> None:
     ids=str,
 )
 def test_uuids_are_found_in_every_accepted_spelling(ds: zb.Dataset, filter: Any) -> None:
-    found = ds.to_table(["int32"], filter)
-    assert found["int32"].to_pylist() == [77]
-    assert ds.to_table(["int32"], filter, use_scalar_index=False).equals(found)
+    result = ds.to_table(["int32"], filter)
+    assert result["int32"].to_pylist() == [77]
+    assert ds.to_table(["int32"], filter, use_scalar_index=False).equals(result)
 
 
 @pytest.mark.parametrize(

@@ -58,24 +58,24 @@ def array(values, kind):
     if isinstance(kind, pa.UuidType):
         return pa.ExtensionArray.from_storage(kind, pa.array(values, pa.binary(16)))
     if pa.types.is_float16(kind):
-        return pa.array([None if each is None else np.float16(each) for each in values], kind)
+        return pa.array([None if item is None else np.float16(item) for item in values], kind)
     return pa.array(values, kind)
 
 
 def expected(tables, names, keys):
     """Return for each key the numbers of the files and rows that hold it."""
-    found = []
+    result = []
     for at, key in enumerate(keys):
         rows = [
             (at, file, row)
             for file, table in enumerate(tables)
             for row, values in enumerate(
-                zip(*(table[each].to_pylist() for each in names), strict=True)
+                zip(*(table[item].to_pylist() for item in names), strict=True)
             )
             if None not in key and all(one == other for one, other in zip(key, values, strict=True))
         ]
-        found += rows or [(at, None, None)]
-    return found
+        result += rows or [(at, None, None)]
+    return result
 
 
 def answers(ds, columns, keys):
@@ -99,10 +99,10 @@ def answers(ds, columns, keys):
     return list(zip(table["key_index"].to_pylist(), files, table["row"].to_pylist(), strict=True))
 
 
-def counted(found, keys):
+def counted(result, keys):
     """Return the numbers of distinct keys and of rows per file, from `files_with_keys`."""
     files = {}
-    for at, file, row in found:
+    for at, file, row in result:
         if file is not None:
             held = files.setdefault(file, (set(), set()))
             held[0].add(keys[at])
@@ -110,11 +110,11 @@ def counted(found, keys):
     return {file: (len(held), len(rows)) for file, (held, rows) in files.items()}
 
 
-def assert_files(ds, columns, keys, found, plain_keys):
+def assert_files(ds, columns, keys, result, plain_keys):
     table = ds.files_with_keys(columns, keys)
     assert {
         ds.files.index(row["path"]): (row["num_keys"], row["num_rows"]) for row in table.to_pylist()
-    } == counted(found, plain_keys)
+    } == counted(result, plain_keys)
     assert table["path"].to_pylist() == sorted(table["path"].to_pylist(), key=ds.files.index)
 
 
@@ -143,12 +143,12 @@ def test_every_type(tmp_path, number_of_keys, kind, index):
     keys = [domain[0], None, domain[-1], domain[0], *domain]
     given_type = pa.string() if kind in ("string_view", "dictionary") else arrow_type
     given_keys = array(keys, given_type)
-    as_stored = [(each,) for each in given_keys.to_pylist()]
-    found = answers(ds, "key", given_keys)
-    assert found == expected(tables, ["key"], as_stored)
+    as_stored = [(item,) for item in given_keys.to_pylist()]
+    result = answers(ds, "key", given_keys)
+    assert result == expected(tables, ["key"], as_stored)
     # Positive and negative zero are the same key.
     plain_keys = [0.0 if key == (0.0,) else key for key in as_stored]
-    assert_files(ds, "key", given_keys, found, plain_keys)
+    assert_files(ds, "key", given_keys, result, plain_keys)
 
 
 @settings(max_examples=60, deadline=None)
@@ -182,12 +182,12 @@ def test_several_columns(tmp_path_factory, data):
             patched.setattr(module, "_MAX_SEARCHED_KEYS", 1)
             patched.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
             patched.setattr(narrow, "_MAX_IN_SET", 1)
-        found = answers(ds, names, pa.table(columns))
-        assert found == expected(tables, names, keys)
-        assert answers(ds, names, columns) == found
-        assert_files(ds, names, columns, found, keys)
+        result = answers(ds, names, pa.table(columns))
+        assert result == expected(tables, names, keys)
+        assert answers(ds, names, columns) == result
+        assert_files(ds, names, columns, result, keys)
         if names == ["a"]:
-            assert answers(ds, "s.in", columns["a"]) == found
+            assert answers(ds, "s.in", columns["a"]) == result
 
 
 def test_partition_columns(tmp_path, number_of_keys):
@@ -226,8 +226,8 @@ def test_only_the_matching_partition_is_read(tmp_path):
         (tmp_path / "t" / str(part) / "part-0.parquet").write_bytes(b"no Parquet")
     by = pads.partitioning(pa.schema([("part", pa.int64())]))
     ds = zb.dataset(str(tmp_path / "t"), partitioning=by, schema=rows.schema)
-    found = ds.locate(["id", "part"], pa.table({"id": [5, 6, 8], "part": [1, 1, 1]}))
-    assert found["row"].to_pylist() == [1, None, None]
+    result = ds.locate(["id", "part"], pa.table({"id": [5, 6, 8], "part": [1, 1, 1]}))
+    assert result["row"].to_pylist() == [1, None, None]
 
 
 def test_added_and_changed_files(tmp_path, number_of_keys):
@@ -243,8 +243,8 @@ def test_added_and_changed_files(tmp_path, number_of_keys):
     ds.refresh()
     keys = [5, 150, 250, 1049, 1050]
     with pytest.warns(errors.StaleIndexWarning):
-        found = answers(ds, "id", keys)
-    assert found == expected(tables, ["id"], [(key,) for key in keys])
+        result = answers(ds, "id", keys)
+    assert result == expected(tables, ["id"], [(key,) for key in keys])
     paths[0].unlink()
     with pytest.raises(errors.SourceError, match="part-000"):
         ds.locate("id", [5])
@@ -263,8 +263,8 @@ def test_other_sources(tmp_path, number_of_keys, format):
         pads.write_dataset(table.select(["id"]), tmp_path / "t", format="csv")
         ds = zb.dataset(tmp_path / "t", format="csv")
     e2e.build(ds, "id", number_of_items=2)
-    found = ds.locate("id", [5, 8, 9])
-    assert found["row"].to_pylist() == [0, 2, None, 3]
+    result = ds.locate("id", [5, 8, 9])
+    assert result["row"].to_pylist() == [0, 2, None, 3]
     assert ds.files_with_keys("id", [5, 8, 9])["num_rows"].to_pylist() == [3]
 
 
@@ -282,7 +282,7 @@ def test_a_million_keys(tmp_path):
         if global_filter is not None:
             e2e.build(ds, "id", global_filter=global_filter)
         for names in (["id"], ["id", "day"]):
-            found = ds.locate(names, keys)
+            result = ds.locate(names, keys)
             numbered = keys.append_column("key_index", pa.array(range(keys.num_rows)))
             using = ", ".join(names)
             connection = duckdb.connect()
@@ -292,10 +292,10 @@ def test_a_million_keys(tmp_path):
                 f"LEFT JOIN read_parquet('{tmp_path}/t/*.parquet', filename=true, "
                 f"file_row_number=true) USING ({using}) ORDER BY ALL"
             ).to_arrow_table()
-            path = found["path"].cast(pa.string())
-            assert found["key_index"].equals(wanted["key_index"].cast(pa.int64()))
+            path = result["path"].cast(pa.string())
+            assert result["key_index"].equals(wanted["key_index"].cast(pa.int64()))
             assert path.equals(wanted["path"].cast(pa.string()))
-            assert found["row"].equals(wanted["row"])
+            assert result["row"].equals(wanted["row"])
 
 
 def test_global_filter_excludes_all_of_many_keys(tmp_path):
@@ -307,8 +307,8 @@ def test_global_filter_excludes_all_of_many_keys(tmp_path):
     absent = pa.array([10**6] * 20_000)
     assert not any(ds.global_filter(name).sbbf.check(absent).any() for name in "ab")
     for first in (absent, pa.array([5] * 20_000)):
-        found = ds.locate(["a", "b"], {"a": first, "b": absent})
-        assert found.num_rows == found["row"].null_count == 20_000
+        result = ds.locate(["a", "b"], {"a": first, "b": absent})
+        assert result.num_rows == result["row"].null_count == 20_000
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
@@ -346,7 +346,7 @@ def test_fragments_that_may_hold_keys(kind):
         assert both.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
     if kind == pa.float64():
         keys = pa.array([float("nan")], kind)
-        assert fragments_with_keys([ranges], [keys]).tolist() == [not each for each in empty]
+        assert fragments_with_keys([ranges], [keys]).tolist() == [not item for item in empty]
 
 
 def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
@@ -362,12 +362,12 @@ def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
         yield from whole(self, part)
 
     whole = module.Execution.matches
-    monkeypatch.setattr(module.Execution, "located", located)
+    monkeypatch.setattr(module.Execution, "matches", located)
     keys = np.concatenate([np.full(20_000, 12_345), np.arange(13_000, 16_000), [10**9]])
-    found = ds.locate("id", keys)
+    result = ds.locate("id", keys)
     assert sorted(read) == [str(paths[2]), str(paths[3])]
     held = keys < 10**9
-    assert found["row"].to_pylist() == [*(keys[held] % 5_000).tolist(), None]
+    assert result["row"].to_pylist() == [*(keys[held] % 5_000).tolist(), None]
 
 
 _SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])
@@ -381,7 +381,7 @@ def test_equal_rows_and_keys_share_a_code(chunks, keys, kind):
     if kind == "text":
         stored, asked = stored.cast(pa.string()), asked.cast(pa.string())
     rows = [value for chunk in chunks for value in chunk]
-    codes, of_keys = numbering._encoded(stored, numbering.numbered_keys(asked))
+    codes, of_keys = numbering._encode(stored, numbering.numbered_keys(asked))
     assert [code >= 0 for code in codes] == [value in keys for value in rows]
     for key, number in zip(keys, of_keys, strict=True):
         assert number >= 0 or key not in rows

@@ -42,11 +42,11 @@ LOOKUPS = 10_000 // len(SHAPES)
 
 
 def rows_of(raws: list[Any]) -> dict[Any, list[int]]:
-    found: dict[Any, list[int]] = {}
+    result: dict[Any, list[int]] = {}
     for row, raw in enumerate(raws):
         if raw is not None:
-            found.setdefault(raw, []).append(row)
-    return found
+            result.setdefault(raw, []).append(row)
+    return result
 
 
 def addresses(lengths: list[int]) -> Iterator[int]:
@@ -78,10 +78,10 @@ def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
         raw = rng.choice(absent if lookup % 5 == 4 else present)
         rows = expected.get(raw, [])
         filter = pc.field("key") == scalar_of(arrow_type, raw)
-        found = ds.search(filter).at_most
-        lost += sum(where[row] not in found for row in rows)
+        result = ds.search(filter).at_most
+        lost += sum(where[row] not in result for row in rows)
         if raw not in expected:
-            kept += len(found)
+            kept += len(result)
         if lookup % 25 == 0:
             assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
         if lookup % 50 == 1:
@@ -89,9 +89,9 @@ def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
             filter = pc.field("key").isin(array_of(arrow_type, several))
             rows = sorted(row for each in several for row in expected.get(each, []))
             assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
-            found = ds.lookup("key", array_of(arrow_type, [*several, None]), ["row"], nulls=True)
+            result = ds.lookup("key", array_of(arrow_type, [*several, None]), ["row"], nulls=True)
             keys = {raw: number for number, raw in enumerate([*several, None])}
-            assert found.to_pylist() == [
+            assert result.to_pylist() == [
                 {"key_index": keys[raw], "row": row} for row, raw in enumerate(raws) if raw in keys
             ]
     assert lost == 0

@@ -111,11 +111,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_keys_of_other_types_and_numbers(folder: Path, keys: Any) -> None:
     listed = keys if isinstance(keys, list) else keys.to_pylist()
-    found = zb.dataset(folder).lookup("id", keys, ["name", "row"])
-    assert found.column_names == ["key_index", "name", "row"]
-    assert pairs(found) == expected([10 * row for row in range(3000)], listed)
-    assert found["name"].to_pylist() == [
-        None if row % 10 == 3 else f"name {row}" for row in found["row"].to_pylist()
+    result = zb.dataset(folder).lookup("id", keys, ["name", "row"])
+    assert result.column_names == ["key_index", "name", "row"]
+    assert pairs(result) == expected([10 * row for row in range(3000)], listed)
+    assert result["name"].to_pylist() == [
+        None if row % 10 == 3 else f"name {row}" for row in result["row"].to_pylist()
     ]
 
 
@@ -156,8 +156,8 @@ def test_keys_are_compared_exactly(
     pq.write_table(numbered(0, len(values), key=values), tmp_path / "0.parquet")
     ds = zb.dataset(tmp_path)
     for _ in range(2):
-        found = pairs(ds.lookup("key", keys, nulls=nulls))
-        assert found == ([(0, 0), (1, 1)] if nulls else wanted)
+        result = pairs(ds.lookup("key", keys, nulls=nulls))
+        assert result == ([(0, 0), (1, 1)] if nulls else wanted)
         build(ds, "key")
 
 
@@ -197,8 +197,8 @@ def test_other_columns_and_no_columns(folder: Path) -> None:
     names = [None if row % 10 == 3 else f"name {row}" for row in range(3000)]
     for keys in (["name 70"], ["name 70", None, "name 2999"]):
         # The column has no index, so all rows are read.
-        found = ds.lookup("name", keys, ["row"], nulls=True)
-        assert pairs(found) == expected(names, keys, nulls=True)
+        result = ds.lookup("name", keys, ["row"], nulls=True)
+        assert pairs(result) == expected(names, keys, nulls=True)
     assert ds.lookup("id", [50, 7, 60], []).to_pydict() == {"key_index": [0, 2]}
 
 
@@ -213,9 +213,9 @@ def test_changed_and_added_files(tmp_path: Path) -> None:
     pq.write_table(pa.table({"row": [1001], "id": [2990]}), folder / "part-003.parquet")
     ds.refresh()
     with pytest.warns(errors.StaleIndexWarning):
-        found = ds.lookup("id", [50, 2990])
-    assert pairs(found) == [(0, 5), (0, 1000), (1, 1001)]
-    assert found["name"].to_pylist() == ["name 5", "x", None]
+        result = ds.lookup("id", [50, 2990])
+    assert pairs(result) == [(0, 5), (0, 1000), (1, 1001)]
+    assert result["name"].to_pylist() == ["name 5", "x", None]
 
 
 def test_structs_and_other_sources(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_structs_and_other_sources(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "0.parquet", row_group_size=100)
     ds = zb.dataset(tmp_path / "0.parquet")
     build(ds, "at.id")
-    found = ds.lookup("at.id", [7, 49, 50], ["at", "row"])
-    assert pairs(found) == wanted
-    assert found["at"].to_pylist() == [table["at"][row].as_py() for _, row in wanted]
+    result = ds.lookup("at.id", [7, 49, 50], ["at", "row"])
+    assert pairs(result) == wanted
+    assert result["at"].to_pylist() == [table["at"][row].as_py() for _, row in wanted]
 
 
 INNER = st.fixed_dictionaries({"id": st.one_of(st.none(), st.integers(0, 3))})
@@ -265,9 +265,9 @@ def test_keys_in_structs(
     ds = zb.dataset(file)
     build(ds, "at.in.id", number_of_items=5)
     ids = [((outer or {}).get("in") or {}).get("id") for outer in given]
-    found = ds.lookup("at.in.id", [2, None, 0], nulls=True)
-    assert pairs(found) == expected(ids, [2, None, 0], nulls=True)
-    assert found["at"].to_pylist() == [given[row] for _, row in pairs(found)]
+    result = ds.lookup("at.in.id", [2, None, 0], nulls=True)
+    assert pairs(result) == expected(ids, [2, None, 0], nulls=True)
+    assert result["at"].to_pylist() == [given[row] for _, row in pairs(result)]
     scanner = ds.scanner(filter="at.in.id = 2")
     assert scanner.to_table()["row"].to_pylist() == [row for row, i in enumerate(ids) if i == 2]
     if 2 in ids:

@@ -179,8 +179,8 @@ def test_zeros_where_a_column_is_sorted(tmp_path: Path) -> None:
     for condition in CONDITIONS:
         wanted = whole.filter(condition)["i"].to_pylist()
         check_ways(ds, condition, wanted, "sorted")
-        found = ds.to_table(filter=condition, batch_size=3)
-        assert found["i"].to_pylist() == wanted, str(condition)
+        result = ds.to_table(filter=condition, batch_size=3)
+        assert result["i"].to_pylist() == wanted, str(condition)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_polars_keeps_its_own_order_of_nan(tmp_path: Path, kind: pa.DataType) ->
         ds = opened(tmp_path)
         for condition in conditions:
             wanted = pl.DataFrame(whole).filter(condition)["i"].to_list()
-            found = ds.to_polars().filter(condition).collect()["i"].to_list()
-            assert found == wanted, (opened.__name__, str(condition))
+            result = ds.to_polars().filter(condition).collect()["i"].to_list()
+            assert result == wanted, (opened.__name__, str(condition))
             check_ways(ds, condition, wanted, str(kind))
 
 
@@ -282,8 +282,8 @@ def test_decimals_of_old_writers(tmp_path: Path, written_by: bytes | None) -> No
             assert wanted
             check_ways(ds, condition, wanted, str(index))
         check_ways(ds, "d = 1.00", [0], str(index))
-        found = ds.to_polars().filter(pl.col("d") == pl.lit(one)).collect()
-        assert found["i"].to_list() == [0]
+        result = ds.to_polars().filter(pl.col("d") == pl.lit(one)).collect()
+        assert result["i"].to_list() == [0]
 
 
 def test_text_of_old_writers(tmp_path: Path) -> None:

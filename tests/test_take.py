@@ -31,18 +31,18 @@ def address(fragment: int, offset: int) -> int:
 
 def test_rows_come_in_the_requested_order_with_repetitions(folder: Path) -> None:
     wanted = [(2, 999), (0, 3), (1, 250), (0, 3), (0, 0)]
-    found = zb.dataset(folder).take([address(*each) for each in wanted])
-    assert found["row"].to_pylist() == [ROWS * each + offset for each, offset in wanted]
+    result = zb.dataset(folder).take([address(*value) for value in wanted])
+    assert result["row"].to_pylist() == [ROWS * value + offset for value, offset in wanted]
 
 
 def test_rows_are_taken_by_footers_without_an_index(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 100, row_group_size=30)
-    found = zb.dataset(folder).take([address(1, 99), address(0, 31)], columns=["row"])
-    assert found.to_pydict() == {"row": [199, 31]}
+    result = zb.dataset(folder).take([address(1, 99), address(0, 31)], columns=["row"])
+    assert result.to_pydict() == {"row": [199, 31]}
 
 
 def test_every_tenth_row_at_once(folder: Path) -> None:
-    at = pa.array([address(each, i) for each in range(3) for i in range(0, ROWS, 10)])
+    at = pa.array([address(value, i) for value in range(3) for i in range(0, ROWS, 10)])
     assert zb.dataset(folder).take(at)["row"].to_pylist() == list(range(0, 3 * ROWS, 10))
 
 
@@ -87,9 +87,9 @@ def test_views_inside_structs(tmp_path: Path) -> None:
     """Arrow has no kernel that gathers views."""
     kind = pa.struct([("a", pa.string_view()), ("b", pa.list_(pa.binary_view()))])
     values = pa.array([{"a": f"value number {i}", "b": [b"x"]} for i in range(100)], kind)
-    found = zb.dataset(pa.table({"id": range(100), "s": values})).take([99, 3, 3])
-    assert found.schema.field("s").type == kind
-    assert [each["a"] for each in found["s"].to_pylist()] == [
+    result = zb.dataset(pa.table({"id": range(100), "s": values})).take([99, 3, 3])
+    assert result.schema.field("s").type == kind
+    assert [value["a"] for value in result["s"].to_pylist()] == [
         "value number 99",
         "value number 3",
         "value number 3",
@@ -98,9 +98,9 @@ def test_views_inside_structs(tmp_path: Path) -> None:
 
 def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 20, 40)
-    at = [address(each, i) for i in (19, 0, 7) for each in range(40)]
-    found = zb.dataset(folder).take(at, ["row"])["row"].to_pylist()
-    assert found == [20 * each + i for i in (19, 0, 7) for each in range(40)]
+    at = [address(value, i) for i in (19, 0, 7) for value in range(40)]
+    result = zb.dataset(folder).take(at, ["row"])["row"].to_pylist()
+    assert result == [20 * value + i for i in (19, 0, 7) for value in range(40)]
 
 
 @pytest.mark.parametrize("what", ["rewritten", "gone"])
@@ -110,8 +110,8 @@ def test_addresses_are_stable_when_another_file_changes(folder: Path, what: str)
     pq.write_table(numbered(6000, 10, id=pa.array(range(10))), folder / "part-009.parquet")
     ds = zb.dataset(folder, stale="ignore-missing")
     with pytest.warns(errors.StaleIndexWarning):
-        found = ds.search("id = 3 OR id IS NULL").ranges
-    addresses = {each: address(each, 3) for each in found}
+        result = ds.search("id = 3 OR id IS NULL").ranges
+    addresses = {value: address(value, 3) for value in result}
     last, before = sorted(addresses)[-1], sorted(addresses)[-2]
     assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
     path = folder / ("part-000.parquet" if what == "rewritten" else "part-008.parquet")

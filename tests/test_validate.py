@@ -85,8 +85,10 @@ def test_every_type_is_sound(tmp_path: Path, layout: str) -> None:
         names = ds.schema.names
         ds.create_scalar_index(names, spark=False, layout=layout, number_of_items=ITEMS)  # pyright: ignore[reportArgumentType]
         for name in names:
-            done = ds.validate_index(f"{name}_idx", sample="all")
-            assert (done, done.zones_read, done.state) == (zones, zones, "sound"), name
+            validated = ds.validate_index(f"{name}_idx", sample="all")
+            assert (validated, validated.zones_read, validated.state) == (zones, zones, "sound"), (
+                name
+            )
 
 
 @pytest.mark.parametrize("format", ["ipc", "parquet"])
@@ -102,8 +104,8 @@ def test_other_sources_are_sound(tmp_path: Path, format: str) -> None:
         else:
             pq.write_table(table, path, row_group_size=30)
     ds = build(tmp_path, "sliced", "st.a", format=format)
-    done = ds.validate_index("i", sample="all")
-    assert done.zones_read == done == 14
+    validated = ds.validate_index("i", sample="all")
+    assert validated.zones_read == validated == 14
     memory = zb.dataset(pa.concat_tables([table, table]))
     memory.create_scalar_index("x", spark=False, number_of_items=ITEMS)
     assert memory.validate_index("x_idx", sample="all").zones_read == 13
@@ -123,8 +125,8 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(validate_rows.RowValidation, "_check_filters", noting)
     for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
         read.clear()
-        done = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
-        assert (int(done), done.zones_read, len(set(read))) == (ZONES, wanted, wanted)
+        validated = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
+        assert (int(validated), validated.zones_read, len(set(read))) == (ZONES, wanted, wanted)
         if count == 5:
             assert {key for key, _ in read} == {f"part-00{n}.parquet" for n in range(FILES)}
             assert read[0] == ("part-000.parquet", 0)
@@ -168,11 +170,15 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
             )
             for fragment, zones in held:
                 writer.write(fragment, zones)
-            done = writer.close()
+            written_table = writer.close()
             if is_sliced:
-                turned = read_row_table(catalog.filesystem, rows, done.num_bytes, done.checksum)
-                done = merge_tables([turned], catalog.filesystem, path)
-            segments.append(replace(segment, num_bytes=done.num_bytes, checksum=done.checksum))
+                turned = read_row_table(
+                    catalog.filesystem, rows, written_table.num_bytes, written_table.checksum
+                )
+                written_table = merge_tables([turned], catalog.filesystem, path)
+            segments.append(
+                replace(segment, num_bytes=written_table.num_bytes, checksum=written_table.checksum)
+            )
         return replace(entry, segments=tuple(segments))
 
     return changed
@@ -184,19 +190,19 @@ def test_a_filter_with_a_cleared_bit(folder: Path, layout: str, seed: int) -> No
     ds = build(folder, layout)
     assert ds.validate_index("i", sample="all").state == "sound"
     rng = random.Random(seed)
-    done = []
+    validated = []
 
     def clear(zones: Any) -> None:
-        if not done:
+        if not validated:
             zone = rng.randrange(len(zones))
             bits = np.unpackbits(zones.filters[zone].view(np.uint8), bitorder="little")
             at = rng.choice(np.flatnonzero(bits).tolist())
             zones.filters[zone].view(np.uint8)[at // 8] ^= 1 << at % 8
-            done.append(zone)
+            validated.append(zone)
 
     ds = rewrite(ds, with_table(clear))
     assert ds.validate_index("i", sample=0).state == "sound"
-    first = done[0] * ITEMS
+    first = validated[0] * ITEMS
     with pytest.raises(CorruptIndex, match=rf"the filter of rows {first} to .*part-000.parquet"):
         ds.validate_index("i", sample="all")
 
@@ -299,15 +305,19 @@ def test_changed_and_deleted_files_are_reported(folder: Path) -> None:
     os.unlink(folder / "part-002.parquet")
     pq.write_table(part(8), folder / "part-009.parquet")
     for opened in (ds, zb.dataset(folder)):
-        done = opened.validate_index("i", sample="all")
-        assert (done.state, int(done), done.zones_read) == ("stale", ZONES, ZONES // FILES)
-        assert done.changed == ("part-001.parquet",)
-        assert done.gone == ("part-002.parquet",)
-        assert "stale" in repr(done)
+        validated = opened.validate_index("i", sample="all")
+        assert (validated.state, int(validated), validated.zones_read) == (
+            "stale",
+            ZONES,
+            ZONES // FILES,
+        )
+        assert validated.changed == ("part-001.parquet",)
+        assert validated.gone == ("part-002.parquet",)
+        assert "stale" in repr(validated)
     ds = zb.dataset(folder)
     ds.optimize.optimize_indices(spark=False)
-    done = ds.validate_index("i", sample="all")
-    assert (done.state, done.zones_read) == ("sound", ZONES)
+    validated = ds.validate_index("i", sample="all")
+    assert (validated.state, validated.zones_read) == ("sound", ZONES)
 
 
 def test_unopened_files_are_unchanged(folder: Path) -> None:
@@ -316,12 +326,16 @@ def test_unopened_files_are_unchanged(folder: Path) -> None:
     # Change the time but not the file, as a copy does.
     touch_later(folder / "part-001.parquet")
     one = zb.dataset([folder / "part-000.parquet"], index_dir=str(index_folder(folder)))
-    done = one.validate_index("i", sample="all")
-    assert (done.state, int(done), done.zones_read) == ("sound", ZONES, ZONES // FILES)
+    validated = one.validate_index("i", sample="all")
+    assert (validated.state, int(validated), validated.zones_read) == (
+        "sound",
+        ZONES,
+        ZONES // FILES,
+    )
     pq.write_table(part(7), folder / "part-001.parquet")
     os.unlink(folder / "part-002.parquet")
-    done = one.validate_index("i", sample=0)
-    assert (done.changed, done.gone) == (("part-001.parquet",), ("part-002.parquet",))
+    validated = one.validate_index("i", sample=0)
+    assert (validated.changed, validated.gone) == (("part-001.parquet",), ("part-002.parquet",))
 
 
 def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
@@ -336,11 +350,11 @@ def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
     for opened in (ds, zb.dataset(folder)):
         # The change is noticed by other properties of the file, or by its contents.
         try:
-            found = opened.validate_index("i")
+            result = opened.validate_index("i")
         except CorruptIndex as error:
             assert "part-001.parquet excludes" in str(error)
         else:
-            assert found.changed == ("part-001.parquet",)
+            assert result.changed == ("part-001.parquet",)
 
 
 def test_a_shortened_file(folder: Path) -> None:
@@ -352,8 +366,8 @@ def test_a_shortened_file(folder: Path) -> None:
         writer = RowTableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
         for fragment, zones in table.zones():
             writer.write({0: 1, 1: 0}.get(fragment, fragment), zones)
-        done = writer.close()
-        changed = replace(segment, num_bytes=done.num_bytes, checksum=done.checksum)
+        validated = writer.close()
+        changed = replace(segment, num_bytes=validated.num_bytes, checksum=validated.checksum)
         return replace(entry, segments=(changed,))
 
     with pytest.raises(CorruptIndex, match="excludes"):

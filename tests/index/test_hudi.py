@@ -107,16 +107,16 @@ def test_bounds_and_counts_are_those_of_the_files(lake):
         for number, name in enumerate(NAMES):
             ids = [of64(name), of64(partition), of128(file)]
             key = "".join(base64.b64encode(each).decode() for each in ids)
-            found = records[key]["ColumnStatsMetadata"]
+            result = records[key]["ColumnStatsMetadata"]
             values = columns(start)[name]
-            assert (found["fileName"], found["columnName"]) == (file, name)
-            assert (found["valueCount"], found["nullCount"]) == (500, values.null_count)
-            assert found["totalSize"] > 0 and found["totalUncompressedSize"] > 0
-            assert found["isDeleted"] is False
+            assert (result["fileName"], result["columnName"]) == (file, name)
+            assert (result["valueCount"], result["nullCount"]) == (500, values.null_count)
+            assert result["totalSize"] > 0 and result["totalUncompressedSize"] > 0
+            assert result["isDeleted"] is False
             if name == "nothing":
-                assert found["minValue"] is None and found["maxValue"] is None
+                assert result["minValue"] is None and result["maxValue"] is None
                 continue
-            low, high = (found[end] for end in ("minValue", "maxValue"))
+            low, high = (result[end] for end in ("minValue", "maxValue"))
             assert {k for k, v in low.items() if v is not None} == {WRAPPERS[number]}
             ends = pc.call_function("min_max", [values])
             low, high = (end[WRAPPERS[number]]["value"] for end in (low, high))
@@ -151,8 +151,10 @@ def test_deleted_files_are_flagged(lake):
     # A rewritten file is a new file of the same name, and it exists.
     pq.write_table(columns(5_000), lake / "day=2024-05-01" / "f.parquet")
     made = export(zb.dataset(lake), "id")
-    gone = [row["BloomFilterMetadata"]["isDeleted"] for row in made.bloom_filters.to_pylist()]
-    assert sorted(gone) == [False, False, True]
+    deleted_files = [
+        row["BloomFilterMetadata"]["isDeleted"] for row in made.bloom_filters.to_pylist()
+    ]
+    assert sorted(deleted_files) == [False, False, True]
     by_key = {row["key"]: row["ColumnStatsMetadata"] for row in made.column_stats.to_pylist()}
     deleted = by_key[column_stats_key("id", ".", "root.parquet")]
     assert deleted["isDeleted"] and deleted["minValue"] is None and deleted["valueCount"] is None
@@ -173,10 +175,12 @@ def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
     os.remove(data / "2.parquet" if is_apart else paths[1])
     made = export(some, "id").bloom_filters.to_pylist()
     flags = {row["key"]: row["BloomFilterMetadata"]["isDeleted"] for row in made}
-    gone = "2.parquet" if is_apart else "1.parquet"
-    assert {key for key, deleted in flags.items() if deleted} == {bloom_filter_key("", gone)}
+    deleted_file = "2.parquet" if is_apart else "1.parquet"
+    assert {key for key, deleted in flags.items() if deleted} == {
+        bloom_filter_key("", deleted_file)
+    }
     assert len(flags) == (3 if is_apart else 2)
-    pq.write_table(columns(0), data / gone)
+    pq.write_table(columns(0), data / deleted_file)
     made = export(zb.dataset(paths, index_dir=folder), "id").bloom_filters.to_pylist()
     assert [row["BloomFilterMetadata"]["isDeleted"] for row in made] == [False, False]
 

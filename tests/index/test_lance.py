@@ -57,7 +57,7 @@ NOT_IN_PARQUET = [pa.date64(), pa.time32("s"), pa.timestamp("s")]
 def both(tmp_path: Path, table: pa.Table, column: str, format="parquet", **options) -> tuple:
     """Write the same rows as a Lance dataset and as an indexed folder, one file per fragment."""
     theirs = lance.write_dataset(table, str(tmp_path / "d.lance"), max_rows_per_file=ROWS)
-    parts = [table.slice(at, ROWS) for at in range(0, len(table), ROWS)]
+    parts = [table.slice(start, ROWS) for start in range(0, len(table), ROWS)]
     if format == "parquet":
         write_files(tmp_path / "files", parts, row_group_size=3000)
     else:
@@ -71,8 +71,8 @@ def both(tmp_path: Path, table: pa.Table, column: str, format="parquet", **optio
 
 
 def their_file(dataset) -> str:
-    (found,) = Path(dataset.uri).glob("_indices/*/bloomfilter.lance")
-    return str(found)
+    (result,) = Path(dataset.uri).glob("_indices/*/bloomfilter.lance")
+    return str(result)
 
 
 def same_row_numbers(dataset, filter: str) -> list[int]:
@@ -81,16 +81,16 @@ def same_row_numbers(dataset, filter: str) -> list[int]:
     plan = with_index.explain_plan()
     assert "ScalarIndexQuery" in plan
     assert "(BloomFilter)" in plan
-    found = with_index.to_table()["row"].to_pylist()
+    result = with_index.to_table()["row"].to_pylist()
     whole = dataset.scanner(columns=["row"], filter=filter, use_scalar_index=False)
-    assert found == whole.to_table()["row"].to_pylist()
-    return found
+    assert result == whole.to_table()["row"].to_pylist()
+    return result
 
 
 @pytest.mark.parametrize(
     ("arrow_type", "format"),
-    [(each, "ipc") for each in TYPES]
-    + [(each, "parquet") for each in TYPES if each not in NOT_IN_PARQUET],
+    [(item, "ipc") for item in TYPES]
+    + [(item, "parquet") for item in TYPES if item not in NOT_IN_PARQUET],
     ids=str,
 )
 def test_filters_equal_those_of_lance_byte_for_byte(
@@ -103,10 +103,10 @@ def test_filters_equal_those_of_lance_byte_for_byte(
     expected = from_lance(their_file(theirs)).to_table()
     assert expected.num_rows == 6
     assert len(tables) == 1
-    found = tables[0].to_table()
-    assert found.schema.equals(expected.schema, check_metadata=True)
-    assert found["has_null"].to_pylist()[:3] == [True, True, False]
-    assert found.equals(expected)
+    result = tables[0].to_table()
+    assert result.schema.equals(expected.schema, check_metadata=True)
+    assert result["has_null"].to_pylist()[:3] == [True, True, False]
+    assert result.equals(expected)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def test_file_has_the_five_columns_and_the_metadata_lance_writes(tmp_path: Path)
     assert size == os.path.getsize(tmp_path / "one.lance")
     expected = LanceFileReader(their_file(theirs)).metadata().schema
     for name in ("one.lance", "two.lance"):
-        found = LanceFileReader(str(tmp_path / name)).metadata().schema
-        assert found.equals(expected)
+        result = LanceFileReader(str(tmp_path / name)).metadata().schema
+        assert result.equals(expected)
         # Lance's metadata may also have null_bitmap, the number of a buffer of that file.
-        assert found.metadata == {
+        assert result.metadata == {
             b"bloomfilter_item": b"8192",
             b"bloomfilter_probability": b"0.00057",
         }
-        assert found.metadata.items() <= expected.metadata.items()
+        assert result.metadata.items() <= expected.metadata.items()
         assert from_lance(tmp_path / name).to_table().equals(tables[0].to_table())
 
 
@@ -186,11 +186,11 @@ def test_lance_loses_rows_if_our_filter_is_emptied(tmp_path: Path):
     emptied["bloom_filter_data"][zone] = bytes(32768)
     damaged = zone_table(pa.table(emptied, schema=tables[0].to_table().schema))
     theirs = lance.dataset(commit_to_lance(theirs, "key", damaged).uri)
-    found = [
+    result = [
         theirs.scanner(filter=f"key = {row}").to_table().num_rows
         for row in (18_191, 18_192, 19_999, 20_000)
     ]
-    assert found == [1, 0, 0, 1]
+    assert result == [1, 0, 0, 1]
 
 
 def test_filters_of_different_sizes_in_one_file_are_used_by_lance(tmp_path: Path):

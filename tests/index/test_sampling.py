@@ -59,11 +59,11 @@ def brute_force(values):
 
 def estimates(values, wanted):
     positions = draw_zones(ZONES, wanted)
-    found = find_overlaps([hashed(values[at * ZONE : (at + 1) * ZONE]) for at in positions])
-    shares = found.shared_rows / found.num_rows[:, None]
+    result = find_overlaps([hashed(values[at * ZONE : (at + 1) * ZONE]) for at in positions])
+    shares = result.shared_rows / result.num_rows[:, None]
     return (
-        estimate_distinct(found, positions, ZONES, ROWS),
-        estimate_zones_with_key(shares, found.num_rows, positions, ZONES),
+        estimate_distinct(result, positions, ZONES, ROWS),
+        estimate_zones_with_key(shares, result.num_rows, positions, ZONES),
     )
 
 
@@ -85,13 +85,13 @@ def test_all_zones_give_the_truth(name):
 
 def test_overlaps_count_rows_and_values():
     zones = [[1, 1, 2, 3], [1, 3, 3], [], [4]]
-    found = find_overlaps([np.array(zone, dtype=np.uint64) for zone in zones])
-    assert found.num_rows.tolist() == [4, 3, 0, 1]
-    assert found.num_distinct.tolist() == [3, 2, 0, 1]
-    assert found.num_keys == 4
-    assert found.shared_rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
-    assert found.shared_values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
-    assert sorted(found.zone_counts(np.array([0, 1]))) == [1, 2, 2]
+    result = find_overlaps([np.array(zone, dtype=np.uint64) for zone in zones])
+    assert result.num_rows.tolist() == [4, 3, 0, 1]
+    assert result.num_distinct.tolist() == [3, 2, 0, 1]
+    assert result.num_keys == 4
+    assert result.shared_rows.tolist() == [[4, 3, 0, 0], [3, 3, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert result.shared_values.tolist() == [[3, 2, 0, 0], [2, 2, 0, 0], [0] * 4, [0, 0, 0, 1]]
+    assert sorted(result.zone_counts(np.array([0, 1]))) == [1, 2, 2]
 
 
 @pytest.mark.parametrize("num_zones", [0, 1, 2, 10, 49, 50, 51, 60, 99, 100, 1000, 10**7])
@@ -107,7 +107,7 @@ def test_zones_are_drawn_from_everywhere(num_zones, wanted):
 
 
 def test_no_values_to_compare():
-    found = find_overlaps([])
+    result = find_overlaps([])
     none = np.empty(0, dtype=np.int64)
-    assert estimate_distinct(found, none, 0, 0) == 0
-    assert estimate_zones_with_key(found.shared_rows, found.num_rows, none, 0) == 0.0
+    assert estimate_distinct(result, none, 0, 0) == 0
+    assert estimate_zones_with_key(result.shared_rows, result.num_rows, none, 0) == 0.0

@@ -43,8 +43,8 @@ def rows_table(path, fragments, items=ITEMS):
     writer = RowTableWriter(LOCAL, str(path), items, PROBABILITY)
     for fragment_id, zones in fragments:
         writer.write(fragment_id, zones)
-    done = writer.close()
-    return read_row_table(LOCAL, str(path), done.num_bytes, done.checksum)
+    outcome = writer.close()
+    return read_row_table(LOCAL, str(path), outcome.num_bytes, outcome.checksum)
 
 
 def sliced(path, fragments, tile_zones=4096):
@@ -53,9 +53,9 @@ def sliced(path, fragments, tile_zones=4096):
 
 
 def sliced_table(path, fragments, tile_zones=4096, **options):
-    done = sliced(path, fragments, tile_zones)
-    assert done.num_bytes == os.path.getsize(path)
-    return SlicedTable(LOCAL, str(path), done.num_bytes, done.checksum, **options)
+    outcome = sliced(path, fragments, tile_zones)
+    assert outcome.num_bytes == os.path.getsize(path)
+    return SlicedTable(LOCAL, str(path), outcome.num_bytes, outcome.checksum, **options)
 
 
 def both(folder, fragments, tile_zones=4096):
@@ -90,13 +90,13 @@ def pairs_in_rows(rows, hashes):
 
 
 def pairs_of(table, hashes):
-    found = [
+    result = [
         pair
         for keys, zones in table.pairs(hashes)
         for pair in zip(keys.tolist(), zones.tolist(), strict=True)
     ]
-    assert len(found) == len(set(found))
-    return set(found)
+    assert len(result) == len(set(result))
+    return set(result)
 
 
 def assert_same(table, rows):
@@ -179,9 +179,9 @@ def test_conversion_back_to_rows_gives_the_same_bytes(tmp_path):
         for at in range(0, len(zones), 8192)
     ]
     rows, table = both(tmp_path, cut)
-    done = write_row_table([table], LOCAL, str(tmp_path / "back"))
+    outcome = write_row_table([table], LOCAL, str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "rows").read_bytes()
-    assert (done.num_bytes, done.num_zones) == (rows.num_bytes, 9100)
+    assert (outcome.num_bytes, outcome.num_zones) == (rows.num_bytes, 9100)
 
 
 def test_filters_of_different_sizes_keep_the_order_of_zones(tmp_path):
@@ -190,8 +190,8 @@ def test_filters_of_different_sizes_keep_the_order_of_zones(tmp_path):
     assert_same(table, rows)
     assert_same_bits(rows, table)
     for hashes in (some_hashes(1), some_hashes(10), some_hashes(500)):
-        found = table.find(hashes)
-        assert found.tolist() == np.flatnonzero(in_rows(rows, hashes)).tolist()
+        result = table.find(hashes)
+        assert result.tolist() == np.flatnonzero(in_rows(rows, hashes)).tolist()
         assert pairs_of(table, hashes) == pairs_in_rows(rows, hashes)
 
 
@@ -227,8 +227,8 @@ def test_single_zones_are_located(tmp_path):
 def test_runs_represent_any_zones(zones):
     columns = [np.array(column, dtype=np.uint64) for column in zip(*zones, strict=True)]
     runs = ZoneRuns.from_zones(*columns, ITEMS)
-    found = runs.locate(np.arange(len(zones), dtype=np.int64))
-    assert [column.tolist() for column in found] == [column.tolist() for column in columns]
+    result = runs.locate(np.arange(len(zones), dtype=np.int64))
+    assert [column.tolist() for column in result] == [column.tolist() for column in columns]
 
 
 def test_zones_of_a_fragment_are_one_run():
@@ -322,10 +322,10 @@ def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
     merge_tables([small], LOCAL, str(tmp_path / "large"))
     table = SlicedTable(LOCAL, str(tmp_path / "large"))
     key = some_hashes(1)
-    found = table.find(key)
+    result = table.find(key)
     assert table.counter.num_bytes < 200_000
     assert table.counter.num_requests <= 2 + 9 * 4
-    assert found.tolist() == small.find(key).tolist()
+    assert result.tolist() == small.find(key).tolist()
 
 
 def test_near_tiles_take_one_request_to_an_object_store(tmp_path):
@@ -341,13 +341,13 @@ def test_near_tiles_take_one_request_to_an_object_store(tmp_path):
 def test_many_hashes_find_the_same_rows(tmp_path, count):
     rows, table = both(tmp_path, UNLIKE, 64)
     hashes = some_hashes(count)
-    found = [
+    result = [
         pair
         for keys, zones in rows.pairs(hashes)
         for pair in zip(keys.tolist(), zones.tolist(), strict=True)
     ]
-    assert len(found) == len(set(found))
-    assert set(found) == pairs_of(table, hashes)
+    assert len(result) == len(set(result))
+    assert set(result) == pairs_of(table, hashes)
 
 
 @pytest.mark.parametrize("count", [2, 3, 40])
@@ -376,11 +376,11 @@ def test_merge_fills_tiles(tmp_path, one_salt):
     more = [rows_table(tmp_path / "second", second), sliced_table(tmp_path / "third", third)]
     for tile_zones in (32, 100, 32768):
         path = str(tmp_path / f"merged-{tile_zones}")
-        done = merge_tables([base, *more], LOCAL, path, tile_zones)
-        merged = SlicedTable(LOCAL, path, done.num_bytes, done.checksum)
+        outcome = merge_tables([base, *more], LOCAL, path, tile_zones)
+        merged = SlicedTable(LOCAL, path, outcome.num_bytes, outcome.checksum)
         again = merge_tables([merged], LOCAL, str(tmp_path / "again"), tile_zones)
         assert (tmp_path / "again").read_bytes() == Path(path).read_bytes()
-        assert again.checksum == done.checksum
+        assert again.checksum == outcome.checksum
         sizes = [t.num_zones for t in merged.directory.tiles if t.num_blocks == 8]
         assert sizes == [tile_zones] * (110 // tile_zones) + [110 % tile_zones]
         merged.verify()
@@ -499,12 +499,12 @@ def test_a_damaged_tile_loses_no_row_and_is_reported_once(sound, count, remote):
     where = (
         (pafs.SubTreeFileSystem(str(path.parent), LOCAL), "damaged") if remote else (LOCAL, name)
     )
-    found = SlicedTable(*where, table.num_bytes, report=reports.append)
+    result = SlicedTable(*where, table.num_bytes, report=reports.append)
     hashes = some_hashes(count)
-    hit, wanted = may_hold(found, hashes), in_rows(rows, hashes)
+    hit, wanted = may_hold(result, hashes), in_rows(rows, hashes)
     assert not (wanted & ~hit).any()
     assert hit[np.sort(table._order[: tile.num_zones])].all()
-    assert pairs_of(found, hashes) >= pairs_in_rows(rows, hashes[:1])
+    assert pairs_of(result, hashes) >= pairs_in_rows(rows, hashes[:1])
     assert len(reports) == 1
     assert isinstance(reports[0], CorruptIndex)
     assert "build the index again" in str(reports[0])
@@ -531,11 +531,11 @@ def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, at, bit):
 
     reports = []
     try:
-        found = SlicedTable(LOCAL, damaged_copy(folder / "sliced", flip), report=reports.append)
+        result = SlicedTable(LOCAL, damaged_copy(folder / "sliced", flip), report=reports.append)
     except CorruptIndex:
         return
     for hashes in (some_hashes(1), some_hashes(4000)):
-        assert not (in_rows(rows, hashes) & ~may_hold(found, hashes)).any()
+        assert not (in_rows(rows, hashes) & ~may_hold(result, hashes)).any()
 
 
 @pytest.mark.parametrize("count", [1, 5000])
@@ -563,13 +563,13 @@ def test_exchanged_blocks_are_damage(tmp_path, count, remote):
         name = damaged_copy(tmp_path / "sliced", change)
         where = (pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "damaged")
         reports = []
-        found = SlicedTable(*(where if remote else (LOCAL, name)), report=reports.append)
+        result = SlicedTable(*(where if remote else (LOCAL, name)), report=reports.append)
         hashes = some_hashes(count)
-        assert not (in_rows(rows, hashes) & ~may_hold(found, hashes)).any()
-        assert may_hold(found, hashes).all()
+        assert not (in_rows(rows, hashes) & ~may_hold(result, hashes)).any()
+        assert may_hold(result, hashes).all()
         assert len(reports) == 1
         with pytest.raises(CorruptIndex, match="bit rows are damaged"):
-            found.verify()
+            result.verify()
 
 
 @pytest.mark.parametrize("count", [1, 5000])
@@ -599,12 +599,12 @@ def test_tiles_of_another_file_are_damage(tmp_path, count):
 def test_a_whole_file_of_another_index_is_refused(tmp_path):
     """The directories would be identical except for salt and digest."""
     no_nulls = np.zeros(70, dtype=bool)
-    done = {}
+    outcome = {}
     for name, seed in (("one", 1), ("other", 2)):
         zones = zones_of(70, 4, seed)
         zones = Zones(zones.starts, zones.lengths, no_nulls, zones.filters)
-        done[name] = sliced(tmp_path / name, [(0, zones)])
-    one, other = done["one"], done["other"]
+        outcome[name] = sliced(tmp_path / name, [(0, zones)])
+    one, other = outcome["one"], outcome["other"]
     assert one.num_bytes == other.num_bytes
     SlicedTable(LOCAL, str(tmp_path / "one"), one.num_bytes, one.checksum).verify()
     with pytest.raises(CorruptIndex, match="not the catalog's"):
@@ -651,8 +651,8 @@ def test_a_file_of_version_1_gives_the_same_answers(tmp_path):
     assert table.has_null.tolist() == [n % 3 == 0 for n in [*range(70), *range(5)]]
     filters = list(golden_filters())
     # A file merged from it has the current version and the same bits.
-    done = merge_tables([table], LOCAL, str(tmp_path / "merged"))
-    merged = SlicedTable(LOCAL, str(tmp_path / "merged"), done.num_bytes, done.checksum)
+    outcome = merge_tables([table], LOCAL, str(tmp_path / "merged"))
+    merged = SlicedTable(LOCAL, str(tmp_path / "merged"), outcome.num_bytes, outcome.checksum)
     merged.verify()
     written = write_row_table([table], LOCAL, str(tmp_path / "rows"))
     for each in (table, merged):
@@ -683,12 +683,12 @@ def test_damage_to_a_file_of_version_1_is_noticed(tmp_path):
 def test_a_file_truncated_after_opening_loses_no_row(sound, count):
     rows, path, _ = sound
     reports = []
-    found = SlicedTable(LOCAL, str(path), report=reports.append)
-    os.truncate(path, found.directory.tiles[1].offset)
+    result = SlicedTable(LOCAL, str(path), report=reports.append)
+    os.truncate(path, result.directory.tiles[1].offset)
     hashes = some_hashes(count)
-    assert not (in_rows(rows, hashes) & ~may_hold(found, hashes)).any()
+    assert not (in_rows(rows, hashes) & ~may_hold(result, hashes)).any()
     assert len(reports) == 1
-    places_both_ways(found, hashes[0])
+    places_both_ways(result, hashes[0])
 
 
 def test_threads_may_search_one_table(tmp_path):
@@ -697,8 +697,8 @@ def test_threads_may_search_one_table(tmp_path):
     rows, table = both(tmp_path, UNLIKE, 64)
     hashes = some_hashes(200)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda key: may_hold(table, key), hashes[:, None]))
+        result = list(pool.map(lambda key: may_hold(table, key), hashes[:, None]))
     assert all(
         np.array_equal(hit, in_rows(rows, key))
-        for hit, key in zip(found, hashes[:, None], strict=True)
+        for hit, key in zip(result, hashes[:, None], strict=True)
     )

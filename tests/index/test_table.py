@@ -47,8 +47,8 @@ def written(tmp_path):
     return path, write(path, fragments), fragments
 
 
-def opened(path, done):
-    return read_row_table(LOCAL, str(path), done.num_bytes, done.checksum)
+def opened(path, written_table):
+    return read_row_table(LOCAL, str(path), written_table.num_bytes, written_table.checksum)
 
 
 def stored(columns, schema=None):
@@ -111,7 +111,7 @@ def test_probability_is_written_as_in_lance(probability, text):
 
 
 def test_the_file_is_an_uncompressed_ipc_file(written):
-    path, done, fragments = written
+    path, written_table, fragments = written
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_file(source).read_all()
     table.validate(full=True)
@@ -127,36 +127,40 @@ def test_the_file_is_an_uncompressed_ipc_file(written):
         assert table[name].to_pylist() == expected
     filters = [row.tobytes() for _, zones in runs for row in zones.filters]
     assert table["bloom_filter_data"].to_pylist() == filters
-    assert done.num_zones == table.num_rows == 15
+    assert written_table.num_zones == table.num_rows == 15
 
 
 def test_written_table_describes_the_file(written):
-    path, done, _ = written
+    path, written_table, _ = written
     data = path.read_bytes()
-    assert done.num_bytes == len(data)
-    assert done.checksum == xxhash.xxh3_64_hexdigest(data)
+    assert written_table.num_bytes == len(data)
+    assert written_table.checksum == xxhash.xxh3_64_hexdigest(data)
 
 
 def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
     size = PARAMETERS.filter_bytes
     monkeypatch.setattr(rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
-    done = write(tmp_path / "t", [(0, zones_of(95))])
+    written_table = write(tmp_path / "t", [(0, zones_of(95))])
     with pa.memory_map(str(tmp_path / "t")) as source:
         file = pa.ipc.open_file(source)
         lengths = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
     assert lengths == [3, 3, 3, 1]
     monkeypatch.undo()
     again = write(tmp_path / "u", [(0, zones_of(95))])
-    assert opened(tmp_path / "t", done).to_table().equals(opened(tmp_path / "u", again).to_table())
+    assert (
+        opened(tmp_path / "t", written_table)
+        .to_table()
+        .equals(opened(tmp_path / "u", again).to_table())
+    )
 
 
 def test_zones_of_small_files_share_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(rows_module, "_SHARED_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
     runs = [(fragment, zones_of(5, 5 * fragment)) for fragment in range(100)]
-    done = write(tmp_path / "t", runs)
+    written_table = write(tmp_path / "t", runs)
     with pa.memory_map(str(tmp_path / "t")) as source:
         assert 5 <= pa.ipc.open_file(source).num_record_batches <= 25
-    table = opened(tmp_path / "t", done).to_table()
+    table = opened(tmp_path / "t", written_table).to_table()
     assert table["fragment_id"].to_pylist() == list(range(100))
     filters = [zones.filters.tobytes() for _, (zones,) in runs]
     assert table["bloom_filter_data"].to_pylist() == filters
@@ -172,10 +176,10 @@ def test_a_batch_shares_the_memory_of_the_filters():
 
 
 def test_round_trip(written):
-    path, done, fragments = written
-    table = opened(path, done)
+    path, written_table, fragments = written
+    table = opened(path, written_table)
     runs = [(fragment, zones) for fragment, part in fragments for zones in part]
-    assert len(table) == done.num_zones
+    assert len(table) == written_table.num_zones
     assert table.fragment_ids.tolist() == [f for f, zones in runs for _ in range(len(zones))]
     assert table.starts.tolist() == [s for _, z in runs for s in z.starts.tolist()]
     assert table.lengths.tolist() == [s for _, z in runs for s in z.lengths.tolist()]
@@ -183,7 +187,7 @@ def test_round_trip(written):
     for zone, expected in enumerate(row for _, zones in runs for row in zones.filters):
         assert np.array_equal(table.filter_words(zone), expected)
     assert (table.number_of_items, table.probability) == (10, 0.01)
-    assert table.num_bytes == done.num_bytes
+    assert table.num_bytes == written_table.num_bytes
     with pa.memory_map(str(path)) as source:
         stored = pa.ipc.open_file(source).read_all()
     given = table.to_table()
@@ -192,8 +196,8 @@ def test_round_trip(written):
 
 
 def test_the_kernel_reads_the_file_buffer_in_place(written):
-    path, done, _ = written
-    table = opened(path, done)
+    path, written_table, _ = written
+    table = opened(path, written_table)
     hit = np.zeros(len(table), dtype=bool)
     hashes = np.array([xxhash.xxh64_intdigest((1005).to_bytes(8, "little"))], dtype=np.uint64)
     blocks.check_filters(table.words, table.first_words, table.num_blocks, hashes, hit)
@@ -203,27 +207,33 @@ def test_the_kernel_reads_the_file_buffer_in_place(written):
 
 def test_a_file_is_read_into_memory_once(tmp_path):
     parameters = ZoneParameters(8192, 0.00057)
-    done = write(tmp_path / "t", [(0, zones_of(8192 * 64, parameters=parameters))], parameters)
-    assert done.num_bytes > 2 << 20
+    written_table = write(
+        tmp_path / "t", [(0, zones_of(8192 * 64, parameters=parameters))], parameters
+    )
+    assert written_table.num_bytes > 2 << 20
     before = pa.total_allocated_bytes()
-    table = opened(tmp_path / "t", done)
-    assert done.num_bytes <= pa.total_allocated_bytes() - before < done.num_bytes + (1 << 16)
+    table = opened(tmp_path / "t", written_table)
+    assert (
+        written_table.num_bytes
+        <= pa.total_allocated_bytes() - before
+        < written_table.num_bytes + (1 << 16)
+    )
     assert not table.words.flags.owndata
     assert not table.words.flags.writeable
     assert all(np.shares_memory(table.filter_words(zone), table.words) for zone in (0, 63))
 
 
 def test_a_remote_file_is_read_the_same(written):
-    path, done, _ = written
+    path, written_table, _ = written
     elsewhere = pafs.SubTreeFileSystem(str(path.parent), LOCAL)
-    table = read_row_table(elsewhere, path.name, done.num_bytes, done.checksum)
-    assert table.to_table().equals(opened(path, done).to_table())
+    table = read_row_table(elsewhere, path.name, written_table.num_bytes, written_table.checksum)
+    assert table.to_table().equals(opened(path, written_table).to_table())
 
 
 def test_a_table_without_zones(tmp_path):
-    done = write(tmp_path / "t", [])
-    table = opened(tmp_path / "t", done)
-    assert done.num_zones == len(table) == 0
+    written_table = write(tmp_path / "t", [])
+    table = opened(tmp_path / "t", written_table)
+    assert written_table.num_zones == len(table) == 0
     assert table.to_table().num_rows == 0
     assert table.to_table().schema.equals(table_schema(10, 0.01), check_metadata=True)
 
@@ -269,7 +279,7 @@ def check_survives(data):
 
 
 def test_every_flipped_byte_is_found_by_the_checksum(written):
-    path, done, _ = written
+    path, written_table, _ = written
     data = path.read_bytes()
     rng = random.Random(5)
     for at in [0, len(data) - 1, *rng.sample(range(len(data)), 300)]:
@@ -277,17 +287,17 @@ def test_every_flipped_byte_is_found_by_the_checksum(written):
         damaged[at] ^= rng.randrange(1, 256)
         path.write_bytes(damaged)
         with pytest.raises(CorruptIndex, match="checksum"):
-            opened(path, done)
+            opened(path, written_table)
         check_survives(damaged)
 
 
 def test_every_truncation_is_found(written):
-    path, done, _ = written
+    path, written_table, _ = written
     data = path.read_bytes()
     for size in [0, 1, 7, 8, *random.Random(6).sample(range(len(data)), 100), len(data) - 1]:
         path.write_bytes(data[:size])
         with pytest.raises(CorruptIndex):
-            opened(path, done)
+            opened(path, written_table)
         with pytest.raises(CorruptIndex):
             read_row_table(LOCAL, str(path), size, None)
         check_survives(data[:size])
@@ -312,10 +322,10 @@ def test_no_damage_crashes_or_leads_outside_the_file(changes):
 
 
 def test_a_grown_file_is_found(written):
-    path, done, _ = written
+    path, written_table, _ = written
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(CorruptIndex, match=r"bytes, .* were written"):
-        opened(path, done)
+        opened(path, written_table)
 
 
 def test_a_missing_file_is_found(tmp_path):
