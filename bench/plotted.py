@@ -1,4 +1,4 @@
-"""The report's plots, as PNG files."""
+"""Draw the plots of the report as PNG files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.measures import ABSENT, IN_SIZES, Measured, in_name
 from bench.scale import Scaled
 from bench.tables import count_text, shares_of_scans, size_text, time_text
 
-# Families share a colour, and members of one differ by marker.
+# The competitors of one family share a colour, and differ by their markers.
 _STYLES = {
     "zonebloom": ("#1f5fbf", "o"),
     "zonebloom, by a filter": ("#1f5fbf", "D"),
@@ -26,12 +26,12 @@ _STYLES = {
     "pyarrow scan": ("#7a7a7a", "^"),
 }
 _KINDS = (
-    ("first lookup, cold", "v", lambda each: each.first.seconds if each.first else None),
-    ("one key, warm", "o", lambda each: each.warm[in_name(1)].wall),
-    ("absent key, warm", "x", lambda each: each.warm[ABSENT].wall),
+    ("first lookup, cold", "v", lambda result: result.first.seconds if result.first else None),
+    ("one key, warm", "o", lambda result: result.warm[in_name(1)].wall),
+    ("absent key, warm", "x", lambda result: result.warm[ABSENT].wall),
 )
-_PANELS_A_ROW = 3
-# Told apart by the colour-blind, and by their markers.
+_PANELS_PER_ROW = 3
+# Colour-blind readers can distinguish these colours, and the markers differ, too.
 _LAYOUTS = {
     "recommended": ("#0072b2", "o"),
     "pyarrow": ("#d55e00", "s"),
@@ -63,21 +63,22 @@ def _pyplot() -> Any:
 
 
 def _panels(
-    count: int, width: float, height: float, a_row: int = _PANELS_A_ROW, **shared: Any
+    count: int, width: float, height: float, per_row: int = _PANELS_PER_ROW, **options: Any
 ) -> tuple[Any, list[Any]]:
-    columns = min(count, a_row)
+    """Return a figure, and the axes of its panels."""
+    columns = min(count, per_row)
     rows = -(-count // columns)
-    figure, axes = _pyplot().subplots(
-        rows, columns, figsize=(width * columns, height * rows), squeeze=False, **shared
+    figure, axes_grid = _pyplot().subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False, **options
     )
-    flat = list(axes.flat)
-    for unused in flat[count:]:
+    axes = list(axes_grid.flat)
+    for unused in axes[count:]:
         unused.set_visible(False)
-    return figure, flat[:count]
+    return figure, axes[:count]
 
 
-def _scaled_axis(axis: Any, text: Callable[[float], str]) -> None:
-    """Ticks at powers of ten, as a reader would say them."""
+def _label_powers_of_ten(axis: Any, text: Callable[[float], str]) -> None:
+    """Put ticks at powers of ten, with texts that are easy to read."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(base=10))
@@ -100,25 +101,26 @@ def _save(figure: Any, path: Path) -> Path:
 
 
 def plot_latency(measured: Sequence[Measured], folder: Path) -> Path:
-    """Each competitor's time for one key, cold and warm; a panel a data set."""
-    sets = list(dict.fromkeys(each.data.name for each in measured))
+    """Plot each competitor's time for one key, cold and warm, in one panel for each data set."""
+    sets = list(dict.fromkeys(result.data.name for result in measured))
     figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
-    names = list(dict.fromkeys(each.competitor for each in measured))
+    names = list(dict.fromkeys(result.competitor for result in measured))
     for ax, data in zip(axes, sets, strict=True):
-        found = {each.competitor: each for each in measured if each.data.name == data}
-        for at, name in enumerate(names):
-            if name not in found:
+        results = {result.competitor: result for result in measured if result.data.name == data}
+        for row, name in enumerate(names):
+            if name not in results:
                 continue
-            values = [of(found[name]) for *_, of in _KINDS]
-            known = [value for value in values if value]
+            values = [value_of(results[name]) for *_, value_of in _KINDS]
+            existing = [value for value in values if value]
             color = _STYLES[name][0]
-            ax.plot([min(known), max(known)], [at, at], color=color, alpha=0.3, linewidth=2)
+            ends = [min(existing), max(existing)]
+            ax.plot(ends, [row, row], color=color, alpha=0.3, linewidth=2)
             for (_, marker, _), value in zip(_KINDS, values, strict=True):
                 if value:
-                    ax.plot(value, at, marker, color=color, markersize=6)
+                    ax.plot(value, row, marker, color=color, markersize=6)
         ax.set_title(data, fontsize=10.5, loc="left")
         ax.set_xscale("log")
-        _scaled_axis(ax.xaxis, time_text)
+        _label_powers_of_ten(ax.xaxis, time_text)
         ax.tick_params(labelbottom=True)
         ax.set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
@@ -132,19 +134,19 @@ def plot_latency(measured: Sequence[Measured], folder: Path) -> Path:
 
 
 def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
-    """Time by the number of keys of an IN; a panel a data set of a layout."""
-    sets = list(dict.fromkeys(each.data for each in measured))
+    """Plot time by the number of keys in an IN, in one panel for each data set and layout."""
+    sets = list(dict.fromkeys(result.data for result in measured))
     figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
     handles: dict[str, Any] = {}
     for ax, data in zip(axes, sets, strict=True):
-        for each in (each for each in measured if each.data == data):
-            color, marker = _STYLES[each.competitor]
+        for result in (result for result in measured if result.data == data):
+            color, marker = _STYLES[result.competitor]
             style = {"o": "-", "s": "--", "D": "-."}.get(marker, ":")
-            is_ours = each.competitor.startswith("zonebloom")
-            sizes = [count for count in IN_SIZES if in_name(count) in each.warm]
-            (handles[each.competitor],) = ax.plot(
+            is_ours = result.competitor.startswith("zonebloom")
+            sizes = [count for count in IN_SIZES if in_name(count) in result.warm]
+            (handles[result.competitor],) = ax.plot(
                 sizes,
-                [each.warm[in_name(count)].wall for count in sizes],
+                [result.warm[in_name(count)].wall for count in sizes],
                 color=color,
                 marker=marker,
                 linestyle=style,
@@ -155,8 +157,8 @@ def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
         ax.set_title(f"{data.name}, {data.layout}", fontsize=10.5, loc="left")
         ax.set_xscale("log")
         ax.set_yscale("log")
-        _scaled_axis(ax.xaxis, lambda value: f"{value:,.0f}")
-        _scaled_axis(ax.yaxis, time_text)
+        _label_powers_of_ten(ax.xaxis, lambda value: f"{value:,.0f}")
+        _label_powers_of_ten(ax.yaxis, time_text)
         ax.tick_params(labelbottom=True, labelleft=True)
         ax.set_xlabel("keys of IN (of rows drawn at random)")
     _legend_above(figure, list(handles.values()), list(handles), 4)
@@ -164,24 +166,26 @@ def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
 
 
 def plot_shares(measured: Sequence[Measured], path: Path) -> Path:
-    """What a lookup takes of the best scan's time by its number of keys; a panel a data set that
-    was written as pyarrow does by default, a line a layout."""
-    found = shares_of_scans(measured)
-    sets = list(dict.fromkeys(each.name for each in found if each.layout == "pyarrow"))
+    """Plot the time of a lookup divided by that of the best scan, by the number of keys.
+
+    There is one panel for each data set in the layout of pyarrow, and one line for each layout.
+    """
+    shares = shares_of_scans(measured)
+    sets = list(dict.fromkeys(data.name for data in shares if data.layout == "pyarrow"))
     figure, axes = _panels(len(sets), 2.6, 3.2, 4, sharey=True, sharex=True)
     handles: dict[str, Any] = {}
     for ax, name in zip(axes, sets, strict=True):
         ax.axhline(1, color="black", linewidth=1)
-        for data in (each for each in found if each.name == name):
+        for data in (data for data in shares if data.name == name):
             color, marker = _LAYOUTS[data.layout]
             (handles[data.layout],) = ax.plot(
-                list(found[data]), list(found[data].values()), color=color, marker=marker
+                list(shares[data]), list(shares[data].values()), color=color, marker=marker
             )
         ax.set_title(name, fontsize=10, loc="left")
         ax.set_xscale("log")
         ax.set_yscale("log")
-        _scaled_axis(ax.xaxis, count_text)
-        _scaled_axis(ax.yaxis, lambda value: f"{value:g}")
+        _label_powers_of_ten(ax.xaxis, count_text)
+        _label_powers_of_ten(ax.yaxis, lambda value: f"{value:g}")
         ax.tick_params(labelbottom=True)
         ax.set_xlabel("keys looked up")
     axes[0].set_ylabel("time / best scan's time")
@@ -190,27 +194,27 @@ def plot_shares(measured: Sequence[Measured], path: Path) -> Path:
 
 
 _GROWTH: tuple[tuple[str, Callable[[Scaled], float | None], Callable[[float], str]], ...] = (
-    ("first lookup, cold: time", lambda each: each.cold_seconds, time_text),
-    ("first lookup, cold: read from disk", lambda each: each.cold_storage_bytes, size_text),
-    ("first lookup, cold: memory", lambda each: each.cold_peak_bytes, size_text),
-    ("one key, warm", lambda each: each.warm_seconds, time_text),
-    ("batch of absent keys, keys/s", lambda each: each.batch_keys_per_second, count_text),
-    ("index on disk", lambda each: each.index_bytes, size_text),
+    ("first lookup, cold: time", lambda result: result.cold_seconds, time_text),
+    ("first lookup, cold: read from disk", lambda result: result.cold_storage_bytes, size_text),
+    ("first lookup, cold: memory", lambda result: result.cold_peak_bytes, size_text),
+    ("one key, warm", lambda result: result.warm_seconds, time_text),
+    ("batch of absent keys, keys/s", lambda result: result.batch_keys_per_second, count_text),
+    ("index on disk", lambda result: result.index_bytes, size_text),
 )
 
 
 def plot_growth(scaled: Sequence[Scaled], folder: Path) -> Path:
-    """Lookups in the index alone by the rows it covers; a line a layout."""
+    """Plot lookups in the index alone by the rows that it covers, with one line for each layout."""
     figure, axes = _panels(len(_GROWTH), 4.4, 3.1, sharex=True)
     colors = {"table": "#1f5fbf", "sliced": "#c2372e"}
     handles: dict[str, Any] = {}
-    for ax, (title, of, text) in zip(axes, _GROWTH, strict=True):
-        for layout in dict.fromkeys(each.layout for each in scaled):
-            points = [(each.rows, of(each)) for each in scaled if each.layout == layout]
-            known = [(rows, value) for rows, value in points if value]
+    for ax, (title, value_of, text) in zip(axes, _GROWTH, strict=True):
+        for layout in dict.fromkeys(result.layout for result in scaled):
+            results = [result for result in scaled if result.layout == layout]
+            points = [(result.rows, value_of(result)) for result in results if value_of(result)]
             (handles[layout],) = ax.plot(
-                [rows for rows, _ in known],
-                [value for _, value in known],
+                [rows for rows, _ in points],
+                [value for _, value in points],
                 marker="o" if layout == "table" else "s",
                 color=colors[layout],
                 linewidth=2,
@@ -218,10 +222,10 @@ def plot_growth(scaled: Sequence[Scaled], folder: Path) -> Path:
         ax.set_title(title, fontsize=10.5, loc="left")
         ax.set_xscale("log")
         ax.set_yscale("log")
-        _scaled_axis(ax.xaxis, count_text)
-        _scaled_axis(ax.yaxis, text)
+        _label_powers_of_ten(ax.xaxis, count_text)
+        _label_powers_of_ten(ax.yaxis, text)
         low, high = ax.get_ylim()
-        # At least two decades, or a flat line would look steep.
+        # Show at least two powers of ten, so that a flat line does not look steep.
         if high / low < 100:
             middle = (low * high) ** 0.5
             ax.set_ylim(middle / 10, middle * 10)

@@ -1,7 +1,6 @@
-"""The report: every competitor on every data set, as Markdown and plots.
+"""Measure every competitor on every data set, and write the report as Markdown and plots.
 
-Answers are checked against brute force before anything is timed; a competitor that answers
-wrongly ends the run.
+Answers are compared with brute force before anything is timed. A wrong answer ends the run.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from bench.tables import full_table, import_table, lookup_table, ratio_table, sc
 
 SCALE = "scale"
 SETS = (*data.makers(0, 1, None), SCALE)
-# In the layout of every writer; the others as they were first written, and as recommended.
+# These data sets are measured in all layouts. The others are measured as they were first written,
+# and in the recommended layout.
 IN_EVERY_LAYOUT = ("random-int64", "uuid-36-bytes", "text-1-000-distinct", "tpch-lineitem")
 _PACKAGES = ("pyarrow", "polars", "duckdb", "datafusion", "pylance", "numba")
 _HOME = Path(__file__).resolve().parent
@@ -41,27 +41,27 @@ Progress = Callable[[str], object]
 
 @dataclass(slots=True)
 class Options:
-    """What to run, and where to.
+    """What to measure, and where to write the report.
 
     Attributes
     ----------
     rows : int
-        Of each synthetic data set.
+        Number of rows of each synthetic data set.
     scale_factor : float
-        Of TPC-H.
+        Scale factor of TPC-H.
     sets, layouts : tuple of str
-        Of `SETS`, and of `layouts.NAMES`.
+        Members of `SETS`, and of `layouts.NAMES`.
     ratios : bool
-        Only what the tables of ratios need: those we are held against, nothing cold.
+        Whether to measure only what the tables of ratios need: the peers, and no cold lookups.
     full : bool
-        The index of a billion rows too.
+        Whether to measure an index of a billion rows as well.
     out : Path
         Folder of REPORT.md and plots.
     root : Path or None
-        Folder of the data, in the system's temporary one by default.
+        Folder of the data; by default a temporary one.
     effort : Effort
     scale_sizes : tuple of int or None
-        Rows of the indices without data.
+        Numbers of rows of the indices without data.
     """
 
     rows: int = 2_000_000
@@ -78,7 +78,7 @@ class Options:
 
 @dataclass(slots=True)
 class Report:
-    """All that was measured, and what was not and why."""
+    """All measurements, and messages about competitors and data sets that are missing."""
 
     measured: list[Measured] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
@@ -88,86 +88,93 @@ class Report:
 
 
 def run(options: Options, progress: Progress = print) -> Report:
-    """Measure.
+    """Measure all competitors on all data sets.
 
     Raises
     ------
     WrongAnswer
-        When a competitor does not find the rows brute force finds.
+        If a competitor does not find the rows that brute force finds.
     """
-    started = time.perf_counter()
-    here, missing = competitors()
+    start = time.perf_counter()
+    available, missing = competitors()
     report = Report(missing=missing)
     for line in missing:
         progress(line)
-    for each in _data_sets(options, report, progress):
-        is_short = options.ratios or not each.is_first
-        report.measured += _measured(each, here, options.effort, is_short, progress)
+    for data_set in _data_sets(options, report, progress):
+        is_short = options.ratios or not data_set.is_first
+        report.measured += _measure_set(
+            data_set, available, options.effort, is_short=is_short, progress=progress
+        )
         report.loads.append(os.getloadavg()[0])
     if SCALE in options.sets:
         report.scaled = scale.run(
             full=options.full, root=options.root, sizes=options.scale_sizes, progress=progress
         )
-    report.seconds = time.perf_counter() - started
+    report.seconds = time.perf_counter() - start
     return report
 
 
-def _measured(
-    each: DataSet,
-    here: list[type[Competitor]],
+def _measure_set(
+    data_set: DataSet,
+    available: list[type[Competitor]],
     effort: Effort,
+    *,
     is_short: bool,
     progress: Progress,
 ) -> list[Measured]:
-    """Every competitor, or those we are held against and these only warm."""
+    """Measure the available competitors, or only warm lookups of the peers if it is short."""
     if is_short:
-        here = [competitor for competitor in here if competitor in PEERS]
+        available = [competitor for competitor in available if competitor in PEERS]
         effort = replace(effort, cold_runs=0)
-    progress(f"{each.name}, {each.layout}: {each.num_rows:,} rows, {each.num_zones:,} zones")
-    began = time.perf_counter()
-    found = measure(
-        [competitor(each) for competitor in here], each, Questions.of(each, effort), effort
+    progress(
+        f"{data_set.name}, {data_set.layout}: {data_set.num_rows:,} rows, "
+        f"{data_set.num_zones:,} zones"
     )
-    progress(f"  {len(here)} competitors, {time.perf_counter() - began:.0f} s")
-    for line in ratio_table(found):
+    start = time.perf_counter()
+    results = measure(
+        [competitor(data_set) for competitor in available],
+        data_set,
+        Questions.of(data_set, effort),
+        effort,
+    )
+    progress(f"  {len(available)} competitors, {time.perf_counter() - start:.0f} s")
+    for line in ratio_table(results):
         progress(f"  {line}")
-    return found
+    return results
 
 
 def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator[DataSet]:
-    made = data.makers(options.rows, options.scale_factor, options.root)
+    """Yield each data set in each layout to measure, and report those that cannot be made."""
+    makers = data.makers(options.rows, options.scale_factor, options.root)
     for name in (name for name in options.sets if name != SCALE):
         try:
-            first = made[name]()
+            first = makers[name]()
         except (ImportError, FileNotFoundError) as error:
             report.missing.append(f"{name} is left out: {error}")
             progress(report.missing[-1])
             continue
-        known = layouts.WRITERS if name in IN_EVERY_LAYOUT else (layouts.RECOMMENDED,)
-        for layout in dict.fromkeys((first.layout, *known)):
+        others = layouts.WRITERS if name in IN_EVERY_LAYOUT else (layouts.RECOMMENDED,)
+        for layout in dict.fromkeys((first.layout, *others)):
             if layout in options.layouts:
                 yield first.in_layout(layout)
 
 
-# Writing
-
-
 def markdown(report: Report) -> str:
-    """The whole report."""
+    """Return the whole report as Markdown."""
     lines = ["# Against other tools", "", *_preface(report)]
     if report.measured:
         lines += ["", f"![Time of lookups against scans](plots/{SHARES})"]
     lines += _ratios(report.measured)
-    first = [each for each in report.measured if each.data.is_first]
+    first = [result for result in report.measured if result.data.is_first]
     if first:
         lines += ["", "![Latency by competitor](plots/latency.png)"]
         lines += ["", "![Time by keys of IN](plots/in-sizes.png)"]
     if len(first) < len(report.measured):
         lines += ["", "![Time by keys of IN, by layout](plots/layouts.png)"]
-    for each in dict.fromkeys(each.data for each in first if each.first):
-        found = [one for one in first if one.data == each]
-        lines += ["", f"## {each.name}", "", _described(each), "", *full_table(found)]
-    if any(each.first for each in first):
+    for data_set in dict.fromkeys(result.data for result in first if result.first):
+        results = [result for result in first if result.data == data_set]
+        lines += ["", f"## {data_set.name}", "", _describe_set(data_set), "", *full_table(results)]
+    if any(result.first for result in first):
         lines += ["", "## Importing", "", *_import_words(), "", *import_table(first)]
     if report.scaled:
         lines += ["", "## The index alone", "", *_scale_words(), "", *scale_table(report.scaled)]
@@ -176,26 +183,26 @@ def markdown(report: Report) -> str:
 
 
 def _ratios(measured: list[Measured]) -> list[str]:
-    """A table a layout, headed by what its files tell."""
+    """Return a table for each layout, with a description of its files as heading."""
     lines: list[str] = []
     for layout in layouts.NAMES:
-        found = [each for each in measured if each.data.layout == layout]
-        if not found:
+        results = [result for result in measured if result.data.layout == layout]
+        if not results:
             continue
-        sets = dict.fromkeys(each.data for each in found)
-        columns = [(file, each.column) for each in sets for file in each.files]
+        sets = dict.fromkeys(result.data for result in results)
+        columns = [(file, data_set.column) for data_set in sets for file in data_set.files]
         lines += ["", f"## Layout: {layout}, {layouts.describe_layout(columns)}", ""]
-        lines += ratio_table(found)
+        lines += ratio_table(results)
     return lines
 
 
-def _described(each: DataSet) -> str:
-    told = layouts.describe_layout((file, each.column) for file in each.files)
-    return f"{each.num_rows:,} rows in {each.num_zones:,} zones, {told}."
+def _describe_set(data_set: DataSet) -> str:
+    layout = layouts.describe_layout((file, data_set.column) for file in data_set.files)
+    return f"{data_set.num_rows:,} rows in {data_set.num_zones:,} zones, {layout}."
 
 
 def readme_section(report: Report) -> str:
-    """What the README shows of it: a few lookups in files of every layout, and the plot."""
+    """Return the section of the README: a few lookups in files of every layout, and the plot."""
     lines = lookup_table(report.measured)
     lines += ["", f"![Time of lookups against scans](bench/plots/{SHARES})"]
     return "\n".join(lines) + "\n"
@@ -205,44 +212,46 @@ def _preface(report: Report) -> list[str]:
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     versions = ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)))
     lines = [
-        f"Measured on {machine}, Python {platform.python_version()}, {versions}. Every competitor "
-        "is asked for the same keys and returns all columns of the rows, which are checked "
-        "against brute force first. Warm lookups: all take turns, and each has its least time; "
-        "one key and an absent key are another one each time, IN has the keys of so many rows "
-        "drawn at random, a batch has 100,000 keys, one in 1,000 present.",
+        f"Measured on {machine}, Python {platform.python_version()}, {versions}. All competitors "
+        "look up the same keys and return all columns of the rows, which are first compared with "
+        "brute force. In warm lookups the competitors take turns, and the shortest time of each "
+        "counts. One key and an absent key are different ones each time, IN has the keys of as "
+        "many random rows, and a batch has 100,000 keys, of which one in 1,000 is present.",
         "",
         "`python -m bench report --readme` measures, and writes this file, the plots and the "
-        "README's table; `--ratios` measures only what is held against Lance and the scans, "
-        "`--sets` and `--layouts` choose by parts of names, `--full` takes an index of a billion "
-        "rows too. Every data set is laid out as recommended, lineitem and orders also as their "
-        "generator writes them, and four of them as pyarrow, Polars, DuckDB and Spark do by "
-        "default; each table's heading tells the layout from the files.",
+        "README's table. `--ratios` measures only what is compared with Lance and the scans, "
+        "`--sets` and `--layouts` select by parts of names, and `--full` adds an index of a "
+        "billion rows. Every data set is measured in the recommended layout, lineitem and orders "
+        "also in that of their generator, and four of them in the default layouts of pyarrow, "
+        "Polars, DuckDB and Spark. The heading of each table describes the layout of the files.",
         "",
-        "By layout: zonebloom's `lookup`, and what it takes of others' time; in brackets, of "
-        "their time on all cores. By data set, in brackets, the figure as a multiple of "
-        "zonebloom's. First lookup: in a fresh process after its imports, with data and index "
-        "dropped from the page cache, the data set opened. False zones: zones kept without the "
-        "key, mean.",
+        "The tables by layout show zonebloom's `lookup`, and its time divided by that of others; "
+        "in brackets, the same for CPU time on all cores. In the tables by data set, numbers in "
+        "brackets are multiples of zonebloom's figure. A first lookup includes opening the data "
+        "set, in a new process after its imports, with data and index dropped from the page "
+        "cache. False zones is the mean number of kept zones without the key.",
     ]
     if report.loads:
         low, high = min(report.loads), max(report.loads)
-        lines += ["", f"The machine's load average was {low:.1f} to {high:.1f}, of this run and "]
-        lines[-1] += "of all else on it."
+        lines += [
+            "",
+            f"The machine's load average, including this run, was {low:.1f} to {high:.1f}.",
+        ]
     if report.missing:
         lines += ["", *(f"- {line}" for line in report.missing)]
     return lines
 
 
 def _import_words() -> list[str]:
-    return ["What a process pays before its first lookup, and its memory after it."]
+    return ["The time of imports before the first lookup of a process, and its memory after it."]
 
 
 def _scale_words() -> list[str]:
     return [
-        "The index alone, without data, of generated keys; first lookup and memory are those of "
-        "a fresh process after its imports, the file not in the page cache; warm lookups are of "
-        "a new key each, the file in the page cache. The table layout verifies its whole checksum "
-        "first, and its memory includes the mapped file."
+        "The index alone, without data, for generated keys. First lookup and memory are those of "
+        "a new process after its imports, with the file not in the page cache. Each warm lookup "
+        "has a new key, with the file in the page cache. The table layout first verifies the "
+        "checksum of the whole file, and its memory includes the mapped file."
     ]
 
 
@@ -254,12 +263,12 @@ def _version(package: str) -> str:
 
 
 def write(report: Report, out: Path) -> None:
-    """Write REPORT.md and the plots into a folder; what `pytest bench --write` wrote stays."""
+    """Write REPORT.md and plots to a folder. Keep the section that `pytest bench --write` wrote."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "REPORT.md"
-    kept = read_section(path, BENCHMARKS) if path.exists() else ""
-    first = [each for each in report.measured if each.data.is_first]
-    others = [each for each in report.measured if not each.data.is_first]
+    benchmarks = read_section(path, BENCHMARKS) if path.exists() else ""
+    first = [result for result in report.measured if result.data.is_first]
+    others = [result for result in report.measured if not result.data.is_first]
     if report.measured:
         plot_shares(report.measured, out / "plots" / SHARES)
     if first:
@@ -269,16 +278,16 @@ def write(report: Report, out: Path) -> None:
         plot_in_sizes(others, out / "plots" / "layouts.png")
     if report.scaled:
         plot_growth(report.scaled, out / "plots")
-    text = f"{markdown(report)}\n## Parts\n\n{_PARTS}\n\n{section(BENCHMARKS, kept)}\n"
+    text = f"{markdown(report)}\n## Parts\n\n{_PARTS}\n\n{section(BENCHMARKS, benchmarks)}\n"
     path.write_text(text, encoding="utf-8")
 
 
 def write_readme(report: Report, path: Path = _HOME.parent / "README.md") -> None:
-    """Put the section between its markers.
+    """Write the section between its markers in the README.
 
     Raises
     ------
     ValueError
-        When the README has no markers.
+        If the README has no markers.
     """
     write_section(path, "peers", readme_section(report))

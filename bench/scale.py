@@ -1,8 +1,8 @@
-"""An index of up to a billion rows, made from generated keys without data files.
+"""Make and measure an index of up to a billion rows, from generated keys without data files.
 
-The key of row ``i`` is SplitMix64 of ``i``: every key is another one, and the zone a key lies
-in is known. Filters are those of a build with defaults (8,192 rows, 32 KiB), written by the
-same kernels and the same writer; both layouts hold the same bits.
+The key of row ``i`` is SplitMix64 of ``i``, so all keys are different, and the zone of each key is
+known. The filters are those of a build with defaults (8,192 rows, 32 KiB), written by the same
+kernels and the same writer. Both layouts contain the same bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZES = (1_000_000, 10_000_000, 100_000_000)
 FULL_SIZES = (*SIZES, 1_000_000_000)
 LAYOUTS = ("table", "sliced")
 
-# As many zones a fragment as make 2**20 rows.
+# A fragment has 2**20 rows.
 _FRAGMENT_ZONES = 128
 _MANIFEST = "index.json"
 
@@ -41,7 +41,7 @@ class Index:
     num_bytes : int
     checksum : str
     build_seconds : float
-        Of the table from keys, of the sliced one from the table.
+        Time to build the table from keys, or the sliced file from the table.
     """
 
     layout: str
@@ -53,30 +53,30 @@ class Index:
 
     @property
     def num_zones(self) -> int:
-        """Zones of all rows."""
+        """The number of zones of all rows."""
         return num_zones(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """What lookups in one index took; seconds and bytes.
+    """The measurements of lookups in one index, in seconds and bytes.
 
     Attributes
     ----------
     cold_seconds : float
-        Opening the index, verified, and one lookup, with nothing of it in the page cache.
+        Time to open and verify the index, and look up one key, with an empty page cache.
     cold_storage_bytes, cold_read_bytes : int or None
-        Fetched from the disk, and by reads.
+        Bytes read from the disk, and by read calls.
     cold_peak_bytes : int
-        Memory of the process after it, over that of its imports.
+        Peak memory after the first lookup, minus that of the imports.
     warm_seconds : float
-        Median lookup of one key.
+        Median time to look up one key.
     batch_keys_per_second : float
-        Zones of each of many absent keys.
+        Rate of a lookup of many absent keys.
     peak_bytes : int
-        Memory of the process in the end, over that of its imports; mapped files included.
+        Peak memory at the end, minus that of the imports, including mapped files.
     false_zones : float
-        Zones kept beyond the one that holds the key, mean.
+        Mean number of kept zones that do not contain the key.
     """
 
     layout: str
@@ -95,14 +95,17 @@ class Scaled:
 
 
 def num_zones(rows: int) -> int:
-    """Zones of a number of rows."""
+    """Return the number of zones of a number of rows."""
     from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 
     return -(-rows // DEFAULT_NUMBER_OF_ITEMS)
 
 
 def keys_of(rows: np.ndarray) -> np.ndarray:
-    """Keys of rows by number: SplitMix64, a bijection of 64 bits; uint64, shape ``(n,)``."""
+    """Return the keys of rows by their numbers: SplitMix64, a bijection of 64 bits.
+
+    The result is uint64 of shape ``(n,)``.
+    """
     # Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
     mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -111,24 +114,25 @@ def keys_of(rows: np.ndarray) -> np.ndarray:
 
 
 def make(rows: int, root: Path | None = None) -> list[Index]:
-    """Write the index in each layout there is, once a size.
+    """Write an index of a size in each layout, unless it exists already.
 
     Parameters
     ----------
     rows : int
     root : Path, optional
-        A folder in the system's temporary one by default.
+        By default a folder in the temporary folder of the system.
     """
     folder = (root or Path(tempfile.gettempdir()) / "zonebloom-bench") / f"scale-{rows}"
     manifest = folder / _MANIFEST
     if manifest.exists():
-        known = [Index(**each) for each in json.loads(manifest.read_text(encoding="utf-8"))]
-        if [each.layout for each in known] == list(LAYOUTS):
-            return known
+        records = json.loads(manifest.read_text(encoding="utf-8"))
+        indices = [Index(**record) for record in records]
+        if [index.layout for index in indices] == list(LAYOUTS):
+            return indices
     folder.mkdir(parents=True, exist_ok=True)
     indices = [_make_table(rows, str(folder / "bloomfilter.arrow"))]
     indices.append(_make_sliced(indices[0], str(folder / "bloomfilter.sliced")))
-    manifest.write_text(json.dumps([asdict(each) for each in indices]), encoding="utf-8")
+    manifest.write_text(json.dumps([asdict(index) for index in indices]), encoding="utf-8")
     return indices
 
 
@@ -144,7 +148,7 @@ def _make_table(rows: int, path: str) -> Index:
 
     words = ZoneParameters().filter_bytes // 4
     no_nulls = np.empty(0, dtype=np.uint8)
-    started = time.perf_counter()
+    start = time.perf_counter()
     writer = RowTableWriter(
         pafs.LocalFileSystem(), path, DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
     )
@@ -161,7 +165,7 @@ def _make_table(rows: int, path: str) -> Index:
         stops = np.minimum(starts + np.uint64(DEFAULT_NUMBER_OF_ITEMS), np.uint64(count))
         writer.write(fragment, Zones(starts, stops - starts, has_null, filters))
     written = writer.close()
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     return Index("table", rows, path, written.num_bytes, written.checksum, seconds)
 
 
@@ -170,22 +174,22 @@ def _make_sliced(table: Index, path: str) -> Index:
     from zonebloom.index.sliced_merge import merge_tables
 
     filesystem = pafs.LocalFileSystem()
-    started = time.perf_counter()
+    start = time.perf_counter()
     read = read_row_table(filesystem, table.path, table.num_bytes, None)
     written = merge_tables([read], filesystem, path)
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     return Index("sliced", table.rows, path, written.num_bytes, written.checksum, seconds)
 
 
 def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> Scaled:
-    """Measure an index in a fresh process.
+    """Measure an index in a new process.
 
     Parameters
     ----------
     keys : int
-        Different keys looked up one by one.
+        Number of keys that are looked up one by one.
     batch : int
-        Keys of a batch, at most; a slow layout is asked for fewer.
+        Maximum number of keys in a batch; for a slow layout it is smaller.
     """
     drop_from_cache([Path(index.path)])
     arguments = (json.dumps(asdict(index)), str(keys), str(batch))
@@ -204,16 +208,16 @@ def run(
     Parameters
     ----------
     full : bool
-        Up to a billion rows: 4 GB a layout.
+        Whether to go up to a billion rows, which are 4 GB per layout.
     root : Path, optional
     sizes : tuple of int, optional
-        Rows.
+        Numbers of rows.
     progress : callable, optional
-        Given a line at a time.
+        Called with one line at a time.
     """
-    found: list[Scaled] = []
+    results: list[Scaled] = []
     for rows in sizes or (FULL_SIZES if full else SIZES):
         for index in make(rows, root):
             progress(f"scale: {rows:,} rows, {index.layout}")
-            found.append(measure(index))
-    return found
+            results.append(measure(index))
+    return results

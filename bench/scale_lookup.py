@@ -1,6 +1,6 @@
-"""Lookups in one large index, in a process of their own.
+"""Measure lookups in one large index, in a process of its own.
 
-``python -m bench.scale_lookup INDEX KEYS BATCH`` prints what they took, as JSON.
+``python -m bench.scale_lookup INDEX KEYS BATCH`` prints the measurements as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCH_SECONDS = 2.0
 
 
 class Lookup:
-    """The table of an index: the row layout read whole, of the sliced one its directory."""
+    """An open index: the whole file in row layout, or the directory of a sliced file."""
 
     def __init__(self, index: Index):
         opened = read_row_table if index.layout == "table" else SlicedTable
@@ -34,11 +34,11 @@ class Lookup:
         self.batch_piece = 4096 if index.layout == "table" else 100_000
 
     def one(self, hashed: int) -> np.ndarray:
-        """Zones that may hold a hash; the first ones are looked up before Numba is loaded."""
+        """Return the zones that may contain a hash. The first lookups do not need Numba."""
         return self._table.find(np.array([hashed], dtype=np.uint64))
 
     def many(self, hashes: np.ndarray) -> int:
-        """How many zones may hold each of some hashes, in all."""
+        """Return the total number of zones that may contain the hashes."""
         return sum(zones.size for _, zones in self._table.pairs(hashes))
 
 
@@ -47,19 +47,19 @@ def _hash(key: int) -> int:
 
 
 def main(described: str, num_keys: str, batch: str) -> None:
-    """Look up, and print."""
+    """Look up keys, and print the measurements."""
     index = Index(**json.loads(described))
     random = np.random.default_rng(11)
     rows = random.integers(0, index.rows, int(num_keys)).tolist()
     hashes = [_hash(key) for key in keys_of(np.array(rows)).tolist()]
 
-    # pyarrow imports pandas, where it is installed, when it first converts.
+    # The first conversion to NumPy makes pyarrow import pandas if it is installed.
     pa.array([0]).to_numpy()
     base, before = peak_bytes(), bytes_read()
-    started = time.perf_counter()
+    start = time.perf_counter()
     lookup = Lookup(index)
     found = lookup.one(hashes[0])
-    cold_seconds = time.perf_counter() - started
+    cold_seconds = time.perf_counter() - start
     after, cold_peak = bytes_read(), peak_bytes()
     _require(found, rows[0])
 
@@ -69,9 +69,9 @@ def main(described: str, num_keys: str, batch: str) -> None:
     lookup.one(hashes[0])
     taken, beyond = [], []
     for row, hashed in zip(rows, hashes, strict=True):
-        started = time.perf_counter()
+        start = time.perf_counter()
         found = lookup.one(hashed)
-        taken.append(time.perf_counter() - started)
+        taken.append(time.perf_counter() - start)
         _require(found, row)
         beyond.append(found.size - 1)
     scaled = Scaled(
@@ -93,30 +93,30 @@ def main(described: str, num_keys: str, batch: str) -> None:
 
 
 def _bring_in(path: str) -> None:
-    """Have the page cache hold a file."""
+    """Read a file into the page cache."""
     with open(path, "rb", buffering=0) as file:
         while file.read(16 << 20):
             pass
 
 
 def _require(found: np.ndarray, row: int) -> None:
-    """No zone that holds a key may be ruled out."""
+    """Fail if the zone of a row is not among the zones found."""
     assert row // DEFAULT_NUMBER_OF_ITEMS in found, (row, found)
 
 
 def _batch_rate(lookup: Lookup, count: int, rows: int) -> float:
-    """Keys a second: of all in one go, or of as many as fit the time, one piece after another."""
-    # Beyond the rows there are, so in none of them.
+    """Return the keys looked up per second. Stop after a few seconds if there are keys left."""
+    # The row numbers are beyond the last row, so their keys are absent.
     keys = keys_of(np.arange(rows, rows + count, dtype=np.uint64))
     hashes = np.array([_hash(key) for key in keys.tolist()], dtype=np.uint64)
     size = min(count, lookup.batch_piece)
     lookup.many(hashes[:size])
-    started = time.perf_counter()
+    start = time.perf_counter()
     done = 0
-    while done < count and time.perf_counter() - started < _BATCH_SECONDS:
+    while done < count and time.perf_counter() - start < _BATCH_SECONDS:
         lookup.many(hashes[done : done + size])
         done += size
-    return min(done, count) / (time.perf_counter() - started)
+    return min(done, count) / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""A folder served as S3 serves a bucket, each answer late, and what was asked for is counted.
+"""Serve a folder as S3 serves a bucket, delay each response, and log the requests.
 
-``python -m bench.store_server <folder> <milliseconds>`` prints its port. ``GET /_waits`` says what
-was asked since the last time: how often, how many bytes were sent, and how many requests at most
-came one after another, each begun when the one before had ended. Nothing is signed or checked.
+``python -m bench.store_server <folder> <milliseconds>`` prints its port. ``GET /_waits`` returns and
+clears the log of requests. `Server.asked` counts from it how often, how many bytes, and how many
+requests at most followed one another, each begun after the one before had ended. Signatures are
+not checked.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Request(NamedTuple):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Headers and body in one packet, at once.
+    # Send headers and body in one packet, without delay.
     wbufsize = -1
     disable_nagle_algorithm = True
     log: ClassVar[list[Request]] = []
@@ -52,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: requests are counted."""
+        """Print nothing."""
 
     def handle_expect_100(self) -> bool:
         super().handle_expect_100()
@@ -78,7 +79,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         began = time.perf_counter()
         time.sleep(self._delay)
-        query = {k: v[0] for k, v in parse_qs(parts.query, keep_blank_values=True).items()}
+        parameters = parse_qs(parts.query, keep_blank_values=True)
+        query = {name: values[0] for name, values in parameters.items()}
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").strip("/")
         body, self._sent = self._body(), 0
         if self.command in ("GET", "HEAD"):
@@ -90,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(204)
         else:
             self._post(key, query, body)
-        # Before its answer is out: whoever has it may ask for the count.
+        # Log the request before the response is sent, because its receiver may ask for the log.
         self.log.append(Request(began, time.perf_counter(), self._sent, self.requestline))
         self.wfile.flush()
 
@@ -106,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _get(self, key: str) -> None:
-        # What is open stays what it is when another takes its name.
+        # An open file keeps its content if another one replaces it.
         try:
             file = (self._folder / key).open("rb")
         except (FileNotFoundError, IsADirectoryError):
@@ -116,15 +118,15 @@ class Handler(BaseHTTPRequestHandler):
             self._send(file)
 
     def _send(self, file: BinaryIO) -> None:
-        found = os.fstat(file.fileno())
-        size = found.st_size
+        file_status = os.fstat(file.fileno())
+        size = file_status.st_size
         start, stop, status = 0, size, 200
-        tag = _tag(found)
+        tag = _tag(file_status)
         if self.headers.get("If-Match", tag) != tag:
             self._answer(412)
             return
-        if asked := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")):
-            first, last = asked.groups()
+        if byte_range := re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", "")):
+            first, last = byte_range.groups()
             start = int(first) if first else size - int(last)
             stop, status = min(int(last) + 1, size) if first and last else size, 206
         file.seek(start)
@@ -135,20 +137,20 @@ class Handler(BaseHTTPRequestHandler):
             Content_Length=str(stop - start),
             Content_Range=f"bytes {start}-{stop - 1}/{size}",
             ETag=tag,
-            Last_Modified=formatdate(found.st_mtime, usegmt=True),
+            Last_Modified=formatdate(file_status.st_mtime, usegmt=True),
         )
 
     def _list(self, query: dict[str, str]) -> None:
         prefix, after = query.get("prefix", ""), query.get("start-after", "")
         after = max(after, query.get("continuation-token", ""))
-        found = (Path(at, name) for at, _, names in os.walk(self._folder) for name in names)
-        keys = sorted(path.relative_to(self._folder).as_posix() for path in found)
+        paths = (Path(root, name) for root, _, names in os.walk(self._folder) for name in names)
+        keys = sorted(path.relative_to(self._folder).as_posix() for path in paths)
         keys = [key for key in keys if key.startswith(prefix) and key > after]
         folders: set[str] = set()
-        if mark := query.get("delimiter"):
-            split = {key: key[len(prefix) :].partition(mark) for key in keys}
-            folders = {prefix + name + mark for name, has, _ in split.values() if has}
-            keys = [key for key, (_, has, _) in split.items() if not has]
+        if delimiter := query.get("delimiter"):
+            parts = {key: key[len(prefix) :].partition(delimiter) for key in keys}
+            folders = {prefix + name + delimiter for name, found, _ in parts.values() if found}
+            keys = [key for key, (_, found, _) in parts.items() if not found]
         page = keys[: int(query.get("max-keys", _LISTED))]
         rows = []
         for key in page:
@@ -156,13 +158,14 @@ class Handler(BaseHTTPRequestHandler):
                 status = (self._folder / key).stat()
             except FileNotFoundError:
                 continue
-            at = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
+            modified = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
             rows.append(
-                f"<Contents><Key>{escape(key)}</Key><LastModified>{at}</LastModified>"
+                f"<Contents><Key>{escape(key)}</Key><LastModified>{modified}</LastModified>"
                 f"<ETag>{escape(_tag(status))}</ETag><Size>{status.st_size}</Size></Contents>"
             )
         rows += [
-            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders
+            f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+            for folder in folders
         ]
         is_cut = len(page) < len(keys)
         if is_cut:
@@ -175,14 +178,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def _put(self, key: str, query: dict[str, str], body: bytes) -> None:
         if urlsplit(self.path).path.endswith("/"):
-            # What stands for a folder.
+            # This object would mark a folder, which needs no file here.
             self._answer(200, ETag='"folder"')
             return
         if "uploadId" in query:
             self.parts[query["uploadId"]][int(query["partNumber"])] = body
             self._answer(200, ETag='"part"')
             return
-        tag = self._store(key, body, self.headers.get("If-None-Match") == "*")
+        tag = self._store(key, body, is_new=self.headers.get("If-None-Match") == "*")
         if tag is None:
             self._answer(412)
         else:
@@ -204,8 +207,11 @@ class Handler(BaseHTTPRequestHandler):
             deleted = (f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
             self._xml("DeleteResult", "".join(deleted))
 
-    def _store(self, key: str, body: bytes, is_new: bool = False) -> str | None:
-        """The tag of an object that is there whole or not at all; None where one was before."""
+    def _store(self, key: str, body: bytes, *, is_new: bool = False) -> str | None:
+        """Store an object atomically, and return its tag.
+
+        Return None if it must be new and exists already.
+        """
         path = self._folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._folder.with_name(f"{self._folder.name}-{uuid.uuid4().hex}")
@@ -226,7 +232,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _chunks(file: BinaryIO) -> bytes:
-    """What is sent in chunks, each after a line with its size; lines of checksums may follow."""
+    """Decode chunks, each after a line with its size. Skip lines of checksums at the end."""
     parts = []
     while size := int(file.readline().partition(b";")[0], 16):
         parts.append(file.read(size))
@@ -242,7 +248,7 @@ def _tag(status: os.stat_result) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Requests since the last time they were counted."""
+    """Counts of the requests since they were last counted."""
 
     requests: int
     waits: int
@@ -260,14 +266,15 @@ class Server:
 
     def asked(self) -> Asked:
         with urllib.request.urlopen(f"http://{self.endpoint}/_waits") as answer:
-            log = [Request(*each) for each in json.load(answer)]
-        waits, until = 0, 0.0
-        # The most that no two of are under way at once: the first to end, and so on.
-        for each in sorted(log, key=lambda each: each.ended):
-            if each.began >= until:
-                waits, until = waits + 1, each.ended
-        in_order = tuple(each.line for each in sorted(log))
-        return Asked(len(log), waits, sum(each.num_bytes for each in log), in_order)
+            log = [Request(*fields) for fields in json.load(answer)]
+        waits, last_end = 0, 0.0
+        # Count the largest set of requests that do not overlap: always take the one that ends
+        # first.
+        for request in sorted(log, key=lambda request: request.ended):
+            if request.began >= last_end:
+                waits, last_end = waits + 1, request.ended
+        lines = tuple(request.line for request in sorted(log))
+        return Asked(len(log), waits, sum(request.num_bytes for request in log), lines)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The report's tables in Markdown: every figure beside what it is of zonebloom's, or of others'."""
+"""The Markdown tables of the report, which compare figures with those of zonebloom or of others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Column = tuple[str, Callable[[Measured], float | None], Callable[[float], str]]
 
 
 def time_text(seconds: float) -> str:
-    """A time with three digits."""
+    """Return a time with three digits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -22,7 +22,7 @@ def time_text(seconds: float) -> str:
 
 
 def size_text(num_bytes: float) -> str:
-    """A size with three digits."""
+    """Return a size with three digits."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{_digits(num_bytes / size)} {unit}"
@@ -30,7 +30,7 @@ def size_text(num_bytes: float) -> str:
 
 
 def count_text(count: float) -> str:
-    """A count with three digits."""
+    """Return a count with three digits."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{_digits(count / size)} {unit}"
@@ -46,44 +46,46 @@ def _per_row(num_bytes: float) -> str:
 
 
 COLUMNS: tuple[Column, ...] = (
-    ("build, rows/s", lambda each: each.build_rows_per_second, count_text),
-    ("index a row", lambda each: each.index_bytes_per_row, _per_row),
-    ("first lookup", lambda each: each.first and each.first.seconds, time_text),
-    ("read from disk", lambda each: each.first and each.first.storage_bytes, size_text),
-    ("false zones", lambda each: each.false_zones, lambda value: f"{value:.3g}"),
+    ("build, rows/s", lambda result: result.build_rows_per_second, count_text),
+    ("index per row", lambda result: result.index_bytes_per_row, _per_row),
+    ("first lookup", lambda result: result.first and result.first.seconds, time_text),
+    ("read from disk", lambda result: result.first and result.first.storage_bytes, size_text),
+    ("false zones", lambda result: result.false_zones, lambda value: f"{value:.3g}"),
 )
 
 
 def full_table(measured: Sequence[Measured]) -> list[str]:
-    """All figures of one data set, a row a competitor."""
-    ours = next((each for each in measured if each.competitor == OURS), None)
-    asked = [_warm(name) for name in measured[0].warm if name != BATCH]
+    """Return all figures of one data set, with a row for each competitor."""
+    ours = next((result for result in measured if result.competitor == OURS), None)
+    warm_columns = [_warm_column(name) for name in measured[0].warm if name != BATCH]
     rate: Column = (
         "batch, keys/s",
-        lambda each: each.batch_keys / each.warm[BATCH].wall,
+        lambda result: result.batch_keys / result.warm[BATCH].wall,
         count_text,
     )
-    columns = (*COLUMNS, *asked, rate)
+    columns = (*COLUMNS, *warm_columns, rate)
     lines = _header([name for name, *_ in columns])
-    for each in measured:
+    for result in measured:
         cells = []
-        for _, of, text in columns:
-            value, against = of(each), of(ours) if ours else None
-            cells.append(_cell(value, against, text, alone=each is ours))
-        lines.append(f"| {each.competitor} | {' | '.join(cells)} |")
+        for _, value_of, text in columns:
+            reference = value_of(ours) if ours and result is not ours else None
+            cells.append(_cell(value_of(result), reference, text))
+        lines.append(f"| {result.competitor} | {' | '.join(cells)} |")
     return lines
 
 
-def _warm(name: str) -> Column:
-    return (name, lambda each: each.warm[name].wall, time_text)
+def _warm_column(name: str) -> Column:
+    return (name, lambda result: result.warm[name].wall, time_text)
 
 
 def ratio_table(measured: Sequence[Measured]) -> list[str]:
-    """What our lookups take of others' time, data sets of one layout one below another."""
-    names = list(dict.fromkeys(name for each in measured for name in each.warm))
+    """Return the times of zonebloom divided by those of others, for data sets of one layout."""
+    names = list(dict.fromkeys(name for result in measured for name in result.warm))
     lines = _header(["", *names], "data")
-    for data in dict.fromkeys(each.data.name for each in measured):
-        by_name = {each.competitor: each.warm for each in measured if each.data.name == data}
+    for data in dict.fromkeys(result.data.name for result in measured):
+        by_name = {
+            result.competitor: result.warm for result in measured if result.data.name == data
+        }
         ours = by_name.get(OURS)
         if ours is None:
             continue
@@ -98,15 +100,15 @@ def ratio_table(measured: Sequence[Measured]) -> list[str]:
     return lines
 
 
-# The least of each group's times is what ours is divided by.
+# The times of zonebloom are divided by the shortest time of each group.
 _AGAINST = {
     LanceBloom.name: (LanceBloom.name,),
-    "the best scan": tuple(each.name for each in SCANS),
+    "the best scan": tuple(scan.name for scan in SCANS),
     "`to_table(filter=)`": (ZoneBloomFilter.name,),
 }
 
 
-# Rare keys, one and many, and a key that is in every zone.
+# One rare key, many rare keys, and a key that is in every zone.
 LOOKUPS = (
     ("random int64", 1),
     ("uuid, 36 bytes", 1),
@@ -119,48 +121,51 @@ LOOKUPS = (
 def lookup_table(
     measured: Sequence[Measured], lookups: Sequence[tuple[str, int]] = LOOKUPS
 ) -> list[str]:
-    """What lookups take in files of each layout; in brackets, of the best scan's time and of
-    Lance's."""
+    """Return the time of lookups by layout, with its ratios to the best scan and to Lance."""
     lines = _header([f"{data}: {in_name(count)}" for data, count in lookups], "layout")
     names = {data for data, _ in lookups}
-    for layout in dict.fromkeys(each.data.layout for each in measured if each.data.name in names):
+    all_data = [result.data for result in measured]
+    for layout in dict.fromkeys(data.layout for data in all_data if data.name in names):
         cells = []
         for data, count in lookups:
             warm = {
-                each.competitor: each.warm[in_name(count)].wall
-                for each in measured
-                if (each.data.name, each.data.layout) == (data, layout)
+                result.competitor: result.warm[in_name(count)].wall
+                for result in measured
+                if (result.data.name, result.data.layout) == (data, layout)
             }
             ours = warm[OURS]
-            scan, lance = min(warm[each.name] for each in SCANS), warm[LanceBloom.name]
-            cells.append(f"{time_text(ours)}<br>({ours / scan:.2g}, {ours / lance:.2g})")
+            best_scan, lance = min(warm[scan.name] for scan in SCANS), warm[LanceBloom.name]
+            cells.append(f"{time_text(ours)}<br>({ours / best_scan:.2g}, {ours / lance:.2g})")
         lines.append(f"| {layout} | {' | '.join(cells)} |")
     return lines
 
 
 def shares_of_scans(measured: Sequence[Measured]) -> dict[DataSet, dict[int, float]]:
-    """What our lookups take of the best scan's time, by keys of IN; of each data set and layout."""
-    found: dict[DataSet, dict[int, float]] = {}
-    for data in dict.fromkeys(each.data for each in measured):
-        warm = {each.competitor: each.warm for each in measured if each.data == data}
-        found[data] = {
-            count: warm[OURS][name].wall / min(warm[each.name][name].wall for each in SCANS)
+    """Return the time of zonebloom divided by that of the best scan, by number of keys.
+
+    The ratios are given for each data set in each layout.
+    """
+    shares: dict[DataSet, dict[int, float]] = {}
+    for data in dict.fromkeys(result.data for result in measured):
+        warm = {result.competitor: result.warm for result in measured if result.data == data}
+        shares[data] = {
+            count: warm[OURS][name].wall / min(warm[scan.name][name].wall for scan in SCANS)
             for count in IN_SIZES
             if (name := in_name(count)) in warm[OURS]
         }
-    return found
+    return shares
 
 
-def _share(name: str, ours: dict[str, Timed], others: Sequence[dict[str, Timed]]) -> str:
-    wall, cpu = (min(times) for times in zip(*(each[name] for each in others), strict=True))
+def _share(name: str, ours: dict[str, Timed], peers: Sequence[dict[str, Timed]]) -> str:
+    wall, cpu = (min(times) for times in zip(*(peer[name] for peer in peers), strict=True))
     return f"{_digits(ours[name].wall / wall)} ({_digits(ours[name].cpu / cpu)})"
 
 
 def import_table(measured: Sequence[Measured]) -> list[str]:
-    """What importing takes, and the most memory of a process with one lookup: least of all."""
+    """Return the shortest import time and smallest peak memory of a process with one lookup."""
     lines = _header(["imports", "memory"])
-    for name in dict.fromkeys(each.competitor for each in measured):
-        runs = [each.first for each in measured if each.competitor == name and each.first]
+    for name in dict.fromkeys(result.competitor for result in measured):
+        runs = [result.first for result in measured if result.competitor == name and result.first]
         if runs:
             seconds = min(run.import_seconds for run in runs)
             peak = min(run.peak_bytes for run in runs)
@@ -169,7 +174,7 @@ def import_table(measured: Sequence[Measured]) -> list[str]:
 
 
 def scale_table(scaled: Sequence[Scaled]) -> list[str]:
-    """Lookups in the index alone, by rows and layout."""
+    """Return the measurements of the index alone, by rows and layout."""
     lines = _header(
         [
             "index",
@@ -184,21 +189,21 @@ def scale_table(scaled: Sequence[Scaled]) -> list[str]:
         ],
         "rows, zones, layout",
     )
-    for each in scaled:
-        disk = each.cold_storage_bytes
+    for result in scaled:
+        disk = result.cold_storage_bytes
         cells = [
-            size_text(each.index_bytes),
-            time_text(each.build_seconds),
-            time_text(each.cold_seconds),
+            size_text(result.index_bytes),
+            time_text(result.build_seconds),
+            time_text(result.cold_seconds),
             "" if disk is None else size_text(disk),
-            size_text(each.cold_peak_bytes),
-            time_text(each.warm_seconds),
-            count_text(each.batch_keys_per_second),
-            size_text(each.peak_bytes),
-            f"{each.false_zones:.3g}",
+            size_text(result.cold_peak_bytes),
+            time_text(result.warm_seconds),
+            count_text(result.batch_keys_per_second),
+            size_text(result.peak_bytes),
+            f"{result.false_zones:.3g}",
         ]
-        what = f"{each.rows:,}, {each.num_zones:,}, {each.layout}"
-        lines.append(f"| {what} | {' | '.join(cells)} |")
+        label = f"{result.rows:,}, {result.num_zones:,}, {result.layout}"
+        lines.append(f"| {label} | {' | '.join(cells)} |")
     return lines
 
 
@@ -209,11 +214,10 @@ def _header(names: Sequence[str], first: str = "") -> list[str]:
     ]
 
 
-def _cell(
-    value: float | None, against: float | None, text: Callable[[float], str], *, alone: bool
-) -> str:
+def _cell(value: float | None, reference: float | None, text: Callable[[float], str]) -> str:
+    """Return a figure, with its ratio to a reference if there is one."""
     if value is None:
         return ""
-    if alone or not against or not value:
+    if not reference or not value:
         return text(value)
-    return f"{text(value)} ({_digits(value / against)}×)"
+    return f"{text(value)} ({_digits(value / reference)}×)"
