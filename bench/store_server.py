@@ -1,9 +1,9 @@
 """Serve a folder as S3 serves a bucket, delay each response, and log the requests.
 
-``python -m bench.store_server <folder> <milliseconds>`` prints its port. ``GET /_waits`` returns and
-clears the log of requests. `Server.asked` counts from it how often, how many bytes, and how many
-requests at most followed one another, each begun after the one before had ended. Signatures are
-not checked.
+``python -m bench.store_server <folder> <milliseconds>`` prints its port. ``GET /_waits`` returns
+and clears the log of requests. `Server.asked` counts in it the requests, the bytes sent, and how
+many requests at most followed one another, each begun after the one before had ended. Signatures
+are not checked.
 """
 
 from __future__ import annotations

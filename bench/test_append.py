@@ -1,4 +1,4 @@
-"""What comes to an index of many files costs what it adds, against building it again."""
+"""Refresh an index of many files with new ones, compared with building it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import zonebloom as zb
 from bench.conftest import NOTES
 
-# Files as a stream leaves them, and files as a job writes them.
+# Small files as a stream writes them, and large files as a job writes them.
 _SHAPES = {"10,000 files of 200 rows": (10_000, 200, 1), "1,000 of 20,000": (1000, 20_000, 10)}
 _OPENED = """
 import json, resource, sys, time

@@ -1,4 +1,4 @@
-"""The whole build from Parquet, against pylance on its own format and against only reading."""
+"""A whole build from Parquet, compared with pylance on its own format and with only reading."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reader_rows(lake: Path) -> int:
 
 
 def read_column(lake: Path, column: str) -> None:
-    """Decode a column batch by batch on two threads, the files shared out."""
+    """Decode a column batch by batch in two threads, each with half of the files."""
 
     def read(file: Path) -> None:
         for _ in pq.ParquetFile(file).iter_batches(1 << 17, columns=[column], use_threads=False):

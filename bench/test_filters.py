@@ -1,4 +1,4 @@
-"""From a filter to the zones it leaves, by language, against PyArrow binding the same filter."""
+"""Translate and search a filter in each language, compared with PyArrow binding the same filter."""
 
 from __future__ import annotations
 

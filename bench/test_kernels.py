@@ -1,4 +1,4 @@
-"""Kernels on one core: of filters against NumPy adding two arrays, of pages against pyarrow."""
+"""Kernels on one core: filters compared with NumPy adding two arrays, pages with pyarrow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_hash_int64(versus):
 
 
 def test_hash_and_insert_int64(versus):
-    """Into 32 KiB filters, one a zone of 8192 rows, as a build does."""
+    """Insert into filters of 32 KiB, one per zone of 8192 rows, as a build does."""
     array = pa.array(VALUES)
     versus(lambda: list(train_zones([array], ZoneParameters())), FLOOR, rounds=20)
 
@@ -72,7 +72,7 @@ def test_hash_36_byte_strings(versus):
 
 @pytest.mark.parametrize("zones", [2_441])
 def test_one_key_in_all_zones(versus, zones):
-    """A key of 20 M rows checked in every zone, against NumPy doing the same."""
+    """Check one key in every zone of 20 M rows, compared with NumPy doing the same."""
     from zonebloom.sbbf.lookup import check_one
 
     words = np.zeros(zones * 8192, dtype=np.uint32)
@@ -88,7 +88,7 @@ def test_one_key_in_all_zones(versus, zones):
 
 @pytest.mark.parametrize("column", ["id", "uuid"])
 def test_one_zone_read_and_tested(versus, paged, column):
-    """A key of 8192 rows of one column, against pyarrow decoding them out of a synthetic file."""
+    """Find a key in 8192 rows of a column, compared with pyarrow decoding a synthetic file."""
     path = str(min(paged.glob("*.parquet")))
     identity = identity_from_status(os.stat(path))
     rows = RowRanges([(16_384, 24_576)])

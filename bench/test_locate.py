@@ -1,7 +1,7 @@
-"""Where the rows of a million keys lie, against a join of Polars over the same files.
+"""Locate the rows of a million keys, compared with a join of Polars over the same files.
 
-Files of four, pages of 2,048 rows, row groups of a million, no order in the keys. An upsert asks so
-for keys that are mostly new, or for rows that are all there.
+There are four files with pages of 2,048 rows and row groups of a million, and the keys are in no
+order. An upsert locates keys like this, most of which are new or all of which exist.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def test_locate_a_million_keys(versus, paged, located, share):
     keys = pa.array(dice.permutation(np.concatenate([present, new])))
 
     def ours() -> int:
-        found = located.locate("id", keys)
-        return len(found) - found["row"].null_count
+        locations = located.locate("id", keys)
+        return len(locations) - locations["row"].null_count
 
     def theirs() -> int:
         files = sorted(map(str, paged.glob("*.parquet")))
@@ -44,9 +44,9 @@ def test_locate_a_million_keys(versus, paged, located, share):
             )
             for number, file in enumerate(files)
         ]
-        asked = pl.LazyFrame({"id": keys}).with_row_index("key_index")
-        found = asked.join(pl.concat(rows), on="id", how="left").collect()
-        return len(found) - found["row"].null_count()
+        key_frame = pl.LazyFrame({"id": keys}).with_row_index("key_index")
+        locations = key_frame.join(pl.concat(rows), on="id", how="left").collect()
+        return len(locations) - locations["row"].null_count()
 
     assert ours() == theirs()
     versus(ours, {"Polars' join": theirs}, rounds=3)

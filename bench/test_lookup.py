@@ -1,4 +1,4 @@
-"""Point lookups by filters in the files, and the bytes of one; `bench.report` has the others."""
+"""Point lookups with filters in the files, and their bytes. `bench.report` has other lookups."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ EMBEDDED = {"bloom_filter_options": {"id": {"ndv": 1_000_000, "fpp": 0.00057}}}
 
 @pytest.fixture(scope="module")
 def embedded(lake: Path) -> Path:
-    """With the Bloom filters pyarrow writes into the files."""
+    """The same rows with Bloom filters that pyarrow writes into the files."""
     return rewritten(lake, "embedded", **PAGED, **EMBEDDED)
 
 
 def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
-    """DuckDB drops row groups by the filters in the files; so do we where there is no index."""
+    """DuckDB skips row groups by the filters in the files, as zonebloom does without an index."""
     connection, files = duckdb.connect(), str(embedded / "*.parquet")
     unindexed = zb.dataset(embedded, embedded_filters=True)
-    each = itertools.cycle(keys)
+    endless_keys = itertools.cycle(keys)
     versus(
-        lambda: indexed.to_table(filter=pc.field("id") == next(each)),
+        lambda: indexed.to_table(filter=pc.field("id") == next(endless_keys)),
         {
             "DuckDB, filters in the files": lambda: connection.sql(
-                f"FROM '{files}' WHERE id = {next(each)}"
+                f"FROM '{files}' WHERE id = {next(endless_keys)}"
             ).to_arrow_table(),
             "zonebloom, filters in the files": lambda: unindexed.to_table(
-                filter=pc.field("id") == next(each)
+                filter=pc.field("id") == next(endless_keys)
             ),
         },
         rounds=20,
@@ -43,7 +43,7 @@ def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_duckdb_over_the_dataset(versus, indexed, paged, keys, count):
-    """DuckDB's own query, pushed into a dataset of PyArrow's or into the files."""
+    """A query of DuckDB, pushed into a PyArrow dataset or into the files."""
     connection, wanted = duckdb.connect(), ", ".join(map(str, keys[:count]))
     connection.register("indexed", indexed.to_arrow_dataset())
 
@@ -54,7 +54,7 @@ def test_duckdb_over_the_dataset(versus, indexed, paged, keys, count):
 
 
 def test_bytes_of_one_key(indexed, paged, keys):
-    """Bytes read against those of the pages that hold the zone."""
+    """Compare the bytes read with those of the pages that contain the zone."""
     shares, read = [], []
     for key in keys:
         stats: list = []
@@ -72,7 +72,7 @@ def test_bytes_of_one_key(indexed, paged, keys):
 
 
 def _zone_bytes(part) -> int:
-    """Bytes of all pages, of all columns, that overlap a plan's rows."""
+    """Return the bytes of all pages of all columns that overlap the rows of a plan."""
     total = 0
     for number, group in enumerate(part.pages.row_groups):
         inside = part.rows.window(group.first_row, group.first_row + group.num_rows)

@@ -1,5 +1,7 @@
-"""Lookups in a store that answers each request 20 ms late: how often they ask, how often they wait,
-and how long others take: 170 files of traces, whose ids are random or begin with their time."""
+"""Lookups in a store that delays each response by 20 ms: requests, waits, and the time of others.
+
+There are 170 files of traces, whose ids are random or begin with their time.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +59,18 @@ class Traces(NamedTuple):
 
 
 def _ids(random: np.random.Generator, first_ms: int | None) -> list[str]:
-    """UUIDs of random digits, or that begin with their time (RFC 9562, section 5.7), one a
-    millisecond."""
-    drawn = uuids(random, ROWS).to_pylist()
+    """Return random UUIDs, or UUIDs that begin with their time (RFC 9562, section 5.7).
+
+    The times are one millisecond apart.
+    """
+    random_ids = uuids(random, ROWS).to_pylist()
     if first_ms is None:
-        return drawn
-    times = (f"{first_ms + i:012x}" for i in range(ROWS))
-    return [f"{at[:8]}-{at[8:]}-7{each[15:]}" for at, each in zip(times, drawn, strict=True)]
+        return random_ids
+    times = [f"{first_ms + number:012x}" for number in range(ROWS)]
+    return [
+        f"{time[:8]}-{time[8:]}-7{random_id[15:]}"
+        for time, random_id in zip(times, random_ids, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module", params=["random ids", "time-ordered ids"])
@@ -79,7 +86,7 @@ def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
             "trace_id": ids,
             "at": pa.array(np.arange(ROWS) + number * ROWS, pa.timestamp("ms")),
             "service": [f"service {i % 9}" for i in range(ROWS)],
-            "message": [f"span {each[:20]} is done" for each in ids],
+            "message": [f"span {trace_id[:20]} is done" for trace_id in ids],
         }
         path = folder / f"traces/{number:04d}.parquet"
         options = {"write_page_index": True, "max_rows_per_page": 2048}
@@ -93,39 +100,39 @@ def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
 
 @pytest.mark.parametrize("by", ["obstore", "pyarrow"])
 def test_waits_of_one_lookup(traces, by, request):
-    asked = {}
-    server, each = traces.server, iter(traces.keys)
+    counts = {}
+    server, endless_keys = traces.server, iter(traces.keys)
     server.asked()
     ds = traces.open(by)
-    asked["opening"] = server.asked()
+    counts["opening"] = server.asked()
     for name in ("first", "warm"):
-        assert ds.count_rows(f"trace_id = '{next(each)}'") == 1
-        asked[name] = server.asked()
-    assert ds.to_table(filter=f"trace_id = '{next(each)}'").num_rows == 1
-    asked["warm, all columns"] = server.asked()
+        assert ds.count_rows(f"trace_id = '{next(endless_keys)}'") == 1
+        counts[name] = server.asked()
+    assert ds.to_table(filter=f"trace_id = '{next(endless_keys)}'").num_rows == 1
+    counts["warm, all columns"] = server.asked()
     assert ds.count_rows(f"trace_id = '{uuid.UUID(int=0)}'") == 0
-    asked["absent"] = server.asked()
-    found = "; ".join(f"{name} {counted}" for name, counted in asked.items())
-    NOTES.append(f"{request.node.callspec.id}: {found}.")
-    assert asked["first"].waits <= 4
-    assert asked["warm"].waits <= 2 and asked["warm, all columns"].waits <= 2
+    counts["absent"] = server.asked()
+    summary = "; ".join(f"{name} {count}" for name, count in counts.items())
+    NOTES.append(f"{request.node.callspec.id}: {summary}.")
+    assert counts["first"].waits <= 4
+    assert counts["warm"].waits <= 2 and counts["warm, all columns"].waits <= 2
 
 
 def test_one_trace(versus, traces):
-    """Against engines that read the same store, whose row groups have minima and maxima."""
-    ds, each = traces.open("obstore"), itertools.cycle(traces.keys)
+    """Compare with engines that read the same store, and skip row groups by minima and maxima."""
+    ds, endless_keys = traces.open("obstore"), itertools.cycle(traces.keys)
     endpoint = {"aws_endpoint_url": traces.config["endpoint"], "aws_allow_http": "true"}
     options = {f"aws_{name}": traces.config[name] for name in list(traces.config)[:3]} | endpoint
     connection, name = _duckdb(traces)
 
     def by_polars() -> pl.DataFrame:
         files = pl.scan_parquet(f"s3://{BUCKET}/traces/*.parquet", storage_options=options)
-        return files.filter(pl.col("trace_id") == next(each)).collect()
+        return files.filter(pl.col("trace_id") == next(endless_keys)).collect()
 
     def by_duckdb() -> pa.Table:
         files = [f"s3://{BUCKET}/traces/{number:04d}.parquet" for number in range(FILES)]
         return connection.sql(
-            f"FROM read_parquet({files}) WHERE trace_id = '{next(each)}'"
+            f"FROM read_parquet({files}) WHERE trace_id = '{next(endless_keys)}'"
         ).to_arrow_table()
 
     for peer, ask in {"Polars": by_polars, name: by_duckdb}.items():
@@ -135,11 +142,11 @@ def test_one_trace(versus, traces):
         seconds = time.perf_counter() - started
         NOTES.append(f"{peer}: {traces.server.asked()}, {seconds:.2f} s at first.")
     peers = {"Polars": by_polars, name: by_duckdb}
-    versus(lambda: ds.to_table(filter=f"trace_id = '{next(each)}'"), peers, rounds=3)
+    versus(lambda: ds.to_table(filter=f"trace_id = '{next(endless_keys)}'"), peers, rounds=3)
 
 
 def _duckdb(traces: Traces) -> tuple[duckdb.DuckDBPyConnection, str]:
-    """DuckDB on the store: by httpfs where that is installed, else by obstore's file system."""
+    """Connect DuckDB to the store: by httpfs if that is installed, else by obstore."""
     connection = duckdb.connect()
     try:
         connection.execute("LOAD httpfs")

@@ -1,4 +1,4 @@
-"""A Polars query over an indexed dataset, against Polars' own scan of the same files."""
+"""Polars queries over an indexed dataset, compared with Polars' own scan of the same files."""
 
 from __future__ import annotations
 
@@ -29,11 +29,15 @@ def theirs(paged: Path) -> pl.LazyFrame:
 
 
 def test_one_key_in_polars(versus, indexed, paged, keys):
-    """A scan made once, as a service would; each key is another query."""
-    ours, files, each = scan(indexed), str(paged / "*.parquet"), itertools.cycle(keys)
+    """Make the scan once, as a service would, and run a query for each key."""
+    ours, files, endless_keys = scan(indexed), str(paged / "*.parquet"), itertools.cycle(keys)
     versus(
-        lambda: ours.filter(pl.col("id") == next(each)).collect(),
-        {"Polars": lambda: pl.scan_parquet(files).filter(pl.col("id") == next(each)).collect()},
+        lambda: ours.filter(pl.col("id") == next(endless_keys)).collect(),
+        {
+            "Polars": lambda: (
+                pl.scan_parquet(files).filter(pl.col("id") == next(endless_keys)).collect()
+            )
+        },
         rounds=9,
     )
 
@@ -49,7 +53,7 @@ def test_a_hundred_keys_joined_in_polars(versus, indexed, paged, keys):
 
 @pytest.mark.parametrize("column", ["x", "all"])
 def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
-    """An index that cannot help must not hurt."""
+    """An index that cannot help must not cost time."""
 
     def query(frame: pl.LazyFrame) -> pl.DataFrame:
         found = frame.filter(pl.col("y") == 5)
@@ -61,7 +65,7 @@ def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
 
 @pytest.mark.parametrize("zones", [25, 50, 100])
 def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
-    """Keys in that percentage of the zones."""
+    """Look up keys that are in a percentage of the zones."""
     ids = pads.dataset(paged, format="parquet").to_table(columns=["id"])["id"]
     wanted = ids.take(np.arange(0, len(ids), 8192 * 100 // zones))
     keys = pl.Series(wanted.combine_chunks())
@@ -74,15 +78,15 @@ def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
 
 
 def test_translate_and_search_a_polars_filter(versus, indexed, keys):
-    each, schema, planner = itertools.cycle(keys), indexed.schema, indexed.opened.planner
+    endless_keys, schema, planner = itertools.cycle(keys), indexed.schema, indexed.opened.planner
     names = tuple(schema.names)
 
     def ours() -> object:
-        filter, predicate = translate_polars(pl.col("id") == next(each), schema)
+        filter, predicate = translate_polars(pl.col("id") == next(endless_keys), schema)
         return planner.plan(names, filter, predicate, described=False)
 
     def of_pyarrow() -> object:
-        filter = pc.field("id") == next(each)
+        filter = pc.field("id") == next(endless_keys)
         return planner.plan(names, filter, predicate_from_arrow(filter, schema), described=False)
 
     versus(ours, {"a PyArrow filter": of_pyarrow}, rounds=200)

@@ -1,5 +1,7 @@
-"""The notebook's recipes for Delta and Iceberg against those libraries alone, in a store that
-answers 20 ms late: files and bytes read and written for the same rows."""
+"""The notebook's recipes for Delta and Iceberg, compared with those libraries alone.
+
+The store delays each response by 20 ms. Files and bytes are counted for the same rows.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +44,19 @@ def parts():
     random = np.random.default_rng(0)
     ids = random.permutation(FILES * ROWS)
     for number in range(FILES):
-        at = np.arange(ROWS) + number * ROWS
-        yield pa.table([ids[at], at, random.random(ROWS), random.random(ROWS)], schema=SCHEMA)
+        rows = np.arange(ROWS) + number * ROWS
+        yield pa.table([ids[rows], rows, random.random(ROWS), random.random(ROWS)], schema=SCHEMA)
 
 
-def noted(server: Server, name: str, work) -> None:
+def run_and_note(server: Server, name: str, work) -> None:
     server.asked()
-    started = time.perf_counter()
+    start = time.perf_counter()
     work()
-    seconds = time.perf_counter() - started
-    asked = server.asked()
-    lines = [each.split() for each in asked.lines if ".parquet" in each]
-    read = {path.partition("?")[0] for method, path, _ in lines if method == "GET"}
-    NOTES.append(f"{name}: {seconds:.2f} s, {len(read)} of {FILES} data files read; {asked}.")
+    seconds = time.perf_counter() - start
+    counts = server.asked()
+    requests = [line.split() for line in counts.lines if ".parquet" in line]
+    files = {path.partition("?")[0] for method, path, _ in requests if method == "GET"}
+    NOTES.append(f"{name}: {seconds:.2f} s, {len(files)} of {FILES} data files read; {counts}.")
 
 
 def test_erasure_from_delta(recipes, server, s3):
@@ -73,10 +75,10 @@ def test_erasure_from_delta(recipes, server, s3):
     ds = zb.dataset(table, filesystem=s3)
     ds.create_scalar_index("id", spark=False)
     ds.count_rows("id = 7")
-    noted(server, "erasure of 3 keys", lambda: recipes["erase"](table, ds, "id", keys, "at"))
+    run_and_note(server, "erasure of 3 keys", lambda: recipes["erase"](table, ds, "id", keys, "at"))
     table.restore(table.version() - 1)
     wanted = f"id IN ({', '.join(map(str, keys))})"
-    noted(server, "erasure of 3 keys by deltalake alone", lambda: table.delete(wanted))
+    run_and_note(server, "erasure of 3 keys by deltalake alone", lambda: table.delete(wanted))
 
 
 @pytest.mark.parametrize("count", [3, 2_000])
@@ -101,15 +103,18 @@ def test_upsert_into_iceberg(recipes, server, s3, tmp_path, count):
     ds.count_rows("id = 7")
     random = np.random.default_rng(1)
     keys, zeros = random.choice(FILES * ROWS, count, replace=False), np.zeros(count)
-    # All in the first files, as those of one day are.
+    # Keys of one day are all in the first files.
     if count > 3:
         keys = pa.concat_tables(parts())["id"].to_numpy()[keys % (5 * ROWS)]
     keys = np.unique(keys)
     zeros = np.zeros(len(keys))
     batch = pa.table([keys, zeros.astype(int), zeros, zeros], schema=SCHEMA)
     name = f"upsert of {len(keys):,} keys"
-    noted(server, name, lambda: recipes["upsert"](table, ds, batch, "id"))
-    again = batch.set_column(2, "x", pa.array(zeros + 1))
-    alone = lambda: table.upsert(again, join_cols=["id"])  # noqa: E731
-    noted(server, f"{name} by pyiceberg alone", alone)
+    run_and_note(server, name, lambda: recipes["upsert"](table, ds, batch, "id"))
+    other_values = batch.set_column(2, "x", pa.array(zeros + 1))
+    run_and_note(
+        server,
+        f"{name} by pyiceberg alone",
+        lambda: table.upsert(other_values, join_cols=["id"]),
+    )
     catalog.close()

@@ -19,17 +19,17 @@ from zonebloom.sbbf.slice_layout import place_tile
 
 ZONES, NUM_BLOCKS, KEYS = 2_442, 1_024, 1_000_000
 RANDOM = np.random.default_rng(7)
-# Few of the keys are looked up in every filter by the row layout: it would take half a minute.
+# The row layout looks up only some of the keys, because all of them would take half a minute.
 ROW_KEYS = 2_000
 
 
 @pytest.fixture(scope="module")
 def filters():
-    """As of a column of random values, shape ``(zones, words)``."""
-    made = np.zeros((ZONES, 8 * NUM_BLOCKS), dtype=np.uint32)
-    for words in made:
+    """Filters of a column of random values, shape ``(zones, words)``."""
+    filters = np.zeros((ZONES, 8 * NUM_BLOCKS), dtype=np.uint32)
+    for words in filters:
         blocks.insert(words, RANDOM.integers(0, 2**64, 8192, dtype=np.uint64))
-    return made
+    return filters
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def table(filters, tmp_path_factory):
 
 
 def row_layout(filters, hashes):
-    """The same hashes one by one through every filter."""
+    """Look up the same hashes one by one in every filter."""
     words = filters.reshape(-1)
     first = np.arange(ZONES, dtype=np.uint64) * np.uint64(filters.shape[1])
     size = np.full(ZONES, NUM_BLOCKS, dtype=np.uint64)
@@ -63,7 +63,7 @@ def row_layout(filters, hashes):
 
 
 def test_slice_and_seal(versus, filters):
-    """Of 80 MB of filters, 16 blocks at a time."""
+    """Slice 80 MB of filters, 16 blocks at a time."""
     where = np.uint64(filters.ctypes.data) + np.arange(ZONES, dtype=np.uint64) * np.uint64(
         filters.strides[0]
     )
@@ -80,7 +80,7 @@ def test_slice_and_seal(versus, filters):
 
 
 def test_one_key_kernel(versus, filters, table):
-    """A key of 20 M rows: its eight rows read from the page cache, verified and AND-ed."""
+    """Look up one key in 20 M rows: read eight rows of bits from the page cache, verify, AND."""
     keys = iter(RANDOM.integers(0, 2**63, 100_000).tolist())
     table._places_by_kernel(np.uint64(1))
     scratch = table._scratch
@@ -104,7 +104,7 @@ def test_one_key(versus, filters, table):
 
 
 def test_a_million_keys(versus, filters, table):
-    """Sorted, read, verified and AND-ed, on one core; the row layout does 1/500 of the keys."""
+    """Sort, read, verify and AND on one core. The row layout looks up 1/500 of the keys."""
     hashes = RANDOM.integers(0, 2**64, KEYS, dtype=np.uint64)
     (tile,) = table.directory.tiles
     keys, zones = np.empty(1 << 18, dtype=np.int64), np.empty(1 << 18, dtype=np.int64)

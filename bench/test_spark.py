@@ -1,5 +1,4 @@
-"""Building on Spark, and reading there by zones and fewer files, against this process and Spark's
-own read."""
+"""Builds and reads on Spark, compared with builds in this process and Spark's own reads."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def indexed16(lake16: Path):
 
 @pytest.mark.parametrize("columns", [["id"], ["id", "uuid"]], ids=["one", "two"])
 def test_build_on_spark(versus, spark, lake16, tmp_path, columns):
-    """A warm session and sixteen files, against the same build in this process."""
+    """Build sixteen files in a warm session, compared with the same build in this process."""
     dataset = zb.dataset(lake16, index_dir=str(tmp_path / "index"))
     versus(
         lambda: dataset.create_scalar_index(columns, spark=spark),
@@ -39,7 +38,7 @@ def test_build_on_spark(versus, spark, lake16, tmp_path, columns):
 
 
 def test_point_lookup_on_spark(versus, spark, indexed16, lake16, keys):
-    """One key and all columns, planned and read anew each time."""
+    """Read all columns of one key, with a new plan each time."""
     path, ours, theirs = str(lake16), itertools.cycle(keys), itertools.cycle(keys)
     versus(
         lambda: zs.scan(spark, path, f"id = {next(ours)}").collect(),
@@ -51,15 +50,15 @@ def test_point_lookup_on_spark(versus, spark, indexed16, lake16, keys):
         rounds=9,
     )
     dataset = zb.dataset(path)
-    ran = [dataset.scanner(filter=f"id = {key}").analyze_plan() for key in keys[:20]]
-    most = max(each.stats.data_bytes + each.plan.index_bytes for each in ran)
+    runs = [dataset.scanner(filter=f"id = {key}").analyze_plan() for key in keys[:20]]
+    max_bytes = max(run.stats.data_bytes + run.plan.index_bytes for run in runs)
     NOTES.append(
-        f"one key, all columns: about {most / 1000:,.0f} kB of data and index, "
-        f"1/{ran[0].plan.all_bytes // most} of the files' bytes."
+        f"one key, all columns: about {max_bytes / 1000:,.0f} kB of data and index, "
+        f"1/{runs[0].plan.all_bytes // max_bytes} of the files' bytes."
     )
 
 
-# What reads by keys, and what an index says nothing of.
+# Queries by keys, and queries that an index cannot help.
 _QUERIES = {
     "one key": "SELECT * FROM lake WHERE id = {key}",
     "one key and more": "SELECT y, count(*) FROM lake WHERE id = {key} AND x > 0 GROUP BY y",
@@ -75,7 +74,7 @@ _QUERIES = {
 
 @pytest.mark.parametrize("query", _QUERIES)
 def test_session_switched_on(versus, spark, indexed16, lake16, keys, query):
-    """Two sessions, of which one asks the index: what that costs where it does not help, too."""
+    """Compare two sessions, one of which uses the index, even for queries that it cannot help."""
     ours, theirs = itertools.cycle(keys), itertools.cycle(keys)
     many, indexed = ", ".join(map(str, keys)), spark.newSession()
     for session in (spark, indexed):
@@ -91,7 +90,7 @@ def test_session_switched_on(versus, spark, indexed16, lake16, keys, query):
 
 @pytest.mark.parametrize("num_files, num_links", [(10_000, 1), (10_000, 10)])
 def test_one_key_of_many_files(versus, spark, tmp_path, num_files, num_links):
-    """Files of four rows, linked under several names: planned and read, of one listing."""
+    """Plan and read files of four rows, which are linked under several names, from one listing."""
     _write_tiny(tmp_path, num_files, num_links)
     zb.dataset(tmp_path).create_scalar_index("id", spark=False, number_of_items=4)
     started = time.perf_counter()
@@ -104,7 +103,7 @@ def test_one_key_of_many_files(versus, spark, tmp_path, num_files, num_links):
     used, warm = _resident_bytes() - before, time.process_time()
     assert num_rows == num_links
     peer = {"spark.read.parquet": lambda: whole.where(f"id = {next(keys)}").collect()}
-    # A minute a query, of so many.
+    # With so many files, a query takes a minute.
     versus(
         lambda: pruned.where(f"id = {next(keys)}").collect(),
         peer if num_links == 1 else {},

@@ -21,13 +21,13 @@ from bench.conftest import NOTES
 
 ROWS, KEYS, SMALL = 4_000_000, 800_000, 80_000
 _FILES = 4
-# How far the keys of a column lie apart: one row of the large side in so many finds one.
+# The distance between the keys of a column: one in so many rows of the large side has a match.
 STEPS = {"rare": 100, "half": 2, "every": 1}
 
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large side, and the keys: as many as Spark shuffles, and as few as it broadcasts."""
+    """The large side, many keys that Spark shuffles, and few keys that it broadcasts."""
     root = tmp_path_factory.mktemp("joins")
     dice = np.random.default_rng(1)
     for name in ("large", "keyed", "small"):
@@ -48,7 +48,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-# Off by default for sides below 10 GB.
+# Spark disables this by default for sides below 10 GB.
 _RUNTIME_FILTER = {
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "true",
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "0",
@@ -57,7 +57,7 @@ _RUNTIME_FILTER = {
 
 
 def shuffled(frame) -> int:
-    """Rows that all shuffles of a plan wrote, once it has run."""
+    """Return the number of rows that all shuffles of a finished plan wrote."""
     nodes, total = [frame._jdf.queryExecution().executedPlan()], 0
     while nodes:
         node = nodes.pop()
@@ -128,7 +128,7 @@ def test_filter_join(versus, spark, sides: Path, keyed: str, on: list[str]):
     ids=["Indexed, the key", "Indexed, all columns", "a frame, the key"],
 )
 def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool, columns: list[str]):
-    """Ten keys choose what is read, against Spark sending them about."""
+    """Ten keys decide what is read, compared with Spark broadcasting them."""
     large = str(sides / "large")
     few = spark.createDataFrame(zb.dataset(large).take(range(10), ["rare"]))
 

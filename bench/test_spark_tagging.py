@@ -30,7 +30,7 @@ def located(lake16: Path):
 
 @pytest.fixture
 def asked(request, spark, lake16: Path, tmp_path: Path):
-    """So many keys, and the share of them that is there, with another column, in two files."""
+    """Return a number of keys with another column, of which a share exists, in two files."""
     count, share = request.param
     random = np.random.default_rng(7)
     rows = pads.dataset(lake16, format="parquet").to_table(["id", "y"])
@@ -87,7 +87,7 @@ def test_many_keys(versus, spark, located, lake16, asked, on):
 @pytest.mark.parametrize("asked", [(100, 0.5)], ids=["half present"], indirect=True)
 @pytest.mark.parametrize("on", [["id"], ["id", "y"]], ids=["one column", "two columns"])
 def test_few_keys(versus, spark, located, lake16, asked, on):
-    """The keys broadcast against all rows, and the few rows found broadcast to the keys."""
+    """Spark broadcasts the keys to all rows, zonebloom only the few rows found to the keys."""
     keys = asked.select(*on, "value")
 
     def theirs():

@@ -119,7 +119,8 @@ class ArrowDataset(pads.UnionDataset):
         planner = self._dataset.opened.planner
         files = planner.coverage_for_scan().fragments
         rows_of_files = [
-            RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted_rows for file in files
+            RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted_rows
+            for file in files
         ]
         first_rows = np.cumsum([0, *map(len, rows_of_files)])
         num_rows = int(first_rows[-1])

@@ -12,7 +12,6 @@ import contextlib
 import os
 import stat
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ import numba.extending
 import xxhash
 from filelock import BaseFileLock, FileLock, Timeout
 
+from zonebloom.base.notices import warn
 from zonebloom.errors import ZoneBloomWarning
 
 # Each installation has its own cache, so it has its own lock: other environments need not wait.
@@ -73,11 +73,11 @@ class CacheLock:
         try:
             lock.acquire(timeout=self.timeout_seconds)
         except Timeout:
-            warnings.warn(
-                f"another process has held {self.path} for {self.timeout_seconds:g} seconds, so "
-                "kernels are compiled for this process alone; end that process if it hangs",
-                ZoneBloomWarning,
-                stacklevel=2,
+            warn(
+                ZoneBloomWarning(
+                    f"another process has held {self.path} for {self.timeout_seconds:g} seconds, "
+                    "so kernels are compiled for this process alone; end that process if it hangs"
+                )
             )
         except (OSError, NotImplementedError):
             # The file system has no locks.
