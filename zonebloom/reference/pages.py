@@ -73,6 +73,8 @@ def write_pages(folder: Path) -> None:
             value = getattr(module, public)
             setattr(module, public, value)
             if isinstance(value, type):
+                # pdoc shows a class as a variable if its own name is not the public one.
+                value.__qualname__ = public
                 public_paths[f"{value.__module__}.{public}"] = f"{name}.{public}"
                 _copy_inherited_members(value)
     for name in DOCSTRING_ONLY_MODULES:
