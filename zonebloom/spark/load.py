@@ -64,7 +64,7 @@ class Options:
         values = {name.lower(): text for name, text in options.items()}
         unknown_names = sorted(set(values) - set(_OPTIONS) - _IGNORED_OPTIONS)
         if unknown_names:
-            options_text = "; ".join(f"{name}: {what}" for name, what in _OPTIONS.items())
+            options_text = "; ".join(f"{name}: {text}" for name, text in _OPTIONS.items())
             raise InvalidArgument(
                 f"there is no option {', '.join(unknown_names)}; there is {options_text}"
             )
@@ -82,9 +82,8 @@ class Options:
         path = values.get("path")
         self.paths: list[str] = [plain_path(name) for name in ([path] if path else paths)]
         self.source: str | list[str] = self.paths[0] if path else self.paths
-        self.columns: list[str] | None = (
-            _parse_names(values["columns"]) if "columns" in values else None
-        )
+        columns = values.get("columns")
+        self.columns: list[str] | None = None if columns is None else _parse_names(columns)
         self.filter: str | None = values.get("filter")
         self.prune: str | None = values.get("prune")
         # A row is read if each of these columns holds one of the values in the table.
@@ -195,10 +194,8 @@ class Load:
             return tuple(names_read)
         if self.filter.columns is None:
             return tuple(names)
-        return (
-            *names_read,
-            *(name for name in names if name in self.filter.columns - set(names_read)),
-        )
+        other_names = self.filter.columns - set(names_read)
+        return (*names_read, *(name for name in names if name in other_names))
 
     def _row_filter(self, keys: Sequence[IsIn], schema: pa.Schema) -> ExactRowFilter:
         """Return the filter that tasks apply to rows: the exact parts of the filter and keys."""
@@ -267,8 +264,8 @@ class SparkFiles:
     def of(cls, ds: Dataset, old_calendar: bool, ignores_case: bool = True) -> SparkFiles:
         """Return the Spark view of a dataset as pyarrow reads it.
 
-        PyArrow reads INT96 as nanoseconds, which overflow before 1677 and after 2262. It is
-        therefore read as microseconds, like Spark does.
+        PyArrow reads INT96 as nanoseconds, which overflow before 1677 and after 2262. This reads
+        it as microseconds instead, like Spark.
         """
         source = ds.opened.source
         kinds = {name: _partition_type(source, name) for name in sorted(source.partition_columns())}
@@ -279,9 +276,8 @@ class SparkFiles:
             position = source.schema.get_field_index(name)
             field = source.schema.field(position).with_type(pa.timestamp("us"))
             file_format = pads.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-            source = replace(
-                source, schema=source.schema.set(position, field), file_format=file_format
-            )
+            schema = source.schema.set(position, field)
+            source = replace(source, schema=schema, file_format=file_format)
         if instants:
             ds = Dataset(OpenedDataset.create(source, ds.opened.catalog), ds.title)
         return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)

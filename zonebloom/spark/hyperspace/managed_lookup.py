@@ -116,11 +116,10 @@ class ManagedLookup(IndexLookup):
             return refusal(Reason.DATA_UNREADABLE, str(error))
         exceeded_limit = self._exceeded_limit(drift, frozenset(record.accepted_changes))
         step = f"; call refresh_index({record.name!r}, mode='incremental')"
-        return (
-            refusal(exceeded_limit[0], exceeded_limit[1] + step)
-            if exceeded_limit is not None
-            else None
-        )
+        if exceeded_limit is None:
+            return None
+        reason, text = exceeded_limit
+        return refusal(reason, text + step)
 
     def _exceeded_limit(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
         """Return which limit the changes exceed, or None.
@@ -142,10 +141,10 @@ class ManagedLookup(IndexLookup):
             (Reason.TOO_MUCH_DELETED, "deleted", deleted, indexed_bytes, MAX_DELETED_RATIO),
         )
         for reason, what, files, num_bytes, key in limits:
-            ratio, most = sum(files.values()) / max(num_bytes, 1), self._settings[key]
-            if ratio > most:
+            ratio, limit = sum(files.values()) / max(num_bytes, 1), self._settings[key]
+            if ratio > limit:
                 text = f"{len(files):,} files, {ratio:.0%} of the bytes, were {what}"
-                return reason, f"{text}, {key} is {most}"
+                return reason, f"{text}, {key} is {limit}"
         return None
 
 

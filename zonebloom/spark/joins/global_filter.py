@@ -157,9 +157,8 @@ def keep_possible_matches(
     if sbbf.nbytes <= _SUBQUERY_BYTES:
         return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
     pieces = _frame_of_pieces(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
-    block = _block_sql(
-        _hash_sql(_sql_key_as_stored(quote_name(key.name), hashed_type(arrow))), sbbf
-    )
+    value = _sql_key_as_stored(quote_name(key.name), hashed_type(arrow))
+    block = _block_sql(_hash_sql(value), sbbf)
     is_in_piece = sf.expr(f"shiftright({block}, {_PIECE_BITS})") == sf.col(_PIECE)
     condition = is_in_piece & _all_bits_set(key, sbbf, arrow, sf.col(_WORDS), _PIECE_BLOCKS - 1)
     return frame.join(sf.broadcast(pieces), condition, "left_semi")

@@ -25,7 +25,7 @@ class PruningRequest(NamedTuple):
     list_files: Callable[[], ListedFiles]
     # Lower-case names of the top-level columns in the condition.
     columns: frozenset[str]
-    # Translates the condition for files with a schema.
+    # A function that translates the condition for files with a given schema.
     bind_predicate: Callable[[pa.Schema], ast.Predicate]
     ignores_case: bool
 
@@ -64,9 +64,9 @@ def merge_results(results: Sequence[PruningResult]) -> PruningResult:
         return tuple(dict.fromkeys(chain.from_iterable(sequences)))
 
     return PruningResult(
-        np.concatenate([result.excluded_numbers for result in results]),
-        distinct(result.predicates for result in results),
-        distinct(result.indices for result in results),
-        distinct(result.notes for result in results),
-        distinct(result.warnings for result in results),
+        excluded_numbers=np.concatenate([result.excluded_numbers for result in results]),
+        predicates=distinct(result.predicates for result in results),
+        indices=distinct(result.indices for result in results),
+        notes=distinct(result.notes for result in results),
+        warnings=distinct(result.warnings for result in results),
     )

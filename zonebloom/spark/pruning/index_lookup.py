@@ -89,11 +89,8 @@ class IndexLookup:
         roots = request.roots
         with collected_warnings() as issued_warnings:
             if not any(map(self._may_know, roots)):
-                results = (
-                    [result_without_index(f"there is no index in {roots[0]} or above")]
-                    if roots
-                    else []
-                )
+                text = f"there is no index in {roots[0]} or above" if roots else ""
+                results = [result_without_index(text)] if roots else []
             elif len(roots) == 1 and not self._may_know(roots[0], request.columns):
                 text = f"no index on {', '.join(sorted(request.columns))}"
                 results = [PruningResult(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
@@ -170,14 +167,12 @@ class IndexLookup:
             return result_without_index(f"no index is searched for: {error}")
         try:
             catalog_files = self._catalog_files((root, base), filesystem, files, request.columns)
-            results = [files.ask(request) for files in catalog_files]
+            results = [files_of_catalog.ask(request) for files_of_catalog in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return result_of_unusable_index(f"the index of {root} is not used: {error}")
-        return (
-            merge_results(results)
-            if results
-            else result_without_index(f"no index knows files of {root}")
-        )
+        if not results:
+            return result_without_index(f"no index knows files of {root}")
+        return merge_results(results)
 
     def _catalog_files(
         self,

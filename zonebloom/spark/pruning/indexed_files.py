@@ -33,15 +33,14 @@ class _ListingCheck:
     def __init__(self, coverage: Coverage, source: Source, files: ListedFiles):
         self.coverage = coverage
         vanished_keys = set(coverage.missing_keys)
-        present_files = files.take(
-            np.flatnonzero([fragment.key not in vanished_keys for fragment in source.fragments])
-        )
-        sizes, mtimes_ns, *_ = zip(
-            *(fragment.identity for fragment in coverage.fragments), strict=True
-        )
+        is_present = [fragment.key not in vanished_keys for fragment in source.fragments]
+        present_files = files.take(np.flatnonzero(is_present))
+        identities = [fragment.identity for fragment in coverage.fragments]
+        sizes, mtimes_ns, *_ = zip(*identities, strict=True)
         is_known = np.array([fragment.num_rows is not None for fragment in coverage.fragments])
         is_same = is_known & present_files.unchanged_mask(np.array(sizes), np.array(mtimes_ns))
-        # Fragment ids and numbers of files that are unchanged since both.
+        # Fragment ids and numbers of the files that are unchanged since they were indexed and
+        # since Spark listed them.
         self.ids, self.numbers = coverage.fragment_ids[is_same], present_files.numbers[is_same]
         num_changed = int(is_known.sum() - is_same.sum())
         self.notes = tuple(_notes_on_kept_files(coverage.unknown_fragments, num_changed))

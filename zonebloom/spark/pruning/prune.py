@@ -244,10 +244,10 @@ def _plan_leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
     name = node_name(plan)
     if name == "AdaptiveSparkPlanExec":
         children = [plan.executedPlan() if has_run else plan.initialPlan()]
+    elif name.endswith("QueryStageExec"):
+        children = [plan.plan()]
     else:
-        children = (
-            [plan.plan()] if name.endswith("QueryStageExec") else scala_items(plan.children())
-        )
+        children = scala_items(plan.children())
     if not children and not name.startswith("Reused"):
         yield plan
     for child in (*children, *scala_items(plan.subqueries())):

@@ -71,8 +71,7 @@ def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) 
             raise ColumnNotFound(
                 f"key column {name!r} must exist once in the keys and once in the dataset; "
                 f"{known_columns_text(name, source.schema)}; {in_keys}; rename columns of the "
-                "keys to "
-                "the dataset's names"
+                "keys to the dataset's names"
             )
     key_types = {field.name: field.dataType for field in keys.schema}
     probes: list[Column] = []
@@ -103,9 +102,8 @@ def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType
         return
     source = ds.opened.source
     texts = sorted({str(source.constants(file).get(name)) for file in source.fragments} - {"None"})
-    texts_shown = ", ".join(map(repr, texts[:_MAX_LISTED_TEXTS])) + (
-        ", ..." if len(texts) > _MAX_LISTED_TEXTS else ""
-    )
+    texts_shown = ", ".join(map(repr, texts[:_MAX_LISTED_TEXTS]))
+    texts_shown += ", ..." if len(texts) > _MAX_LISTED_TEXTS else ""
     raise InvalidArgument(
         f"key column {name!r} is {key.simpleString()}, but the paths hold texts that are not all "
         f"of such a type: {texts_shown}. Give the keys these very texts (a cast may write a value "
