@@ -141,7 +141,7 @@ def older(tmp_path) -> Path:
     copy = tmp_path / "older"
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(separately.ROOT / "zonebloom", copy / "zonebloom", ignore=without)
-    version = copy / "zonebloom" / "version.py"
+    version = copy / "zonebloom" / "base" / "version.py"
     text = version.read_text().replace(f'__version__ = "{zb.__version__}"', '__version__ = "0.0.9"')
     version.write_text(text)
     return copy

@@ -425,7 +425,7 @@ def test_a_catalog_that_has_the_name_already(manager, lake):
     assert manager.indexes().collect() == []
 
 
-# What is refused before any work
+# Errors before any work
 
 
 @pytest.mark.parametrize(
