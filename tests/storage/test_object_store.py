@@ -50,11 +50,11 @@ def write(filesystem, seed: int) -> None:
 @pytest.fixture(params=["obstore", "pyarrow alone"])
 def reader(request, monkeypatch):
     """Choose pyarrow or obstore to read ranges of objects of pyarrow's S3."""
-    object_store._bucket.cache_clear()
+    object_store._bucket_handler.cache_clear()
     if request.param == "pyarrow alone":
         monkeypatch.setitem(sys.modules, "obstore.store", None)
     yield request.param
-    object_store._bucket.cache_clear()
+    object_store._bucket_handler.cache_clear()
 
 
 @pytest.fixture
