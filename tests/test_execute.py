@@ -114,18 +114,18 @@ def test_another_thread_finds_the_files_changed(
 ) -> None:
     """A thread must not cache its search of the old files for the new ones."""
     ds = zb.dataset(folder)
-    to_read = ds.opened.planner.coverage_for_scan
+    coverage_for_scan = ds.opened.planner.coverage_for_scan
     pending = [True]
 
     def overtaken() -> object:
-        coverage = to_read()
+        coverage = coverage_for_scan()
         if pending:
             pending.clear()
             replace(folder / "part-000.parquet", numbered(0, 3, id=[-1, -2, -3]))
-            to_read()
+            coverage_for_scan()
         return coverage
 
-    monkeypatch.setattr(ds.opened.planner, "to_read", overtaken)
+    monkeypatch.setattr(ds.opened.planner, "coverage_for_scan", overtaken)
     ds.to_table(filter=ID == 120)
     with pytest.warns(errors.StaleIndexWarning):
         assert ds.count_rows(ID == -2) == 1
