@@ -235,7 +235,7 @@ def _preface(report: Report) -> list[str]:
         low, high = min(report.loads), max(report.loads)
         lines += [
             "",
-            f"The machine's load average, including this run, was {low:.1f} to {high:.1f}.",
+            f"The machine's load average was {low:.1f} to {high:.1f}, including this run.",
         ]
     if report.missing:
         lines += ["", *(f"- {line}" for line in report.missing)]

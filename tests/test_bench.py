@@ -224,8 +224,8 @@ def test_keys_of_the_large_index_are_known_and_distinct():
 def test_figures_stand_beside_multiples_of_ours():
     assert tables.time_text(0.00123) == "1.23 ms"
     assert tables.size_text(4_000_000_000) == "4 GB"
-    assert tables._cell(0.002, 0.001, tables.time_text, alone=False) == "2 ms (2×)"
-    assert tables._cell(None, 0.001, tables.time_text, alone=False) == ""
+    assert tables._cell(0.002, 0.001, tables.time_text) == "2 ms (2×)"
+    assert tables._cell(None, 0.001, tables.time_text) == ""
 
 
 def test_ratios_are_to_the_best_of_each_kind(root):

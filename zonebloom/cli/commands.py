@@ -23,7 +23,7 @@ __all__ = ["describing", "indices", "reading", "zonebloom"]
 def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAnswer:
     """Index real data, look up rows, and compare them with brute force.
 
-    Exits with 1 if a check fails. JSON: engine, build_seconds, datasets, lookups, all_same.
+    Exits with 1 if a check fails. As JSON: engine, build_seconds, datasets, lookups, all_same.
     """
     import tempfile
 
@@ -85,7 +85,7 @@ def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAn
 def completion_command(shell: str) -> CommandAnswer:
     """Print a script that makes a shell complete commands, options and paths.
 
-    JSON: shell, script.
+    As JSON: shell, script.
     """
     completion_class = get_completion_class(shell)
     assert completion_class is not None

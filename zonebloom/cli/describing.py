@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
     """List the files at PATH, and the indices that cover each.
 
-    The number of rows is known for files that an index covers. JSON: path, num_files, files
+    The number of rows is known for files that an index covers. As JSON: path, num_files, files
     (path, bytes, rows, indices).
     """
     ids_by_index = {name: entry.fragment_ids for name, entry in ds.opened.version.indices.items()}
@@ -85,7 +85,7 @@ def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
 def schema_command(ds: Dataset) -> CommandAnswer:
     """Print the columns at PATH, their types and indices.
 
-    JSON: path, columns (name, type, nullable, indices).
+    As JSON: path, columns (name, type, nullable, indices).
     """
     indices = ds.describe_indices()
     partition_columns = ds.opened.source.partition_columns()
@@ -126,8 +126,8 @@ def schema_command(ds: Dataset) -> CommandAnswer:
 def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandAnswer:
     """Print coverage, size, fill and false positives of indices.
 
-    Columns with Bloom filters inside the Parquet files are listed too. JSON: path, files, indices,
-    embedded.
+    Columns with Bloom filters inside the Parquet files are listed too. As JSON: path, files,
+    indices, embedded.
     """
     from zonebloom.errors import IndexNotFound
     from zonebloom.index.describe import EMBEDDED_HEADERS, embedded_cells
@@ -182,7 +182,7 @@ def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandA
 def advise_command(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> CommandAnswer:
     """Judge from a sample which columns are worth an index.
 
-    JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each),
+    As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each),
     read (bytes, seconds).
     """
     advices = ds.advise(list(columns) or None, **drop_unset(parameters))

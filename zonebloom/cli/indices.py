@@ -62,7 +62,7 @@ def build_command(
 ) -> CommandAnswer:
     """Index columns of the dataset at PATH.
 
-    JSON: path, engine, seconds, indices.
+    As JSON: path, engine, seconds, indices.
     """
     run = EngineRun.measure(
         engine,
@@ -104,7 +104,7 @@ def refresh_command(
 
     The command first reads the whole indices, and builds damaged ones again with the same
     parameters. An index whose column was dropped or has another type stays as it is; a warning
-    says what to do, and the command exits with 1. JSON: path, engine, seconds, indices.
+    says what to do, and the command exits with 1. As JSON: path, engine, seconds, indices.
     """
     _require_indices(ds, accept_damage=True)
     run = EngineRun.measure(
@@ -161,7 +161,7 @@ def adopt_command(ds: Dataset) -> CommandAnswer:
     """Use the index that was copied or moved to PATH with its files.
 
     Files are recognised by size and footer. For files over 1 MiB, or in a store, the command reads
-    the indexed columns to prove that the index is valid. JSON: path, num_files, left.
+    the indexed columns to prove that the index is valid. As JSON: path, num_files, left.
     """
     adopted = ds.adopt_index()
     notes = [f"not known: {path}" for path in adopted.left]
@@ -186,7 +186,7 @@ def move_index_command(ds: Dataset, to: str | None) -> CommandAnswer:
 
     The default place of the index of lake/orders is lake/_zonebloom/orders. Earlier releases put it
     inside the data folder, where it disturbs other readers. If a move was interrupted, the next one
-    finishes it. JSON: path, index_dir, num_files, foreign_files.
+    finishes it. As JSON: path, index_dir, num_files, foreign_files.
     """
     moved = ds.move_index(to)
     line = f"moved {text.count_text(moved.num_files, 'file')} of the index to {moved.index_dir}"
@@ -223,7 +223,7 @@ def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> Comman
     The command reads the whole indices, and some zones of the files. An index is sound, stale
     (files that it covers have changed or are gone; scans read those whole), damaged, or unusable
     (its column was dropped or has another type). Exits with 1 if an index is damaged or unusable,
-    or if there is none. JSON: path, indices (name, state, zones, zones_read, changed, gone,
+    or if there is none. As JSON: path, indices (name, state, zones, zones_read, changed, gone,
     damage).
     """
     _require_indices(ds)
@@ -267,7 +267,7 @@ def _validate_index(ds: Dataset, name: str, sample: Any) -> dict[str, Any]:
 def drop_command(ds: Dataset, names: tuple[str, ...]) -> CommandAnswer:
     """Remove indices at PATH. The vacuum command deletes their files.
 
-    JSON: path, dropped, left.
+    As JSON: path, dropped, left.
     """
     for name in names:
         ds.opened.index_entry(name)
@@ -309,7 +309,7 @@ def vacuum_command(ds: Dataset, older_than: timedelta) -> CommandAnswer:
 
     Files that are not part of the index are left alone, and listed.
 
-    JSON: path, num_versions, num_segments, num_bytes, foreign.
+    As JSON: path, num_versions, num_segments, num_bytes, foreign.
     """
     vacuumed = ds.vacuum(older_than)
     return CommandAnswer(

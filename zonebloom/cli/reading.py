@@ -81,9 +81,9 @@ def lookup_command(
     """Print the rows at PATH that match FILTER, or that hold a key.
 
     FILTER is a SQL condition. The amount of data read is printed on stderr. Exits with 3 if no row
-    matches. JSON of a filter: filter, num_rows, rows (one object each), indices (zones kept of
-    all), read (bytes, seconds). JSON of keys: column (or columns, for a composite key), num_keys,
-    num_rows, rows, seconds.
+    matches. As JSON: filter, num_rows, rows (one object each), indices (zones kept of all), read
+    (bytes, seconds). For keys: column (or columns, for a composite key), num_keys, num_rows, rows,
+    seconds.
     """
     if [filter is not None, bool(key_texts), keys_file is not None].count(True) != 1:
         raise click.UsageError("give one of FILTER, --key and --keys")
@@ -249,7 +249,7 @@ def _rows_of_composite_key(
 def head_command(ds: Dataset, columns: tuple[str, ...], limit: int) -> CommandAnswer:
     """Print the first rows at PATH.
 
-    JSON: path, num_rows, rows (one object each).
+    As JSON: path, num_rows, rows (one object each).
     """
     table = ds.scanner(split_names(columns)).head(limit)
     return CommandAnswer(
@@ -267,7 +267,7 @@ def head_command(ds: Dataset, columns: tuple[str, ...], limit: int) -> CommandAn
 def count_command(ds: Dataset, filter: str | None) -> CommandAnswer:
     """Count the rows at PATH, or those that match FILTER.
 
-    JSON: path, filter, num_rows.
+    As JSON: path, filter, num_rows.
     """
     result = {"path": ds.title, "filter": filter, "num_rows": ds.count_rows(filter)}
     return CommandAnswer(
@@ -288,7 +288,7 @@ def explain_command(
 ) -> CommandAnswer:
     """Explain what a lookup would read, and why.
 
-    JSON: filter, columns, num_fragments, skipped, fragments (path, ranges or null for the whole
+    As JSON: filter, columns, num_fragments, skipped, fragments (path, ranges or null for the whole
     file, why), indices, unanswered; with --analyze also read.
     """
     runs: list[ScanStats] = []
