@@ -218,7 +218,7 @@ def _parse_sample(context: object, option: object, value: str) -> int | str:
     help="Zones whose values are read from the files; 16 by default, 0 for only checksums.",
 )
 def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> CommandAnswer:
-    """Compare the indices at PATH with their checksums and with rows of the files.
+    """Check the indices at PATH against checksums and rows.
 
     The command reads the whole indices, and some zones of the files. An index is sound, stale
     (files that it covers have changed or are gone; scans read those whole), damaged, or unusable
