@@ -21,7 +21,7 @@ __all__ = ["describing", "indices", "reading", "zonebloom"]
 @engine_options
 @answer_command_without_rows
 def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAnswer:
-    """Index real data, look up rows, and compare them with brute force.
+    """Index real data, and check lookups by brute force.
 
     Exits with 1 if a check fails. As JSON: engine, build_seconds, datasets, lookups, all_same.
     """
@@ -83,7 +83,7 @@ def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAn
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @answer_command_without_rows
 def completion_command(shell: str) -> CommandAnswer:
-    """Print a script that makes a shell complete commands, options and paths.
+    """Print the completion script of a shell.
 
     As JSON: shell, script.
     """
