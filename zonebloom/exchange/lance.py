@@ -61,7 +61,8 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
     Examples
     --------
     >>> from zonebloom.exchange.lance import to_lance
-    >>> to_lance(ds.opened.planner.loaded_indices["id_idx"].tables(), "bloomfilter.lance") > 30 * 256
+    >>> tables = ds.opened.planner.loaded_indices["id_idx"].tables()
+    >>> to_lance(tables, "bloomfilter.lance") > 30 * 256
     True
     """
     files = _pylance().file
@@ -223,7 +224,7 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
     ids = np.concatenate([np.unique(table.fragment_ids) for table in tables])
     if np.unique(ids).size != ids.size:
         raise InvalidArgument(
-            "two of the tables cover zones of one fragment; give tables of one index, once each"
+            "two of the tables hold zones of the same fragment; give tables of one index, once each"
         )
 
 
