@@ -83,10 +83,10 @@ def test_translate_and_search_a_polars_filter(versus, indexed, keys):
 
     def ours() -> object:
         filter, predicate = translate_polars(pl.col("id") == next(endless_keys), schema)
-        return planner.plan(names, filter, predicate, described=False)
+        return planner.plan(names, filter, predicate, is_described=False)
 
     def of_pyarrow() -> object:
         filter = pc.field("id") == next(endless_keys)
-        return planner.plan(names, filter, predicate_from_arrow(filter, schema), described=False)
+        return planner.plan(names, filter, predicate_from_arrow(filter, schema), is_described=False)
 
     versus(ours, {"a PyArrow filter": of_pyarrow}, rounds=200)

@@ -43,10 +43,9 @@ class Patched:
         )
         data = self.path.read_bytes()
         # Pages hold values of 8 bytes one after another.
-        self.places = {
-            row: data.find(int(self.ids[row]).to_bytes(8, "little"))
-            for row in rng.sample(range(ROWS), 60)
-        }
+        # The bytes of one value may also lie across two others, but those of two values do not.
+        pairs = {row: self.ids[row : row + 2].tobytes() for row in rng.sample(range(ROWS - 1), 60)}
+        self.places = {row: data.find(pair) for row, pair in pairs.items() if pair in data}
 
     def patch(self) -> None:
         row, place = self.rng.choice(sorted(self.places.items()))

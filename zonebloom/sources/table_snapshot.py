@@ -19,7 +19,7 @@ from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.paths import key_below
 
 # The values of partition columns, which the metadata gives to all rows of a file.
-PartitionValues: TypeAlias = Mapping[str, pa.Scalar]
+ValuesByColumn: TypeAlias = Mapping[str, pa.Scalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SnapshotSource(Source):
     """The source of a table's snapshot. Unlike in a folder, a missing file is an error."""
 
     name: str  # of the table and its snapshot, for messages
-    values: Mapping[str, PartitionValues]  # by path, from the table's metadata
+    values: Mapping[str, ValuesByColumn]  # by path, from the table's metadata
     # Identifiers of columns that survive renaming. Columns identified by their name are left out.
     fields: Mapping[tuple[str, ...], tuple[str, ...]]
 
@@ -68,7 +68,7 @@ def snapshot_source(
     schema: pa.Schema,
     filesystem: pafs.FileSystem,
     root: str,
-    files: Sequence[tuple[str, PartitionValues, FileView | None]],
+    files: Sequence[tuple[str, ValuesByColumn, FileView | None]],
     *,
     fields: Mapping[tuple[str, ...], tuple[str, ...]],
     table_version: str,
@@ -114,7 +114,7 @@ def stable_fields(
         yield from stable_fields(child, child_path, child_field)
 
 
-def _partition_expression(values: PartitionValues) -> pc.Expression | None:
+def _partition_expression(values: ValuesByColumn) -> pc.Expression | None:
     """Return an expression that holds for every row of a file, or None without values.
 
     pyarrow fills columns from it, and skips files by it.

@@ -12,13 +12,14 @@ it leaves in the catalog's folder are deleted by the next `vacuum()` of the data
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 
 from zonebloom.base import arguments
+from zonebloom.base.progress import ProgressOption
 from zonebloom.building.builder import Builder
 from zonebloom.building.request import IndexSpec, require_encrypted_index
 from zonebloom.building.segments import compact_indices, drop_indices
@@ -36,8 +37,6 @@ from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import Access
 from zonebloom.spark.jobs import spark_engine
-
-ProgressOption = bool | Callable[[int, int], Any] | None
 
 
 class Actions:

@@ -34,9 +34,9 @@ from zonebloom.spark.hyperspace.records import Record, Records
 from zonebloom.spark.hyperspace.source import (
     STATISTICS_SCHEMA,
     Access,
-    index_statistics,
     open_managed_source,
     resolve_columns,
+    statistics_rows,
 )
 from zonebloom.spark.pruning.index_lookup import BoundedCache
 from zonebloom.spark.pruning.jvm_bridge import set_session_rule, with_index
@@ -151,7 +151,7 @@ class IndexManager(Actions):
         file counts as both.
         """
         return self._spark.createDataFrame(
-            list(index_statistics(self._records().all(), self._access)), STATISTICS_SCHEMA
+            list(statistics_rows(self._records().all(), self._access)), STATISTICS_SCHEMA
         )
 
     def index(self, name: str) -> DataFrame:
@@ -162,7 +162,7 @@ class IndexManager(Actions):
         IndexNotFound
         """
         return self._spark.createDataFrame(
-            list(index_statistics([self._record(name)], self._access)), STATISTICS_SCHEMA
+            list(statistics_rows([self._record(name)], self._access)), STATISTICS_SCHEMA
         )
 
     def __repr__(self) -> str:

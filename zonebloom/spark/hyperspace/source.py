@@ -131,7 +131,7 @@ STATISTICS_SCHEMA = (
 )
 
 
-def index_statistics(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
+def statistics_rows(records: Iterable[Record], access: Access) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `STATISTICS_SCHEMA` for each index. It has nulls if the data is unreadable."""
     # Datasets with several indices are opened only once.
     datasets: dict[tuple[str, str], Dataset | str] = {}
