@@ -49,8 +49,9 @@ def arrange_segments(
 ) -> tuple[Segment, ...]:
     """Merge kept and added segments where that pays, and return the segments of the index.
 
-    A segment is merged only with smaller segments that together have at least as many zones. So a
-    merge at least doubles the segment that a zone is in, and each zone is rewritten rarely.
+    A segment is merged only with smaller segments that together have at least as many zones. So the
+    segment that holds a zone at least doubles with each merge, and a zone is rewritten rarely. New
+    segments and those of another layout count as one segment here.
     """
     # Segments with another layout have to be rewritten anyway, so merge them with the new ones.
     other = [segment for segment in kept if layout not in ("auto", segment.layout)]
@@ -61,8 +62,8 @@ def arrange_segments(
     for number, group in enumerate(_tiers(units)):
         wanted = choose_layout(layout, group)
         is_alike = all(segment.layout == wanted for segment in group)
-        is_cheap = wanted == "table" and len(kept) + len(added) <= _MANY_SEGMENTS
-        if is_alike and (len(group) == 1 or is_cheap):
+        may_stay_apart = wanted == "table" and len(kept) + len(added) <= _MANY_SEGMENTS
+        if is_alike and (len(group) == 1 or may_stay_apart):
             arranged += group
         else:
             arranged.append(_merge_segments(catalog, f"{name}-{number}", group, wanted))

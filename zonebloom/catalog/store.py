@@ -80,7 +80,8 @@ _MAX_TRIES = 16
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
 
-# Folders of the local catalogs that this process has read, so that a deleted index is noticed.
+# Folders of the local catalogs that this process has read. If the index in one of them is deleted
+# later, a warning says so.
 _folders_read: set[str] = set()
 
 
@@ -91,7 +92,8 @@ def _folder_exists(filesystem: pafs.FileSystem, path: str) -> bool:
 class _UnreadableVersion(CorruptIndex):
     """An error for a version in a newer format, or one that cannot be read at the moment.
 
-    Readers may skip such a version. Writers must not, because they would undo it.
+    Readers may skip such a version. Writers must not, because a commit on top of the version before
+    would discard its changes.
     """
 
 

@@ -42,7 +42,7 @@ def zonebloom() -> None:
 
 
 def combine_options(*options: Callable) -> Callable[[Callable], Callable]:
-    """Return a decorator that applies several option decorators, the last one first."""
+    """Return a decorator that stacks several option decorators above a function, in this order."""
 
     def apply(command: Callable) -> Callable:
         for option in reversed(options):
@@ -67,7 +67,7 @@ def answer_command(
         "path_out",
         metavar="FILE",
         type=click.Path(dir_okay=False),
-        help="Write the answer to FILE, which appears when it is complete.",
+        help="Write the answer to FILE, which is created when the answer is complete.",
     )
     @functools.wraps(command)
     def run(output: str | None, path_out: str | None, **parameters: Any) -> int:

@@ -36,11 +36,13 @@ from zonebloom.storage.random_access import read_merged_ranges
 _TAIL_BYTES = 16 << 10
 _MAX_REMOTE_ROW_SEARCHES = 8
 _FIRST_HASHES = 1 << 16
-# A lookup of one hash reads eight rows of a tile and the checks of their block.
+# A lookup of one hash reads nine pieces of a tile: eight bit rows, and the checksums of their
+# block.
 _PIECES_PER_LOOKUP = 9
-# In an object store a request costs more than the bytes between the rows of a block.
+# Remote reads less than this far apart become one request, because a request costs more than the
+# bytes between them.
 _MAX_REMOTE_GAP = 1 << 20
-# NumPy needs as long for a piece as for this many checks of a block in memory.
+# NumPy needs as long for a piece as for testing this many blocks of filters in memory.
 _NUMPY_CHECKS_PER_PIECE = 100
 _VERIFIED_BYTES = 4 << 20
 _RUN_BYTES = 2 << 20

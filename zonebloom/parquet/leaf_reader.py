@@ -53,7 +53,10 @@ class PageTable:
         self._subsets: dict[tuple[int, ...], PageTable] = {}
 
     def find_pages(self, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of the pages that hold a row of some ranges, and bounds by leaf."""
+        """Return the numbers of the pages that hold a row of some ranges.
+
+        The second array has for each leaf the place where its page numbers start in the first.
+        """
         numbers = np.empty(self.starts.size, dtype=np.int64)
         bounds = np.empty_like(self.bounds)
         count = row_kernels.find_pages(self.rows, self.bounds, starts, stops, numbers, bounds)
@@ -66,7 +69,7 @@ class PageTable:
         return PlacedPages(pages, *totals)
 
     def subset(self, numbers: tuple[int, ...]) -> PageTable:
-        """Return the table of the numbered leaves."""
+        """Return a table of only the leaves with these numbers, distinct and ascending."""
         if len(numbers) == len(self.columns):
             return self
         if numbers not in self._subsets:
@@ -75,7 +78,7 @@ class PageTable:
 
 
 class LeafReader:
-    """Reads leaves of one file that are not repeated."""
+    """Reads those leaves of one file that are not inside lists or maps."""
 
     def __init__(self, file: FragmentFile):
         self._file = file

@@ -44,6 +44,7 @@ PAGE_MAP_SCHEMA = pa.schema(
         pa.field("first_rows", pa.list_(pa.int64()), nullable=False),
     ]
 )
+# The integers of each column chunk in ``chunks``. `page_map_rows` has their order.
 _CHUNK_INTS = 8
 
 

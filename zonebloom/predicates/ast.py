@@ -37,6 +37,7 @@ MAX_DEPTH = 150
 _MIN_TERMS_TO_UNITE = 64
 _MAX_SHOWN_VALUES = 2
 _MAX_SHOWN_CHARACTERS = 200
+# ``x >= v AND x <= v`` is ``x = v``, so each of these bounds is completed by the other.
 _OPPOSITE_BOUNDS = {">=": "<=", "<=": ">="}
 # The operator of a comparison after its sides are exchanged.
 FLIPPED_OPERATORS: dict[str, Any] = {
@@ -53,7 +54,7 @@ def _convert_to_scalar(leaf: Equals | Compares) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The condition that a column equals a value, which is never null."""
+    """The condition that a column equals a value. The value is never null."""
 
     column: ColumnPath
     value: pa.Scalar

@@ -63,7 +63,7 @@ class SqlTranslator:
     def translate_comparison(
         self, symbol: str, left: SqlValue, right: SqlValue, node: Any
     ) -> Predicate:
-        """Return the predicate ``left symbol right``. The symbol may be "!="."""
+        """Return the predicate ``left symbol right``, also for the symbol "!="."""
         raise NotImplementedError
 
     def translate_membership(self, value: SqlValue, items: list[SqlValue], node: Any) -> Predicate:
@@ -75,7 +75,7 @@ class SqlTranslator:
         raise NotImplementedError
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
-        """Raise an error because a node has no meaning here."""
+        """Raise an error because a node cannot be translated to a predicate."""
         raise NotImplementedError
 
     # Conditions

@@ -46,10 +46,11 @@ from zonebloom.storage.files import (
 )
 from zonebloom.values.types import is_lossless_cast
 
-# Offsets of rows in their fragment, int64, ascending, and the rows.
+# Row numbers within a fragment (int64, ascending), and a table of those rows.
 MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 
-# Fewer local rows are read before threads have started. Requests to an object store take longer.
+# Reading fewer local rows than this takes less time than starting threads. Requests to an object
+# store take longer, so remote fragments are always read by threads.
 _MIN_THREADED_ROWS = 1 << 18
 
 _ALL_ROWS = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
@@ -85,7 +86,8 @@ class Execution:
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Yield the matching rows in order, as batches that may be empty.
 
-        Files that changed since the plan was made are read again as a whole.
+        If a file changed since the plan was made, its planned rows mean nothing, so the whole file
+        is read and filtered.
         """
         for is_whole, plans in itertools.groupby(fragments, lambda plan: plan.rows is None):
             if is_whole:

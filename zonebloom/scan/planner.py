@@ -53,7 +53,7 @@ from zonebloom.values.columns import find_leaf_type
 
 # If more than this share of a fragment's rows may match, reading it whole is faster.
 _MAX_SHARE_BY_PAGES = 0.6
-# PyArrow scans this many rows of a few columns in the time that one filter check takes.
+# PyArrow scans this many rows of a few columns in the time of one test of a Bloom filter.
 _ROWS_PER_CHECK = 64
 _NO_ROWS = np.empty(0, dtype=np.int64)
 

@@ -54,7 +54,7 @@ class JvmScan:
     def files(self) -> ListedFiles:
         """Return the files in the order in which Spark lists them.
 
-        It is the same object as for an earlier scan of the same roots with the same files.
+        If roots and files are those of an earlier scan, the cached object of that scan is returned.
         """
         roots = tuple(self.roots)
         cached = _cached_listings.get(roots)
