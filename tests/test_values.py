@@ -679,7 +679,7 @@ def test_types_hashed_as_other_bytes_have_domains_of_their_own():
 # - `decoded_type` only removes dictionaries, and `decoded_storage_type` also makes UUIDs bytes.
 # - PyArrow's expressions compare without loss (`expression.comparable_type`). They have kernels for
 #   small decimals, and make views short strings, as the literals of a filter are.
-# - Keys are compared with the values of a file or a batch (`key_values.comparable_type`). Views
+# - Keys are compared with the values of a file or a batch (`key_values.normalized_type`). Views
 #   become large strings, because a batch may have more than 2 GiB.
 # - Key ranges are stored as the type of keys, but durations as integers (`key_range_type`).
 # - The recheck removes views, also inside of lists and structs, and keeps all other types.
@@ -730,7 +730,7 @@ def conversions_of(arrow_type):
         types.decoded_type(arrow_type),
         types.decoded_storage_type(arrow_type),
         expression.comparable_type(arrow_type),
-        key_values.comparable_type(arrow_type),
+        key_values.normalized_type(arrow_type),
         key_ranges.key_range_type(arrow_type),
         without_views.field(0).type,
     ]

@@ -141,7 +141,7 @@ def test_a_directory_of_more_zones_than_filters_is_not_unpacked():
     data = head + numbers + bytes(zones // 8)
     trailer = TRAILER.pack(len(data), xxhash.xxh64_intdigest(data), 2, 0, SLICED_MAGIC)
     tracemalloc.start()
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="too short for the filters of its zones"):
         read_directory(data, trailer, len(data) + TRAILER.size)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -166,5 +166,5 @@ def test_smaller_filters_than_a_tile_has_are_refused(tmp_path):
         blocks[0] = forged
         changed = directory.tobytes()
         trailer = TRAILER.pack(size, xxhash.xxh64_intdigest(changed), version, rest, magic)
-        with pytest.raises(ValueError, match=r"more than its tiles|lies elsewhere"):
+        with pytest.raises(ValueError, match=r"beyond its tiles|at a wrong offset"):
             read_directory(changed, trailer, len(data))

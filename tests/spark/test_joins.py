@@ -348,10 +348,10 @@ def test_files_that_came_since_are_added(spark, tmp_path):
     folder = write(tmp_path / "data")
     index(folder, ["id"])
     before = changed(spark, folder)
-    assert "added" not in before.used[0]
+    assert "not indexed yet" not in before.used[0]
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
     plan = changed(spark, folder)
-    assert "400 rows of 1 file not indexed yet added now" in plan.used[0]
+    assert "with 400 rows of 1 file that are not indexed yet" in plan.used[0]
     assert plan.frame.where("id >= 1350").count() > 0
     zb.dataset(folder).optimize.optimize_indices()
     assert "added" not in changed(spark, folder).used[0]
@@ -536,7 +536,7 @@ def test_text_and_html(folder, oracle, others):
     first, second, third = str(plan).splitlines()
     assert first == "ZoneBloomJoin: inner on id, x"
     assert second.startswith("  rows of left whose id is none of right are dropped")
-    assert third.startswith("  not used: filter of x from right: double keys")
+    assert third.startswith("  not used: filter of x from right: double values")
     assert repr(plan) == f"<{first}>"
     assert html.escape(str(plan)) in plan._repr_html_()
 
@@ -635,7 +635,7 @@ def test_frames_of_more_files_than_the_index_knows(spark, tmp_path):
     indexed(tmp_path / "p", "id")
     other = keyed(spark, 1, 3)
     frame = spark.read.parquet(str(tmp_path / "p"), str(tmp_path / "q"))
-    assert check_aside(spark, other, frame, "id", "none of the files", str(tmp_path / "p")) == 2
+    assert check_aside(spark, other, frame, "id", "not a file of the dataset", str(tmp_path / "p")) == 2
 
 
 def test_cached_frames_of_files_that_are_gone(spark, tmp_path):

@@ -37,9 +37,9 @@ def setting(spark):
 
 
 def rows_of(load):
-    work = load.work
-    tasks = load.tasks(load.plan())
-    batches = [batch for pieces in tasks for batch in work.batches(pieces)]
+    reader = load.reader
+    partitions = load.partitions(load.plan())
+    batches = [batch for tasks in partitions for batch in reader.batches(tasks)]
     return [row for batch in batches for row in batch.column("row").to_pylist()]
 
 
@@ -150,7 +150,7 @@ def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
 @pytest.mark.parametrize("text", SPELLINGS[::3])
 def test_a_time_of_an_unknown_session_is_refused(folder, text):
     """Load columns of instants without the session's time zone."""
-    with pytest.raises(FilterError, match=r"TIMESTAMP'2024|zone of the session"):
+    with pytest.raises(FilterError, match=r"TIMESTAMP'2024|session.s time zone"):
         Load(Options({"path": folder, "filter": f"t = {text}"}))
 
 
