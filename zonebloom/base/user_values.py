@@ -199,7 +199,8 @@ def _from_numpy(values: np.ndarray) -> pa.Array:
     if values.ndim != 1:
         raise ValueError(f"it has {values.ndim} dimensions")
     kind = values.dtype.kind
-    if kind == "O":
+    if kind in "OSU":
+        # pyarrow cuts texts and bytes of NumPy at the first NUL.
         return _from_python(values.tolist())
     if kind in "mM":
         return _from_numpy_times(values)
