@@ -14,6 +14,7 @@ is still complete for its readers, and the same move can be repeated to finish i
 
 from __future__ import annotations
 
+import os
 import posixpath
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from zonebloom.errors import (
 )
 from zonebloom.opened import OpenedDataset, default_folders_of, locate_catalog
 from zonebloom.sources.source import Source
+from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import key_below
 
 
@@ -204,8 +206,11 @@ def _delete_index(catalog: Catalog) -> tuple[str, ...]:
     for path in sorted(own, key=lambda path: (not path.endswith(".json"), path)):
         delete_file(filesystem, path, catalog.folder)
     for folder in (versions, segments, catalog.folder):
-        if not list_folder(filesystem, folder, posixpath.dirname(folder)):
-            with suppress(OSError):
+        with suppress(OSError):
+            if is_local(filesystem):
+                # Unlike pyarrow's call, this refuses a folder in which there is a file by now.
+                os.rmdir(folder)
+            elif not list_folder(filesystem, folder, catalog.folder):
                 filesystem.delete_dir(folder)
     catalog.remove_empty_folders()
     catalog.forget()
