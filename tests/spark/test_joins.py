@@ -635,7 +635,10 @@ def test_frames_of_more_files_than_the_index_knows(spark, tmp_path):
     indexed(tmp_path / "p", "id")
     other = keyed(spark, 1, 3)
     frame = spark.read.parquet(str(tmp_path / "p"), str(tmp_path / "q"))
-    assert check_aside(spark, other, frame, "id", "not a file of the dataset", str(tmp_path / "p")) == 2
+    assert (
+        check_aside(spark, other, frame, "id", "not a file of the dataset", str(tmp_path / "p"))
+        == 2
+    )
 
 
 def test_cached_frames_of_files_that_are_gone(spark, tmp_path):

@@ -85,7 +85,7 @@ def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
 def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> str | None:
     """Return the folder of the index of a data folder, or None if there is none.
 
-    The arguments are those of `index_places`.
+    The arguments are those of `default_index_folders`.
     """
     folders = default_index_folders(filesystem, root, in_table)
     existing = [folder for folder in folders if _may_exist(filesystem, folder)]
