@@ -403,5 +403,5 @@ def test_a_file_name_that_is_not_utf_8_is_named(tmp_path, format, is_pattern):
         os.rename(last, os.fsencode(tmp_path) + b"/\xff")
     except OSError:
         pytest.skip("the file system takes only UTF-8")
-    with pytest.raises(errors.FragmentUnreadable, match=r"is not UTF-8.*rename it"):
+    with pytest.raises(errors.FragmentUnreadable, match=r"is not UTF-8.*rename the file"):
         zb.dataset(f"{tmp_path}/*" if is_pattern else tmp_path, format=format)

@@ -203,7 +203,7 @@ def test_arrow_datasets_pickle(mapped):
     with pytest.raises(OSError, match="read this table by its scanner"):
         arrow.children[0].to_table()
     (fragment, _) = arrow.get_fragments()
-    with pytest.raises(InvalidArgument, match="not what the table has"):
+    with pytest.raises(InvalidArgument, match="differs from what the table has"):
         _ = fragment.metadata
 
 

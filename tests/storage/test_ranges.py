@@ -17,10 +17,13 @@ def test_a_failed_read_is_repeated_by_pyarrow(tmp_path, error):
     ds = zb.dataset(tmp_path)
     build(ds, "id", number_of_items=100)
     calls = PythonCalls(tmp_path)
-    with calls.armed():
-        assert ds.to_table(filter=pc.field("id") == 12340).num_rows == 1
+    # The first scan opens the index, so only the second one is counted.
+    for _ in range(2):
+        with calls.armed():
+            assert ds.to_table(filter=pc.field("id") == 12340).num_rows == 1
+    num_calls = calls.count
     refused = 0
-    for number in range(calls.count):
+    for number in range(num_calls):
         with quiet(), calls.armed(number, error):
             try:
                 matches = ds.to_table(filter=pc.field("id") == 12340)
@@ -28,4 +31,4 @@ def test_a_failed_read_is_repeated_by_pyarrow(tmp_path, error):
                 refused += 1
                 continue
         assert matches["row"].to_pylist() == [1234]
-    assert refused < calls.count
+    assert refused < num_calls
