@@ -218,7 +218,7 @@ class ArrowDataset(pads.UnionDataset):
 
     @property
     def _has_views(self) -> bool:
-        """Whether PyArrow alone would read rows or columns that the table does not have."""
+        """Return whether PyArrow alone would read rows or columns that the table does not have."""
         return self._dataset.opened.source.has_views
 
     def __reduce__(self) -> tuple[Any, ...]:
