@@ -45,6 +45,9 @@ INDICES = {"id_idx": "id", "twin_idx": "twin", "name_idx": "name", "id_too": "id
 # The limits for the growth of a process between the first third of a run and its end.
 MOST_GROWTH = 24 << 20
 MOST_MORE_OPEN = 4
+# The fewest samples of a third. A run of a few seconds has fewer, and what its processes load once
+# (the kernels take 25 MiB) would look like growth.
+MIN_SAMPLES = 100
 
 
 class Lake:
@@ -244,10 +247,13 @@ def held_now() -> tuple[int, int]:
 
 
 def growth(held: list[tuple[float, int, int]]) -> tuple[float, float]:
-    """Return how much more a process holds in the last third of a run than in the second."""
+    """Return how much more a process holds in the last third of a run than in the second.
+
+    Return zeros for a run that is too short to tell.
+    """
     middle = [sample for sample in held if 1 / 3 <= sample[0] < 2 / 3]
     end = [sample for sample in held if sample[0] >= 2 / 3]
-    if not middle or not end:
+    if min(len(middle), len(end)) < MIN_SAMPLES:
         return 0, 0
     memory, files = (
         statistics.median(sample[place] for sample in end)
