@@ -42,7 +42,7 @@ _BUILD_ADVICE = "repair or remove the file, then build again"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows of one fragment that one thread reads. Without row groups, it is the whole fragment."""
+    """Rows of one fragment that one thread reads. If row_groups is None, the whole fragment."""
 
     first_row: int
     num_rows: int | None
@@ -85,7 +85,9 @@ class ColumnsReader:
         self._is_read_whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
-        metadata = self._metadata = None if self._is_read_whole else self._unencrypted_metadata()
+        if not self._is_read_whole:
+            self._metadata = self._unencrypted_metadata()
+        metadata = self._metadata
         if metadata is None:
             return [Run(0, None, None)]
         rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -107,7 +109,7 @@ class ColumnsReader:
         Raises
         ------
         FragmentUnreadable
-            After the last batch, if it gave fewer rows than the metadata of the file states.
+            After the last batch, if the file gave fewer rows than its metadata states.
         SchemaMismatch
             If the file holds a column with a type that does not fit the dataset's.
         """

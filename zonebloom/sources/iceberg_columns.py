@@ -72,9 +72,10 @@ class IcebergColumns:
         }
 
     def keys(self, ids: Sequence[int]) -> EqualityColumns:
-        """Return columns by field id, each named by its id. Older schemas' columns are included."""
-        newest_last = [*self._table.schemas().values(), self._table.schema()]
-        fields = {field.field_id: field for schema in newest_last for field in schema.fields}
+        """Return the columns with these field ids, also of older schemas. The ids become names."""
+        # The current schema comes last, so that its fields replace those of older schemas.
+        schemas = [*self._table.schemas().values(), self._table.schema()]
+        fields = {field.field_id: field for schema in schemas for field in schema.fields}
         if not ids or not all(field_id in fields for field_id in ids):
             raise SourceError(
                 f"the {self._name} has equality deletes by fields {list(ids)}, not all of which "
@@ -83,17 +84,18 @@ class IcebergColumns:
             )
         from pyiceberg.schema import Schema
 
-        compared = [fields[field_id] for field_id in ids]
-        renamed = [field.model_copy(update={"name": str(field.field_id)}) for field in compared]
-        arrow = self._as_arrow(Schema(*renamed))
+        fields_named_by_id = [
+            fields[field_id].model_copy(update={"name": str(field_id)}) for field_id in ids
+        ]
+        arrow = self._as_arrow(Schema(*fields_named_by_id))
         # Equality deletes can delete null, so allow nulls in every column.
         schema = pa.schema([field.with_nullable(True) for field in arrow])
         defaults = {
             field.name: scalar_of(field.initial_default, schema.field(field.name).type)
-            for field in renamed
+            for field in fields_named_by_id
             if field.initial_default is not None
         }
-        return EqualityColumns(schema, self._names_of(renamed), defaults)
+        return EqualityColumns(schema, self._names_of(fields_named_by_id), defaults)
 
     @property
     def files_have_table_names(self) -> bool:
@@ -109,7 +111,7 @@ class IcebergColumns:
             return False
         snapshot = table.current_snapshot()
         assert snapshot is not None
-        # Files of format version 1 have sequence number 0, and its metadata may omit old schemas.
+        # Sequence number 0 is a file of format version 1, whose metadata may omit old schemas.
         return all(manifest.min_sequence_number for manifest in snapshot.manifests(table.io))
 
 

@@ -122,6 +122,7 @@ class DeleteFileIndex:
         from pyiceberg.manifest import DataFileContent, FileFormat
 
         self._filesystem = filesystem
+        # All deletes stand with their sequence numbers.
         self._vectors: dict[str, tuple[int, DeletionVector]] = {}
         self._positions: dict[object, list[tuple[int, PositionDeletes]]] = {}
         self._equalities: dict[object, list[tuple[int, EqualityDeletes]]] = {}

@@ -27,7 +27,7 @@ from zonebloom.storage.ipc_layout import (
 )
 from zonebloom.storage.random_access import FragmentFile, merge_ranges
 
-# Rows between two ranges below which they are read as one.
+# Two ranges with at most this many rows between them are read as one.
 _GAP_ROWS = 512
 
 
@@ -88,7 +88,7 @@ class IpcRows:
     def _read_addressable(
         self, number: int, names: Sequence[str], rows: RowRanges
     ) -> dict[str, pa.ChunkedArray]:
-        """Return columns whose byte offsets can be computed, in two rounds of reads for all."""
+        """Return columns whose byte offsets can be computed. Read them all in two round trips."""
         starts, stops = np.asarray(rows.starts), np.asarray(rows.stops)
         has_gap = starts[1:] - stops[:-1] > _GAP_ROWS
         firsts, lasts = starts[np.append([True], has_gap)], stops[np.append(has_gap, [True])]
@@ -98,8 +98,8 @@ class IpcRows:
             read_column_rows(self._stored.field(name).type, head, self._addressable[name], spans)
             for name in names
         ]
-        # Each generator first yields byte ranges, takes their bytes, does so once more, and then
-        # yields arrays. So the ranges of all columns are read together.
+        # Each generator yields byte ranges and receives their bytes, twice. Then it yields arrays.
+        # So each round reads the ranges of all columns together.
         results = [next(column) for column in columns]
         for _ in range(2):
             pieces = iter(self._file.read([span for ranges in results for span in ranges]))
@@ -134,7 +134,7 @@ class IpcRows:
         return {name: pa.chunked_array([piece.column(name) for piece in pieces]) for name in names}
 
     def _ipc_stream(self, number: int, names: Sequence[str]) -> np.ndarray:
-        """Return an Arrow stream of one record batch. Only the named columns' bytes are read."""
+        """Return an Arrow stream of one record batch. The bytes of unnamed columns are zeros."""
         block = self._blocks[number]
         buffers = column_buffers(self._stored, self._batch_head(number), names)
         if buffers is None:

@@ -44,7 +44,7 @@ class TableSource(Source):
         return [self.identity for _ in (self.fragments if fragments is None else fragments)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # IPC writes only the rows of a slice, but pyarrow's own pickle writes the rows around too.
+        # Pickling a slice in pyarrow writes the whole table. IPC writes only the slice.
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table)
@@ -52,7 +52,7 @@ class TableSource(Source):
 
 
 def _open_ipc(stream: pa.Buffer, identity: FileIdentity) -> TableSource:
-    # The index identifies the table by its original size in memory, which IPC changes.
+    # The table has another size in memory after IPC, but the index identifies it by the first.
     return replace(open_memory_table(pa.ipc.open_stream(stream).read_all()), identity=identity)
 
 

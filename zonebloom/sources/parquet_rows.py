@@ -45,7 +45,7 @@ _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 
 
 class _DecodableColumns(NamedTuple):
-    """The columns that kernels decode, their pages, and why pyarrow has to decode the others."""
+    """The columns that kernels decode, and for each other column the reason for pyarrow."""
 
     paths: tuple[ColumnPath, ...]
     table: PageTable | None
@@ -103,8 +103,8 @@ class ParquetRows:
                 starts, sizes = pages.starts[selected], pages.sizes[selected]
                 spans += zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
                 # The dictionary page lies between the chunk's start and its first data page.
-                dictionary = self._pages.row_groups[row_group].chunks[leaf].start, pages.starts[0]
-                spans += [dictionary] if dictionary[0] < dictionary[1] else []
+                start, stop = self._pages.row_groups[row_group].chunks[leaf].start, pages.starts[0]
+                spans += [(start, stop)] if start < stop else []
         if sum(stop - start for start, stop in spans) <= _MAX_READ_AHEAD:
             self._file.read_ahead(spans)
 
@@ -135,7 +135,7 @@ class ParquetRows:
         return tests.narrow(rows, find)
 
     def _leaf_reader(self, num_columns: int) -> LeafReader | None:
-        """Return the reader with kernels, or None while loading Numba would not pay off."""
+        """Return the reader that uses Numba, or None until enough columns were read to load it."""
         if self._reader is None and not NUMPY.spend(_COLUMN_CHECKS * num_columns):
             from zonebloom.parquet.leaf_reader import LeafReader
 

@@ -77,8 +77,8 @@ class Source:
     # True if fragments are Parquet files read with pyarrow's default options. Other options may
     # change types, for example read columns as dictionaries, so pyarrow reads those files.
     is_parquet: bool = field(init=False)
-    # By path, whether a file has encrypted columns. This is a cache of `lacks_column_keys`.
-    _encryption: dict[str, bool] = field(
+    # Cached results of `lacks_column_keys`, by path.
+    _lacks_keys: dict[str, bool] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -125,7 +125,7 @@ class Source:
         return replace(self, fragments=fragments)
 
     def path_of(self, key: str) -> str:
-        """Return the path of a file by its key in the catalog. It may belong to another dataset."""
+        """Return the path of a file by its catalog key, also of a file of another dataset."""
         # Either all keys are whole paths or none is, so look at the first fragment only. A whole
         # path need not begin with a slash.
         if any(fragment.key == fragment.path for fragment in self.fragments[:1]):
@@ -133,7 +133,7 @@ class Source:
         return posixpath.join(self.root, key)
 
     def partition_columns(self) -> set[str]:
-        """Return the columns whose value the path of a file gives, whatever the file holds."""
+        """Return the columns whose values come from the paths of files, not from their content."""
         partitioned = (fragment for fragment in self.fragments if fragment.partition is not None)
         return {name for fragment in partitioned for name in self.constants(fragment)}
 
@@ -170,9 +170,9 @@ class Source:
         if getattr(options, "decryption_config", None) is not None:
             return False
         path = fragment.path
-        if path not in self._encryption:
-            self._encryption[path] = _is_signed(filesystem, path)
-        return self._encryption[path]
+        if path not in self._lacks_keys:
+            self._lacks_keys[path] = _is_signed(filesystem, path)
+        return self._lacks_keys[path]
 
     @property
     def has_statistics(self) -> bool:

@@ -77,7 +77,7 @@ def snapshot_source(
 
     if not files:
         raise NoFragments(f"the {name} has no data file; write some rows first")
-    values = {path: known for path, known, _ in files}
+    values = {path: constants for path, constants, _ in files}
     if len(values) < len(files):
         raise SourceError(
             f"the {name} names a file more than once, so its rows count more than once; rewrite "
@@ -87,8 +87,8 @@ def snapshot_source(
         raise SourceError(f"the {name} has several columns of one name; rename them first")
     root = root.rstrip("/")
     fragments = tuple(
-        Fragment(path, key_below(path, root), _partition_expression(known), view)
-        for path, known, view in files
+        Fragment(path, key_below(path, root), _partition_expression(constants), view)
+        for path, constants, view in files
     )
     return SnapshotSource(
         schema,
@@ -117,7 +117,7 @@ def stable_fields(
 def _partition_expression(values: ValuesByColumn) -> pc.Expression | None:
     """Return an expression that holds for every row of a file, or None without values.
 
-    pyarrow fills columns from it, and skips files by it.
+    pyarrow takes the values of these columns from it, and skips files by it.
     """
     conditions = [
         pc.field(name) == value if value.is_valid else pc.field(name).is_null()
