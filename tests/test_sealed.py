@@ -305,7 +305,10 @@ def test_file_names_and_clear_parts_reveal_nothing_of_the_content(folder):
     ("encryption", "message"),
     [
         (None, r"encrypted by key 'key one'; open the dataset with encryption="),
-        (zb.Encryption("key one", {"key one": bytes(32)}), "the key given for that is another"),
+        (
+            zb.Encryption("key one", {"key one": bytes(32)}),
+            "the given key of that name is not this key",
+        ),
         (zb.Encryption("two", {"two": KEY}), "keys has none for 'key one'"),
     ],
     ids=["none", "another", "another id"],

@@ -90,7 +90,7 @@ class GlobalFilterEntry:
     num_bytes: int
     checksum: str
     fragment_ids: tuple[int, ...]
-    # Number of distinct keys it was sized for, and its false positive probability for that number.
+    # The number of distinct keys that the filter was sized for, and the probability at that number.
     num_items: int
     probability: float
 
@@ -183,7 +183,7 @@ class Version:
     segments_to_delete: tuple[str, ...] = ()
     # The folder that the index is being moved to. No version may be committed after this one.
     moved_to: str = ""
-    # Why the version could not be decrypted: the key is missing. Empty if the version was read.
+    # The error text if the version could not be decrypted, otherwise empty.
     locked_reason: str = ""
 
     @property

@@ -30,20 +30,20 @@ class PageMaps:
 
     def __init__(self, catalog: Catalog, entries: Sequence[PageMapEntry]):
         self._catalog = catalog
-        self._named = entries
+        self._all_entries = entries
         self._loaded: dict[str, PageMap | None] = {}
         self.read_bytes: int = 0
 
     @cached_property
-    def _entries(self) -> dict[int, PageMapEntry]:
-        return {i: entry for entry in self._named for i in entry.fragment_ids}
+    def _entries_by_fragment(self) -> dict[int, PageMapEntry]:
+        return {i: entry for entry in self._all_entries for i in entry.fragment_ids}
 
     def file_pages(self, fragment: PresentFragment) -> FilePages | None:
-        """Return where the pages of a fragment lie, or None if only its footer knows.
+        """Return where the pages of a fragment lie, or None if no page map says so.
 
-        A damaged page map warns once, and gives None.
+        A damaged page map causes one warning, and None.
         """
-        entry = self._entries.get(fragment.fragment_id)
+        entry = self._entries_by_fragment.get(fragment.fragment_id)
         if entry is None or fragment.num_rows is None:
             return None
         try:
@@ -94,8 +94,8 @@ def _merge(catalog: Catalog, segment: str, entries: Sequence[PageMapEntry]) -> P
     tables = []
     for entry in entries:
         table = load_page_map(catalog, entry).table
-        used = np.isin(table["fragment_id"].to_numpy(), np.array(entry.fragment_ids, np.uint64))
-        tables.append(table.filter(pa.array(used)))
+        is_used = np.isin(table["fragment_id"].to_numpy(), np.array(entry.fragment_ids, np.uint64))
+        tables.append(table.filter(pa.array(is_used)))
     written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), merge_page_maps(tables))
     ids = tuple(i for entry in entries for i in entry.fragment_ids)
     return PageMapEntry(segment, *written, ids)

@@ -38,13 +38,13 @@ class PresentFiles:
     def __init__(self, source: Source, version: Version):
         self._source = source
         self._version = version
-        # The last identities, their coverage, and whether equal identities imply this coverage.
+        # The last identities, their coverage, and whether it is valid while they stay the same.
         self._last: tuple[Sequence[FileIdentity | None], Coverage, bool] | None = None
         # Warnings that were issued, so that each is issued once.
         self._reported_gaps: tuple[tuple[str, str], ...] = ()
         self._reported_missing_keys: Sequence[str] = ()
-        # A coverage that was checked for some indices, and has no gap.
-        self._complete: tuple[Coverage, tuple[str, ...]] | None = None
+        # The last coverage without gaps, and the names of the indices it was checked for.
+        self._gapless: tuple[Coverage, tuple[str, ...]] | None = None
         self._row_counts: dict[tuple[str, FileIdentity], int] = {}
         self._free_ids = itertools.count(version.next_fragment_id)
         self._new_ids: dict[tuple[str, FileIdentity], int] = {}
@@ -82,7 +82,7 @@ class PresentFiles:
         return coverage
 
     def count_rows(self, fragment: PresentFragment) -> int:
-        """Return the number of rows of a fragment, from its file if the catalog does not know."""
+        """Return the number of rows of a fragment, from the catalog or else from its file."""
         if fragment.num_rows is not None:
             return fragment.num_rows
         key = (fragment.fragment.path, fragment.identity)
@@ -97,8 +97,8 @@ class PresentFiles:
     def warn_of_uncovered_files(self, coverage: Coverage, index_names: Iterable[str]) -> None:
         """Warn once of files that not all named indices cover, or raise `StaleIndex`."""
         index_names = tuple(index_names)
-        complete = self._complete
-        if complete is not None and complete[0] is coverage and complete[1] == index_names:
+        gapless = self._gapless
+        if gapless is not None and gapless[0] is coverage and gapless[1] == index_names:
             return
         gaps = [(fragment.fragment.key, fragment.reason) for fragment in coverage.unknown_fragments]
         for name in index_names:
@@ -109,7 +109,7 @@ class PresentFiles:
                 for fragment in (coverage.fragments if uncovered_ids else ())
                 if fragment.fragment_id in uncovered_ids
             ]
-        self._complete = None if gaps else (coverage, index_names)
+        self._gapless = None if gaps else (coverage, index_names)
         is_refused = self._source.stale == "raise"
         if gaps and (is_refused or self._reported_gaps != tuple(gaps)):
             self._reported_gaps = tuple(gaps)

@@ -131,8 +131,8 @@ class Catalog:
 
     @property
     def _log(self) -> VersionLog:
-        # Do not store the log: it refers to a method of the catalog, and the reference cycle would
-        # keep both alive until Python collects garbage.
+        # Do not store the log. It refers to a method of the catalog, and the reference cycle would
+        # keep both in memory until Python collects garbage.
         return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local_file)
 
     def share_cache_of(self, other: Catalog) -> None:
@@ -165,8 +165,8 @@ class Catalog:
         shared = shared_folder_of(self.folder)
         parent = None if shared is None else os.path.dirname(shared) or "."
         if shared is not None and parent is not None and os.path.isdir(parent):
-            # The shared folder gets the permissions of its parent: who may add a dataset to the
-            # parent may also add its index.
+            # The shared folder gets the permissions of its parent, so that every user who may add
+            # a dataset to the parent may also add its index.
             with open_folder(shared, base=parent, model_folder=parent):
                 pass
         return create_file(path, self.folder, model_folder=self._model_folder)
@@ -195,7 +195,7 @@ class Catalog:
     def latest(self, *, for_writing: bool = False) -> Version:
         """Return the newest readable version. Warn of damaged versions and skip them.
 
-        With `for_writing`, raise an error where going on could undo a newer version.
+        With `for_writing`, raise an error if a commit on the result could undo a newer version.
         """
         # Read this before listing, because another thread may write the first version meanwhile.
         was_read = self.was_read
@@ -236,7 +236,7 @@ class Catalog:
 
     @property
     def was_read(self) -> bool:
-        """True if this object has read a version, or this process one in the same local folder."""
+        """True if this object read a version before, or this process did in this local folder."""
         was_folder_read = (
             is_local(self.filesystem) and os.path.abspath(self.folder) in _folders_read
         )
@@ -342,9 +342,9 @@ class Catalog:
     ) -> bool:
         """Return whether a version just written is the newest, or its change is in the newest.
 
-        Its number may have been free only because a vacuum had deleted that version of another
-        writer. Then newer versions exist, which do not contain this change, and the version just
-        written is deleted again.
+        Another writer may have used the number before, for a version that a vacuum then deleted.
+        In that case newer versions exist without this change, and this method deletes the version
+        just written.
         """
         if self.newest_number() <= version.number:
             return True
@@ -352,17 +352,17 @@ class Catalog:
         # Do not compare page maps: a newer build of the same files replaces them.
         tables = new.keys() - self.referenced_files(Version(page_maps=version.page_maps)).keys()
         if tables:
-            is_in_it = tables <= self.referenced_files(newest).keys()
+            has_change = tables <= self.referenced_files(newest).keys()
         else:
             try:
-                is_in_it = replace(change(newest), number=newest.number) == newest
+                has_change = replace(change(newest), number=newest.number) == newest
             except CommitConflict:
                 # The change does not apply to the newest version, so it has been made already.
-                is_in_it = True
-        if not is_in_it:
+                has_change = True
+        if not has_change:
             with contextlib.suppress(FileNotFoundError):
                 self.filesystem.delete_file(self._log.path(version.number))
-        return is_in_it
+        return has_change
 
     def new_segment_prefix(self) -> str:
         return uuid.uuid4().hex[:16]
@@ -460,7 +460,7 @@ class Catalog:
         if self._cipher is None:
             raise EncryptedIndex(f"{text}; open the dataset with encryption=zb.Encryption(...)")
         if self._cipher.encryption.key_check(key_id) != content["key_check"]:
-            raise EncryptedIndex(f"{text}, and the key given for that is another")
+            raise EncryptedIndex(f"{text}, and the given key of that name is not this key")
         stored = base64.b64decode(content["content"])
         return json.loads(self._cipher.decrypt(self._log.path(number), stored))
 

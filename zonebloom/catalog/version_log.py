@@ -54,7 +54,7 @@ _DOCUMENT = re.compile(
     rb'(\{"format_version": \d+, "checksum": ")([0-9a-f]{32})(",\n"content": .*)', re.DOTALL
 )
 _CLAIM_SUFFIX = ".claim"
-# Seconds to wait for another writer, for each of several tries.
+# Seconds to wait for another writer before each new try.
 _PATIENCE = (*(0.1 * 2**turn for turn in range(6)), *[4.0] * 4)
 _DOCUMENT_NAME = re.compile(r"(\d{20})\.json")
 
@@ -66,7 +66,7 @@ class VersionLog:
     ----------
     filesystem : pyarrow.fs.FileSystem
     folder : str
-    first_keys : set of str
+    format_1_keys : set of str
         The top-level keys of a document in format 1.
     create : callable, optional
         Creates a local file and its folder. By default, files get the permissions of the folder.
@@ -76,12 +76,12 @@ class VersionLog:
         self,
         filesystem: pafs.FileSystem,
         folder: str,
-        first_keys: Set[str],
+        format_1_keys: Set[str],
         create: Callable[[str], NewFile] | None = None,
     ):
         self._filesystem = filesystem
         self._folder = folder
-        self._first_keys = first_keys
+        self._format_1_keys = format_1_keys
         self._create_file = create or self._create_beside
 
     def path(self, number: int) -> str:
@@ -96,7 +96,7 @@ class VersionLog:
         # A fsspec file system may have cached a listing from before another writer's commit.
         forget_listings(self._filesystem)
         for _ in range(2):
-            # PyArrow looks at the folder twice, and fails if it is created in between: try again.
+            # PyArrow looks at the folder twice, and fails if it is created in between.
             with contextlib.suppress(FileNotFoundError):
                 return self._filesystem.get_file_info(selector)
         return self._filesystem.get_file_info(selector)
@@ -117,7 +117,7 @@ class VersionLog:
 
     def content(self, document: bytes) -> Any:
         """Return the content of a document that was read. Raise the same errors as `read`."""
-        written_as, content = decode_document(document, self._first_keys)
+        written_as, content = decode_document(document, self._format_1_keys)
         if written_as > FORMAT_VERSION:
             raise NewerFormat(written_as)
         return content
@@ -168,7 +168,7 @@ class VersionLog:
     def _is_kept(self, number: int, document: bytes) -> bool:
         """Wait for writers that claim the number. Return False if one overwrote the document.
 
-        A writer with a claim may have looked before the document was put.
+        A writer with a claim may have listed the folder before the document was written.
         """
         claims: list[str] = []
         for seconds in (0.0, *_PATIENCE):
@@ -214,7 +214,8 @@ def encode_document(content: Any) -> bytes:
     return head + _checksum(head, tail) + tail
 
 
-def decode_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
+def decode_document(data: bytes, format_1_keys: Set[str]) -> tuple[int, Any]:
+    """Return the format version and the content of a document, or raise ValueError."""
     match = _DOCUMENT.fullmatch(data)
     if match is not None:
         if match[2] != _checksum(match[1], match[3]):
@@ -222,7 +223,7 @@ def decode_document(data: bytes, first_keys: Set[str]) -> tuple[int, Any]:
         document = json.loads(data)
         return document["format_version"], document["content"]
     document = json.loads(data)
-    if not isinstance(document, dict) or not document.keys() <= {*first_keys, "format_version"}:
+    if not isinstance(document, dict) or not document.keys() <= {*format_1_keys, "format_version"}:
         raise ValueError("it is damaged, or not a document of an index")
     version = document.pop("format_version", None)
     if type(version) is not int or version != 1:

@@ -48,12 +48,12 @@ _LISTING_SCHEMA = pa.schema(
         }.items()
     ]
 )
-# Formats before 4 have no digests of footers. The first format has only size and mtime as identity.
+# Formats before 4 lack the digests of footers. Format 1 identifies a file by size and mtime only.
 _EARLIER_SCHEMAS = (pa.schema(list(_LISTING_SCHEMA)[:10]), pa.schema(list(_LISTING_SCHEMA)[:5]))
 
 
-# Small listings are merged into the next one. A larger listing is merged when the new fragments are
-# at least an eighth of it, so a fragment is rewritten only when its listing has grown eightfold.
+# A commit merges the last listing into its new one if that listing is small, or at most eight times
+# as large as the new one. So each rewrite of a large listing makes it an eighth larger or more.
 _FEW_FRAGMENTS = 256
 _MERGE_RATIO = 8
 
@@ -92,7 +92,7 @@ def decode_version(
     page_maps = _old_page_maps(content) if "page_maps" not in content else content["page_maps"]
     indices = from_json(tuple[IndexEntry, ...], content["indices"])
     if not all(entry.column for entry in indices):
-        raise ValueError("it has an index of no column")
+        raise ValueError("one of its indices has no column")
     version = Version(
         from_json(int, content["version"]),
         next_id,
