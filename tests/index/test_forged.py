@@ -130,7 +130,9 @@ def test_zones_of_another_length_than_the_index_has_lose_no_row(tmp_path):
         content["indices"][0]["parameters"]["number_of_items"] = 101
 
     rewrite_document(version, change, written_as=5)
-    with pytest.warns(IndexNotUsedWarning, match="has zones of 100 rows, its index of 101"):
+    with pytest.warns(
+        IndexNotUsedWarning, match="has zones of 100 rows, but its index has zones of 101"
+    ):
         assert zb.dataset(tmp_path).to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 

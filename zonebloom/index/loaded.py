@@ -75,15 +75,15 @@ class LoadedIndex:
             tables = []
             for result in results:
                 if isinstance(result, CorruptIndex):
-                    self._report(result, "Until then its fragments are scanned")
+                    self._report(result, "Until then its fragments are read whole")
                 else:
                     tables.append(result)
             self._tables = tables
         return self._tables
 
     def _open_or_error(self, segment: Segment) -> ZoneTable | CorruptIndex:
-        # A bound method would create a reference cycle between table and index, and the file would
-        # stay open until the garbage collector runs.
+        # Do not pass a bound method: the reference cycle between table and index would keep the
+        # file open until the garbage collector runs.
         report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")
         try:
             table = open_index_table(self._catalog, segment, None if self._is_strict else report)
@@ -92,8 +92,8 @@ class LoadedIndex:
         items = self.entry.parameters.number_of_items
         if table.number_of_items != items:
             return CorruptIndex(
-                f"{table.path} has zones of {table.number_of_items} rows, its index of {items}; "
-                "build the index again"
+                f"{table.path} has zones of {table.number_of_items} rows, but its index has zones "
+                f"of {items} rows; build the index again"
             )
         return table
 

@@ -1,7 +1,7 @@
 """Look up hashes in the sliced layout: a transposed table, in which a lookup is eight short reads.
 
 The directory is verified when the file is opened, and a bit row whenever it is read. A damaged row
-is treated as all ones: the other rows still exclude zones, and no match is lost.
+counts as all ones, so that no match is lost. The other rows still exclude zones.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _RUN_BYTES = 2 << 20
 class SlicedTable(ZoneTable):
     """A sliced table that is open for lookups.
 
-    The first damage found is passed to ``report``. Without ``report`` all damage is raised.
+    The table passes the first damage to ``report``. Without ``report`` it raises every damage.
     """
 
     layout = "sliced"
@@ -201,7 +201,10 @@ class SlicedTable(ZoneTable):
     def _load_filters(
         self, tile: Tile, zones: range, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return blocks ``start`` to ``stop`` of filters of a tile's zones, transposed back."""
+        """Return the words of blocks ``start`` to ``stop`` of zones' filters, and addresses.
+
+        The addresses are those that block 0 of each filter would have.
+        """
         from zonebloom.sbbf import slices
 
         first = zones.start // 64 * 64
@@ -214,18 +217,18 @@ class SlicedTable(ZoneTable):
             slices.unslice_blocks(blocks, block - start, tile.row_words, first, addresses)
         return words, addresses[zones.start - first :] - np.uint64(start * BYTES_PER_BLOCK)
 
-    def _report_damage(self, what: str) -> None:
+    def _report_damage(self, damage: str) -> None:
         if self._report is None:
-            raise self._corrupt_index(what)
+            raise self._corrupt_index(damage)
         if not self._has_reported:
             self._has_reported = True
-            self._report(self._corrupt_index(what))
+            self._report(self._corrupt_index(damage))
 
-    def _corrupt_index(self, what: str) -> CorruptIndex:
-        return CorruptIndex(f"{self.path}: {what}; build the index again")
+    def _corrupt_index(self, damage: str) -> CorruptIndex:
+        return CorruptIndex(f"{self.path}: {damage}; build the index again")
 
     def _positions_of(self, hashed: np.uint64) -> np.ndarray:
-        """Return the positions in the tiles of zones that may hold one hash, int64, ascending."""
+        """Return where in the tiles the zones are that may hold one hash: int64, ascending."""
         pieces = len(self._tiles) * _PIECES_PER_LOOKUP
         if not self.file.is_local or NUMPY.spend(pieces * _NUMPY_CHECKS_PER_PIECE):
             positions, num_damaged = self._places_by_numpy(hashed)

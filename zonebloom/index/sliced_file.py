@@ -131,28 +131,29 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
         raise ValueError("the size of its directory does not match its counts")
     if num_zones > num_bytes // BYTES_PER_BLOCK:
         raise ValueError("it is too short for the filters of its zones")
-    column = np.frombuffer(data, dtype="<u8", count=num_values, offset=head.size)
-    run_values, blocks, tile_values = np.split(
-        column, [_RUN_COLUMNS * num_runs, _RUN_COLUMNS * num_runs + num_groups]
+    values = np.frombuffer(data, dtype="<u8", count=num_values, offset=head.size)
+    run_values, group_blocks, tile_values = np.split(
+        values, [_RUN_COLUMNS * num_runs, _RUN_COLUMNS * num_runs + num_groups]
     )
     nulls_start = head.size + 8 * num_values
     bits = np.frombuffer(data, dtype=np.uint8, count=null_bytes, offset=nulls_start)
     has_null = np.unpackbits(bits, count=num_zones, bitorder="little").view(bool)
     groups = None
-    sizes = [num_zones] if num_groups else []
+    zones_in_groups = [num_zones] if num_groups else []
     if num_groups > 1:
         stored = np.frombuffer(data, _group_dtype(num_groups), offset=nulls_start + null_bytes)
         groups = stored.astype(np.uint32)
-        sizes = np.bincount(groups, minlength=num_groups).tolist()
+        zones_in_groups = np.bincount(groups, minlength=num_groups).tolist()
     ids, first_rows, run_zones, run_rows = run_values.reshape(_RUN_COLUMNS, num_runs)
     runs = ZoneRuns(ids, first_rows, run_zones, run_rows, items)
     _check_runs(runs, num_zones)
     end = num_bytes - TRAILER.size - len(data)
-    tiles = _read_tiles(tile_values.reshape(_TILE_COLUMNS, num_tiles), blocks.tolist(), end, salt)
+    tile_columns = tile_values.reshape(_TILE_COLUMNS, num_tiles)
+    tiles = _read_tiles(tile_columns, group_blocks.tolist(), end, salt)
     zones_in_tiles = [0] * num_groups
     for tile in tiles:
         zones_in_tiles[tile.group] += tile.num_zones
-    if zones_in_tiles != sizes or (num_zones and not num_groups):
+    if zones_in_tiles != zones_in_groups or (num_zones and not num_groups):
         raise ValueError("its tiles do not hold exactly its zones")
     return Directory(probability, runs, has_null, tiles, groups, salt or 0, content)
 
@@ -179,18 +180,18 @@ def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
 
 
 def _read_tiles(
-    columns: np.ndarray, blocks: list[int], end: int, salt: int | None
+    columns: np.ndarray, group_blocks: list[int], end: int, salt: int | None
 ) -> tuple[Tile, ...]:
-    if any(not 0 < count <= _MAX_BLOCKS for count in blocks):
-        raise ValueError("it holds a filter of no size")
+    if any(not 0 < num_blocks <= _MAX_BLOCKS for num_blocks in group_blocks):
+        raise ValueError("it holds a filter of an impossible size")
     tiles: list[Tile] = []
     next_offset = len(SLICED_MAGIC)
     for group, offset, num_zones in columns.T.tolist():
-        if group >= len(blocks) or not 0 < num_zones <= MAX_TILE_ZONES:
-            raise ValueError("it holds a tile of no size")
+        if group >= len(group_blocks) or not 0 < num_zones <= MAX_TILE_ZONES:
+            raise ValueError("it holds a tile of an impossible size or group")
         previous = tiles[-1] if tiles else None
-        tile = place_tile(group, offset, num_zones, blocks[group], previous, salt)
-        # A truncated tile would be read as one with smaller filters, so refuse gaps and overlaps.
+        tile = place_tile(group, offset, num_zones, group_blocks[group], previous, salt)
+        # Gaps and overlaps mean that a tile has another size than stated, so refuse them.
         if (
             offset - next_offset not in (0, -next_offset % PAGE_BYTES)
             or offset + tile.num_bytes > end

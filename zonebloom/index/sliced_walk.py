@@ -21,7 +21,7 @@ _LOCAL_RUN_BYTES = 2 << 20
 _REMOTE_RUN_BYTES = 8 << 20
 _REMOTE_GAP_BYTES = 1 << 20
 _REMOTE_THREADS = 16
-# Pairs that a thread holds at a time. The zones of one hash must always fit.
+# Pairs that a thread holds at a time, or more if one hash alone may hit more zones of a tile.
 _MAX_PAIRS = 1 << 18
 
 

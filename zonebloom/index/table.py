@@ -96,7 +96,7 @@ class WrittenTable:
 class ZoneRuns:
     """Zones in run-length encoding. Arrays are uint64, shape ``(runs,)``.
 
-    A run is consecutive zones of a fragment. All have ``items`` rows, except the last of the run.
+    A run is consecutive zones of a fragment. Each has ``items`` rows; the last one may have fewer.
     """
 
     fragment_ids: np.ndarray
@@ -158,7 +158,7 @@ class FilterRun:
 class ZoneTable(ABC):
     """A file of zones, numbered from 0, each with a filter and a null flag.
 
-    A damaged filter may hold every value, or opening the table fails.
+    If a filter is damaged, every value counts as a possible match, or opening the table fails.
     """
 
     layout: ClassVar[str]

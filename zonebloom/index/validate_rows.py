@@ -118,9 +118,9 @@ def _read_zones(
                 return
     if num_done < len(zones):
         raise CorruptIndex(
-            f"{fragment.fragment.path} ends before row {zones[num_done].stop:,}, up to which it "
-            "was indexed: it was replaced by another file unnoticed, or the index is damaged; "
-            "build the index again"
+            f"{fragment.fragment.path} was indexed up to row {zones[num_done].stop:,}, but has "
+            "fewer rows: another file replaced it unnoticed, or the index is damaged; build the "
+            "index again"
         )
 
 
@@ -231,7 +231,7 @@ class RowValidation:
     def _check_pages(self, pages: FilePages, rows: _ZoneRows) -> None:
         """Read the rows again through the page map, and compare them."""
         by_map = self._read_by_pages(pages, rows)
-        # Columns that are never read by pages cannot be read so through the file's footer either.
+        # Some columns cannot be read page by page even with the file's own footer.
         if by_map is None and self._read_by_pages(None, rows) is None:
             return
         expected = _valid_hashes(rows.hashes)
@@ -242,7 +242,7 @@ class RowValidation:
             )
 
     def _read_by_pages(self, pages: FilePages | None, rows: _ZoneRows) -> list[Hashes] | None:
-        """Return the hashes of rows read by pages, or None if they cannot be read so."""
+        """Return the hashes of rows, read page by page, or None if that is not possible."""
         name, fragment = self._column.path[0], rows.fragment
         wanted = RowRanges([(rows.zone.start, rows.zone.stop)])
         try:
