@@ -32,11 +32,11 @@ class Binding:
         return f"<Binding to {', '.join(self._schema.names)}>"
 
     @cached_property
-    def _stored(self) -> pads.Dataset:
+    def _empty_dataset(self) -> pads.Dataset:
         return _no_rows(self._schema)
 
     @cached_property
-    def _filtered(self) -> pads.Dataset:
+    def _empty_dataset_without_views(self) -> pads.Dataset:
         return _no_rows(schema_without_views(self._schema))
 
     def check_filter(self, filter: RowFilter | None, *, is_applied: bool = True) -> None:
@@ -49,7 +49,7 @@ class Binding:
         if not isinstance(filter, pc.Expression):
             return
         try:
-            result_type = self._filtered.scanner(
+            result_type = self._empty_dataset_without_views.scanner(
                 columns={"is_true": filter}
             ).projected_schema.types[0]
         except pa.ArrowException as error:
@@ -81,12 +81,12 @@ class Binding:
 
     def projected_schema(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
         try:
-            return self._stored.scanner(columns=dict(columns)).projected_schema
+            return self._empty_dataset.scanner(columns=dict(columns)).projected_schema
         except pa.ArrowException as error:
             first_error = error
         for name, expression in columns.items():
             try:
-                self._stored.scanner(columns={name: expression})
+                self._empty_dataset.scanner(columns={name: expression})
             except pa.ArrowException as error:
                 unknown = self._unknown(expression)
                 raise (ColumnNotFound if unknown else InvalidArgument)(
@@ -94,7 +94,7 @@ class Binding:
                     f"{self._what_is_wrong(expression, error)}"
                 ) from None
         raise InvalidArgument(
-            f"the columns cannot be computed: {first_error}; name fewer"
+            f"the columns cannot be computed: {first_error}; ask for fewer columns"
         ) from None
 
     def _unknown(self, expression: pc.Expression) -> list[str]:

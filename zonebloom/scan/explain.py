@@ -55,7 +55,8 @@ class ScanPlan(ProcessBound, Displayed):
     num_fragments : int
         Number of fragments of the dataset.
     indices : tuple of IndexUse
-        Empty, like ``partition_pruning`` and ``files``, in a plan made to run, not to be shown.
+        The indices that were searched. Empty, like ``partition_pruning`` and ``files``, in a plan
+        that is made to run and not to be shown.
     unanswered : tuple of (str, str)
         Parts of the filter that no index could answer, and the reasons.
     index_bytes : int
@@ -117,8 +118,9 @@ class ScanPlan(ProcessBound, Displayed):
         columns = ", ".join(self.columns[:8]) + (", ..." if len(self.columns) > 8 else "")
         filter = "no filter" if self.filter is None else str(self.predicate or self.filter)
         lines = [f"ZoneBloomScan: {filter}", f"columns: {columns}"]
-        for text, left in self.partition_pruning:
-            lines.append(f"by path: {text} leaves {left:,} of {self.num_fragments:,} fragments")
+        for text, num_kept in self.partition_pruning:
+            kept = f"{num_kept:,} of {self.num_fragments:,} fragments"
+            lines.append(f"by path: {text} leaves {kept}")
         for use in self.indices:
             lines.append(
                 f"index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} "
@@ -141,9 +143,9 @@ class ScanPlan(ProcessBound, Displayed):
     def html(self, facts: Sequence[str] = (), bars: Sequence[Strip] = ()) -> str:
         """Return the plan as HTML, with further facts, a drawing of the files, and bars."""
         head, *plan_facts = self._facts()
-        plans_by_path = {part.fragment.key: part for part in self.fragments}
+        plans_by_key = {part.fragment.key: part for part in self.fragments}
         lines = list_html([*plan_facts, *self._reasons(), *facts])
-        strips = [_file_strip(file, plans_by_path.get(file.path)) for file in self.files]
+        strips = [_file_strip(file, plans_by_key.get(file.path)) for file in self.files]
         return styled_html(title_html(head), lines, pictures_html(strips, bars))
 
 

@@ -38,8 +38,8 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
     if LARGE_TYPES.get(keys.type) == stored_type:
         keys = keys.cast(stored_type)
     if keys.type == stored_type and pa.types.is_floating(stored_type):
-        integers = np.flatnonzero(~np.isnan(to_numpy(keys)))
-        return keys.take(from_numpy(integers)), positions[integers]
+        numbers = np.flatnonzero(~np.isnan(to_numpy(keys)))
+        return keys.take(from_numpy(numbers)), positions[numbers]
     if keys.type == stored_type:
         return keys, positions
     if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
@@ -49,13 +49,17 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
         low, high = integer_bounds(stored_type)
         is_within = (integers >= max(low, min_value)) & (integers <= min(high, max_value))
         return from_numpy(integers[is_within]).cast(stored_type), positions[is_within]
-    values = [_stored(key, stored_type) for key in keys]
+    values = [_stored_value(key, stored_type) for key in keys]
     is_value = np.array([value is not None for value in values], dtype=bool)
-    return _of_stored([v for v in values if v is not None], stored_type), positions[is_value]
+    array = _array_of_stored([value for value in values if value is not None], stored_type)
+    return array, positions[is_value]
 
 
-def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
-    """Return a key as a type stores it, or None if no value of the type equals it, as for NaN."""
+def _stored_value(key: pa.Scalar, stored_type: pa.DataType) -> Any:
+    """Return a key as a type stores it. Return None for NaN, or if no value of the type equals it.
+
+    For example, a decimal is stored as its unscaled integer.
+    """
     literal = Literal.from_scalar(key)
     if literal is None:
         return None
@@ -75,8 +79,8 @@ def _stored(key: pa.Scalar, stored_type: pa.DataType) -> Any:
     return stored.value if stored.is_exact else None
 
 
-def _of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
-    """Return an array of a type from values as the type stores them."""
+def _array_of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
+    """Return an array of a type from results of `_stored_value`."""
     if pa.types.is_decimal(stored_type):
         scale = -stored_type.scale
         return pa.array([Decimal(f"{value}E{scale}") for value in values], stored_type)

@@ -81,7 +81,7 @@ class ColumnKeys:
     columns : frozenset of str
         The top-level column that is compared with the keys.
     num_values : int
-        Number of distinct keys that values of the column can equal.
+        Number of distinct keys, without keys that no value of the column can equal.
     """
 
     def __init__(self, given: Any, column: Column, match_nulls: bool):
@@ -158,7 +158,7 @@ class ColumnKeys:
         return repeated, positions[firsts[numbers[repeated]] + within]
 
     def _value_numbers(self, table: pa.Table) -> np.ndarray:
-        """Return the number of the value that each row holds: -1 for null, -2 for none of them."""
+        """Return for each row the number of the key that it holds: -1 for null, -2 for no key."""
         values = normalized_column(table, self._path)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:

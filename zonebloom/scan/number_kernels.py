@@ -44,17 +44,17 @@ def find_keys(values, keys, table, out):
 
 @kernel(void(readonly(int64), readonly(int64), int64[::1], int64[::1]))
 def rows_by_code(codes, places, ends, out):
-    """Group rows by code, and keep their order within a code. Rows of code -1 are left out.
+    """Write the places of rows to ``out``, grouped by code, without rows of code -1.
 
-    ``ends`` must be zeros, with one item more than there are codes. It receives the end of the rows
-    of each code.
+    The order within a code is kept. ``ends`` must be zeros, with one item more than there are
+    codes. It receives the end of each code's rows in ``out``.
     """
     for i in range(codes.shape[0]):
         ends[codes[i] + 1] += 1
     ends[0] = 0
     for code in range(1, ends.shape[0]):
         ends[code] += ends[code - 1]
-    # During this loop, ``ends`` is where the next row of each code is written.
+    # Each item of ``ends`` is now where the code's rows start. The loop moves it to their end.
     for i in range(codes.shape[0]):
         if codes[i] >= 0:
             out[ends[codes[i]]] = places[i]

@@ -58,9 +58,9 @@ def numbered_keys(keys: pa.Array) -> pa.Array | NumberedKeys:
 def shared_codes(
     stored: Sequence[pa.ChunkedArray], keys: Sequence[pa.Array | NumberedKeys]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes of rows and of keys, which are equal if all columns are.
+    """Return a code for each row and for each key. Equal codes mean equal values in all columns.
 
-    A row that holds no key has the code -1.
+    A row that holds no key has the code -1. A key that no row holds has -1 or a code of no row.
     """
     pairs = map(_encode, stored, keys)
     codes, key_codes = next(pairs)
@@ -97,7 +97,7 @@ def _encode(
         key_codes = _with_minus_one(pc.call_function("index_in", [keys], values))
     is_key = np.zeros(len(encoded.dictionary) + 1, dtype=bool)
     is_key[key_codes] = True
-    # The last item is reached by number -1, which nulls and keys without rows have.
+    # Nulls and keys without rows have the code -1, which is the index of the last item.
     is_key[-1] = False
     return np.where(is_key[row_codes], row_codes, -1), key_codes
 

@@ -35,7 +35,7 @@ class PartitionValues:
         ids = np.array([fragment_id for fragment_id, _ in fragments], dtype=np.int64)
         self._starts = ids << OFFSET_BITS
         self._values: dict[str, pa.Array] = {}
-        self._unknown: dict[str, np.ndarray] = {}
+        self._is_unknown: dict[str, np.ndarray] = {}
         for name in columns:
             values_of_column = [values.get(name) for _, values in fragments]
             try:
@@ -45,7 +45,7 @@ class PartitionValues:
             except (pa.ArrowException, TypeError, ValueError):
                 # The values in the paths do not fit the column's type in the dataset's schema.
                 continue
-            self._unknown[name] = np.array([name not in values for _, values in fragments], bool)
+            self._is_unknown[name] = np.array([name not in values for _, values in fragments], bool)
 
     def has_null(self, column: str) -> bool:
         """Return whether a column is null in some fragment, or is unknown."""
@@ -54,7 +54,7 @@ class PartitionValues:
     def rows(
         self, predicate: Equals | IsIn | Compares | IsNull
     ) -> tuple[RowRanges, RowRanges] | None:
-        """Return the row addresses where a condition on one column may be true, and where it is.
+        """Return the row addresses where a condition may be true, and where it certainly is.
 
         Return None if the values cannot be compared.
         """
@@ -66,7 +66,7 @@ class PartitionValues:
         except (pa.ArrowException, ValueError, OverflowError):
             return None
         may_match = np.asarray(mask.fill_null(False)).astype(bool)
-        is_unknown = self._unknown[name]
+        is_unknown = self._is_unknown[name]
         # Engines differ on zeros and NaN in a set, so no float is certain to be in it.
         is_uncertain = isinstance(predicate, IsIn) and pa.types.is_floating(self._values[name].type)
         is_certain = np.zeros_like(may_match) if is_uncertain else may_match & ~is_unknown

@@ -36,7 +36,7 @@ class Request:
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the columns that the filter reads, and the other columns that are needed.
 
-        If the columns of the filter are unknown, they are all columns.
+        A filter whose columns are unknown reads all columns.
         """
         needed = set(names)
         if isinstance(self.columns, list):

@@ -41,7 +41,7 @@ class Scanner(ProcessBound, Displayed):
         self._request = request
         self._plan = plan
         self._stats_callback = stats_callback
-        self._projected: pa.Schema | None = None
+        self._projected_schema: pa.Schema | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -53,9 +53,9 @@ class Scanner(ProcessBound, Displayed):
             return pa.schema(
                 [dataset_schema.field(name) for name in columns], dataset_schema.metadata
             )
-        if self._projected is None:
-            self._projected = Binding(dataset_schema).projected_schema(columns)
-        return self._projected
+        if self._projected_schema is None:
+            self._projected_schema = Binding(dataset_schema).projected_schema(columns)
+        return self._projected_schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read the matching rows as an iterator of batches, without empty ones.
