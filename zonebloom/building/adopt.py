@@ -129,7 +129,7 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
     if not files:
         return []
     indices: list[tuple[LoadedIndex, Column]] = []
-    unusable: set[int] = set()
+    unusable_ids: set[int] = set()
     ids = {file.entry.fragment_id for file in files}
     for entry in opened.version.indices.values():
         if ids.isdisjoint(entry.fragment_ids):
@@ -142,25 +142,25 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
         except (CorruptIndex, SourceError):
             # Lookups may be able to read this index later and would trust it, so do not adopt its
             # files unchecked.
-            unusable |= entry.fragment_ids
+            unusable_ids |= entry.fragment_ids
             continue
         indices.append((index, column))
-    files = [file for file in files if file.entry.fragment_id not in unusable]
+    files = [file for file in files if file.entry.fragment_id not in unusable_ids]
     seen_at = wait_until_at_rest(file.entry.identity for file in files)
     workers = num_cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
     groups = [files[number::workers] for number in range(workers)]
     with ThreadPoolExecutor(workers) as pool:
-        proven = [
+        proven_files = [
             file
             for group in pool.map(
                 lambda group: _validate_rows(opened.source, indices, group), groups
             )
             for file in group
         ]
-    identities = opened.source.identities([file.present.fragment for file in proven])
+    identities = opened.source.identities([file.present.fragment for file in proven_files])
     return [
         file._replace(entry=file.entry._replace(seen_at=seen_at))
-        for file, now in zip(proven, identities, strict=True)
+        for file, now in zip(proven_files, identities, strict=True)
         if file.entry.identity.is_still(now)
     ]
 
@@ -168,7 +168,7 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
 def _validate_rows(
     source: Source, indices: Sequence[tuple[LoadedIndex, Column]], files: Sequence[_Candidate]
 ) -> list[_Candidate]:
-    """Return the files whose values all indices hold. If some fail, check each half separately."""
+    """Return the files whose values are all in the indices. If some fail, check each half alone."""
     if not files:
         return []
     try:
@@ -213,23 +213,23 @@ def _entry_of_file(
     return KnownFragment(-1, file.fragment.key, identity, 0, digest, seen_at, footer)
 
 
-def _take_original(now: KnownFragment, missing_files: MissingFiles) -> KnownFragment | None:
+def _take_original(entry: KnownFragment, missing_files: MissingFiles) -> KnownFragment | None:
     """Remove and return the missing file that a file may be a copy of, or return None."""
-    alike = missing_files.get((now.identity.size, now.footer), [])
+    candidates = missing_files.get((entry.identity.size, entry.footer), [])
     # Digests may cover samples only, but different digests prove that files differ.
     originals = [
         fragment
-        for fragment in alike
-        if not (fragment.digest and now.digest) or fragment.digest == now.digest
+        for fragment in candidates
+        if not (fragment.digest and entry.digest) or fragment.digest == entry.digest
     ]
     if not originals:
         return None
     # Among several copies of one file, prefer the same path, then the same file name.
     original = min(
         originals,
-        key=lambda fragment: (fragment.key != now.key, _file_name(fragment) != _file_name(now)),
+        key=lambda fragment: (fragment.key != entry.key, _file_name(fragment) != _file_name(entry)),
     )
-    alike.remove(original)
+    candidates.remove(original)
     return original
 
 

@@ -104,7 +104,7 @@ class _IndexWork:
 
     spec: IndexSpec
     # The fragments to read and index.
-    missing: tuple[PresentFragment, ...]
+    unindexed: tuple[PresentFragment, ...]
     # The index before a refresh; None for a new or rebuilt index.
     before: IndexEntry | None = None
     # The segments that are kept.
@@ -117,7 +117,7 @@ class _IndexWork:
         before = set() if self.before is None else self.before.fragment_ids
         return Refreshed(
             after.name,
-            len(self.missing),
+            len(self.unindexed),
             len(before - self.unchanged_ids),
             after.layout,
             len(after.segments),
@@ -199,10 +199,10 @@ class Builder:
                         f"another writer has changed index {entry.name!r}; try again"
                     )
 
-        touched = _touched_fragments(base, coverage)
+        entries_with_new_times = _entries_with_new_times(base, coverage)
         problems: dict[str, str] | None = {} if skip_misfits else None
         version = self._train_and_commit(
-            base, work, layout, engine, progress, check, touched, problems
+            base, work, layout, engine, progress, check, entries_with_new_times, problems
         )
         refreshed = [
             failed_refresh(entry, problems[entry.name])
@@ -240,10 +240,10 @@ class Builder:
         }
         segments = tuple(_kept_segments(entry.segments, unchanged_ids, present, num_zones))
         kept_ids = {i for segment in segments for i in segment.fragment_ids}
-        missing = tuple(
+        unindexed = tuple(
             fragment for fragment in coverage.fragments if fragment.fragment_id not in kept_ids
         )
-        return _IndexWork(spec, missing, entry, segments, unchanged_ids)
+        return _IndexWork(spec, unindexed, entry, segments, unchanged_ids)
 
     def _train_and_commit(
         self,
@@ -253,18 +253,18 @@ class Builder:
         engine: Engine | None,
         progress: ProgressOption,
         check: Callable[[Version], None],
-        touched: Sequence[KnownFragment] = (),
+        entries_with_new_times: Sequence[KnownFragment] = (),
         problems: dict[str, str] | None = None,
         prefix: str = "",
     ) -> Version:
-        """Train and commit some work.
+        """Train and commit some work. `check` raises `CommitConflict` if it no longer applies.
 
-        `touched` are entries of fragments whose files only have other times. Misfits are added to
-        `problems`, or raised if it is None.
+        `entries_with_new_times` are of files with other times but the same content. An index that
+        does not fit a file is added to `problems`, or raises `SchemaMismatch` if that is None.
         """
         prefix = prefix or self._catalog.new_segment_prefix()
         with self._new_segments(prefix, base):
-            trained = self._train_missing(prefix, work, engine, progress, problems)
+            trained = self._train_unindexed(prefix, work, engine, progress, problems)
             if problems:
                 fits = [part.spec.name not in problems for part in work]
                 work, trained = list(compress(work, fits)), list(compress(trained, fits))
@@ -279,12 +279,12 @@ class Builder:
                 before = part.before
                 if before is None or (segments, stored) != (before.segments, before.global_filter):
                     entries[part.spec.name] = part.spec.make_entry(segments, stored)
-            if not entries and not touched:
+            if not entries and not entries_with_new_times:
                 return base
             identities = {
                 fragment.fragment_id: fragment.identity
                 for part in work
-                for fragment in part.missing
+                for fragment in part.unindexed
             }
             # Several indices may share a task.
             results = {
@@ -309,7 +309,7 @@ class Builder:
                 check(latest)
                 updated = {
                     fragment.key: fragment
-                    for fragment in touched
+                    for fragment in entries_with_new_times
                     if latest.fragments.get(fragment.key) == base.fragments[fragment.key]
                 }
                 ids = [latest.next_fragment_id, *(i + 1 for i in identities)]
@@ -328,7 +328,7 @@ class Builder:
 
     @contextlib.contextmanager
     def _new_segments(self, prefix: str, base: Version) -> Iterator[None]:
-        """Context for writing segments with a prefix. Delete orphans among them at the end."""
+        """Context for writing segments with a prefix. At the end, delete those not committed."""
         try:
             with wrapping_write_errors(self._catalog.folder):
                 yield
@@ -339,11 +339,11 @@ class Builder:
                 f"{error}; another writer replaced it, or a vacuum() deleted it; try again"
             ) from None
         finally:
-            # Ignore the error of a failed deletion: a later vacuum deletes the rest. A commit
-            # remains valid, and the error of a failed build must reach the user.
+            # Ignore errors of the deletion: a later vacuum deletes the rest. They must not hide
+            # the commit or the error of the build.
             self._catalog.delete_orphan_segments([prefix])
 
-    def _train_missing(
+    def _train_unindexed(
         self,
         prefix: str,
         work: Sequence[_IndexWork],
@@ -351,23 +351,23 @@ class Builder:
         progress: ProgressOption,
         problems: dict[str, str] | None,
     ) -> list[list[tuple[TrainedTask, int]]]:
-        """Return the tasks of each index, with the number of its segment in each of them.
+        """Return the tasks of each index, each with the position of its segment in the task.
 
-        Indices that miss the same fragments share tasks, so that every file is read once.
+        Indices that lack the same fragments share tasks, so that every file is read once.
         """
         groups: dict[tuple[int, ...], list[int]] = {}
         for number, part in enumerate(work):
-            missing_ids = tuple(fragment.fragment_id for fragment in part.missing)
-            groups.setdefault(missing_ids, []).append(number)
+            unindexed_ids = tuple(fragment.fragment_id for fragment in part.unindexed)
+            groups.setdefault(unindexed_ids, []).append(number)
         trained: list[list[tuple[TrainedTask, int]]] = [[] for _ in work]
         numbers_of_groups = deque(numbers for ids, numbers in groups.items() if ids)
         count = 0
         while numbers_of_groups:
             numbers = numbers_of_groups.popleft()
             specs = [work[number].spec for number in numbers]
-            missing = work[numbers[0]].missing
+            unindexed = work[numbers[0]].unindexed
             try:
-                tasks = self._train(f"{prefix}-{count}", specs, missing, engine, progress)
+                tasks = self._train(f"{prefix}-{count}", specs, unindexed, engine, progress)
             except SchemaMismatch as error:
                 if problems is None:
                     raise
@@ -428,7 +428,7 @@ class Builder:
             for task, position in tasks
             if (part := task.global_filter_parts[position]) is not None
         ]
-        ids = list(dict.fromkeys([*ids, *(fragment.fragment_id for fragment in work.missing)]))
+        ids = list(dict.fromkeys([*ids, *(fragment.fragment_id for fragment in work.unindexed)]))
         return merge_parts(self._catalog, segment, work.spec.global_size, parts, ids, before)
 
 
@@ -452,8 +452,8 @@ def _kept_segments(
 ) -> Iterator[Segment]:
     """Yield the segments to keep, without missing and changed fragments.
 
-    A segment with mostly unused zones is dropped, so that its other fragments are indexed again,
-    unless some of them belong to another dataset.
+    Drop a segment if most of its zones are unused, so that its other fragments are indexed again.
+    Keep it if some of them belong to another dataset.
     """
     for segment in segments:
         ids = tuple(i for i in segment.fragment_ids if i in unchanged_ids)
@@ -463,17 +463,17 @@ def _kept_segments(
             yield replace(segment, fragment_ids=ids)
 
 
-def _touched_fragments(base: Version, coverage: Coverage) -> list[KnownFragment]:
+def _entries_with_new_times(base: Version, coverage: Coverage) -> list[KnownFragment]:
     """Return new entries for files that have other times but the content that was indexed."""
-    touched = []
+    entries_with_new_times = []
     for fragment in coverage.fragments:
         before = base.fragments.get(fragment.fragment.key)
         if before is None or before.identity == fragment.identity:
             continue
         if fragment.is_known and before.digest:
             entry = before._replace(identity=fragment.identity, seen_at=fragment.seen_at)
-            touched.append(entry)
-    return touched
+            entries_with_new_times.append(entry)
+    return entries_with_new_times
 
 
 def _require_same_ids(
@@ -483,8 +483,8 @@ def _require_same_ids(
     for key, fragment in indexed.items():
         entry = latest.fragments.get(key)
         if entry is not None and entry.fragment_id == fragment.fragment_id:
-            # A file with other times was compared with its entry in `base`. The result is still
-            # valid if the latest version has the same entry.
+            # The build recognised this file by its entry in `base`. That is still right if the
+            # latest version has the same entry, or one for the file as it is now.
             is_same_file = entry == base.fragments.get(key) or entry.identity.is_still(
                 fragment.identity
             )

@@ -191,8 +191,8 @@ def require_encrypted_index(opened: OpenedDataset) -> None:
     """Raise `InvalidArgument` if an unencrypted index of encrypted files would be built."""
     if opened.catalog.encryption is None and _holds_secrets(opened):
         raise InvalidArgument(
-            f"the files in {opened.source.root} are encrypted, and an index of them would tell in "
-            "clear what keys they hold; give encryption= to the dataset or manager, or build with "
+            f"the files in {opened.source.root} are encrypted, but an unencrypted index would "
+            "reveal their keys; give encryption= to the dataset or manager, or build with "
             "create_scalar_index(plaintext=True)"
         )
 

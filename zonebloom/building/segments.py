@@ -49,9 +49,9 @@ def arrange_segments(
 ) -> tuple[Segment, ...]:
     """Merge kept and added segments where that pays, and return the segments of the index.
 
-    A segment is merged only with smaller segments that together have at least as many zones. So the
-    segment that holds a zone at least doubles with each merge, and a zone is rewritten rarely. New
-    segments and those of another layout count as one segment here.
+    A segment is merged only with smaller segments that together have at least as many zones. Each
+    merge at least doubles the segment that holds a zone, so a zone is rewritten rarely. New
+    segments and those of another layout count together as one segment here.
     """
     # Segments with another layout have to be rewritten anyway, so merge them with the new ones.
     other = [segment for segment in kept if layout not in ("auto", segment.layout)]
@@ -152,14 +152,14 @@ def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool)
 def _compact_segments(
     catalog: Catalog, name: str, segments: Sequence[Segment], everything: bool
 ) -> tuple[Segment, ...]:
-    large: list[Segment] = []
+    kept: list[Segment] = []
     if not everything:
-        large = [segment for segment in segments if segment.num_zones >= SLICED_ZONES]
-    rest = [segment for segment in segments if segment not in large]
-    wanted = choose_layout("auto", rest)
-    if len(rest) < 2 and all(segment.layout == wanted or not everything for segment in rest):
+        kept = [segment for segment in segments if segment.num_zones >= SLICED_ZONES]
+    rest = [segment for segment in segments if segment not in kept]
+    layout = choose_layout("auto", rest)
+    if len(rest) < 2 and all(segment.layout == layout or not everything for segment in rest):
         return tuple(segments)
-    return (*large, _merge_segments(catalog, name, rest, wanted))
+    return (*kept, _merge_segments(catalog, name, rest, layout))
 
 
 def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:
@@ -167,30 +167,30 @@ def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = 
 
     With `build`, drop only those of the indices that have segments with this prefix.
     """
-    dropped = set(names)
-    folders: set[str] = set() if build is None else {build}
+    dropped_names = set(names)
+    prefixes: set[str] = set() if build is None else {build}
 
     def remaining(indices: Mapping[str, IndexEntry]) -> dict[str, IndexEntry]:
         return {
             name: entry
             for name, entry in indices.items()
-            if name not in dropped
-            or (build is not None and not any(f.startswith(build) for f in entry.segment_names))
+            if name not in dropped_names
+            or (build is not None and not any(s.startswith(build) for s in entry.segment_names))
         }
 
     def change(latest: Version) -> Version:
         changed = latest.with_indices(remaining(latest.indices))
-        folders.update(latest.segment_names - changed.segment_names)
+        prefixes.update(latest.segment_names - changed.segment_names)
         return changed
 
     latest = catalog.latest(for_writing=True)
     if remaining(latest.indices) != latest.indices:
         catalog.commit(change)
-    error = catalog.delete_orphan_segments(folders)
+    error = catalog.delete_orphan_segments(prefixes)
     if error is not None:
         warnings.warn(
-            f"segments of {', '.join(sorted(dropped))} are left in {catalog.folder} ({error}); "
-            "fix that, then vacuum() of the dataset deletes them",
+            f"segments of {', '.join(sorted(dropped_names))} are left in {catalog.folder} "
+            f"({error}); remove the cause, then call vacuum() of the dataset to delete them",
             ZoneBloomWarning,
             stacklevel=2,
         )

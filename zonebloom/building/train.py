@@ -97,9 +97,10 @@ def train_task(
             num_rows.append(max(output.end_fragment() for output in outputs))
         digests = _digests(task)
         _require_unchanged(task, early_digests, digests)
+        # No error occurred, so keep the files.
         stack.pop_all()
     segments = tuple(output.close() for output in outputs)
-    parts = tuple(output.part() for output in outputs)
+    parts = tuple(output.write_global_filter_part() for output in outputs)
     pages = write_page_map(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
     fragments = tuple(
         KnownFragment(
@@ -212,14 +213,14 @@ class _Output:
             ranges_checksum=checksum,
         )
 
-    def part(self) -> GlobalFilterPart | None:
+    def write_global_filter_part(self) -> GlobalFilterPart | None:
         if not self.spec.global_bytes:
             return None
         return self._hashes.write(self._catalog, f"{self._segment}-keys")
 
 
 class WrittenPageMap(NamedTuple):
-    """A page map that was written, and what else the footers of its files said."""
+    """A page map that was written, and other contents of the footers of its files."""
 
     # None if no file has pages.
     page_map: PageMapEntry | None
@@ -233,10 +234,10 @@ def write_page_map(
     catalog: Catalog, segment: str, source: Source, fragments: Sequence[PresentFragment]
 ) -> WrittenPageMap:
     """Read the footers of some files, and write a page map of them as a segment."""
-    hidden: dict[str, str] = {}
+    hidden_columns: dict[str, str] = {}
     footers: dict[int, str] = {}
     if not source.is_parquet:
-        return WrittenPageMap(None, footers, hidden)
+        return WrittenPageMap(None, footers, hidden_columns)
     rows, ids = [], []
     for present in fragments:
         path = present.fragment.path
@@ -246,15 +247,16 @@ def write_page_map(
                 pages = read_footer(file.num_bytes, file.read, with_pages=True)
                 rows += page_map_rows(present.fragment_id, pages)
                 for name in set(pages.schema.names).difference(source.schema.names):
-                    hidden.setdefault(name, path)
+                    hidden_columns.setdefault(name, path)
         except FragmentUnreadable:
             # Lookups read whole row groups of such a file. Its columns may be encrypted.
             continue
         ids.append(present.fragment_id)
     if not ids:
-        return WrittenPageMap(None, footers, hidden)
+        return WrittenPageMap(None, footers, hidden_columns)
     written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), encode_page_map(rows))
-    return WrittenPageMap(PageMapEntry(segment, *written, tuple(ids)), footers, hidden)
+    page_map = PageMapEntry(segment, *written, tuple(ids))
+    return WrittenPageMap(page_map, footers, hidden_columns)
 
 
 def _is_local(task: TrainTask) -> bool:
@@ -264,8 +266,8 @@ def _is_local(task: TrainTask) -> bool:
 def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
     """Return the digests of local files, and empty strings for others.
 
-    With `read_at`, the time when reading begins, files at rest get no digest: every later write
-    changes their times.
+    `read_at` is the time when reading begins. With it, files at rest get no digest, because their
+    times prove whether they were written later.
     """
     if not _is_local(task):
         return [""] * len(task.fragments)

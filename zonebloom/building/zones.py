@@ -1,4 +1,4 @@
-"""Turn the hashes of a column into zones of 8192 rows, each with one filter and one null flag.
+"""Turn the hashes of a column into zones of equal length, each with a filter and a null flag.
 
 A zone never crosses a fragment boundary. The last zone of a fragment may be short.
 """
@@ -14,7 +14,7 @@ from zonebloom.catalog.model import ZoneParameters
 from zonebloom.index.table import Zones
 from zonebloom.sbbf.hashing import Hashes, hash_array
 
-# Bytes of unfinished filters that each worker keeps in memory, about.
+# Each worker keeps about this many bytes of unfinished filters in memory.
 _BUFFER_BYTES = 4 << 20
 # Hashes of this many rows stay in the CPU cache between hashing and insertion.
 _HASH_ROWS = 1 << 16
@@ -40,8 +40,8 @@ class ZoneTrainer:
         self._capacity = max(1, _BUFFER_BYTES // parameters.filter_bytes)
         if num_rows is not None:
             self._capacity = min(self._capacity, max(1, -(-num_rows // self._items)))
-        self._base = 0
-        self._rows = 0
+        self._num_finished = 0
+        self._num_buffered_rows = 0
 
     def _begin_buffer(self) -> None:
         self._filters = np.zeros((self._capacity, self._words), dtype=np.uint32)
@@ -53,34 +53,34 @@ class ZoneTrainer:
 
         start = 0
         while start < hashes.values.size:
-            if not self._rows:
+            if not self._num_buffered_rows:
                 self._begin_buffer()
-            room = self._capacity * self._items - self._rows
+            room = self._capacity * self._items - self._num_buffered_rows
             values = hashes.values[start : start + room]
             blocks.insert_zones(
                 self._filters,
                 values,
                 hashes.validity,
                 hashes.validity_offset + start,
-                self._rows,
+                self._num_buffered_rows,
                 self._items,
                 self._has_null,
             )
             start += values.size
-            self._rows += values.size
+            self._num_buffered_rows += values.size
             if values.size == room:
                 yield from self.finish()
 
     def finish(self) -> Iterator[Zones]:
-        if not self._rows:
+        if not self._num_buffered_rows:
             return
-        count = -(-self._rows // self._items)
-        starts = (self._base + np.arange(count, dtype=np.uint64)) * np.uint64(self._items)
+        count = -(-self._num_buffered_rows // self._items)
+        starts = (self._num_finished + np.arange(count, dtype=np.uint64)) * np.uint64(self._items)
         lengths = np.full(count, self._items, dtype=np.uint64)
-        lengths[-1] = self._rows - (count - 1) * self._items
+        lengths[-1] = self._num_buffered_rows - (count - 1) * self._items
         yield Zones(starts, lengths, self._has_null[:count], self._filters[:count])
-        self._base += count
-        self._rows = 0
+        self._num_finished += count
+        self._num_buffered_rows = 0
 
 
 def train_zones(
