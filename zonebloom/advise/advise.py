@@ -58,8 +58,8 @@ _MAX_COUNTED_FILES = 64
 # At most this many sampled values are in memory at a time, but at least those of a few columns.
 _MAX_VALUES = 1 << 23
 _MIN_COLUMNS = 16
-# In some formats, reading one column takes as long as reading the whole file. Then only this many
-# columns are timed, and the others are assumed to be as fast.
+# In some formats, reading one column takes as long as reading the whole file. For these, time only
+# this many columns, and assume that the others are as fast.
 _MAX_FULL_READS = 64
 # This many keys of each zone are compared with the key ranges of the other zones.
 _KEYS_PER_ZONE = 256
@@ -89,8 +89,8 @@ def advise(
         )
     leaves = [leaf for name in names for leaf in _leaves(schema, name_counts, name)]
     sample = _Sample(opened.source, opened.planner, parameters)
-    from_paths = opened.source.partition_columns()
-    refusals = {leaf: _refusal(leaf, name_counts, from_paths) for leaf in leaves}
+    partition_columns = opened.source.partition_columns()
+    refusals = {leaf: _refusal(leaf, name_counts, partition_columns) for leaf in leaves}
     advice_by_leaf = sample.measure([leaf for leaf in leaves if refusals[leaf] is None])
     advices = [
         advice_by_leaf.get(leaf)
@@ -130,13 +130,13 @@ def _leaves_of_type(path: tuple[str, ...], type_: pa.DataType) -> Iterator[Colum
 
 
 def _refusal(
-    column: Column, name_counts: Counter[str], from_paths: set[str]
+    column: Column, name_counts: Counter[str], partition_columns: set[str]
 ) -> tuple[str, str] | None:
     """Return the verdict and the reason if a column cannot be indexed, else None."""
     if name_counts[column.path[0]] > 1:
         return _not_indexable("several columns have its name")
-    if column.path[0] in from_paths:
-        return FROM_PATHS, "it is read from the paths of the files, by which a scan skips files"
+    if column.path[0] in partition_columns:
+        return FROM_PATHS, "its values are in the paths of the files, so scans skip files already"
     reason = why_not_indexable(column.type, column.name)
     return None if reason is None else _not_indexable(reason)
 
@@ -228,8 +228,8 @@ class _Sample:
             try:
                 advices.update(self._measure_group(group, paces))
             except (SchemaMismatch, FragmentUnreadable):
-                # One unreadable column makes the group unreadable. Find it by reading those columns
-                # alone that were not timed before.
+                # One unreadable column makes the group unreadable. To find it, read each column
+                # alone, except those that were read alone before.
                 untimed = [column for column in group if column not in paces]
                 if not untimed:
                     raise
@@ -275,9 +275,9 @@ class _Sample:
     def _paces(
         self, columns: Sequence[Column], max_full_reads: int | None = None
     ) -> dict[Column, _Pace | str]:
-        """Return the pace of each column if it is read alone, or why it cannot be read.
+        """Return the pace of each column when it is read alone, or the reason why that fails.
 
-        If one column cannot be read without the whole file, only ``max_full_reads`` are timed.
+        If reading a column means reading the whole file, time only ``max_full_reads`` columns.
         """
         if not self.zones:
             return dict.fromkeys(columns, _Pace(0.0, 0.0))
@@ -372,7 +372,7 @@ class _Sample:
         no_ranges = "" if self._is_parquet else "the files keep no key ranges"
         if self._is_parquet and column.type == pa.uuid():
             # pyarrow cannot compare UUIDs.
-            no_ranges = "pyarrow skips no row group by those of UUIDs"
+            no_ranges = "pyarrow cannot skip row groups by those of UUIDs"
         return with_verdict(advice, no_ranges, row_group_zones, _is_measure(column.type))
 
     def _split_by_zone(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
@@ -399,7 +399,7 @@ def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters) -> list[int]:
 
 
 def _is_measure(type_: pa.DataType) -> bool:
-    """Return whether values of a type are measured or computed: keys rarely have a fraction."""
+    """Return whether a type is one of measured values, which have fractions and are rarely keys."""
     name = family(type_)
     return name in ("float", "duration") or (name == "decimal" and hashed_type(type_).scale > 0)
 

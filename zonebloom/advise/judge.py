@@ -19,12 +19,11 @@ ONLY_NULLS = "nothing but nulls"
 FROM_PATHS = "read from paths"
 NOT_INDEXABLE = "not indexable"
 
-# A lookup that reads a larger share of the zones gains little over a scan. This is compared with
-# the mean for two kinds of keys: of random rows, which are mostly frequent values, and of random
-# distinct values.
+# A lookup that reads a larger share of the zones gains little over a scan. The share is the mean
+# for two keys: that of a random row, which is often a frequent value, and a random distinct value.
 _MAX_USEFUL_SHARE = 0.7
-# If keys of random rows are in a larger share of the zones, an index helps at most for rare values.
-_MAX_EVEN_SHARE = 0.5
+# If the key of a random row is in a larger share of the zones, only rare values may need an index.
+_MAX_ROW_KEY_SHARE = 0.5
 # Key ranges are as good as an index if they leave at most this factor of its zones, or at most this
 # many more.
 _MAX_RANGE_FACTOR = 1.5
@@ -242,7 +241,7 @@ def _verdict(figures: Advice, no_ranges: str, row_group_zones: float) -> tuple[s
         return ONLY_NULLS, "no sampled row has a value, so there is no key to look up"
     zones_read, all_zones = figures.zones_with_index or 0, f"{num_zones:,} zones"
     per_value, distinct = figures.zones_per_value or 0, figures.distinct or 0
-    if zones_read > _MAX_EVEN_SHARE * num_zones:
+    if zones_read > _MAX_ROW_KEY_SHARE * num_zones:
         if (zones_read + per_value) / 2 < _MAX_USEFUL_SHARE * num_zones:
             return INDEX, (
                 f"for rare values: a value is in {_zones_text(per_value)} of {all_zones} on "

@@ -139,7 +139,7 @@ def estimate_zones_with_key(
 def _mean_shares_by_distance(
     shares: np.ndarray, weights: np.ndarray, positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return distances, ascending, and the mean share of the pairs of zones at each distance."""
+    """Return ascending distances, and the mean share of keys that zones at each distance share."""
     first, second = np.nonzero(~np.eye(positions.size, dtype=bool))
     distances = np.abs(positions[first] - positions[second])
     # Few pairs have exactly the same distance, so distances are grouped by powers of two.
@@ -177,10 +177,10 @@ def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, 
     is_independent = run_length < _MAX_INDEPENDENT_RUN or group_starts.size < 2
     zones = np.arange(positions.size) if is_independent else group_starts
     zones_per_value = overlap.zone_counts(zones)
-    in_one, in_two = int((zones_per_value == 1).sum()), int((zones_per_value == 2).sum())
+    q1, q2 = int((zones_per_value == 1).sum()), int((zones_per_value == 2).sum())
     share = zones.size / num_zones
-    denominator = 2 * in_two * zones.size / (zones.size - 1) + in_one * share / (1 - share)
-    num_unseen = in_one**2 / denominator if denominator else 0
+    denominator = 2 * q2 * zones.size / (zones.size - 1) + q1 * share / (1 - share)
+    num_unseen = q1**2 / denominator if denominator else 0
     estimate = (zones_per_value.size + num_unseen) / run_length
     return round(min(max(estimate, num_sampled_values), limit))
 
@@ -191,7 +191,7 @@ def _max_gap_in_group(positions: np.ndarray) -> int:
 
 
 def _run_length(overlap: Overlaps, positions: np.ndarray, num_zones: int) -> float:
-    """Return the mean number of neighbouring zones that hold a value for more than chance."""
+    """Return the mean number of neighbouring zones that hold a value, beyond what chance gives."""
     shares = overlap.shared_values / np.maximum(overlap.num_distinct, 1)[:, None]
     sampled_distances, mean_shares = _mean_shares_by_distance(
         shares, overlap.num_distinct, positions
