@@ -219,5 +219,5 @@ def test_written_as_parquet_and_read_back(lake, tmp_path_factory):
 def test_invalid_arguments_are_refused(lake):
     with pytest.raises(ColumnNotFound):
         export(zb.dataset(lake), "nope")
-    with pytest.raises(InvalidArgument, match="name a column"):
+    with pytest.raises(InvalidArgument, match="give at least one column"):
         export(zb.dataset(lake), [])

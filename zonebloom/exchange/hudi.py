@@ -129,7 +129,7 @@ class HudiTables:
     ----------
     column_stats, bloom_filters : pyarrow.Table
         ``key`` string, ``type`` int32, and a struct as in Hudi's Avro schema. A file without
-        certain bounds has no ``column_stats`` record, so readers must read it.
+        reliable bounds has no ``column_stats`` record, so readers must read it.
     """
 
     column_stats: pa.Table
@@ -179,9 +179,9 @@ def export(
     """
     range_columns = [columns] if isinstance(columns, str) else list(columns)
     if not range_columns:
-        raise InvalidArgument(f"columns is {columns!r}; name a column at least")
+        raise InvalidArgument(f"columns is {columns!r}; give at least one column")
     names = dict.fromkeys([record_key or range_columns[0], *range_columns])
-    resolved = [ds.opened.column(name) for name in names]
+    file_columns = [ds.opened.column(name) for name in names]
     instant = datetime.now(UTC).strftime("%Y%m%d%H%M%S%f")[:17]
     stats, filters = [], []
     source = ds.opened.source
@@ -199,7 +199,7 @@ def export(
 
     coverage = ds.opened.planner.coverage()
     for file in coverage.fragments:
-        bloom, ranges = _describe_file(source, file.fragment, resolved, probability)
+        bloom, ranges = _describe_file(source, file.fragment, file_columns, probability)
         add(file.fragment.path, bloom, ranges, is_deleted=False)
     for path in _deleted_paths(source, ds.opened.version, coverage):
         add(path, b"", {name: {} for name in range_columns}, is_deleted=True)
@@ -233,7 +233,7 @@ def _deleted_paths(source: Source, version: Version, coverage: Coverage) -> list
     """Return the paths of files that the catalog lists and that no longer exist."""
     present_keys = {file.fragment.key for file in coverage.fragments}
     paths = [source.path_of(key) for key in version.fragments if key not in present_keys]
-    # A file that exists belongs to another dataset in the same catalog.
+    # Of these files, those that still exist belong to another dataset in the same catalog.
     current = identities(source.filesystem, paths)
     return [path for path, identity in zip(paths, current, strict=True) if identity is None]
 
@@ -241,10 +241,7 @@ def _deleted_paths(source: Source, version: Version, coverage: Coverage) -> list
 def _describe_file(
     source: Source, fragment: Fragment, columns: Sequence[Column], probability: float
 ) -> tuple[bytes, dict[str, dict[str, Any]]]:
-    """Return the filter of the first column, and the ranges of all columns that have certain ones.
-
-    The file is read once.
-    """
+    """Return the filter of the first column, and the ranges of the columns with reliable bounds."""
     opened: Any = source.open(fragment, source.filesystem)
     reader = columns_reader(source, fragment, columns)
     (run,) = reader.runs(split=False)
@@ -260,13 +257,13 @@ def _describe_file(
     stats = {
         column.name: {**bounds, **_chunk_sizes(column.name, opened)}
         for column, key_range in ranges.items()
-        if (bounds := _certain_bounds(column, key_range)) is not None
+        if (bounds := _reliable_bounds(column, key_range)) is not None
     }
     # The filter was sized for the number of rows; folding shrinks it if few values are distinct.
     return bloom.fold(probability).to_parquet_bytes(), stats
 
 
-def _certain_bounds(column: Column, key_range: KeyRangeBuilder) -> dict[str, Any] | None:
+def _reliable_bounds(column: Column, key_range: KeyRangeBuilder) -> dict[str, Any] | None:
     """Return bounds and counts of a column, or None if a value may lie outside of the bounds."""
     row = key_range.to_row(0)
     # Readers skip files by these bounds, and NaN lies outside of any bounds.

@@ -229,9 +229,9 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
 
 
 def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
-    """Return the fragment ids of tables. Raise if a table does not cover a whole fragment."""
+    """Return the fragment ids of tables. Raise if zones cover only a part of a fragment."""
     rows = {fragment.fragment_id: fragment.physical_rows for fragment in dataset.get_fragments()}
-    indexed: set[int] = set()
+    fragment_ids: set[int] = set()
     for table in tables:
         for fragment_id in np.unique(table.fragment_ids).tolist():
             zones = table.fragment_ids == fragment_id
@@ -244,5 +244,5 @@ def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[i
                     f"Lance dataset has {num_rows}; build the table over the dataset's own "
                     "fragments"
                 )
-            indexed.add(fragment_id)
-    return indexed
+            fragment_ids.add(fragment_id)
+    return fragment_ids
