@@ -23,7 +23,7 @@ import pickle
 import re
 
 _URI = re.compile(r"""[A-Za-z][\w+.-]*://[^\s'"<>]+""")
-# A user with a password, which may hold an unescaped slash, or other text before the host.
+# The part before the host: a user and a password, which may hold an unescaped slash, or a token.
 _USER = re.compile(r"(?<=://)(?:[^:@]*:.*|[^/@]*)@")
 _VALUE = re.compile(r"(?<==)[^&;,]+")
 

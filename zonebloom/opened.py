@@ -45,7 +45,7 @@ def locate_catalog(
 ) -> tuple[Source, Catalog]:
     """Return the files of a dataset, and the catalog of their existing or future index.
 
-    Every dataset finds its index here. The returned files have the keys that the catalog uses.
+    Every way to open a dataset calls this. The returned files have the keys that the catalog uses.
     """
     if is_local(source.filesystem):
         source = source.with_absolute_paths()
@@ -155,14 +155,15 @@ class OpenedDataset:
         is_first = not self.version.number and not catalog.newest_number()
         if not is_first or catalog.folder != default_folders[0] or is_table(source):
             return self
-        default, inside = default_folders[0], default_folders[-1]
-        if default == inside:
-            _warn_of_readers(source.root, inside, "the folder has no parent of its own to hold it")
+        default, inner_folder = default_folders[0], default_folders[-1]
+        if default == inner_folder:
+            reason = "no folder above it can hold an index"
+            _warn_of_readers(source.root, inner_folder, reason)
             return self
         if is_writable(source.filesystem, default):
             return self
-        _warn_of_readers(source.root, inside, f"{default} cannot be written")
-        catalog = Catalog(source.filesystem, inside, catalog.encryption)
+        _warn_of_readers(source.root, inner_folder, f"{default} cannot be written")
+        catalog = Catalog(source.filesystem, inner_folder, catalog.encryption)
         return OpenedDataset.create(
             source, catalog, embedded_filters=self.planner.uses_embedded_filters
         )
@@ -245,7 +246,7 @@ def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:
     warn(
         ZoneBloomWarning(
             f"the index of {root} lies inside it, in {index_folder}, because {reason}. Readers "
-            "that take every file in the folder for data fail from now on: give Polars and DuckDB "
+            "that expect only data files in the folder will fail: give Polars and DuckDB "
             f"{root}/**/*.parquet. A Spark job that overwrites the folder deletes the index. To "
             "avoid both, give an index_dir"
         )

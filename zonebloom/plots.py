@@ -66,7 +66,7 @@ def zones_kept(dataset: Dataset, filter: Filter, *, ax: Axes | None = None) -> A
     """
     plan = dataset.scanner(filter=filter).plan()
     if plan.predicate is None:
-        raise InvalidArgument("filter is None, which keeps every zone; give one")
+        raise InvalidArgument("filter is None, which keeps every zone; give a filter")
     ax = _axes(ax)
     kept_zones = np.array([file.kept_zones for file in plan.files])
     num_zones = np.array([file.num_zones for file in plan.files])
@@ -125,8 +125,8 @@ def bytes_read(
         ax.annotate(
             bytes_text(total), (total, name), (4, 0), textcoords="offset points", va="center"
         )
-    # The end of the longest bar is a sticky edge, as an empty bar begins there. Without this
-    # setting the axis would end there and leave no space for the labels.
+    # An empty bar begins at the end of the longest bar, which makes that a sticky edge. Without
+    # this setting the axis would end there and leave no space for the labels.
     ax.use_sticky_edges = False
     ax.margins(x=0.15)
     ax.set_xlim(left=0)

@@ -190,7 +190,7 @@ def test_stores_keep_buckets_apart_and_local_roots_inside():
 
 def test_beside_data_of_other_users_the_index_lies_inside(lake):
     lake.parent.chmod(0o1777)
-    with pytest.warns(ZoneBloomWarning, match="no parent of its own"):
+    with pytest.warns(ZoneBloomWarning, match="no folder above it can hold"):
         build(zb.dataset(lake))
     assert zb.dataset(lake).index_dir == str(lake / "_zonebloom")
     assert num_zones(zb.dataset(lake)) == 1
