@@ -175,24 +175,24 @@ def measure_filters(tables: Iterable[ZoneTable]) -> tuple[np.ndarray, np.ndarray
 
 
 def index_statistics(
-    described: IndexDescription, entry: IndexEntry, tables: Sequence[ZoneTable]
+    description: IndexDescription, entry: IndexEntry, tables: Sequence[ZoneTable]
 ) -> DisplayedDict:
     """Return statistics of an index, including measured fill and false positive rates."""
     fill, fpp = measure_filters(tables)
     if not fill.size:
         fill = fpp = np.zeros(1)
     return DisplayedDict(
-        **{name: getattr(described, name) for name in _DESCRIBED_FIELDS},
+        **{name: getattr(description, name) for name in _DESCRIBED_FIELDS},
         num_zones_with_null=sum(int(table.has_null.sum()) for table in tables),
-        num_bytes=described.num_bytes,
+        num_bytes=description.num_bytes,
         filter_bytes=entry.parameters.filter_bytes,
         global_filter_bytes=entry.global_filter.num_bytes if entry.global_filter else 0,
-        num_indexed_rows=described.num_rows_indexed,
-        num_indexed_fragments=described.num_fragments_indexed,
-        num_unindexed_fragments=described.num_fragments - described.num_fragments_indexed,
+        num_indexed_rows=description.num_rows_indexed,
+        num_indexed_fragments=description.num_fragments_indexed,
+        num_unindexed_fragments=description.num_fragments - description.num_fragments_indexed,
         fill_mean=float(fill.mean()),
         fill_max=float(fill.max()),
         estimated_fpp_mean=float(fpp.mean()),
         estimated_fpp_max=float(fpp.max()),
-        created_at=described.created_at,
+        created_at=description.created_at,
     )

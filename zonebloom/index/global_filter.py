@@ -22,7 +22,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.sizing import size_for, validate_target
 from zonebloom.sbbf.spec import MAX_BYTES
 
-# A false positive is shuffled needlessly, which costs more than a filter half as large again.
+# Spark shuffles the row of a false positive needlessly, which costs more than a larger filter.
 DEFAULT_GLOBAL_PROBABILITY = 0.001
 # The probability for so many keys that a filter at the default would exceed the largest size.
 _PROBABILITY_OF_MANY = 0.01

@@ -47,14 +47,15 @@ _MAX_BATCH_BYTES = 1 << 30
 _SHARED_BATCH_BYTES = 4 << 20
 # With fewer hashes than this, one call per hash over all zones is faster than one per zone.
 _MIN_BATCHED_HASHES = 64
-# Fewer checks are finished before threads have started.
+# Fewer checks than this take less time than starting threads.
 _MIN_THREADED_CHECKS = 1 << 18
 
 
 class RowTable(ZoneTable):
     """A table in memory.
 
-    ``words`` is the file as uint32; ``first_words``, uint64, is where each zone's filter begins.
+    ``words`` is the whole file as uint32. ``first_words`` are the positions in it at which the
+    filters of the zones begin, uint64.
     """
 
     layout = "table"

@@ -107,7 +107,7 @@ def _changed_and_deleted(
         indexed.fragment_id for indexed in version.fragments.values()
     )
     gone += [f"fragment {i}" for i in sorted(forgotten)]
-    # Files outside this dataset, which may be a selection of the indexed files.
+    # These files are not in the dataset, which may be a selection of the indexed files.
     paths = [source.path_of(indexed.key) for indexed in unlisted]
     current = identities(source.filesystem, paths)
     for indexed, path, identity in zip(unlisted, paths, current, strict=True):

@@ -89,7 +89,7 @@ def _hash_key_rows(
 
 
 def _with_equal_bytes(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return values in a form whose bytes are equal if the values are. All NaN become the same."""
+    """Return values in a form in which equal values have equal bytes, and all NaN are the same."""
     if pt.is_boolean(kind):
         return column.cast(pa.int8())
     if hash_domain(column.type) != hash_domain(kind):

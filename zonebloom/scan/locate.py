@@ -181,7 +181,7 @@ def locate_keys(
     values, positions, count = _convert_keys(columns, given)
     if positions.size > _MAX_SEARCHED_KEYS:
         for number in stored_numbers:
-            kept = _not_excluded(planner, columns[number], values[number])
+            kept = _pass_global_filter(planner, columns[number], values[number])
             if kept is not None:
                 positions = positions[kept]
                 values = [keys.take(from_numpy(kept)) for keys in values]
@@ -277,8 +277,8 @@ def _convert_keys(
     return values, positions, len(arrays[0])
 
 
-def _not_excluded(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | None:
-    """Return the positions of values that the global filter of a column does not exclude.
+def _pass_global_filter(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | None:
+    """Return the positions of the values that pass the global filter of a column.
 
     Return None if the column has no filter that can be applied.
     """
@@ -315,7 +315,7 @@ def plans_with_identity(
 def _plan_by_row_groups(
     planner: Planner, present: Sequence[PresentFragment], part: NumberedPlan
 ) -> NumberedPlan:
-    """Return a plan that reads a whole file by row groups on all cores, not in PyArrow's scan."""
+    """Return a plan that reads a whole file by row groups on all cores, without PyArrow's scan."""
     number, plan = part
     if plan.rows is not None or plan.row_groups is not None:
         return part

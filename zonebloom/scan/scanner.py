@@ -39,6 +39,7 @@ class Scanner(ProcessBound, Displayed):
     ):
         self._source = source
         self._request = request
+        # Makes a plan. The argument says whether the plan includes its description.
         self._plan = plan
         self._stats_callback = stats_callback
         self._projected_schema: pa.Schema | None = None
@@ -132,7 +133,7 @@ class Scanner(ProcessBound, Displayed):
         """
         checked_plan = arguments.require_instance(plan, ScanPlan, "plan")
         return Scanner(
-            self._source, self._request, lambda described: checked_plan, self._stats_callback
+            self._source, self._request, lambda is_described: checked_plan, self._stats_callback
         )
 
     def explain_plan(self) -> PlanText:

@@ -209,7 +209,8 @@ class _Answer(ABC):
     Attributes
     ----------
     bounds_true, bounds_false : bool
-        Whether the answer limits the rows for which the condition is true, and is false.
+        Whether the answer limits the rows for which the condition is true, and the rows for which
+        it is false.
     is_free : bool
         Whether no index has to be searched for the rows.
     """

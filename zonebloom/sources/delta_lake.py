@@ -83,16 +83,16 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         raise SourceError(f"cannot read the log of the Delta table: {error}") from None
     filesystem, root = _table_folder(table, as_arrow_filesystem(filesystem))
 
-    def path_of(logged: str) -> str:
-        return _path_of_file(logged, table.table_uri, root, name)
+    def path_of(logged_path: str) -> str:
+        return _path_of_file(logged_path, table.table_uri, root, name)
 
-    paths = [path_of(logged) for logged in add_actions["path"].to_pylist()]
+    paths = [path_of(logged_path) for logged_path in add_actions["path"].to_pylist()]
     if names is not None:
         schema = pa.schema([_without_metadata(field) for field in schema])
     # Files with the table's own names are read without a mapping.
     has_mapping = names is not None and (names.has_field_ids or not names.has_table_names)
     mapping = names if has_mapping else None
-    deletes = {path_of(logged): rows for logged, rows in deleted_rows}
+    deletes = {path_of(logged_path): rows for logged_path, rows in deleted_rows}
     if not deletes.keys() <= set(paths):
         raise SourceError(
             f"the {name} has a deletion vector for {min(deletes.keys() - set(paths))}, which is "
