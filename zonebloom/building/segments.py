@@ -152,14 +152,14 @@ def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool)
 def _compact_segments(
     catalog: Catalog, name: str, segments: Sequence[Segment], everything: bool
 ) -> tuple[Segment, ...]:
-    kept: list[Segment] = []
+    large: list[Segment] = []
     if not everything:
-        kept = [segment for segment in segments if segment.num_zones >= SLICED_ZONES]
-    rest = [segment for segment in segments if segment not in kept]
+        large = [segment for segment in segments if segment.num_zones >= SLICED_ZONES]
+    rest = [segment for segment in segments if segment not in large]
     layout = choose_layout("auto", rest)
     if len(rest) < 2 and all(segment.layout == layout or not everything for segment in rest):
         return tuple(segments)
-    return (*kept, _merge_segments(catalog, name, rest, layout))
+    return (*large, _merge_segments(catalog, name, rest, layout))
 
 
 def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:

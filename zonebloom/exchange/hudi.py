@@ -233,7 +233,7 @@ def _deleted_paths(source: Source, version: Version, coverage: Coverage) -> list
     """Return the paths of files that the catalog lists and that no longer exist."""
     present_keys = {file.fragment.key for file in coverage.fragments}
     paths = [source.path_of(key) for key in version.fragments if key not in present_keys]
-    # Of these files, those that still exist belong to another dataset in the same catalog.
+    # A path that still exists belongs to another dataset in the same catalog.
     current = identities(source.filesystem, paths)
     return [path for path, identity in zip(paths, current, strict=True) if identity is None]
 

@@ -119,8 +119,8 @@ class ScanPlan(ProcessBound, Displayed):
         filter = "no filter" if self.filter is None else str(self.predicate or self.filter)
         lines = [f"ZoneBloomScan: {filter}", f"columns: {columns}"]
         for text, num_kept in self.partition_pruning:
-            kept = f"{num_kept:,} of {self.num_fragments:,} fragments"
-            lines.append(f"by path: {text} leaves {kept}")
+            share = f"{num_kept:,} of {self.num_fragments:,} fragments"
+            lines.append(f"by path: {text} leaves {share}")
         for use in self.indices:
             lines.append(
                 f"index {use.name} on {use.column}: {use.kept_zones:,} of {use.num_zones:,} "

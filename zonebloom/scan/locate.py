@@ -181,10 +181,10 @@ def locate_keys(
     values, positions, count = _convert_keys(columns, given)
     if positions.size > _MAX_SEARCHED_KEYS:
         for number in stored_numbers:
-            kept = _pass_global_filter(planner, columns[number], values[number])
-            if kept is not None:
-                positions = positions[kept]
-                values = [keys.take(from_numpy(kept)) for keys in values]
+            passing = _pass_global_filter(planner, columns[number], values[number])
+            if passing is not None:
+                positions = positions[passing]
+                values = [keys.take(from_numpy(passing)) for keys in values]
     with ThreadPoolExecutor(num_cores() + 1) as pool:
         # Build hash tables of the keys while the files are read.
         numbering = [pool.submit(numbered_keys, keys) for keys in values]
