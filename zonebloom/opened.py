@@ -74,7 +74,6 @@ def locate_catalog(
 
 
 def is_table(source: Source) -> bool:
-    """Return whether the files belong to a Delta or Iceberg table."""
     return isinstance(source, SnapshotSource)
 
 

@@ -232,7 +232,6 @@ def filter_sizes(
 
 
 def _axes(ax: Axes | None) -> Axes:
-    """Return the given axes, or those of a new figure."""
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError:

@@ -61,7 +61,6 @@ class _Candidate(NamedTuple):
 
     @property
     def adopted(self) -> PresentFragment:
-        """The file with the id and the rows of the indexed file."""
         entry = self.entry
         return PresentFragment(
             self.present.fragment, entry.identity, entry.fragment_id, entry.num_rows

@@ -79,7 +79,6 @@ class Refreshed:
 
 
 def failed_refresh(entry: IndexEntry, problem: str) -> Refreshed:
-    """Return the result for an index that could not be refreshed."""
     num_segments = len(entry.segments)
     return Refreshed(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
 
@@ -88,7 +87,6 @@ REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layou
 
 
 def refreshed_cells(refreshed: Refreshed) -> list[object]:
-    """Return the cells of a result for a table with `REFRESHED_HEADERS`."""
     return [
         refreshed.name,
         refreshed.fragments_added,

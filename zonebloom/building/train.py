@@ -181,7 +181,6 @@ class _Output:
         self._trainer = ZoneTrainer(self.spec.parameters)
 
     def add(self, hashes: Hashes) -> None:
-        """Add the next rows of the fragment."""
         self.range.num_rows += hashes.values.size
         self.range.null_count += hashes.null_count
         if self.spec.global_bytes:

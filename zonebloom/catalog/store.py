@@ -140,7 +140,6 @@ class Catalog:
         self._last = other._last
 
     def path(self, segment: str, file: str) -> str:
-        """Return the path of a file in a segment."""
         return posixpath.join(self.folder, SEGMENTS, segment, file)
 
     def open_output_stream(self, path: str) -> OutputStream:
@@ -393,7 +392,6 @@ class Catalog:
         return failure
 
     def remove_empty_folders(self) -> None:
-        """Remove the empty local folders of the index."""
         if not is_local(self.filesystem):
             return
         folder, shared = self.folder.rstrip("/"), shared_folder_of(self.folder)

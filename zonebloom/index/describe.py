@@ -74,7 +74,6 @@ NO_INDEX = "no index; make one with create_scalar_index(column)"
 
 
 def index_cells(description: IndexDescription) -> list[object]:
-    """Return a description as a table row below `INDEX_HEADERS`."""
     return [
         description.name,
         description.column,

@@ -186,7 +186,6 @@ class SlicedTable(ZoneTable):
         self.file.close()
 
     def _undamaged_blocks(self, tile: Tile, start: int, stop: int) -> np.ndarray:
-        """Return blocks of a tile. Raise `CorruptIndex` if any are damaged."""
         blocks, damage = load_blocks(self.file, tile, start, stop)
         if damage:
             raise self._corrupt_index(damage)

@@ -117,7 +117,6 @@ class ColumnKeys:
         return str(self.predicate)
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
-        """Return the row numbers that hold a key, ascending."""
         return np.flatnonzero(
             self._value_numbers(table) >= (0 if not self._null_positions.size else -1)
         )

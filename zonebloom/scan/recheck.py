@@ -147,7 +147,6 @@ def schema_without_views(schema: pa.Schema) -> pa.Schema:
 
 
 def _field_without_views(field: pa.Field) -> pa.Field:
-    """Return the field with view types replaced by types that Arrow can filter and gather."""
     kind = field.type
     if pa.types.is_string_view(kind):
         return field.with_type(pa.large_string())

@@ -111,7 +111,6 @@ class Scanner(ProcessBound, Displayed):
         return stats.rows_found
 
     def _with_request(self, **changes: Any) -> Scanner:
-        """Return a scanner with some fields of the request replaced."""
         request = replace(self._request, **changes)
         return Scanner(self._source, request, self._plan, self._stats_callback)
 

@@ -277,7 +277,6 @@ class TableColumns:
             yield [leaf_of(batch.column(column.path[0]), column.path) for column in self._columns]
 
     def read_apart(self, run: Run) -> Iterator[tuple[Column, Iterator[list[pa.Array]]]]:
-        """Yield each column with an iterator over its batches alone."""
         for column in self._columns:
             yield column, TableColumns(self._table, [column]).read(run)
 

@@ -205,7 +205,6 @@ def _without_metadata(field: pa.Field) -> pa.Field:
 def _partition_column(
     add_actions: pa.Table, column: str, schema: pa.Schema, name: str
 ) -> list[pa.Scalar]:
-    """Return the value of a partition column for each file."""
     wanted = schema.field(column).type
     if family(wanted) in ("", "bytes"):
         # Writers encode bytes in the log in different ways.

@@ -116,7 +116,6 @@ class IcebergColumns:
 
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """Return a value of pyiceberg as a scalar of a column's type."""
     return pa.scalar(value.bytes if isinstance(value, UUID) else value, kind)
 
 

@@ -238,5 +238,4 @@ class FileDeletes(_CachedRead):
         return reduce(or_, parts, RowRanges())
 
     def rows(self) -> RowRanges:
-        """Return the offsets of the rows that are deleted."""
         return self.content

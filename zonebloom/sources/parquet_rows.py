@@ -216,5 +216,4 @@ class ParquetRows:
         self._file.require_unchanged()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

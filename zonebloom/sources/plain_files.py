@@ -49,7 +49,6 @@ def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
 
 
 def _list_keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
-    """Return the relative paths of the files below a folder, except hidden ones."""
     infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
     start = len(root)
     # Only files have a size. Testing `info.type` instead takes as long as the listing.

@@ -146,7 +146,6 @@ def _is_table_marker(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
 
 
 def _with_ancestors(folders: Iterable[str]) -> set[str]:
-    """Return folders and all folders above them."""
     ancestors: set[str] = set()
     # Many files share few folders, so drop duplicates first.
     for folder in dict.fromkeys(folders):
