@@ -1,4 +1,4 @@
-"""The command: output, exit codes, errors in one line, engines."""
+"""The command line: its output, its exit codes, its one-line errors and its engines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROGRAM = [
 
 @pytest.fixture
 def data(tmp_path):
-    """Three files of keys, names and every kind of value JSON lacks."""
+    """Write three files with keys, names, and a value of every kind that JSON cannot express."""
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(3):
@@ -74,7 +74,7 @@ def indexed(data, run):
 
 @pytest.fixture
 def run(capsys):
-    """Run a command line; its exit code, stdout and stderr."""
+    """Return a function that runs a command line and returns its exit code, stdout and stderr."""
 
     def run(*arguments: str):
         capsys.readouterr()
@@ -114,7 +114,7 @@ def test_help_has_an_example_and_the_json_shape(run, command):
 def test_help_lists_every_command(run):
     from zonebloom.cli.commands import zonebloom
 
-    # Those of the test above.
+    # The test above names every command, so a new command must be added there.
     assert len(zonebloom.commands) == 17
     _, out, _ = run("--help")
     for name in zonebloom.commands:
@@ -128,18 +128,18 @@ def test_help_is_quick_and_loads_no_engine():
         "print(*(m for m in ('numba', 'pyspark', 'polars', 'pandas') if m in sys.modules),"
         "file=sys.stderr)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "Exit codes:" in done.stdout
-    assert done.stderr.strip() == ""
+    assert "Exit codes:" in process.stdout
+    assert process.stderr.strip() == ""
 
 
-def test_build_as_text_and_as_json(run, data):
+def test_build_prints_text_and_json(run, data):
     code, out, err = run("build", str(data), "--column", "id", "--column", "name", "--engine=local")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["index", "id_idx", "name_idx"]
@@ -150,13 +150,13 @@ def test_build_as_text_and_as_json(run, data):
         "build", str(data), "--column=id", "--engine=local", "--output=json", *options
     )
     assert (code, err) == (0, "")
-    told = json.loads(out)
-    assert told["engine"] == "local"
-    (index,) = told["indices"]
+    answer = json.loads(out)
+    assert answer["engine"] == "local"
+    (index,) = answer["indices"]
     assert (index["name"], index["num_zones"], index["sizing"]) == ("keys", 90, "exact")
 
 
-def test_lookup_as_text(run, indexed):
+def test_lookup_prints_text(run, indexed):
     code, out, err = run("lookup", str(indexed), "id = 42", "--columns", "id,name,tags,raw")
     assert code == 0
     assert out == 'id  name     tags         raw\n42  name 42  ["a", null]  00ff\n'
@@ -164,12 +164,12 @@ def test_lookup_as_text(run, indexed):
     assert err.count("\n") == 1
 
 
-def test_lookup_as_json(run, indexed):
+def test_lookup_prints_json(run, indexed):
     code, out, err = run("lookup", str(indexed), "id IN (42, 70000)", "--output", "json")
     assert (code, err) == (0, "")
-    told = json.loads(out)
-    assert told["num_rows"] == 2
-    assert told["rows"][0] == {
+    answer = json.loads(out)
+    assert answer["num_rows"] == 2
+    assert answer["rows"][0] == {
         "id": 42,
         "name": "name 42",
         "day": "2013-01-30",
@@ -179,12 +179,12 @@ def test_lookup_as_json(run, indexed):
         "raw": base64.b64encode(b"\x00\xff").decode(),
         "tags": ["a", None],
     }
-    assert told["indices"][0]["kept_zones"] == 2
-    assert told["read"]["data_bytes"] > 0
-    assert told["read"]["index_bytes"] > 0
+    assert answer["indices"][0]["kept_zones"] == 2
+    assert answer["read"]["data_bytes"] > 0
+    assert answer["read"]["index_bytes"] > 0
 
 
-def test_lookup_of_nothing_exits_with_3(run, indexed):
+def test_a_lookup_without_rows_exits_with_3(run, indexed):
     code, out, err = run("lookup", str(indexed), "id = -1")
     assert (code, out) == (3, "")
     assert err.startswith("0 rows; 0 of 12 zones kept by id_idx; read 0 B of data")
@@ -193,7 +193,7 @@ def test_lookup_of_nothing_exits_with_3(run, indexed):
     assert json.loads(out)["rows"] == []
 
 
-def test_lookup_of_keys(run, indexed, tmp_path):
+def test_lookup_finds_keys_from_options_files_and_stdin(run, indexed, tmp_path):
     code, out, err = run("lookup", str(indexed), "--key", "id=42", "--columns", "id,name")
     assert (code, out) == (0, "id  name\n42  name 42\n")
     assert err.startswith("1 row of 1 of 1 key in ")
@@ -211,11 +211,11 @@ def test_lookup_of_keys(run, indexed, tmp_path):
     code, out, err = run("lookup", str(indexed), "--keys", str(keys), "--columns=name")
     assert (code, out) == (0, "name\nname 42\nname 70000\n")
     assert err.startswith("2 rows of 2 of 3 keys in ")
-    told = json.loads(
+    answer = json.loads(
         run("lookup", str(indexed), "--keys", str(keys), "--limit=1", "--output=json")[1]
     )
-    assert (told["column"], told["num_keys"], told["num_rows"]) == ("id", 3, 1)
-    assert told["rows"][0]["name"] == "name 42"
+    assert (answer["column"], answer["num_keys"], answer["num_rows"]) == ("id", 3, 1)
+    assert answer["rows"][0]["name"] == "name 42"
     keys.write_text("70000\n\n42\n-5\n")
     lines = ["--keys", str(keys), "--column=id", "--columns=name"]
     assert run("lookup", str(indexed), *lines)[1] == "name\nname 42\nname 70000\n"
@@ -225,8 +225,8 @@ def test_lookup_of_keys(run, indexed, tmp_path):
     keys.write_bytes(b"name \xff\n")
     code, _, err = run("lookup", str(indexed), "--keys", str(keys), "--column=name")
     assert (code, "are not UTF-8" in err) == (1, True)
-    for wrong in (["--column=id"], ["--key=id=1", "--column=id"], ["--keys", "nowhere"]):
-        assert run("lookup", str(indexed), *wrong)[:2] == (2, "")
+    for options in (["--column=id"], ["--key=id=1", "--column=id"], ["--keys", "nowhere"]):
+        assert run("lookup", str(indexed), *options)[:2] == (2, "")
 
 
 def write_orders(folder):
@@ -256,32 +256,32 @@ def write_orders(folder):
         {"day": ["2024-05-03"], "a": ["1"]},
     ],
 )
-def test_several_keys_on_the_command_line(run, tmp_path, key, has_index):
+def test_several_key_options_find_the_rows_with_these_keys(run, tmp_path, key, has_index):
     folder = tmp_path / "orders"
     rows = write_orders(folder)
     if has_index:
         run("build", str(folder), "--column=a", "--column=b", "--engine=local")
     options = [f"--key={name}={value}" for name, values in key.items() for value in values]
-    want = [row for row in rows if all(str(row[name]) in key[name] for name in key)]
+    expected = [row for row in rows if all(str(row[name]) in key[name] for name in key)]
     code, out, err = run("lookup", str(folder), *options, "--output=json")
-    answer = json.loads(out)
-    assert code == (0 if want else 3), err
-    assert answer["rows"] == want
-    assert answer["num_rows"] == len(want)
-    assert answer["num_keys"] == max(map(len, key.values()))
-    assert answer.get("columns", [answer.get("column")]) == list(key)
+    result = json.loads(out)
+    assert code == (0 if expected else 3), err
+    assert result["rows"] == expected
+    assert result["num_rows"] == len(expected)
+    assert result["num_keys"] == max(map(len, key.values()))
+    assert result.get("columns", [result.get("column")]) == list(key)
     limited = run("lookup", str(folder), *options, "--limit=3", "--columns=b", "--output=json")[1]
-    assert json.loads(limited)["rows"] == [{"b": row["b"]} for row in want[:3]]
+    assert json.loads(limited)["rows"] == [{"b": row["b"]} for row in expected[:3]]
 
 
-def test_keys_that_may_belong_together_in_several_ways_are_refused(run, indexed):
+def test_ambiguous_pairs_of_keys_are_refused(run, indexed):
     for keys in (["id=1", "id=2", "name=a"], ["id=1", "name=a", "id=2", "name=b"]):
         code, out, err = run("lookup", str(indexed), *(f"--key={key}" for key in keys))
         assert (code, out) == (2, "")
         assert "several keys of column 'id' and a key of another column" in err
 
 
-def test_an_option_given_twice_is_not_dropped(run, indexed, tmp_path):
+def test_a_repeated_option_is_used_or_refused(run, indexed, tmp_path):
     both = ["--columns=id", "--columns=name,day"]
     for command in (["lookup", "id = 42"], ["lookup", "--key=id=42"], ["head", "--limit=1"]):
         code, out, _ = run(command[0], str(indexed), *command[1:], *both, "--output=json")
@@ -294,18 +294,18 @@ def test_an_option_given_twice_is_not_dropped(run, indexed, tmp_path):
         assert (code, out, "give it once" in err) == (2, "", True)
 
 
-def test_lookup_limit(run, indexed):
+def test_limit_cuts_the_rows_of_a_lookup(run, indexed):
     _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
     assert out.split() == ["id", "11", "12"]
 
 
-def test_lookup_without_an_index(run, data):
+def test_lookup_works_without_an_index(run, data):
     code, _, err = run("lookup", str(data), "id = 42")
     assert code == 0
     assert "1 row; no index used; read " in err
 
 
-def test_explain(run, indexed):
+def test_explain_shows_indices_and_zones(run, indexed):
     code, out, _ = run("explain", str(indexed), "id = 42 AND name = 'x'")
     assert code == 0
     assert "index id_idx on id: 1 of 12 zones kept" in out
@@ -315,15 +315,15 @@ def test_explain(run, indexed):
     assert "rows found: 1" in out
 
     _, out, _ = run("explain", str(indexed), "id = 42", "--output", "json")
-    told = json.loads(out)
-    assert told["fragments"][0]["ranges"] == [[0, 8192]]
-    assert (told["num_fragments"], told["skipped"]) == (3, 2)
-    assert "read" not in told
+    answer = json.loads(out)
+    assert answer["fragments"][0]["ranges"] == [[0, 8192]]
+    assert (answer["num_fragments"], answer["skipped"]) == (3, 2)
+    assert "read" not in answer
     _, out, _ = run("explain", str(indexed), "id = 42", "--analyze", "--output", "json")
     assert json.loads(out)["read"]["rows_found"] == 1
 
 
-def test_stats(run, indexed):
+def test_stats_describes_an_index(run, indexed):
     _, out, _ = run("stats", str(indexed))
     assert out.splitlines()[1].split()[:2] == ["id_idx", "id"]
     for option in ("--column=id", "--name=id_idx"):
@@ -333,27 +333,27 @@ def test_stats(run, indexed):
     assert json.loads(out)["indices"][0]["num_indexed_rows"] == 3 * ROWS
 
 
-def test_refresh_and_validate(run, indexed):
+def test_validate_reports_refreshed_and_damaged_indices(run, indexed):
     write_file(indexed, 3)
     code, out, err = run("refresh", str(indexed), "--engine", "local", "--layout", "sliced")
     assert code == 0
     assert out.splitlines()[1].split() == ["id_idx", "1", "0", "sliced", "1"]
     assert err.startswith("refreshed in ")
     _, out, _ = run("refresh", str(indexed), "--engine", "local", "--output", "json")
-    (found,) = json.loads(out)["indices"]
-    assert (found["layout"], found["changed"], found["fragments_added"]) == ("table", True, 0)
+    (index,) = json.loads(out)["indices"]
+    assert (index["layout"], index["changed"], index["fragments_added"]) == ("table", True, 0)
     code, out, _ = run("validate", str(indexed))
     assert (code, out.splitlines()[1].split()) == (0, ["id_idx", "sound", "16", "16", "0", "0"])
-    wanted = {"name": "id_idx", "state": "sound", "zones": 16, "zones_read": 3, "damage": None}
-    wanted |= {"changed": [], "gone": []}
+    expected = {"name": "id_idx", "state": "sound", "zones": 16, "zones_read": 3, "damage": None}
+    expected |= {"changed": [], "gone": []}
     _, out, _ = run("validate", str(indexed), "--output", "json", "--sample", "3")
-    assert json.loads(out)["indices"] == [wanted]
+    assert json.loads(out)["indices"] == [expected]
     code, out, _ = run("validate", str(indexed), "--sample", "all")
     assert (code, out.splitlines()[1].split()[3]) == (0, "16")
     code, _, err = run("validate", str(indexed), "--sample", "-1")
     assert (code, "neither all nor a number" in err) == (2, True)
-    named = list(index_folder(indexed).rglob("bloomfilter.arrow"))
-    for path in named:
+    segment_files = list(index_folder(indexed).rglob("bloomfilter.arrow"))
+    for path in segment_files:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
@@ -361,18 +361,18 @@ def test_refresh_and_validate(run, indexed):
     assert (code, out.splitlines()[1].split()[:2]) == (1, ["id_idx", "damaged"])
     assert "the checksum of" in err
     code, out, _ = run("validate", str(indexed), "--output", "json")
-    (found,) = json.loads(out)["indices"]
-    assert (code, found["state"], found["zones_read"]) == (1, "damaged", 0)
-    assert "the checksum of" in found["damage"]
+    (index,) = json.loads(out)["indices"]
+    assert (code, index["state"], index["zones_read"]) == (1, "damaged", 0)
+    assert "the checksum of" in index["damage"]
 
 
-def test_validate_says_what_is_stale(run, indexed):
+def test_validate_lists_changed_and_missing_files(run, indexed):
     first, second, third = sorted(indexed.glob("*.parquet"))
     second.write_bytes(first.read_bytes() + b"PAR1")
     third.unlink()
     code, out, _ = run("validate", str(indexed), "--output", "json")
-    (found,) = json.loads(out)["indices"]
-    assert (code, found["state"], found["changed"], found["gone"]) == (
+    (index,) = json.loads(out)["indices"]
+    assert (code, index["state"], index["changed"], index["gone"]) == (
         0,
         "stale",
         [second.name],
@@ -380,7 +380,7 @@ def test_validate_says_what_is_stale(run, indexed):
     )
 
 
-def test_adopt(run, indexed):
+def test_adopt_covers_renamed_files(run, indexed):
     first, second, third = sorted(indexed.glob("*.parquet"))
     first.rename(indexed / "renamed.parquet")
     second.write_bytes(third.read_bytes())
@@ -390,11 +390,11 @@ def test_adopt(run, indexed):
     assert err == ""
     write_file(indexed, 5)
     _, out, _ = run("adopt", str(indexed), "--output", "json")
-    left = json.loads(out)
-    assert (left["num_files"], len(left["left"])) == (0, 1)
+    result = json.loads(out)
+    assert (result["num_files"], len(result["left"])) == (0, 1)
 
 
-def test_validate_and_refresh_without_an_index(run, data):
+def test_validate_and_refresh_need_an_index(run, data):
     for command in ("validate", "refresh"):
         code, out, err = run(command, str(data))
         assert (code, out) == (1, "")
@@ -405,7 +405,7 @@ def test_validate_and_refresh_without_an_index(run, data):
 @pytest.mark.parametrize(
     "damage", ["bloomfilter.arrow", "ranges.arrow", "pages.arrow", "global.sbbf"]
 )
-def test_refresh_repairs_what_is_damaged(data, run, damage):
+def test_refresh_repairs_damaged_files_of_an_index(data, run, damage):
     import zonebloom as zb
 
     zb.dataset(str(data)).create_scalar_index(
@@ -421,14 +421,16 @@ def test_refresh_repairs_what_is_damaged(data, run, damage):
     assert code == 0
     assert "was damaged and is built anew: " in err
     assert run("validate", str(data), "--sample=all")[0] == 0
-    (kept,) = (i for i in zb.dataset(str(data)).describe_indices() if i.name == "id_idx")
-    assert (kept.number_of_items, kept.probability) == (1000, 0.01)
+    (index,) = (
+        index for index in zb.dataset(str(data)).describe_indices() if index.name == "id_idx"
+    )
+    assert (index.number_of_items, index.probability) == (1000, 0.01)
     assert zb.dataset(str(data)).global_filter("id") is not None
     assert run("lookup", str(data), "id = 70000", "--columns=name")[1] == "name\nname 70000\n"
     assert "was damaged" not in run("refresh", str(data), "--engine", "local")[2]
 
 
-def test_a_damaged_version_is_said_and_mended(run, indexed):
+def test_refresh_repairs_a_damaged_version(run, indexed):
     versions = index_folder(indexed) / "versions"
     assert run("build", str(indexed), "--column=name", "--engine=local")[0] == 0
     *_, newest = sorted(versions.glob("*.json"))
@@ -439,7 +441,7 @@ def test_a_damaged_version_is_said_and_mended(run, indexed):
     assert run("refresh", str(indexed), "--engine=local")[0] == 0
     code, out, err = run("validate", str(indexed))
     assert (code, err) == (0, "")
-    # Of the index of the version that is lost nothing is known.
+    # The lost version was the only one with name_idx, so refresh restores only id_idx.
     assert out.splitlines()[1].split()[:2] == ["id_idx", "sound"]
     for path in versions.glob("*.json"):
         path.write_bytes(b"{}")
@@ -449,7 +451,7 @@ def test_a_damaged_version_is_said_and_mended(run, indexed):
         assert "so the indexed columns are unknown; build it again" in err
 
 
-def test_drop_and_vacuum(run, indexed):
+def test_vacuum_deletes_the_files_of_dropped_indices(run, indexed):
     run("build", str(indexed), "--column=name", "--engine=local")
     assert run("drop", str(indexed), "--name=no_idx")[0] == 1
     code, out, _ = run("drop", str(indexed), "--name=name_idx")
@@ -472,10 +474,10 @@ def test_drop_and_vacuum(run, indexed):
     assert run("stats", str(indexed))[1].splitlines()[1].startswith("id_idx")
 
 
-def test_ls_head_count_schema(run, indexed):
+def test_ls_head_count_and_schema_describe_the_data(run, indexed):
     write_file(indexed, 7)
-    told = json.loads(run("ls", str(indexed), "--output=json")[1])
-    assert [(each["path"], each["rows"], each["indices"]) for each in told["files"]] == [
+    answer = json.loads(run("ls", str(indexed), "--output=json")[1])
+    assert [(file["path"], file["rows"], file["indices"]) for file in answer["files"]] == [
         *((f"{number}.parquet", ROWS, ["id_idx"]) for number in range(3)),
         ("7.parquet", None, []),
     ]
@@ -495,27 +497,27 @@ def test_ls_head_count_schema(run, indexed):
     assert [line.split()[0] for line in lines[1:]] == pq.read_schema(indexed / "0.parquet").names
 
 
-def test_answers_as_rows(run, indexed, tmp_path, monkeypatch):
-    asked = ["lookup", str(indexed), "id IN (42, 70000)"]
+def test_output_files_contain_the_rows(run, indexed, tmp_path, monkeypatch):
+    lookup = ["lookup", str(indexed), "id IN (42, 70000)"]
     expected = pq.read_table(indexed, filters=[("id", "in", [42, 70000])])
     for output, read in (
         ("parquet", pq.read_table),
         ("arrow", lambda path: pa.ipc.open_file(path).read_all()),
     ):
         path = str(tmp_path / f"rows.{output}")
-        code, out, err = run(*asked, "-o", path)
+        code, out, err = run(*lookup, "-o", path)
         assert (code, out) == (0, "")
         assert err.startswith("2 rows; ")
-        # NaN equals nothing.
+        # The column ratio has only NaN, which does not equal itself.
         assert read(path).drop_columns("ratio").equals(expected.drop_columns("ratio"))
-    run(*asked, "--output=csv", "-o", str(tmp_path / "rows"))
-    found = csv.read_csv(tmp_path / "rows")
-    assert found["name"].to_pylist() == ["name 42", "name 70000"]
-    assert found["tags"].to_pylist() == ['["a", null]'] * 2
-    assert base64.b64decode(found["raw"][0].as_py()) == b"\x00\xff"
+    run(*lookup, "--output=csv", "-o", str(tmp_path / "rows"))
+    csv_rows = csv.read_csv(tmp_path / "rows")
+    assert csv_rows["name"].to_pylist() == ["name 42", "name 70000"]
+    assert csv_rows["tags"].to_pylist() == ['["a", null]'] * 2
+    assert base64.b64decode(csv_rows["raw"][0].as_py()) == b"\x00\xff"
     assert json.loads(run("count", str(indexed), "--output=json")[1])["num_rows"] == 3 * ROWS
     assert run("stats", str(indexed), "--output=csv")[1].splitlines()[1].startswith('"id_idx"')
-    code, _, err = run(*asked, "-o", str(tmp_path / "nowhere" / "rows.csv"))
+    code, _, err = run(*lookup, "-o", str(tmp_path / "nowhere" / "rows.csv"))
     assert (code, "cannot write" in err) == (1, True)
     assert sorted(path.name for path in tmp_path.glob("rows*")) == [
         *("rows", "rows.arrow", "rows.parquet"),
@@ -524,7 +526,7 @@ def test_answers_as_rows(run, indexed, tmp_path, monkeypatch):
 
 
 def in_terminal(*arguments):
-    """A command in a terminal of 80 columns: its exit code and what is seen."""
+    """Run a command in a terminal of 80 columns, and return its exit code and output."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(
@@ -535,32 +537,32 @@ def in_terminal(*arguments):
         stdin=slave,
     )
     os.close(slave)
-    seen = b""
+    output = b""
     with contextlib.suppress(OSError):
         while data := os.read(master, 65536):
-            seen += data
+            output += data
     os.close(master)
-    return process.wait(60), seen.decode().replace("\r\n", "\n")
+    return process.wait(60), output.decode().replace("\r\n", "\n")
 
 
-def test_a_terminal_shows_what_fits_and_says_what_more_there_is(indexed):
-    code, seen = in_terminal("lookup", str(indexed), "id < 100")
-    lines = seen.splitlines()
+def test_a_terminal_shows_what_fits_and_counts_the_rest(indexed):
+    code, screen = in_terminal("lookup", str(indexed), "id < 100")
+    lines = screen.splitlines()
     assert code == 0
     assert max(map(len, lines)) <= 80 or "rows; " in max(lines, key=len)
     assert lines[40].split()[0] == "39"
     assert "more column" in lines[41]
-    assert "60 more rows: --limit N shows N, -o FILE writes all" in seen
+    assert "60 more rows: --limit N shows N, -o FILE writes all" in screen
     assert "100 rows; " in lines[-1]
-    code, seen = in_terminal("lookup", str(indexed), "id < 100", "--limit=90", "--columns=id")
+    code, screen = in_terminal("lookup", str(indexed), "id < 100", "--limit=90", "--columns=id")
     assert code == 0
-    assert len(seen.splitlines()) == 92
+    assert len(screen.splitlines()) == 92
     for output in ("arrow", "parquet"):
-        code, seen = in_terminal("head", str(indexed), "--output", output)
-        assert (code, "garble" in seen) == (2, True)
+        code, screen = in_terminal("head", str(indexed), "--output", output)
+        assert (code, "garble" in screen) == (2, True)
 
 
-def test_completion(run):
+def test_completion_prints_scripts_and_completes_commands(run):
     for shell in ("bash", "zsh", "fish"):
         code, out, _ = run("completion", shell)
         assert (code, "_ZONEBLOOM_COMPLETE" in out) == (0, True)
@@ -581,7 +583,7 @@ def test_completion(run):
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_tables_open_as_folders_do(run, tmp_path, kind):
+def test_delta_and_iceberg_tables_open_like_folders(run, tmp_path, kind):
     table = pa.table({"id": range(1000), "name": [f"name {i}" for i in range(1000)]})
     if kind == "delta":
         deltalake = pytest.importorskip("deltalake")
@@ -595,10 +597,10 @@ def test_tables_open_as_folders_do(run, tmp_path, kind):
             "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}"
         )
         catalog.create_namespace("n")
-        made = catalog.create_table("n.t", schema=table.schema)
-        made.append(table.slice(0, 600))
-        made.append(table.slice(600))
-        made.delete("id >= 900")
+        iceberg_table = catalog.create_table("n.t", schema=table.schema)
+        iceberg_table.append(table.slice(0, 600))
+        iceberg_table.append(table.slice(600))
+        iceberg_table.delete("id >= 900")
         folder = tmp_path / "n" / "t"
     path = str(folder)
     assert run("count", path)[1] == "900\n"
@@ -616,13 +618,13 @@ def test_tables_open_as_folders_do(run, tmp_path, kind):
         assert (code, "only its catalog knows which is current" in err) == (1, True)
 
 
-def test_stats_without_an_index(run, data):
+def test_stats_without_an_index_suggests_a_build(run, data):
     code, out, err = run("stats", str(data))
     assert (code, out) == (0, "")
     assert "zonebloom build" in err
 
 
-def test_stats_lists_filters_inside_the_files(run, tmp_path):
+def test_stats_lists_filters_in_the_files(run, tmp_path):
     folder = tmp_path / "embedded"
     folder.mkdir()
     for number in range(2):
@@ -637,11 +639,11 @@ def test_stats_lists_filters_inside_the_files(run, tmp_path):
     assert header.split()[:3] == ["filters", "in", "files"]
     assert line.split()[:3] == ["id", "2", "6"]
     _, out, _ = run("stats", str(folder), "--output", "json")
-    (found,) = json.loads(out)["embedded"]
-    assert (found["column"], found["num_files"], found["num_row_groups"]) == ("id", 2, 6)
+    (filters,) = json.loads(out)["embedded"]
+    assert (filters["column"], filters["num_files"], filters["num_row_groups"]) == ("id", 2, 6)
 
 
-def test_an_index_is_moved_and_found(run, indexed, tmp_path):
+def test_a_moved_index_is_used(run, indexed, tmp_path):
     elsewhere, default = str(tmp_path / "elsewhere"), str(index_folder(indexed))
     code, out, _ = run("move-index", str(indexed), "--to", elsewhere, "--output=json")
     moved = json.loads(out)
@@ -654,7 +656,7 @@ def test_an_index_is_moved_and_found(run, indexed, tmp_path):
     assert "id_idx" in run("stats", str(indexed))[1]
 
 
-def test_index_dir(run, data, tmp_path):
+def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
     elsewhere = str(tmp_path / "elsewhere")
     run("build", str(data), "--column=id", "--engine=local", "--index-dir", elsewhere)
     assert not index_folder(data).exists()
@@ -678,8 +680,8 @@ def test_index_dir(run, data, tmp_path):
         (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'"),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_1(run, data, arguments, message):
-    code, out, err = run(*(each.replace("DATA", str(data)) for each in arguments))
+def test_an_error_prints_one_line_and_exits_with_1(run, data, arguments, message):
+    code, out, err = run(*(argument.replace("DATA", str(data)) for argument in arguments))
     assert (code, out) == (1, "")
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
@@ -693,7 +695,7 @@ def test_wrong_usage_exits_with_2(run, arguments):
     assert "Error:" in err
 
 
-def test_a_stale_file_is_a_warning_in_one_line(run, indexed):
+def test_a_stale_file_causes_a_warning_of_one_line(run, indexed):
     write_file(indexed, 7)
     code, out, err = run("lookup", str(indexed), "id = 42", "--columns=id")
     assert (code, out.split()) == (0, ["id", "42"])
@@ -702,14 +704,14 @@ def test_a_stale_file_is_a_warning_in_one_line(run, indexed):
     assert "7.parquet" in warning
 
 
-def test_without_click_the_extra_is_named(run, monkeypatch):
+def test_the_error_names_the_extra_if_click_is_missing(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "click", None)
     code, out, err = run("--help")
     assert (code, out) == (1, "")
     assert "pip install 'zonebloom[cli]'" in err
 
 
-def test_closed_pipe_is_quiet(indexed):
+def test_a_closed_pipe_prints_no_error(indexed):
     process = start("lookup", str(indexed), "id >= 0", "--columns", "id")
     process.stdout.readline()
     process.stdout.close()
@@ -718,7 +720,7 @@ def test_closed_pipe_is_quiet(indexed):
     assert process.wait(30) == 141
 
 
-def test_interrupted(tmp_path):
+def test_an_interrupted_demo_exits_with_130(tmp_path):
     process = start("demo", "--engine=local", "--path", str(tmp_path))
     assert "writing" in process.stderr.readline()
     time.sleep(0.3)
@@ -729,8 +731,8 @@ def test_interrupted(tmp_path):
 
 
 @pytest.mark.parametrize("slow", ["numpy", "pyarrow", "click"])
-def test_interrupted_while_modules_are_imported(tmp_path, slow):
-    # As modules in C do, it makes another error of the interrupt.
+def test_an_interrupted_import_exits_with_130(tmp_path, slow):
+    # Some C modules raise ImportError if an interrupt arrives during their import.
     module = """
         import sys, time
         print("importing", flush=True)
@@ -748,7 +750,7 @@ def test_interrupted_while_modules_are_imported(tmp_path, slow):
     assert (process.returncode, out, err) == (130, "", "interrupted; nothing is left half done\n")
 
 
-def test_an_interrupted_build_leaves_no_part_and_the_next_one_works(run, tmp_path):
+def test_an_interrupted_build_leaves_no_files_and_the_next_one_works(run, tmp_path):
     folder = tmp_path / "large"
     folder.mkdir()
     keys = pa.array(range(4_000_000), pa.int64())
@@ -766,7 +768,7 @@ def test_an_interrupted_build_leaves_no_part_and_the_next_one_works(run, tmp_pat
     assert run("lookup", str(folder), "id = 3999999", "--columns=text")[1] == "text\n3999999\n"
 
 
-def test_text_cells_are_cut_and_obey_no_terminal():
+def test_text_cells_are_cut_and_escaped():
     table = pa.table({"a": ["\x1b[31mred\n", "城" * 30, "x" * 41, None], "b": [1, 20, 300, None]})
     lines = text.rows_text(table).splitlines()
     assert lines[1].split() == ["\\x1b[31mred\\n", "1"]
@@ -775,12 +777,12 @@ def test_text_cells_are_cut_and_obey_no_terminal():
     assert lines[4].split() == ["-", "-"]
 
 
-def test_json_has_no_value_json_lacks():
+def test_json_replaces_values_that_it_cannot_express():
     values = [float("inf"), float("nan"), 1.5, 2**70, datetime.time(1, 2), (b"a", {1: None})]
     assert text.to_json_value(values) == [None, None, 1.5, 2**70, "01:02:00", ["YQ==", {"1": None}]]
 
 
-def test_rows_keep_nanoseconds():
+def test_row_dicts_keep_nanoseconds():
     table = pa.table(
         {
             "at": pa.array([1, None], pa.timestamp("ns")),
@@ -806,63 +808,63 @@ class TestEngines:
         ("version", "parsed"),
         [("17.0.15", (17, 0, 15)), ("21", (21,)), ("22-ea", (22,)), ("1.8.0_392", (1, 8, 0, 392))],
     )
-    def test_java_version(self, monkeypatch, tmp_path, version, parsed):
+    def test_java_version_is_parsed(self, monkeypatch, tmp_path, version, parsed):
         monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, version))
         assert engines.java_version() == parsed
 
     @pytest.mark.parametrize("set_home", [True, False])
-    def test_no_java(self, monkeypatch, tmp_path, set_home):
+    def test_a_missing_java_has_no_version(self, monkeypatch, tmp_path, set_home):
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("JAVA_HOME" if set_home else "PATH", str(tmp_path))
         assert engines.java_version() is None
 
-    def test_spark_by_default_gives_way_to_this_process(self, monkeypatch, tmp_path):
+    def test_a_build_without_java_runs_in_this_process(self, monkeypatch, tmp_path):
         monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, "11.0.2"))
-        said = []
-        assert engines.choose_session(None, "local[*]", said.append) is False
-        (line,) = said
+        lines = []
+        assert engines.choose_session(None, "local[*]", lines.append) is False
+        (line,) = lines
         assert "no Java 17 or newer found" in line
         assert line.endswith("building in this process with the same code")
 
-    def test_little_is_built_in_this_process(self, monkeypatch, data, run):
-        started = []
+    def test_small_builds_run_in_this_process(self, monkeypatch, data, run):
+        masters = []
 
         def session(master):
-            started.append(master)
+            masters.append(master)
             return False
 
         monkeypatch.setattr(engines, "missing_spark_requirement", lambda master: None)
         monkeypatch.setattr(engines, "spark_session", session)
         small, large = engines.WORTH_AN_ENGINE - 1, engines.WORTH_AN_ENGINE
-        for engine, master, num_bytes, wanted in (
+        for engine, master, num_bytes, expected in (
             (None, None, small, []),
             (None, None, large, ["local[*]"]),
             (None, "local[2]", small, ["local[2]"]),
             ("spark", None, small, ["local[*]"]),
             ("local", "local[2]", large, []),
         ):
-            started.clear()
+            masters.clear()
             engines.choose_session(engine, master, pytest.fail, partial(int, num_bytes))
-            assert started == wanted, (engine, master, num_bytes)
-        started.clear()
+            assert masters == expected, (engine, master, num_bytes)
+        masters.clear()
         code, _, err = run("build", str(data), "--column", "id")
-        assert (code, started) == (0, [])
+        assert (code, masters) == (0, [])
         assert "built in this process" in err
-        # Of a large dataset only what is not indexed counts.
-        for number, less, wanted in ((7, 1, []), (8, 0, ["local[*]"])):
+        # Only files that are not indexed yet count towards the size of a refresh.
+        for number, margin, expected in ((7, 1, []), (8, 0, ["local[*]"])):
             write_file(data, number)
             size = (data / f"{number}.parquet").stat().st_size
-            monkeypatch.setattr(engines, "WORTH_AN_ENGINE", size + less)
-            started.clear()
+            monkeypatch.setattr(engines, "WORTH_AN_ENGINE", size + margin)
+            masters.clear()
             assert run("refresh", str(data))[0] == 0
-            assert started == wanted
+            assert masters == expected
 
-    def test_spark_by_name_does_not(self, monkeypatch, tmp_path):
+    def test_an_explicit_spark_engine_needs_java(self, monkeypatch, tmp_path):
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         with pytest.raises(EngineError, match="openjdk-17-jre-headless"):
             engines.choose_session("spark", "local[*]", print)
 
-    def test_no_pyspark(self, monkeypatch):
+    def test_an_explicit_spark_engine_needs_pyspark(self, monkeypatch):
         monkeypatch.setattr(engines, "find_spec", lambda name: None)
         assert engines.choose_session("local", "local[*]", pytest.fail) is False
         with pytest.raises(EngineError, match=r"zonebloom\[spark\]"):
