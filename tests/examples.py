@@ -19,21 +19,21 @@ _PARSER = doctest.DocTestParser()
 
 
 @dataclass(frozen=True)
-class Public:
-    """What users can name: a module, a class, a function, or what a class of ours gives them."""
+class PublicObject:
+    """A public module, class, function, method or property."""
 
     name: str
     value: Any
 
     @property
     def docstring(self) -> str:
-        told = inspect.getdoc(self.value) or ""
-        # What dataclasses say of themselves.
-        return "" if told.startswith(f"{getattr(self.value, '__name__', '')}(") else told
+        docstring = inspect.getdoc(self.value) or ""
+        # Dataclasses without a docstring get one that shows their parameters.
+        return "" if docstring.startswith(f"{getattr(self.value, '__name__', '')}(") else docstring
 
     @property
     def fields(self) -> list[str]:
-        return [each.name for each in fields(self.value)] if is_dataclass(self.value) else []
+        return [field.name for field in fields(self.value)] if is_dataclass(self.value) else []
 
     @property
     def is_called(self) -> bool:
@@ -44,37 +44,40 @@ class Public:
         return bool(_PARSER.get_examples(self.docstring))
 
     def run(self, names: dict[str, Any]) -> str:
-        """What is wrong with the examples, run with some names known, and what they name new."""
-        wrong: list[str] = []
+        """Run the examples, and return a report of the failed ones.
+
+        The examples can use `names`, and the names that they define are added to it.
+        """
+        failures: list[str] = []
         test = _PARSER.get_doctest(self.docstring, {}, self.name, None, 0)
         test.globs = names
-        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=wrong.append, clear_globs=False)
-        return "".join(wrong)
+        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=failures.append, clear_globs=False)
+        return "".join(failures)
 
 
 @cache
-def public(module: str) -> tuple[Public, ...]:
-    """A module, what its ``__all__`` names, and what the classes among that have."""
-    return tuple(_public(import_module(module)))
+def public_objects(module: str) -> tuple[PublicObject, ...]:
+    """Return a module, the objects in its ``__all__``, and the members of its classes."""
+    return tuple(_walk_module(import_module(module)))
 
 
-def _public(module: ModuleType) -> Iterator[Public]:
-    yield Public(module.__name__, module)
+def _walk_module(module: ModuleType) -> Iterator[PublicObject]:
+    yield PublicObject(module.__name__, module)
     for name in public_names(module):
         value = getattr(module, name)
         if isinstance(value, ModuleType):
             continue
-        yield Public(f"{module.__name__}.{name}", value)
+        yield PublicObject(f"{module.__name__}.{name}", value)
         if isinstance(value, type) and not issubclass(value, BaseException | Warning):
-            yield from _members(f"{module.__name__}.{name}", value)
+            yield from _walk_class(f"{module.__name__}.{name}", value)
 
 
-def _members(name: str, of: type) -> Iterator[Public]:
-    inherited = [each for each in of.__mro__ if each.__module__.startswith("zonebloom.")]
-    for key in sorted({key for each in inherited for key in vars(each)}):
-        member = inspect.getattr_static(of, key)
+def _walk_class(name: str, owner: type) -> Iterator[PublicObject]:
+    own_bases = [base for base in owner.__mro__ if base.__module__.startswith("zonebloom.")]
+    for key in sorted({key for base in own_bases for key in vars(base)}):
+        member = inspect.getattr_static(owner, key)
         value = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        # Fields are told by their class.
-        is_told = inspect.isfunction(value) or isinstance(value, property)
-        if is_told and re.match("[a-z]", key):
-            yield Public(f"{name}.{key}", value)
+        # The docstring of the class documents its fields.
+        is_documented = inspect.isfunction(value) or isinstance(value, property)
+        if is_documented and re.match("[a-z]", key):
+            yield PublicObject(f"{name}.{key}", value)

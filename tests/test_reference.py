@@ -1,4 +1,4 @@
-"""The reference: every public name is told, with an example that does as it says."""
+"""Test the reference: every public name has a docstring with an example that works."""
 
 from __future__ import annotations
 
@@ -6,86 +6,98 @@ import inspect
 import re
 
 import pytest
-from examples import Public, public
+from examples import PublicObject, public_objects
 from matplotlib import pyplot
 
 import zonebloom
 from zonebloom.reference import pages
 
-# Examples of Spark run where its session is: `spark/test_examples.py`.
-HERE = [each for module in pages.MODULES if module != "zonebloom.spark" for each in public(module)]
-EVERY = [*HERE, *public("zonebloom.spark")]
+# The examples of `zonebloom.spark` run in `spark/test_examples.py`, which has a Spark session.
+WITHOUT_SPARK = [
+    obj for module in pages.MODULES if module != "zonebloom.spark" for obj in public_objects(module)
+]
+ALL_OBJECTS = [*WITHOUT_SPARK, *public_objects("zonebloom.spark")]
 
-# What has no example beside what pages leave out, by patterns of names: why.
-WITHOUT = pages.HIDDEN_MEMBERS | {
+# Objects that need no example, as patterns of their names, with the reason. Pages hide the first
+# ones.
+WITHOUT_EXAMPLE = pages.HIDDEN_MEMBERS | {
     r"zonebloom\.errors\.\w+": "an exception is raised, not called",
-    r"zonebloom\.results\.[A-Z]\w+": "it is made by a method, whose example shows it",
-    r"zonebloom\.exchange\.hudi\.HudiTables": "a function makes it",
-    r"zonebloom\.spark\.(ExecutorReport|(Spark|Join|Prune)Plan|Reason)": "a function makes it",
-    r"zonebloom\.spark\.IndexManager\.\w+": "the example of the class goes through its life",
+    r"zonebloom\.results\.[A-Z]\w+": "a method returns it, and the example of the method shows it",
+    r"zonebloom\.exchange\.hudi\.HudiTables": "a function returns it",
+    r"zonebloom\.spark\.(ExecutorReport|(Spark|Join|Prune)Plan|Reason)": "a function returns it",
+    r"zonebloom\.spark\.IndexManager\.\w+": "the example of the class calls every method",
 }
 
 
 def reason(name: str) -> str | None:
-    return next((why for pattern, why in WITHOUT.items() if re.fullmatch(pattern, name)), None)
+    return next(
+        (
+            explanation
+            for pattern, explanation in WITHOUT_EXAMPLE.items()
+            if re.fullmatch(pattern, name)
+        ),
+        None,
+    )
 
 
-@pytest.mark.parametrize("each", EVERY, ids=lambda each: each.name)
-def test_it_is_told(each: Public):
-    assert each.docstring or reason(each.name)
-    # Pages show fields where the docstring of their class does.
-    assert [name for name in each.fields if not re.search(rf"\b{name}\b", each.docstring)] == []
-    assert each.has_examples or not each.is_called or reason(each.name)
+@pytest.mark.parametrize("obj", ALL_OBJECTS, ids=lambda obj: obj.name)
+def test_every_object_has_a_docstring_and_an_example(obj: PublicObject):
+    assert obj.docstring or reason(obj.name)
+    # The pages show a field only if the docstring of its class mentions it.
+    assert [name for name in obj.fields if not re.search(rf"\b{name}\b", obj.docstring)] == []
+    assert obj.has_examples or not obj.is_called or reason(obj.name)
 
 
-def test_editors_know_all_parameters():
+def test_every_parameter_has_a_type():
     checked = 0
-    for each in EVERY:
-        if not inspect.isfunction(each.value):
+    for obj in ALL_OBJECTS:
+        if not inspect.isfunction(obj.value):
             continue
-        for given in inspect.signature(each.value).parameters.values():
-            if given.name in ("self", "cls"):
+        for parameter in inspect.signature(obj.value).parameters.values():
+            if parameter.name in ("self", "cls"):
                 continue
             checked += 1
-            wanted = str(given.annotation)
-            is_open = given.kind in (given.VAR_KEYWORD, given.VAR_POSITIONAL)
-            assert not is_open or "Unpack[" in wanted, f"{each.name}: {given}"
-            assert given.annotation is not given.empty, f"{each.name}: {given}"
-            assert not re.search(r"\| Any\b|\bAny \|", wanted), f"{each.name}: {given}"
+            annotation = str(parameter.annotation)
+            is_open = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            assert not is_open or "Unpack[" in annotation, f"{obj.name}: {parameter}"
+            assert parameter.annotation is not parameter.empty, f"{obj.name}: {parameter}"
+            assert not re.search(r"\| Any\b|\bAny \|", annotation), f"{obj.name}: {parameter}"
     assert checked > 200
 
 
-@pytest.mark.parametrize("pattern", WITHOUT)
-def test_an_exception_is_needed(pattern):
-    without = [each.name for each in EVERY if not each.has_examples]
-    assert any(re.fullmatch(pattern, name) for name in without)
+@pytest.mark.parametrize("pattern", WITHOUT_EXAMPLE)
+def test_every_exception_is_used(pattern):
+    names = [obj.name for obj in ALL_OBJECTS if not obj.has_examples]
+    assert any(re.fullmatch(pattern, name) for name in names)
 
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What the examples begin with: where the package's own end."""
+    """Return the names that the example of the package defines, which other examples use."""
     monkeypatch.chdir(tmp_path)
-    begun: dict = {}
-    assert Public("zonebloom", zonebloom).run(begun) == ""
-    yield begun
+    defined_names: dict = {}
+    assert PublicObject("zonebloom", zonebloom).run(defined_names) == ""
+    yield defined_names
     pyplot.close("all")
 
 
 @pytest.mark.parametrize(
-    "each", [each for each in HERE if each.has_examples], ids=lambda each: each.name
+    "obj",
+    [obj for obj in WITHOUT_SPARK if obj.has_examples],
+    ids=lambda obj: obj.name,
 )
-def test_its_examples_do_as_they_say(each: Public, names):
-    if each.value is not zonebloom:
-        assert each.run(names) == ""
+def test_examples_print_their_output(obj: PublicObject, names):
+    if obj.value is not zonebloom:
+        assert obj.run(names) == ""
 
 
-def test_pages_are_made_of_it(tmp_path):
+def test_pages_contain_every_object(tmp_path):
     pages.write_pages(tmp_path)
     for module in pages.MODULES:
         text = (tmp_path / f"{module.replace('.', '/')}.html").read_text()
-        for each in public(module):
-            anchor = each.name.removeprefix(module).lstrip(".")
-            is_there = not anchor or f'id="{anchor}"' in text
-            assert is_there != pages.is_hidden(each.name), each.name
-        # Nothing private, and no markup that is shown as such.
+        for obj in public_objects(module):
+            anchor = obj.name.removeprefix(module).lstrip(".")
+            has_anchor = not anchor or f'id="{anchor}"' in text
+            assert has_anchor != pages.is_hidden(obj.name), obj.name
+        # Pages must not show private names or escaped markup.
         assert not re.search(r'id="_[a-z]|&lt;/?(span|code|a)\b', text)

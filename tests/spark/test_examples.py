@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from examples import Public, public
+from examples import PublicObject, public_objects
 
 import zonebloom
 
@@ -18,7 +18,7 @@ def names(spark, tmp_path, monkeypatch):
     files.setWorkingDirectory(hadoop.Path(str(tmp_path)))
     begun = {"spark": spark}
     for module in (zonebloom, zonebloom.spark):
-        assert Public(module.__name__, module).run(begun) == ""
+        assert PublicObject(module.__name__, module).run(begun) == ""
     yield begun
     files.setWorkingDirectory(before)
     spark.conf.unset("zonebloom.system.path")
@@ -28,10 +28,10 @@ def names(spark, tmp_path, monkeypatch):
     "function",
     [
         function
-        for function in public("zonebloom.spark")
+        for function in public_objects("zonebloom.spark")
         if function.is_called and function.has_examples
     ],
     ids=lambda function: function.name,
 )
-def test_examples_print_their_output(function: Public, names):
+def test_examples_print_their_output(function: PublicObject, names):
     assert function.run(names) == ""
