@@ -1,4 +1,4 @@
-"""A scan as a LazyFrame: rows, order and schema of `pl.scan_parquet` over the same files."""
+"""Compare `zonebloom.polars.scan` with `pl.scan_parquet`: the same rows, order and schema."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ CLOSED = ["both", "left", "right", "none"]
 
 
 def rows(seed: int, first: int, count: int = ROWS) -> pa.Table:
-    """Rows whose values change with the zone, so that zones differ."""
+    """Return rows whose values depend on the zone, so that zones differ."""
     rng = random.Random(seed)
     columns: dict = {"row": pa.array(range(first, first + count), pa.int64())}
 
-    def drawn(domain):
-        for at in range(count):
-            few = domain[(at // ZONE) % len(domain) :][:2]
-            yield None if at // ZONE % 3 == 0 and rng.random() < 0.1 else rng.choice(few)
+    def draw_values(domain):
+        for row in range(count):
+            candidates = domain[(row // ZONE) % len(domain) :][:2]
+            yield None if row // ZONE % 3 == 0 and rng.random() < 0.1 else rng.choice(candidates)
 
     for name, (kind, domain) in VALUES.items():
-        columns[name] = e2e.array_of(kind, list(drawn(domain)))
-    inner = list(drawn([1, 5, 2, 3, 9]))
+        columns[name] = e2e.array_of(kind, list(draw_values(domain)))
+    inner_values = list(draw_values([1, 5, 2, 3, 9]))
     columns["st"] = pa.array(
-        [None if rng.random() < 0.1 else {"x": x, "y": str(x)} for x in inner],
+        [None if rng.random() < 0.1 else {"x": x, "y": str(x)} for x in inner_values],
         pa.struct([("x", pa.int32()), ("y", pa.string())]),
     )
-    columns["li"] = pa.array([[at % 3] for at in range(count)])
+    columns["li"] = pa.array([[row % 3] for row in range(count)])
     return pa.table(columns)
 
 
@@ -88,7 +88,7 @@ def write(folder, number: int, table: pa.Table) -> None:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
-    """Three indexed files, one of them written anew since, and one that no index knows."""
+    """Write four indexed files, rewrite one of them, and add one without an index."""
     folder = tmp_path_factory.mktemp("lake")
     for number in range(4):
         write(folder, number, rows(number, number * ROWS))
@@ -104,7 +104,7 @@ def lake(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """Three files with an index on each of two columns, as they were indexed."""
+    """Write three files with an index on each of three columns."""
     folder = tmp_path_factory.mktemp("fresh")
     for number in range(3):
         write(folder, number, rows(number, number * ROWS))
@@ -114,23 +114,23 @@ def fresh(tmp_path_factory):
     return folder
 
 
-def native(folder) -> pl.LazyFrame:
+def scan_natively(folder) -> pl.LazyFrame:
     return pl.scan_parquet(str(folder / "*.parquet"))
 
 
 def check(ours: pl.LazyFrame, theirs: pl.LazyFrame, **options) -> pl.DataFrame:
-    """The same frame, its rows in the same order; returns it."""
+    """Check that both queries return the same frame in the same order, and return the frame."""
     try:
         expected = theirs.collect(**options)
     except pl.exceptions.PolarsError:
-        # Polars finds out at the rows that a comparison has no meaning; ours may read none.
+        # Polars may refuse a comparison only when it reads rows, and our scan may read none.
         with contextlib.suppress(pl.exceptions.PolarsError):
             ours.collect(**options)
         return pl.DataFrame()
-    found = ours.collect(**options)
-    assert found.schema == expected.schema
-    assert_frame_equal(found, expected, check_exact=True)
-    return found
+    result = ours.collect(**options)
+    assert result.schema == expected.schema
+    assert_frame_equal(result, expected, check_exact=True)
+    return result
 
 
 # Random trees
@@ -143,7 +143,8 @@ LITERALS = [
     dt.time(0), dt.time(1), dt.timedelta(0), dt.timedelta(milliseconds=1),
     dt.timedelta(milliseconds=-5),
 ]  # fmt: skip
-# Those Polars compares with, by column: others it refuses, and a tree of refusals tells nothing.
+# Literals that Polars can compare with each column. It refuses others, and a refused expression
+# tests nothing.
 FITTING = {
     "i8": [0, 5, -1, 300, 5.0, 0.1], "i64": [0, 5, 2**53 + 1, 2.0**53, 7, 5.5, Decimal(5)],
     "u64": [0, 5, 2**64 - 1, -1, 6], "f32": [0.0, -0.0, 0.1, NAN, 1.5, 5, float("inf")],
@@ -171,22 +172,26 @@ def column(name: str) -> pl.Expr:
 @st.composite
 def leaves(draw):
     name = draw(st.sampled_from(list(FITTING)))
-    each, fitting = column(name), st.sampled_from(FITTING[name])
+    operand, literals = column(name), st.sampled_from(FITTING[name])
     kind = draw(st.sampled_from(["compare", "compare", "in", "between", "null", "other"]))
     if kind == "compare":
         compare = draw(st.sampled_from(COMPARISONS))
-        literal = pl.lit(draw(st.one_of(fitting, fitting, fitting, st.sampled_from(LITERALS))))
-        return compare(each, literal) if draw(st.booleans()) else compare(literal, each)
+        literal = pl.lit(draw(st.one_of(literals, literals, literals, st.sampled_from(LITERALS))))
+        return compare(operand, literal) if draw(st.booleans()) else compare(literal, operand)
     if kind == "in":
-        # A list is of one type, which holds no -1 beside 2**64 - 1.
-        alike = [v for v in FITTING[name] if type(v) is type(FITTING[name][0])]
-        alike = [v for v in alike if name != "u64" or v >= 0]
-        values = draw(st.lists(st.one_of(st.sampled_from(alike), st.none()), max_size=4))
-        return each.is_in(values, nulls_equal=draw(st.booleans()))
+        # A list has one type, and no type contains both -1 and 2**64 - 1.
+        same_type_values = [
+            value for value in FITTING[name] if type(value) is type(FITTING[name][0])
+        ]
+        same_type_values = [value for value in same_type_values if name != "u64" or value >= 0]
+        values = draw(st.lists(st.one_of(st.sampled_from(same_type_values), st.none()), max_size=4))
+        return operand.is_in(values, nulls_equal=draw(st.booleans()))
     if kind == "between":
-        return each.is_between(draw(fitting), draw(fitting), closed=draw(st.sampled_from(CLOSED)))
+        return operand.is_between(
+            draw(literals), draw(literals), closed=draw(st.sampled_from(CLOSED))
+        )
     if kind == "null":
-        return each.is_null() if draw(st.booleans()) else each.is_not_null()
+        return operand.is_null() if draw(st.booleans()) else operand.is_not_null()
     return draw(
         st.sampled_from(
             [pl.col("b"), pl.lit(True), pl.col("s").str.contains("a"), pl.col("i64") % 2 == 1,
@@ -209,8 +214,8 @@ expressions = st.recursive(
     ),
     max_leaves=4,
 )
-# Of a filter that needs all rows and is false, Polars 2.1 makes an empty frame and forgets the
-# projection below it; see test_false_filter_that_needs_all_rows.
+# If a filter needs all rows and is constantly false, Polars 2.1 returns an empty frame and ignores
+# the projection below it. See test_a_false_filter_that_needs_all_rows_returns_no_row.
 ALL_ROWS = (".max()", "is_first_distinct", ".shift(")
 shapes = st.sampled_from(
     [
@@ -229,39 +234,39 @@ shapes = st.sampled_from(
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
 @settings(max_examples=cases(500))
 @given(expressions, shapes, st.sampled_from(["in-memory", "streaming"]))
-def test_random_filters(lake, expression, shape, engine):
+def test_random_filters_return_the_rows_of_polars(lake, expression, shape, engine):
     text = str(expression)
-    is_constant = any(each in text for each in ("true", "false", "is_in([[]]"))
-    assume(not (is_constant and any(each in text for each in ALL_ROWS)))
-    check(shape(scan(lake), expression), shape(native(lake), expression), engine=engine)
+    is_constant = any(part in text for part in ("true", "false", "is_in([[]]"))
+    assume(not (is_constant and any(part in text for part in ALL_ROWS)))
+    check(shape(scan(lake), expression), shape(scan_natively(lake), expression), engine=engine)
 
 
-def test_false_filter_that_needs_all_rows(fresh):
-    false = (pl.col("row") == pl.col("row").max()) & pl.lit(False)
-    found = scan(fresh).filter(false).select("row", "s").collect()
-    assert found.is_empty()
-    assert {"row", "s"} <= set(found.columns)
+def test_a_false_filter_that_needs_all_rows_returns_no_row(fresh):
+    false_filter = (pl.col("row") == pl.col("row").max()) & pl.lit(False)
+    result = scan(fresh).filter(false_filter).select("row", "s").collect()
+    assert result.is_empty()
+    assert {"row", "s"} <= set(result.columns)
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
 @pytest.mark.parametrize("name", FITTING)
-def test_every_literal_of_every_column(lake, name):
-    ours, theirs = scan(lake), native(lake)
+def test_comparisons_with_every_literal_return_the_rows_of_polars(lake, name):
+    ours, theirs = scan(lake), scan_natively(lake)
     for literal in [*FITTING[name], None]:
         for compare in (operator.eq, operator.le, pl.Expr.eq_missing):
             expression = compare(column(name), pl.lit(literal))
             check(ours.filter(expression), theirs.filter(expression))
 
 
-# What Polars does on top
+# Queries of Polars on top of a scan
 
 
 def test_schema_is_known_without_reading(fresh):
-    assert scan(fresh).collect_schema() == native(fresh).collect_schema()
-    assert scan(zb.dataset(fresh)).collect_schema() == native(fresh).collect_schema()
+    assert scan(fresh).collect_schema() == scan_natively(fresh).collect_schema()
+    assert scan(zb.dataset(fresh)).collect_schema() == scan_natively(fresh).collect_schema()
 
 
-def test_explain_shows_the_zones_kept(fresh):
+def test_explain_shows_the_kept_zones(fresh):
     lf = scan(fresh)
     point = lf.filter(pl.col("row") == 300).explain()
     assert "PYTHON[ZONEBLOOM] SCAN" in point
@@ -272,47 +277,47 @@ def test_explain_shows_the_zones_kept(fresh):
     two = lf.filter((pl.col("row") == 300) & (pl.col("s") == "a")).explain()
     assert "zones kept by row_idx" in two
     assert "zones kept by s_idx" in two
-    # What no index helps with is Polars' own scan and nothing else.
+    # A filter that no index can answer becomes a plain scan of Polars.
     plain = lf.filter(pl.col("i64") == 5).explain()
     assert "Parquet SCAN" in plain
     assert "ZONEBLOOM" not in plain
 
 
 def test_explaining_reads_no_data(fresh, monkeypatch):
-    def never(*arguments, **options):
+    def fail(*arguments, **options):
         raise AssertionError("data was read")
 
     lf = scan(fresh).filter(pl.col("row") == 300)
-    monkeypatch.setattr(module, "Execution", never)
+    monkeypatch.setattr(module, "Execution", fail)
     assert "1 of 30 zones" in lf.explain()
 
 
 def test_only_kept_rows_and_columns_are_read(fresh, monkeypatch):
-    seen = []
+    executions = []
 
     class Counting(module.Execution):
         def __init__(self, source, request):
             super().__init__(source, request)
-            seen.append((request, self.stats))
+            executions.append((request, self.stats))
 
     monkeypatch.setattr(module, "Execution", Counting)
-    found = scan(fresh).filter(pl.col("row") == 300).select("s").collect()
-    assert found.height == 1
-    ((request, stats),) = seen
+    result = scan(fresh).filter(pl.col("row") == 300).select("s").collect()
+    assert result.height == 1
+    ((request, stats),) = executions
     assert set(request.columns) == {"row", "s"}
     assert stats.rows_read == ZONE
 
 
-def test_a_filter_behind_a_limit_prunes_nothing(fresh):
+def test_a_filter_after_a_limit_prunes_nothing(fresh):
     def query(lf):
         return lf.head(10).filter(pl.col("row") == 300)
 
-    assert check(query(scan(fresh)), query(native(fresh))).height == 0
+    assert check(query(scan(fresh)), query(scan_natively(fresh))).height == 0
     assert "ZONEBLOOM" not in query(scan(fresh)).explain()
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
-def test_queries_on_top(fresh, engine):
+def test_queries_on_top_return_the_rows_of_polars(fresh, engine):
     wanted = pl.LazyFrame({"row": [300, 5, 5, 9999], "k": [1, 2, 3, 4]})
 
     def part(lf, *keys):
@@ -343,32 +348,31 @@ def test_queries_on_top(fresh, engine):
         lambda lf: lf,
     ]
     for query in queries:
-        check(query(scan(fresh)), query(native(fresh)), engine=engine)
+        check(query(scan(fresh)), query(scan_natively(fresh)), engine=engine)
 
 
-def test_collect_all_and_sql(fresh):
-    ours, theirs = scan(fresh), native(fresh)
-    queries = [pl.col("row") == key for key in (5, 300, -1)]
-    found = pl.collect_all([ours.filter(each) for each in queries])
-    for frame, each in zip(found, queries, strict=True):
-        assert_frame_equal(frame, theirs.filter(each).collect())
+def test_collect_all_and_sql_use_the_index(fresh):
+    ours, theirs = scan(fresh), scan_natively(fresh)
+    filters = [pl.col("row") == key for key in (5, 300, -1)]
+    frames = pl.collect_all([ours.filter(filter) for filter in filters])
+    for frame, filter in zip(frames, filters, strict=True):
+        assert_frame_equal(frame, theirs.filter(filter).collect())
     text = "SELECT s, row FROM t WHERE row IN (5, 300) AND s IS NOT NULL ORDER BY row DESC"
-    found, expected = (pl.SQLContext(t=lf).execute(text) for lf in (ours, theirs))
-    check(found, expected)
+    check(*(pl.SQLContext(t=frame).execute(text) for frame in (ours, theirs)))
     assert "2 of 30 zones kept by row_idx" in pl.SQLContext(t=ours).execute(text).explain()
 
 
-def test_sinks(fresh, tmp_path):
+def test_sinks_write_the_rows_of_polars(fresh, tmp_path):
     query = pl.col("row").is_in([5, 300])
     scan(fresh).filter(query).sink_parquet(tmp_path / "ours.parquet")
     assert_frame_equal(
-        pl.read_parquet(tmp_path / "ours.parquet"), native(fresh).filter(query).collect()
+        pl.read_parquet(tmp_path / "ours.parquet"), scan_natively(fresh).filter(query).collect()
     )
     batches = list(scan(fresh).filter(query).collect_batches(maintain_order=True))
-    assert_frame_equal(pl.concat(batches), native(fresh).filter(query).collect())
+    assert_frame_equal(pl.concat(batches), scan_natively(fresh).filter(query).collect())
 
 
-def test_one_scan_serves_many_filters_and_files_that_change(tmp_path):
+def test_one_scan_serves_many_filters_and_changed_files(tmp_path):
     for number in range(2):
         write(tmp_path, number, rows(number, number * ROWS))
     ds = zb.dataset(tmp_path)
@@ -377,13 +381,13 @@ def test_one_scan_serves_many_filters_and_files_that_change(tmp_path):
     assert lf.filter(key).collect()["row"].to_list() == [300]
     for number in range(0, 480, 40):
         assert lf.filter(pl.col("row") == number).collect().height == 1
-    # Between two runs of one query: a row comes where there was none, and one goes.
+    # Between two runs of the same query, one file gets a matching row, and another is deleted.
     write(tmp_path, 0, rows(0, 300))
     e2e.touch_later(tmp_path / "part-0.parquet")
     with pytest.warns(StaleIndexWarning, match="part-0.parquet"):
-        found = lf.filter(key).collect()
-    assert_frame_equal(found, native(tmp_path).filter(key).collect())
-    assert found["row"].to_list() == [300, 300]
+        result = lf.filter(key).collect()
+    assert_frame_equal(result, scan_natively(tmp_path).filter(key).collect())
+    assert result["row"].to_list() == [300, 300]
     (tmp_path / "part-1.parquet").unlink()
     with pytest.raises(Exception, match=r"part-1\.parquet is gone"):
         lf.filter(key).collect()
@@ -392,28 +396,28 @@ def test_one_scan_serves_many_filters_and_files_that_change(tmp_path):
         assert lf.filter(key).collect()["row"].to_list() == [300]
 
 
-def test_a_file_written_anew_between_plan_and_read(tmp_path, monkeypatch):
+def test_a_file_rewritten_between_plan_and_read_returns_its_new_rows(tmp_path, monkeypatch):
     write(tmp_path, 0, rows(0, 0))
     ds = zb.dataset(tmp_path)
     e2e.build(ds, "row", number_of_items=ZONE)
-    real = module.Execution
+    real_execution = module.Execution
 
-    def meanwhile(*arguments):
+    def rewrite_file_and_execute(*arguments):
         write(tmp_path, 0, rows(0, 1000))
         e2e.touch_later(tmp_path / "part-0.parquet")
-        monkeypatch.setattr(module, "Execution", real)
-        return real(*arguments)
+        monkeypatch.setattr(module, "Execution", real_execution)
+        return real_execution(*arguments)
 
-    monkeypatch.setattr(module, "Execution", meanwhile)
-    found = scan(ds).filter(pl.col("row").is_in([5, 1005])).collect()
-    assert found["row"].to_list() == [1005]
+    monkeypatch.setattr(module, "Execution", rewrite_file_and_execute)
+    result = scan(ds).filter(pl.col("row").is_in([5, 1005])).collect()
+    assert result["row"].to_list() == [1005]
 
 
-def test_indexed_and_other_fragments_keep_their_order(lake):
+def test_indexed_and_unindexed_fragments_keep_their_order(lake):
     expression = pl.col("i64") == 5
     with pytest.warns(StaleIndexWarning, match=r"part-2.parquet.*part-4.parquet"):
-        found = check(scan(lake).filter(expression), native(lake).filter(expression))
-    assert found["row"].is_sorted()
+        result = check(scan(lake).filter(expression), scan_natively(lake).filter(expression))
+    assert result["row"].is_sorted()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StaleIndexWarning)
         query = scan(lake).filter(pl.col("row").is_in([30, 800]))
@@ -423,8 +427,8 @@ def test_indexed_and_other_fragments_keep_their_order(lake):
     assert plan.count("2 of 30 zones kept by row_idx") == 2
 
 
-def test_files_of_other_columns_and_types(tmp_path):
-    """Read as pyarrow's datasets do: by the first file's schema."""
+def test_files_with_other_columns_and_types_are_read(tmp_path):
+    """Use the schema of the first file, as datasets of pyarrow do."""
     pq.write_table(pa.table({"id": pa.array([1, 2]), "s": ["a", "b"]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"id": pa.array([2, 3], pa.int32())}), tmp_path / "1.parquet")
     pq.write_table(pa.table({"x": [1], "id": [2], "s": ["c"]}), tmp_path / "2.parquet")
@@ -437,13 +441,15 @@ def test_files_of_other_columns_and_types(tmp_path):
     assert_frame_equal(scan(ds).filter(key).collect(), expected.filter(key))
 
 
-def test_columns_of_the_paths(tmp_path):
+def test_partition_columns_are_filtered(tmp_path):
     for year in (2020, 2021):
         folder = tmp_path / f"year={year}" / "note=a%20b"
         folder.mkdir(parents=True)
         e2e.write_files(folder, [pa.table({"id": [year, 1], "s": [f"{year}", "x"]})])
-    parts = pads.partitioning(pa.schema({"year": pa.int64(), "note": pa.string()}), flavor="hive")
-    ds = zb.dataset(pads.dataset(tmp_path, partitioning=parts))
+    partitioning = pads.partitioning(
+        pa.schema({"year": pa.int64(), "note": pa.string()}), flavor="hive"
+    )
+    ds = zb.dataset(pads.dataset(tmp_path, partitioning=partitioning))
     e2e.build(ds, "id")
     theirs = pl.scan_parquet(str(tmp_path / "**" / "*.parquet"), hive_partitioning=True)
     for expression in (
@@ -453,16 +459,16 @@ def test_columns_of_the_paths(tmp_path):
         (pl.col("note") == "a b") & (pl.col("id") == 2020),
         pl.lit(True),
     ):
-        found = check(scan(ds).filter(expression), theirs.filter(expression))
-        assert found.height > 0
+        result = check(scan(ds).filter(expression), theirs.filter(expression))
+        assert result.height > 0
 
 
-def test_tables_in_memory_and_other_formats(tmp_path):
+def test_tables_in_memory_and_other_formats_are_scanned(tmp_path):
     table = pa.concat_tables([rows(0, 0), rows(1, ROWS)]).drop_columns(["d64"])
     expected = pl.from_arrow(table).lazy()
     in_memory = zb.dataset(table)
     e2e.build(in_memory, "row", number_of_items=ZONE)
-    # Threads would write the chunks in any order.
+    # With threads, pyarrow would write the chunks in any order.
     pads.write_dataset(table.unify_dictionaries(), tmp_path, format="ipc", use_threads=False)
     on_disk = zb.dataset(tmp_path, format="ipc")
     e2e.build(on_disk, "row", number_of_items=ZONE)
@@ -494,43 +500,45 @@ EVERY_TYPE = {
 def every_type(first: int, count: int) -> pa.Table:
     columns: dict = {"row": pa.array(range(first, first + count), pa.int64())}
     for name, kind in EVERY_TYPE.items():
-        value = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-        # The extremes come first, and Python has no dates for them.
-        raws = [*e2e.raw_values(value, 14)[10:], None]
-        columns[name] = e2e.array_of(kind, [raws[(at // 8 + at) % 5] for at in range(count)])
-    columns["uuid"] = pa.array([bytes([at % 7]) * 16 for at in range(count)], pa.uuid())
-    columns["bool"] = pa.array([at % 2 == 0 for at in range(count)])
+        value_type = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+        # Skip the extremes, which come first, because Python has no dates for them.
+        values = [*e2e.raw_values(value_type, 14)[10:], None]
+        columns[name] = e2e.array_of(kind, [values[(row // 8 + row) % 5] for row in range(count)])
+    columns["uuid"] = pa.array([bytes([row % 7]) * 16 for row in range(count)], pa.uuid())
+    columns["bool"] = pa.array([row % 2 == 0 for row in range(count)])
     columns["null"] = pa.nulls(count)
-    columns["map"] = pa.array([[("a", at)] for at in range(count)], pa.map_(pa.string(), pa.int8()))
-    columns["fixed"] = pa.array([[at, at] for at in range(count)], pa.list_(pa.int32(), 2))
+    columns["map"] = pa.array(
+        [[("a", row)] for row in range(count)], pa.map_(pa.string(), pa.int8())
+    )
+    columns["fixed"] = pa.array([[row, row] for row in range(count)], pa.list_(pa.int32(), 2))
     columns["nested"] = pa.array(
-        [{"c": "a", "d": [{"e": at}]} for at in range(count)],
+        [{"c": "a", "d": [{"e": row}]} for row in range(count)],
         pa.struct([("c", pa.dictionary(pa.int8(), pa.string())),
                    ("d", pa.list_(pa.struct([("e", pa.int8())])))]),
     )  # fmt: skip
     return pa.table(columns)
 
 
-def test_every_type_is_as_polars_reads_it(tmp_path):
+def test_every_type_has_the_values_that_polars_reads(tmp_path):
     for number in range(2):
         write(tmp_path, number, every_type(number * 80, 80))
     ds = zb.dataset(tmp_path)
     for name in ("row", "uuid", *EVERY_TYPE):
         e2e.build(ds, name, number_of_items=8)
-    ours, theirs = scan(ds), native(tmp_path)
+    ours, theirs = scan(ds), scan_natively(tmp_path)
     assert ours.collect_schema() == theirs.collect_schema()
     check(ours, theirs)
     assert "ZONEBLOOM" in ours.filter(pl.col("row") == 90).explain()
     check(ours.filter(pl.col("row") == 90), theirs.filter(pl.col("row") == 90))
     for name in (*EVERY_TYPE, "uuid"):
-        for at in (88, 90, 91, 83):
-            # A literal of the column's own type, with nothing lost on the way through Python.
-            value = theirs.filter(pl.col("row") == at).select(name).collect().to_series()
+        for row in (88, 90, 91, 83):
+            # Use a literal of the column's type, because a Python value could lose precision.
+            value = theirs.filter(pl.col("row") == row).select(name).collect().to_series()
             key = pl.col(name).is_in(value.implode(), nulls_equal=True) & (pl.col("row") > 80)
             check(ours.filter(key), theirs.filter(key))
 
 
-def test_enums_and_categories_of_polars(tmp_path):
+def test_enums_and_categories_of_polars_are_filtered(tmp_path):
     frame = pl.DataFrame(
         {
             "e": pl.Series(["b", "a", None, "b"], dtype=pl.Enum(["b", "a"])),
@@ -553,10 +561,10 @@ def test_enums_and_categories_of_polars(tmp_path):
         pl.col("t") == dt.time(2),
         pl.col("e").is_null(),
     ):
-        check(scan(ds).filter(expression), native(tmp_path).filter(expression))
+        check(scan(ds).filter(expression), scan_natively(tmp_path).filter(expression))
 
 
-def test_options_of_scan(fresh, tmp_path):
+def test_scan_checks_its_options(fresh, tmp_path):
     with pytest.raises(InvalidArgument, match="open already"):
         scan(zb.dataset(fresh), index_dir="elsewhere")
     with pytest.raises(InvalidArgument, match="open already"):
@@ -569,7 +577,7 @@ def test_options_of_scan(fresh, tmp_path):
     assert "zones kept by i64_idx" in lf.filter(pl.col("i64") == -5).explain()
 
 
-def test_errors_of_polars_are_polars_own(fresh):
+def test_wrong_filters_raise_errors_of_polars(fresh):
     for expression in (pl.col("zz") == 1, pl.col("row") == "a", pl.col("row") + 1):
         with pytest.raises(pl.exceptions.PolarsError):
             scan(fresh).filter(expression).collect()
@@ -581,7 +589,7 @@ def test_older_versions_are_refused(fresh, monkeypatch):
         scan(fresh)
 
 
-def test_a_filter_of_a_dataset_is_applied_by_polars(fresh):
+def test_a_dataset_accepts_filters_of_polars(fresh):
     ds = zb.dataset(fresh)
     expressions = [
         pl.col("row") == 300,
@@ -595,7 +603,7 @@ def test_a_filter_of_a_dataset_is_applied_by_polars(fresh):
         pl.lit(False),
     ]
     for expression in expressions:
-        expected = native(fresh).filter(expression).collect()["row"].to_list()
+        expected = scan_natively(fresh).filter(expression).collect()["row"].to_list()
         assert ds.to_table(filter=expression)["row"].to_pylist() == expected
         assert ds.count_rows(filter=expression) == len(expected)
         assert ds.to_table(["s"], filter=expression).num_rows == len(expected)
@@ -606,19 +614,19 @@ def test_a_filter_of_a_dataset_is_applied_by_polars(fresh):
         ds.to_table(filter=pl.col("zz") == 5)
 
 
-def test_a_dataset_hands_itself_to_polars(fresh):
+def test_to_polars_returns_a_scan(fresh):
     key = pl.col("row") == 300
-    check(zb.dataset(fresh).to_polars().filter(key), native(fresh).filter(key))
+    check(zb.dataset(fresh).to_polars().filter(key), scan_natively(fresh).filter(key))
 
 
-def test_much_of_a_file_is_left_to_polars(fresh):
+def test_a_filter_that_keeps_many_zones_becomes_a_scan_of_polars(fresh):
     lf, keys = scan(fresh), list(range(0, 720, ZONE * 2))
     query = lf.filter(pl.col("row").is_in(keys))
     assert "ZONEBLOOM" not in query.explain()
-    check(query, native(fresh).filter(pl.col("row").is_in(keys)))
+    check(query, scan_natively(fresh).filter(pl.col("row").is_in(keys)))
 
 
-def test_one_thread_is_enough(fresh):
+def test_queries_run_in_one_thread(fresh):
     code = (
         "import polars as pl; from zonebloom.polars import scan\n"
         f"lf = scan({str(fresh)!r})\n"
@@ -628,8 +636,8 @@ def test_one_thread_is_enough(fresh):
         "    print(pl.thread_pool_size(), both.collect(engine=engine).height)\n"
     )
     environment = {"POLARS_MAX_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.stdout == "1 1\n1 1\n", done.stderr
+    assert process.stdout == "1 1\n1 1\n", process.stderr
