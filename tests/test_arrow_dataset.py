@@ -1,4 +1,4 @@
-"""A dataset as one of PyArrow's: each engine gives the rows that are there, of fewer bytes."""
+"""Test a dataset as a PyArrow dataset: engines return the right rows, and read fewer bytes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NAN = float("nan")
 
 
 def table(first: int) -> pa.Table:
-    """Rows of keys that come once, in an order of their own; every 500th row is null."""
+    """Return rows with distinct keys in random order. Every 500th key is null."""
     rng = random.Random(first)
-    at = list(range(first, first + ROWS))
-    rng.shuffle(at)
-    keys = [None if key % 500 == 7 else key for key in at]
+    numbers = list(range(first, first + ROWS))
+    rng.shuffle(numbers)
+    keys = [None if key % 500 == 7 else key for key in numbers]
 
     def column(value, kind):
         return pa.array([None if key is None else value(key) for key in keys], kind)
@@ -50,8 +50,8 @@ def table(first: int) -> pa.Table:
             "f": column(lambda key: {0: -0.0, 1: NAN}.get(key, key / 4), pa.float64()),
             "bin": column(lambda key: b"\xff%d" % key, pa.binary()),
             "st": pa.array([{"x": key, "y": "y"} for key in keys]),
-            "plain": pa.array([key % 7 for key in at], pa.int64()),
-            "flag": pa.array([key % 2 == 0 for key in at]),
+            "plain": pa.array([key % 7 for key in numbers], pa.int64()),
+            "flag": pa.array([key % 2 == 0 for key in numbers]),
         }
     )
 
@@ -93,18 +93,18 @@ def size(folder):
     return sum(path.stat().st_size for path in folder.glob("*.parquet"))
 
 
-def bytes_of(counting, run):
-    """What a run gives, and the bytes of the files it read."""
+def run_and_count(counting, run):
+    """Return the result of a function, and the number of bytes of data files that it read."""
     before = counting.data_bytes
     return run(), counting.data_bytes - before
 
 
-def in_order(rows):
-    # NaN equals nothing.
+def sorted_reprs(rows):
+    # Compare texts, because NaN does not equal itself.
     return sorted(map(repr, rows))
 
 
-# Each condition of few rows, in SQL that DuckDB and DataFusion both know.
+# Conditions that few rows satisfy, in SQL that both DuckDB and DataFusion support.
 NARROW = [
     "id = 42",
     "42 = id",
@@ -170,14 +170,15 @@ def con(rows, folder):
     con = duckdb.connect()
     con.execute("SET TimeZone = 'UTC'")
     con.register("rows", rows)
-    # Not a view: by Parquet's statistics, which leave NaN out, DuckDB loses rows.
+    # Copy the rows instead of creating a view, because DuckDB loses rows with NaN in a scan of the
+    # files: the statistics in Parquet files ignore NaN.
     con.execute(f"CREATE TABLE files AS FROM read_parquet('{folder}/*.parquet')")
     con.execute("CREATE TABLE keys AS FROM (VALUES (42), (4242), (-1), (NULL)) AS keys(key)")
     return con
 
 
 class SqlEngine:
-    """What holds of each engine, a fixture that ``assert_same`` of its class asks in SQL."""
+    """Tests of every SQL engine. Subclasses add the fixture `engine` and a method `assert_same`."""
 
     @pytest.mark.parametrize("condition", WIDE)
     def test_no_row_is_lost(self, engine, condition):
@@ -191,37 +192,37 @@ class TestDuckDB(SqlEngine):
         return con
 
     def assert_same(self, con, query, parameters=None):
-        found = con.execute(query.format("rows"), parameters).fetchall()
+        rows = con.execute(query.format("rows"), parameters).fetchall()
         expected = con.execute(query.format("files"), parameters).fetchall()
-        assert in_order(found) == in_order(expected)
-        return found
+        assert sorted_reprs(rows) == sorted_reprs(expected)
+        return rows
 
     @pytest.mark.parametrize("condition", NARROW + DUCKDB_NARROW)
-    def test_few_rows_are_read(self, con, counting, size, condition):
+    def test_narrow_conditions_read_few_bytes(self, con, counting, size, condition):
         query = f"SELECT * FROM {{}} WHERE {condition}"
-        _, read = bytes_of(counting, lambda: self.assert_same(con, query))
-        assert read < size / 3
+        _, num_bytes = run_and_count(counting, lambda: self.assert_same(con, query))
+        assert num_bytes < size / 3
 
-    def test_of_nan_as_duckdb_has_it(self, con):
+    def test_nan_equals_nan_as_in_duckdb(self, con):
         assert self.assert_same(con, "SELECT row FROM {} WHERE f = 'nan'")
         assert self.assert_same(con, "SELECT row FROM {} WHERE f IN (10.5, 'nan')")
 
-    def test_prepared_parameters(self, con, counting, size):
-        for value, least_of in [([42], 6), ([4242], 6), ([-1], 1000), ([None], 1000)]:
-            ask = partial(self.assert_same, con, "SELECT * FROM {} WHERE id = ?", value)
-            assert bytes_of(counting, ask)[1] < size / least_of
-        two = ["key 1", "key 2"]
-        ask = partial(self.assert_same, con, "SELECT * FROM {} WHERE s IN (?, ?)", two)
-        assert bytes_of(counting, ask)[1] < size / 3
+    def test_prepared_parameters_use_the_index(self, con, counting, size):
+        for parameters, divisor in [([42], 6), ([4242], 6), ([-1], 1000), ([None], 1000)]:
+            query = partial(self.assert_same, con, "SELECT * FROM {} WHERE id = ?", parameters)
+            assert run_and_count(counting, query)[1] < size / divisor
+        values = ["key 1", "key 2"]
+        query = partial(self.assert_same, con, "SELECT * FROM {} WHERE s IN (?, ?)", values)
+        assert run_and_count(counting, query)[1] < size / 3
         con.execute("PREPARE one AS SELECT row FROM rows WHERE id = $1 AND s = $2")
         for key, count in [("key 42", 1), ("key 43", 0)]:
             run = partial(con.execute, f"EXECUTE one(42, '{key}')")
-            given, read = bytes_of(counting, lambda run=run: run().fetchall())
-            assert len(given) == count
-            assert read < size / 50
+            rows, num_bytes = run_and_count(counting, lambda run=run: run().fetchall())
+            assert len(rows) == count
+            assert num_bytes < size / 50
         con.execute("DEALLOCATE one")
 
-    def test_joins(self, con):
+    def test_joins_return_the_right_rows(self, con):
         self.assert_same(con, "SELECT row FROM {} JOIN keys ON id = key")
         self.assert_same(con, "SELECT row FROM {} WHERE id IN (SELECT key FROM keys)")
         self.assert_same(con, "SELECT key, row FROM keys LEFT JOIN {} ON id = key")
@@ -229,7 +230,7 @@ class TestDuckDB(SqlEngine):
         self.assert_same(con, "SELECT a.row FROM {0} a JOIN {0} b USING (id) WHERE a.id IN (42, 7)")
         self.assert_same(con, "SELECT row FROM {} WHERE id = (SELECT max(key) FROM keys)")
 
-    def test_more_than_rows(self, con, rows):
+    def test_aggregates_and_limits_return_the_right_rows(self, con, rows):
         self.assert_same(con, "SELECT count(*) FROM {}")
         self.assert_same(con, "SELECT plain, count(*), sum(id) FROM {} GROUP BY ALL")
         self.assert_same(con, "SELECT row FROM {} WHERE plain = 3 ORDER BY row DESC LIMIT 7")
@@ -244,26 +245,28 @@ class TestDuckDB(SqlEngine):
         e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
         ds = zb.dataset(tmp_path / "t")
         e2e.build(ds, "id", number_of_items=ZONE)
-        gone = ds.to_arrow_dataset()
+        dataset = ds.to_arrow_dataset()
         (tmp_path / "t" / "part-000.parquet").unlink()
         with pytest.raises(duckdb.Error, match="part-000"):
-            duckdb.sql("SELECT * FROM gone WHERE id = 42").fetchall()
+            duckdb.sql("SELECT * FROM dataset WHERE id = 42").fetchall()
         with pytest.raises(zb.errors.SourceError, match="part-000"):
-            gone.to_table(filter=F("id") == 42)
+            dataset.to_table(filter=F("id") == 42)
 
 
 class TestIbis:
-    def test_on_duckdb(self, rows, plain, counting, size):
+    def test_a_filter_of_ibis_reads_few_bytes(self, rows, plain, counting, size):
         ibis = pytest.importorskip("ibis")
-        found, files = ibis.memtable(rows), ibis.memtable(plain)
+        indexed, files = ibis.memtable(rows), ibis.memtable(plain)
 
-        def run(of):
-            wanted = of.filter((of.id.isin([42, 4242]) | (of.s == "key 77")) & of.id.notnull())
-            return wanted.order_by("row").select("row", "id", "plain").to_pyarrow()
+        def run(table):
+            matches = table.filter(
+                (table.id.isin([42, 4242]) | (table.s == "key 77")) & table.id.notnull()
+            )
+            return matches.order_by("row").select("row", "id", "plain").to_pyarrow()
 
-        few, read = bytes_of(counting, lambda: run(found))
-        assert few.equals(run(files)) and few.num_rows == 3
-        assert read < size / 3
+        result, num_bytes = run_and_count(counting, lambda: run(indexed))
+        assert result.equals(run(files)) and result.num_rows == 3
+        assert num_bytes < size / 3
 
 
 @pytest.fixture(scope="module")
@@ -282,23 +285,29 @@ class TestDataFusion(SqlEngine):
         return context
 
     def assert_same(self, context, query):
-        # To DataFusion NaN is above all numbers and zeros have a sign; not to PyArrow, to which it
-        # leaves the filters of any of its datasets.
+        # DataFusion sorts NaN above all numbers and distinguishes signed zeros. PyArrow does not,
+        # and it evaluates the filters of its datasets. So compare with a PyArrow dataset.
         files = "plain" if " f " in query else "files"
-        found, expected = (
-            [row for batch in context.sql(query.format(of)).collect() for row in batch.to_pylist()]
-            for of in ("rows", files)
+        rows, expected = (
+            [
+                row
+                for batch in context.sql(query.format(source)).collect()
+                for row in batch.to_pylist()
+            ]
+            for source in ("rows", files)
         )
-        assert in_order(found) == in_order(expected)
-        return found
+        assert sorted_reprs(rows) == sorted_reprs(expected)
+        return rows
 
-    @pytest.mark.parametrize("condition", [each for each in NARROW if each[0] != "u"])
-    def test_few_rows_are_read(self, context, counting, size, condition):
+    @pytest.mark.parametrize(
+        "condition", [condition for condition in NARROW if condition[0] != "u"]
+    )
+    def test_narrow_conditions_read_few_bytes(self, context, counting, size, condition):
         query = f"SELECT row, id, s, ts, dec, plain FROM {{}} WHERE {condition}"
-        _, read = bytes_of(counting, lambda: self.assert_same(context, query))
-        assert read < size / 3
+        _, num_bytes = run_and_count(counting, lambda: self.assert_same(context, query))
+        assert num_bytes < size / 3
 
-    def test_joins(self, context):
+    def test_joins_return_the_right_rows(self, context):
         query = "SELECT a.row FROM {0} a JOIN {0} b ON a.id = b.id WHERE b.s = 'key 42'"
         assert self.assert_same(context, query)
 
@@ -346,41 +355,43 @@ class TestPolars:
         ]
         return narrow, wide
 
-    def test_rows_and_bytes(self, frames, counting, size):
+    def test_narrow_filters_read_few_bytes(self, frames, counting, size):
         rows, files = frames
         narrow, wide = self.conditions()
         for condition in narrow + wide:
-            found, read = bytes_of(counting, lambda c=condition: rows.filter(c).collect())
-            assert found.equals(files.filter(condition).collect()), condition
-            if any(condition is each for each in narrow):
-                assert read < size / 3, condition
+            result, num_bytes = run_and_count(
+                counting, lambda c=condition: rows.filter(c).collect()
+            )
+            assert result.equals(files.filter(condition).collect()), condition
+            if any(condition is narrow_condition for narrow_condition in narrow):
+                assert num_bytes < size / 3, condition
 
-    def test_joins_and_limits(self, frames):
+    def test_joins_and_limits_return_the_right_rows(self, frames):
         import polars as pl
 
         rows, files = frames
         keys = pl.LazyFrame({"id": [42, 4242, -1]})
-        both = [keys.join(each, on="id").sort("row").collect() for each in (rows, files)]
-        assert both[0].equals(both[1]) and both[0].height == 2
-        for each in (rows, files):
-            assert each.head(3).filter(pl.col("row") == 1).collect().height == 1
-            assert each.filter(pl.col("plain") == 3).head(5).collect().height == 5
-            assert each.select(pl.len()).collect().item() == COUNT
+        joined = [keys.join(frame, on="id").sort("row").collect() for frame in (rows, files)]
+        assert joined[0].equals(joined[1]) and joined[0].height == 2
+        for frame in (rows, files):
+            assert frame.head(3).filter(pl.col("row") == 1).collect().height == 1
+            assert frame.filter(pl.col("plain") == 3).head(5).collect().height == 5
+            assert frame.select(pl.len()).collect().item() == COUNT
 
 
 FILTERS = [F("id") == 42, F("id").isin([42, 4242]), F("id").is_null(), F("plain") == 3]
 
 
 class TestPyArrow:
-    """Every method against PyArrow's own over the same files."""
+    """Comparisons of every method with that of a plain PyArrow dataset over the same files."""
 
-    def test_it_is_one(self, rows, plain):
+    def test_it_is_a_pyarrow_dataset(self, rows, plain):
         assert isinstance(rows, pads.Dataset)
         assert rows.schema.equals(plain.schema)
         assert rows.partition_expression.equals(plain.partition_expression)
 
     @pytest.mark.parametrize("filter", FILTERS, ids=str)
-    def test_scans(self, rows, plain, filter):
+    def test_scans_return_the_rows_of_pyarrow(self, rows, plain, filter):
         names = ["s", "row"]
         computed = {"double": F("id") * 2, "row": F("row")}
         for columns in (None, names, computed):
@@ -391,23 +402,25 @@ class TestPyArrow:
             assert isinstance(scanner, pads.Scanner)
             assert scanner.projected_schema.equals(plain.scanner(columns, filter).projected_schema)
             assert scanner.to_reader().read_all().equals(expected)
-            # PyArrow's own head may give fewer rows of a filtered dataset.
+            # `head` of PyArrow may return fewer rows of a filtered dataset, so slice its table.
             assert rows.head(1, columns, filter=filter).equals(expected.slice(0, 1))
             assert rows.take([0], columns, filter).equals(expected.take([0]))
             assert rows.filter(filter).to_table(columns).equals(expected)
         assert rows.count_rows(filter) == plain.count_rows(filter)
         assert rows.filter(filter).count_rows() == plain.count_rows(filter)
-        both = F("plain") < 5
+        other_filter = F("plain") < 5
         assert (
             rows.filter(filter)
-            .filter(both)
+            .filter(other_filter)
             .to_table()
-            .equals(plain.filter(filter).filter(both).to_table())
+            .equals(plain.filter(filter).filter(other_filter).to_table())
         )
-        assert rows.filter(both).count_rows(filter) == plain.count_rows(both & filter)
+        assert rows.filter(other_filter).count_rows(filter) == plain.count_rows(
+            other_filter & filter
+        )
 
-    def test_without_a_filter(self, rows, plain):
-        # NaN equals nothing.
+    def test_scans_without_a_filter_return_all_rows(self, rows, plain):
+        # Leave out the column with NaN, which does not equal itself.
         assert rows.to_table().drop("f").equals(plain.to_table().drop("f"))
         assert rows.count_rows() == COUNT
         assert rows.to_table([]).num_rows == COUNT
@@ -423,122 +436,125 @@ class TestPyArrow:
             scanner.to_table()
 
     def test_take_reads_pages(self, rows, plain, counting, size):
-        at = [COUNT - 1, 0, ROWS, ROWS - 1, 0]
-        found, read = bytes_of(counting, lambda: rows.take(at, ["row", "s"]))
-        assert found.equals(plain.to_table(["row", "s"]).take(at))
-        assert read < size / 3
+        numbers = [COUNT - 1, 0, ROWS, ROWS - 1, 0]
+        result, num_bytes = run_and_count(counting, lambda: rows.take(numbers, ["row", "s"]))
+        assert result.equals(plain.to_table(["row", "s"]).take(numbers))
+        assert num_bytes < size / 3
         assert rows.take(pa.array([], pa.int64())).num_rows == 0
         with pytest.raises(InvalidArgument, match=str(COUNT)):
             rows.take([COUNT])
 
     @pytest.mark.parametrize("filter", FILTERS, ids=str)
-    def test_fragments(self, rows, plain, counting, size, filter):
+    def test_fragments_return_the_rows_of_their_files(self, rows, plain, counting, size, filter):
         fragments = list(rows.get_fragments(filter))
         expected = plain.to_table(filter=filter)
-        found = pa.concat_tables(
-            each.to_table(filter=filter, schema=rows.schema) for each in fragments
+        result = pa.concat_tables(
+            fragment.to_table(filter=filter, schema=rows.schema) for fragment in fragments
         )
-        assert found.equals(expected)
-        for each in fragments:
-            whole = pads.ParquetFileFormat().make_fragment(each.path, pafs.LocalFileSystem())
-            assert each.physical_schema.equals(whole.physical_schema)
-            # Without a filter it is all of the file.
-            assert e2e.same_tables(each.to_table(), whole.to_table())
-            assert each.count_rows() == ROWS
-            for other in (filter, F("id") == 42, F("id") == -1):
-                assert each.count_rows(filter=other) == whole.count_rows(filter=other)
-            assert each.head(2, filter=filter).equals(whole.to_table(filter=filter).slice(0, 2))
-            assert each.take([0], filter=filter).equals(whole.take([0], filter=filter))
-            batches = list(each.to_batches(columns=["s"], filter=filter))
-            assert sum(map(len, batches)) == whole.count_rows(filter=filter)
+        assert result.equals(expected)
+        for fragment in fragments:
+            file = pads.ParquetFileFormat().make_fragment(fragment.path, pafs.LocalFileSystem())
+            assert fragment.physical_schema.equals(file.physical_schema)
+            # Without a filter, a fragment returns the whole file.
+            assert e2e.same_tables(fragment.to_table(), file.to_table())
+            assert fragment.count_rows() == ROWS
+            for other_filter in (filter, F("id") == 42, F("id") == -1):
+                assert fragment.count_rows(filter=other_filter) == file.count_rows(
+                    filter=other_filter
+                )
+            assert fragment.head(2, filter=filter).equals(file.to_table(filter=filter).slice(0, 2))
+            assert fragment.take([0], filter=filter).equals(file.take([0], filter=filter))
+            batches = list(fragment.to_batches(columns=["s"], filter=filter))
+            assert sum(map(len, batches)) == file.count_rows(filter=filter)
 
     def test_fragments_without_a_row_are_left_out(self, rows, plain):
         assert list(rows.get_fragments(F("id") == -1)) == []
-        one = list(rows.get_fragments(F("id") == 42))
-        assert [each.path.endswith("part-000.parquet") for each in one] == [True]
-        paths = [each.path for each in rows.get_fragments()]
+        fragments = list(rows.get_fragments(F("id") == 42))
+        assert [fragment.path.endswith("part-000.parquet") for fragment in fragments] == [True]
+        paths = [fragment.path for fragment in rows.get_fragments()]
         assert [path.rpartition("/")[2] for path in paths] == [
             f"part-{number:03d}.parquet" for number in range(FILES)
         ]
         with pytest.raises(InvalidArgument, match="leaves out"):
             rows.filter(F("id") == 42).get_fragments()
         with pytest.raises(InvalidArgument, match="schema"):
-            one[0].to_table(pa.schema([("id", pa.int32())]), filter=F("id") == 42)
+            fragments[0].to_table(pa.schema([("id", pa.int32())]), filter=F("id") == 42)
 
-    def test_sorts_and_joins(self, rows, plain):
+    def test_sort_by_sorts_filtered_rows(self, rows, plain):
         few = F("id").isin([42, 4242, 77])
         for ours, theirs in ((rows, plain), (rows.filter(few), plain.filter(few))):
-            by = [("plain", "descending"), ("row", "ascending")]
-            found, expected = (each.sort_by(by).to_table().drop("f") for each in (ours, theirs))
-            assert found.equals(expected)
-        by = [("plain", "ascending", "at_start")]
-        found, expected = (each.sort_by(by).to_table() for each in (rows, plain))
-        assert found["plain"].equals(expected["plain"])
+            order = [("plain", "descending"), ("row", "ascending")]
+            result, expected = (
+                dataset.sort_by(order).to_table().drop("f") for dataset in (ours, theirs)
+            )
+            assert result.equals(expected)
+        order = [("plain", "ascending", "at_start")]
+        result, expected = (dataset.sort_by(order).to_table() for dataset in (rows, plain))
+        assert result["plain"].equals(expected["plain"])
 
-    def test_joins(self, folder, plain):
-        # Neither of PyArrow's joins takes all types.
+    def test_joins_return_the_right_rows(self, folder, plain):
+        # Use few columns, because the joins of PyArrow do not support all types.
         schema = pa.schema([plain.schema.field(name) for name in ("row", "id", "plain", "s")])
         ours = zb.dataset(folder, schema=schema).to_arrow_dataset()
         theirs = pads.dataset(folder, schema=schema)
         keys = pads.dataset(pa.table({"id": [42, 4242, -1], "new": ["a", "b", "c"]}))
         few = F("id").isin([42, 4242, 77])
 
-        def joined(one, other, kind):
-            found = one.join(other, "id", join_type=kind).to_table()
-            return in_order(found.to_pylist())
+        def join(left, right, kind):
+            result = left.join(right, "id", join_type=kind).to_table()
+            return sorted_reprs(result.to_pylist())
 
-        for left, right in ((ours, theirs), (ours.filter(few), theirs.filter(few))):
+        for our_rows, their_rows in ((ours, theirs), (ours.filter(few), theirs.filter(few))):
             for kind in ("inner", "left outer", "full outer", "left anti", "right semi"):
-                assert joined(left, keys, kind) == joined(right, keys, kind)
-                assert joined(keys, left, kind) == joined(keys, right, kind)
+                assert join(our_rows, keys, kind) == join(their_rows, keys, kind)
+                assert join(keys, our_rows, kind) == join(keys, their_rows, kind)
         narrow = ours.filter(few)
         assert narrow.join(narrow, "row", right_suffix="_b").to_table().num_rows == 3
         times = pads.dataset(pa.table({"at": [10, 5000], "plain": [1, 2]}))
         first = F("row") < 9000
-        # PyArrow's own filter may put rows out of order, which this join refuses.
-        one, other = ours.filter(first), pads.dataset(theirs.to_table(filter=first))
-        for left, right in ((one, times), (times, one)):
-            on = ("row", "plain", 50, "at") if left is one else ("at", "plain", -50, "row")
-            same = [other if each is one else each for each in (left, right)]
-            found = left.join_asof(right, *on).to_table()
-            assert found.equals(same[0].join_asof(same[1], *on).to_table())
+        # A filtered PyArrow dataset may return rows out of order, which this join refuses.
+        ours, theirs = ours.filter(first), pads.dataset(theirs.to_table(filter=first))
+        result = ours.join_asof(times, "row", "plain", 50, "at").to_table()
+        assert result.equals(theirs.join_asof(times, "row", "plain", 50, "at").to_table())
+        result = times.join_asof(ours, "at", "plain", -50, "row").to_table()
+        assert result.equals(times.join_asof(theirs, "at", "plain", -50, "row").to_table())
 
-    def test_what_reaches_below_reads_all(self, rows, plain, tmp_path):
+    def test_functions_of_pyarrow_accept_the_dataset(self, rows, plain, tmp_path):
         few = rows.filter(F("id").isin([42, 77]))
         assert pads.Scanner.from_dataset(few).to_table().num_rows == 2
         assert pads.dataset([rows, plain]).count_rows() == 2 * COUNT
         pads.write_dataset(few, tmp_path / "few", format="parquet")
         assert pads.dataset(tmp_path / "few").count_rows() == 2
 
-    def test_what_is_refused(self, rows):
+    def test_unsupported_arguments_are_refused(self, rows):
         assert rows.replace_schema(rows.schema) is rows
         with pytest.raises(InvalidArgument, match="schema="):
             rows.replace_schema(pa.schema([("id", pa.int32())]))
         with pytest.raises(InvalidArgument, match="fragment_scan_options"):
             options = pads.ParquetFragmentScanOptions()
             rows.to_table(filter=F("id") == 42, fragment_scan_options=options)
-        (part,) = rows.get_fragments(F("id") == 42)
-        for each in (rows, rows.filter(F("id") == 42), part):
-            for read in (each.scanner, each.to_table, each.to_batches, each.count_rows):
+        (fragment,) = rows.get_fragments(F("id") == 42)
+        for source in (rows, rows.filter(F("id") == 42), fragment):
+            for method in (source.scanner, source.to_table, source.to_batches, source.count_rows):
                 for filter in (None, F("id") == 42):
                     with pytest.raises(TypeError, match="'where'"):
-                        read(filter=filter, where="id = 42")
-            for read in (each.head, each.take):
+                        method(filter=filter, where="id = 42")
+            for method in (source.head, source.take):
                 with pytest.raises(TypeError, match="'where'"):
-                    read([1] if read == each.take else 1, where="id = 42")
-        for read, given in ((rows.sort_by, ["id"]), (rows.join, [rows, "id"])):
+                    method([1] if method == source.take else 1, where="id = 42")
+        for method, arguments in ((rows.sort_by, ["id"]), (rows.join, [rows, "id"])):
             with pytest.raises(TypeError, match="'where'"):
-                read(*given, where="id = 42")
+                method(*arguments, where="id = 42")
         with pytest.raises(ColumnNotFound, match="nothing"):
             rows.to_table(["nothing"], F("id") == 42)
         with pytest.raises(FilterError, match="nothing"):
             rows.to_table(filter=F("nothing") == 42)
 
-    def test_pandas(self, rows, plain):
+    def test_tables_convert_to_pandas(self, rows, plain):
         few = F("id").isin([42, 4242])
         assert rows.to_table(filter=few).to_pandas().equals(plain.to_table(filter=few).to_pandas())
 
-    def test_pickles(self, rows, folder):
+    def test_a_pickled_dataset_keeps_its_filter(self, rows, folder):
         few = zb.dataset(folder).to_arrow_dataset().filter(F("id") == 42)
         assert pickle.loads(pickle.dumps(few)).to_table().equals(few.to_table())
         code = (
@@ -549,9 +565,9 @@ class TestPyArrow:
 
 
 class TestStates:
-    """What the dataset is opened on, and what becomes of it."""
+    """Datasets over other sources, and datasets whose files change."""
 
-    def test_a_table_in_memory(self):
+    def test_a_table_in_memory_is_scanned(self):
         rows = table(0)
         ds = zb.dataset(rows)
         e2e.build(ds, "id", number_of_items=ZONE)
@@ -561,7 +577,7 @@ class TestStates:
             assert e2e.same_tables(arrow.to_table(filter=filter), rows.filter(filter))
         assert e2e.same_tables(arrow.to_table(), rows)
 
-    def test_partitions(self, tmp_path):
+    def test_partitions_are_filtered(self, tmp_path):
         rows = pa.concat_tables([table(0), table(ROWS)])
         partitioning = pads.partitioning(pa.schema([("plain", pa.int64())]), flavor="hive")
         pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=partitioning)
@@ -572,10 +588,10 @@ class TestStates:
         for filter in (F("id") == 42, F("plain") == 3, (F("plain") == 0) & (F("id") == 42)):
             expected = plain.to_table(filter=filter).sort_by("row")
             assert arrow.to_table(filter=filter).sort_by("row").equals(expected)
-            found = [each.to_table(filter=filter) for each in arrow.get_fragments(filter)]
-            assert pa.concat_tables(found).sort_by("row").equals(expected)
+            tables = [fragment.to_table(filter=filter) for fragment in arrow.get_fragments(filter)]
+            assert pa.concat_tables(tables).sort_by("row").equals(expected)
 
-    def test_files_that_came_or_changed_since_the_index(self, tmp_path):
+    def test_new_and_changed_files_are_read(self, tmp_path):
         paths = e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
         ds = zb.dataset(tmp_path / "t")
         e2e.build(ds, "id", number_of_items=ZONE)
@@ -585,44 +601,44 @@ class TestStates:
         pq.write_table(table(3 * ROWS), tmp_path / "t" / "part-009.parquet")
         with pytest.warns(StaleIndexWarning):
             assert arrow.count_rows(F("id") == 2 * ROWS + 42) == 1
-        # The list of files is that of when it was made, as PyArrow's datasets have it.
+        # Like every PyArrow dataset, it keeps the list of files from its creation.
         assert arrow.count_rows() == 2 * ROWS
         ds.refresh()
         with pytest.warns(StaleIndexWarning):
             assert ds.to_arrow_dataset().count_rows(F("id") == 3 * ROWS + 42) == 1
 
-    def test_without_an_index(self, folder, plain, tmp_path):
+    def test_scans_without_an_index_return_the_rows(self, folder, plain, tmp_path):
         arrow = zb.dataset(folder, index_dir=str(tmp_path)).to_arrow_dataset()
         for filter in FILTERS:
             assert arrow.to_table(filter=filter).equals(plain.to_table(filter=filter))
 
     @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-    def test_tables(self, tmp_path, kind):
-        """Rows, and where keys lie, as the table's own library has them after a delete."""
+    def test_delta_and_iceberg_tables_are_scanned(self, tmp_path, kind):
+        """Compare rows and locations of keys with the library of the table, after a delete."""
         duckdb = pytest.importorskip("duckdb")
         rows = table(0).select(["id", "s", "ts", "dec"])
-        rows = rows.append_column("part", pa.array([at % 3 for at in range(ROWS)], pa.int64()))
+        rows = rows.append_column("part", pa.array([row % 3 for row in range(ROWS)], pa.int64()))
         if kind == "delta":
             deltalake = pytest.importorskip("deltalake")
             path = str(tmp_path / "t")
             deltalake.write_deltalake(path, rows, partition_by=["part"])
             more = rows.slice(5, 50).append_column("new", pa.array(range(50)))
             deltalake.write_deltalake(path, more, mode="append", schema_mode="merge")
-            held = deltalake.DeltaTable(path)
-            held.delete("id = 77")
-            library = held.to_pyarrow_table()
+            source = deltalake.DeltaTable(path)
+            source.delete("id = 77")
+            library = source.to_pyarrow_table()
         else:
             sql = pytest.importorskip("pyiceberg.catalog.sql")
             catalog = sql.SqlCatalog(
                 "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}"
             )
             catalog.create_namespace("n")
-            held = catalog.create_table("n.t", schema=rows.schema)
-            for each in (rows, rows.slice(5, 50)):
-                held.append(each)
-            held.delete("id = 77")
-            library = held.scan().to_arrow()
-        ds = zb.dataset(held)
+            source = catalog.create_table("n.t", schema=rows.schema)
+            for part in (rows, rows.slice(5, 50)):
+                source.append(part)
+            source.delete("id = 77")
+            library = source.scan().to_arrow()
+        ds = zb.dataset(source)
         for column in ("id", "s"):
             e2e.build(ds, column, number_of_items=ZONE)
         con = duckdb.connect()
@@ -638,25 +654,32 @@ class TestStates:
             if "plain" in condition:
                 continue
             query = f"SELECT id, s, ts, dec, part FROM {{}} WHERE {condition}"
-            found, expected = (
-                con.execute(query.format(of)).fetchall() for of in ("rows", "library")
+            result, expected = (
+                con.execute(query.format(name)).fetchall() for name in ("rows", "library")
             )
-            assert in_order(found) == in_order(expected)
+            assert sorted_reprs(result) == sorted_reprs(expected)
         keys = pa.table({"id": [42, 77, -1], "s": ["key 42", "key 77", "key -1"]})
         for names in ("id", ["id", "s"]):
-            where = ds.locate(names, keys["id"] if names == "id" else keys)
-            counts = where.group_by("key_index").aggregate([("row", "count")]).sort_by("key_index")
+            locations = ds.locate(names, keys["id"] if names == "id" else keys)
+            counts = (
+                locations.group_by("key_index").aggregate([("row", "count")]).sort_by("key_index")
+            )
             assert counts["row_count"].to_pylist() == [
                 pc.sum(pc.equal(library["id"], key)).as_py() or 0 for key in (42, 77, -1)
             ]
-            by_file = {
+            counts_by_file = {
                 row["path"]: row["num_rows"]
                 for row in ds.files_with_keys(
                     names, keys["id"] if names == "id" else keys
                 ).to_pylist()
             }
-            assert sum(by_file.values()) == where["row"].length() - where["row"].null_count
-            for path, row in zip(where["path"].to_pylist(), where["row"].to_pylist(), strict=True):
+            assert (
+                sum(counts_by_file.values())
+                == locations["row"].length() - locations["row"].null_count
+            )
+            for path, row in zip(
+                locations["path"].to_pylist(), locations["row"].to_pylist(), strict=True
+            ):
                 assert (
                     path is None or pq.read_table(path, partitioning=None)["id"][row].as_py() == 42
                 )
