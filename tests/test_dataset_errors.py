@@ -1,4 +1,4 @@
-"""Bad input and failures in the middle: the right error in words that help, nothing left."""
+"""Test bad input and failures during builds: errors are helpful, and no partial files remain."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def assert_refused(
     *arguments: Any,
     **options: Any,
 ) -> None:
-    """The build raises that error with all these words, and the folder is as before."""
+    """Check that a build raises an error with these words, and does not change the folder."""
     before = listing(folder)
-    options.setdefault("spark", False)
-    with pytest.raises(kind) as caught:
+    options = {"spark": False, **options}
+    with pytest.raises(kind) as error_info:
         ds.create_scalar_index(*arguments, **options)
-    assert type(caught.value) is kind
-    assert isinstance(caught.value, errors.ZoneBloomError)
+    assert type(error_info.value) is kind
+    assert isinstance(error_info.value, errors.ZoneBloomError)
     for word in words:
-        assert re.search(word, str(caught.value)), (word, str(caught.value))
+        assert re.search(word, str(error_info.value)), (word, str(error_info.value))
     assert listing(folder) == before
 
 
-BAD: list[tuple[type[Exception], list[str], tuple, dict]] = [
+BAD_ARGUMENTS: list[tuple[type[Exception], list[str], tuple, dict]] = [
     (errors.ColumnNotFound, ["'nope'", "row, id, name, value"], ("nope",), {}),
     (errors.ColumnNotFound, [r"'id\.x'"], ("id.x",), {}),
     (errors.ColumnNotFound, ["''"], ("",), {}),
@@ -102,7 +102,7 @@ BAD: list[tuple[type[Exception], list[str], tuple, dict]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "arguments", "options"), BAD, ids=lambda each: str(each)[:60]
+    ("kind", "words", "arguments", "options"), BAD_ARGUMENTS, ids=lambda value: str(value)[:60]
 )
 def test_bad_arguments_are_refused_before_anything_is_written(
     folder: Path, kind: type[Exception], words: list[str], arguments: tuple, options: dict
@@ -112,9 +112,9 @@ def test_bad_arguments_are_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("kind", "words", "arguments", "options"), BAD[:12], ids=lambda each: str(each)[:60]
+    ("kind", "words", "arguments", "options"), BAD_ARGUMENTS[:12], ids=lambda value: str(value)[:60]
 )
-def test_bad_arguments_leave_what_there_was(
+def test_bad_arguments_do_not_change_an_index(
     folder: Path, kind: type[Exception], words: list[str], arguments: tuple, options: dict
 ):
     ds = zb.dataset(folder)
@@ -123,7 +123,7 @@ def test_bad_arguments_leave_what_there_was(
     assert ds.version == 1
 
 
-def test_unsupported_type_is_refused(tmp_path: Path):
+def test_an_unsupported_type_is_refused(tmp_path: Path):
     table = numbered(0, 4, flag=[True] * 4, tags=[[1]] * 4, st=[{"x": 1}] * 4)
     write_files(tmp_path, [table])
     ds = zb.dataset(tmp_path)
@@ -131,32 +131,34 @@ def test_unsupported_type_is_refused(tmp_path: Path):
         assert_refused(ds, tmp_path, errors.UnsupportedType, [f"'{column}'", word], column)
 
 
-def test_parameters_are_those_lance_takes(folder: Path):
+def test_parameters_of_lance_are_accepted(folder: Path):
     ds = zb.dataset(folder)
     config = zb.IndexConfig("BloomFilter", {"number_of_items": 40, "probability": 0.01})
     ds.create_scalar_index("id", config, spark=False)
-    described = ds.describe_indices()[0]
-    assert (described.number_of_items, described.probability) == (40, 0.01)
+    description = ds.describe_indices()[0]
+    assert (description.number_of_items, description.probability) == (40, 0.01)
     ds.create_scalar_index(["name", "value"], "bloomfilter", spark=False)
-    assert [each.name for each in ds.describe_indices()] == ["id_idx", "name_idx", "value_idx"]
+    assert [index.name for index in ds.describe_indices()] == ["id_idx", "name_idx", "value_idx"]
 
 
-def test_taken_name_is_refused_without_replace(folder: Path):
+def test_an_existing_name_is_refused_without_replace(folder: Path):
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=50)
     assert_refused(
         ds, folder, errors.IndexExists, ["'id_idx'", "replace=True"], "id", replace=False
     )
     build(ds, "name", name="id_idx", number_of_items=50)
-    assert [each.column for each in ds.describe_indices()] == ["name"]
+    assert [index.column for index in ds.describe_indices()] == ["name"]
 
 
-def test_unknown_index_names(folder: Path):
+def test_unknown_index_names_are_refused(folder: Path):
     ds = zb.dataset(folder)
     for call in (ds.drop_index, ds.index_statistics, ds.prewarm_index):
-        with pytest.raises(errors.IndexNotFound, match="no index 'nope'; there is: none") as caught:
+        with pytest.raises(
+            errors.IndexNotFound, match="no index 'nope'; there is: none"
+        ) as error_info:
             call("nope")
-        assert isinstance(caught.value, KeyError)
+        assert isinstance(error_info.value, KeyError)
     build(ds, "id", number_of_items=50)
     before = listing(folder)
     with pytest.raises(errors.IndexNotFound, match="there is: id_idx"):
@@ -172,12 +174,12 @@ def test_unknown_index_names(folder: Path):
     [b"", b"PAR1", b"PAR1" + os.urandom(500) + b"PAR1", os.urandom(300)],
     ids=["zero bytes", "magic alone", "garbage in magic", "garbage"],
 )
-@pytest.mark.parametrize("first", [True, False])
-def test_unreadable_files_are_named(folder: Path, content: bytes, first: bool):
-    name = "part-000.parquet" if first else "part-001.parquet"
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_error_names_an_unreadable_file(folder: Path, content: bytes, is_first: bool):
+    name = "part-000.parquet" if is_first else "part-001.parquet"
     (folder / name).write_bytes(content)
     before = listing(folder)
-    if first:
+    if is_first:
         with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet"):
             zb.dataset(folder)
     else:
@@ -192,25 +194,25 @@ def test_unreadable_files_are_named(folder: Path, content: bytes, first: bool):
     assert listing(folder) == before
 
 
-def test_truncated_file_is_named(folder: Path):
+def test_the_error_names_a_truncated_file(folder: Path):
     path = folder / "part-002.parquet"
     path.write_bytes(path.read_bytes()[:-50])
     ds = zb.dataset(folder)
     assert_refused(ds, folder, errors.FragmentUnreadable, [r"part-002\.parquet", "repair"], "id")
 
 
-def test_damaged_pages_are_an_error_of_the_build(tmp_path: Path):
+def test_damaged_pages_fail_the_build(tmp_path: Path):
     table = numbered(0, 20_000, id=pa.array(range(20_000)))
     paths = write_files(tmp_path, [table, table], compression="zstd", use_dictionary=False)
     data = bytearray(paths[1].read_bytes())
-    for at in range(1000, len(data) - 5000, 50):
-        data[at] ^= 0x5A
+    for position in range(1000, len(data) - 5000, 50):
+        data[position] ^= 0x5A
     paths[1].write_bytes(data)
     ds = zb.dataset(tmp_path)
     assert_refused(ds, tmp_path, errors.FragmentUnreadable, [r"part-001\.parquet", "repair"], "id")
 
 
-def test_mixed_schemas_are_named(tmp_path: Path):
+def test_the_error_names_a_file_with_another_schema(tmp_path: Path):
     write_files(
         tmp_path,
         [
@@ -226,14 +228,14 @@ def test_mixed_schemas_are_named(tmp_path: Path):
     assert ds.to_table(["row"], "row = 7")["row"].to_pylist() == [7]
 
 
-def test_several_columns_with_one_name(tmp_path: Path):
+def test_duplicate_column_names_are_refused(tmp_path: Path):
     table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(errors.SourceError, match=r"duplicate|more than one"):
         build(zb.dataset(tmp_path), "a")
 
 
-def test_not_a_dataset(tmp_path: Path):
+def test_sources_that_are_no_dataset_are_refused(tmp_path: Path):
     with pytest.raises(errors.NoFragments, match="does not exist; check the path"):
         zb.dataset(tmp_path / "nowhere")
     with pytest.raises(errors.NoFragments, match="holds no data file"):
@@ -245,40 +247,40 @@ def test_not_a_dataset(tmp_path: Path):
         zb.dataset(tmp_path)
 
 
-# Failures in the middle
+# Failures during a build
 
 
 class BrokenProgress:
-    """Raises when so many rows are done."""
+    """A progress callback that raises an error after a number of rows."""
 
     def __init__(self, error: BaseException, after: int):
         self.error = error
         self.after = after
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, num_rows: int, total: int) -> None:
         assert total == 600
-        if done >= self.after:
+        if num_rows >= self.after:
             raise self.error
 
 
 class Abandoned(Exception):
-    """A user's own."""
+    """An exception class of a user."""
 
 
 @pytest.mark.parametrize("error", [Abandoned("stop"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
 @pytest.mark.parametrize("after", [1, 300, 600])
-@pytest.mark.parametrize("existing", [False, True], ids=["no index yet", "an index there"])
-def test_progress_that_raises_stops_the_build_and_leaves_nothing(
+@pytest.mark.parametrize("has_index", [False, True], ids=["without an index", "with an index"])
+def test_a_failing_progress_callback_stops_the_build_and_leaves_no_files(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: BaseException,
     after: int,
-    existing: bool,
+    has_index: bool,
 ):
-    # A task a file: some have written their segment when the build is stopped.
+    # One task per file, so that some have written their segments when the build stops.
     monkeypatch.setattr(building, "_TASK_BYTES", 1)
     ds = zb.dataset(folder)
-    if existing:
+    if has_index:
         build(ds, "id", number_of_items=50)
     before = listing(folder)
     with pytest.raises(type(error)):
@@ -289,21 +291,21 @@ def test_progress_that_raises_stops_the_build_and_leaves_nothing(
     assert zb.dataset(folder).count_rows("id = 5990") == 1
 
 
-@pytest.mark.parametrize("existing", [False, True], ids=["no index yet", "an index there"])
-def test_second_file_unreadable_leaves_nothing_of_the_first(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+@pytest.mark.parametrize("has_index", [False, True], ids=["without an index", "with an index"])
+def test_an_unreadable_second_file_leaves_no_files_of_the_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, has_index: bool
 ):
     monkeypatch.setattr(building, "_TASK_BYTES", 1)
     ds = zb.dataset(folder)
-    if existing:
+    if has_index:
         build(ds, "id", number_of_items=50)
     path = folder / "part-001.parquet"
     path.write_bytes(path.read_bytes()[:-9])
     assert_refused(ds, folder, errors.FragmentUnreadable, [r"part-001\.parquet"], "id")
 
 
-def test_one_of_several_columns_failing_leaves_nothing(tmp_path: Path):
-    """A list of columns is one build, and one commit."""
+def test_one_failing_column_leaves_no_files(tmp_path: Path):
+    """A list of columns is one build with one commit."""
     write_files(
         tmp_path, [numbered(0, 5, key=pa.array(range(5))), numbered(5, 5, key=pa.array(["a"] * 5))]
     )
@@ -313,7 +315,7 @@ def test_one_of_several_columns_failing_leaves_nothing(tmp_path: Path):
     assert not index_folder(tmp_path).exists()
 
 
-def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.MonkeyPatch):
     ds = zb.dataset(folder)
 
     def fail(*_: Any, **__: Any) -> None:
@@ -324,15 +326,17 @@ def test_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.Monk
     assert not index_folder(folder).exists()
 
 
-def test_progress_is_told_rows_done_and_in_all(folder: Path):
-    told: list[tuple[int, int]] = []
-    build(zb.dataset(folder), "id", progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (600, 600)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+def test_progress_gets_the_rows_done_and_the_total(folder: Path):
+    calls: list[tuple[int, int]] = []
+    build(
+        zb.dataset(folder), "id", progress=lambda num_rows, total: calls.append((num_rows, total))
+    )
+    assert calls[-1] == (600, 600)
+    assert [num_rows for num_rows, _ in calls] == sorted(num_rows for num_rows, _ in calls)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_folder_that_cannot_be_written_to(folder: Path):
+def test_a_read_only_folder_is_refused(folder: Path):
     mode = folder.stat().st_mode
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
@@ -342,48 +346,48 @@ def test_folder_that_cannot_be_written_to(folder: Path):
         folder.chmod(mode)
 
 
-def test_index_dir_elsewhere_leaves_the_data_folder_alone(folder: Path, tmp_path: Path):
+def test_another_index_dir_does_not_change_the_data_folder(folder: Path, tmp_path: Path):
     before = listing(folder)
     elsewhere = tmp_path / "elsewhere" / "index"
     ds = zb.dataset(folder, index_dir=str(elsewhere))
     build(ds, "id", number_of_items=50)
     assert listing(folder) == before
-    again = zb.dataset(folder, index_dir=str(elsewhere))
-    assert again.scanner(filter="id = 50").plan().skipped == 2
+    reopened = zb.dataset(folder, index_dir=str(elsewhere))
+    assert reopened.scanner(filter="id = 50").plan().skipped == 2
     assert zb.dataset(folder).describe_indices() == []
 
 
 @pytest.mark.parametrize("name", ["index", "a/b", ".", "a/../index"])
-def test_index_dir_that_would_be_listed_with_the_data(folder: Path, name: str):
+def test_an_index_dir_that_looks_like_data_is_refused(folder: Path, name: str):
     for source in (str(folder), f"{folder}/", folder.as_uri()):
         with pytest.raises(errors.InvalidArgument, match="begins with _"):
             zb.dataset(source, index_dir=os.path.join(folder, name))
 
 
 @pytest.mark.parametrize("name", ["_index", ".a/b", "a/_b", "../beside", "_zonebloom"])
-def test_index_dir_that_is_not_listed_with_the_data(folder: Path, name: str):
+def test_a_hidden_or_outside_index_dir_is_accepted(folder: Path, name: str):
     ds = zb.dataset(folder, index_dir=os.path.join(folder, name))
     ds.create_scalar_index("id", spark=False)
-    again = zb.dataset(folder, index_dir=os.path.join(folder, name))
-    assert again.count_rows("id = 10") == zb.dataset(folder).count_rows("id = 10") == 1
-    assert again.files == ds.files
+    reopened = zb.dataset(folder, index_dir=os.path.join(folder, name))
+    assert reopened.count_rows("id = 10") == zb.dataset(folder).count_rows("id = 10") == 1
+    assert reopened.files == ds.files
 
 
-def test_index_dir_beside_files_that_are_named(folder: Path):
+def test_listed_files_accept_any_index_dir(folder: Path):
     index = str(folder / "index")
-    for source in ([str(each) for each in folder.glob("*.parquet")], f"{folder}/*.parquet"):
+    for source in ([str(path) for path in folder.glob("*.parquet")], f"{folder}/*.parquet"):
         zb.dataset(source, index_dir=index).create_scalar_index("id", spark=False)
         assert zb.dataset(source, index_dir=index).count_rows("id = 10") == 1
 
 
-def test_a_pattern_of_everything_passes_over_the_index(folder: Path):
+def test_a_pattern_does_not_match_the_index(folder: Path):
     zb.dataset(folder).create_scalar_index("id", spark=False)
     ds = zb.dataset(f"{folder}/**/*")
     assert ds.files == zb.dataset(folder).files
     assert "no index used" not in ds.scanner(filter="id = 10").explain_plan()
 
 
-def test_index_dir_that_is_a_file(folder: Path, tmp_path: Path):
+def test_an_index_dir_that_is_a_file_is_refused(folder: Path, tmp_path: Path):
     (tmp_path / "taken").write_text("in the way")
     ds = zb.dataset(folder, index_dir=str(tmp_path / "taken"))
     before = listing(folder)
@@ -395,7 +399,7 @@ def test_index_dir_that_is_a_file(folder: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
 @pytest.mark.parametrize("is_pattern", [False, True])
-def test_a_file_name_that_is_not_utf_8_is_named(tmp_path, format, is_pattern):
+def test_the_error_names_a_file_whose_name_is_not_utf_8(tmp_path, format, is_pattern):
     table, last = pa.table({"id": [1]}), tmp_path / f"b.{format}"
     for path in (tmp_path / f"a.{format}", last):
         pq.write_table(table, path) if format == "parquet" else csv.write_csv(table, path)
