@@ -1,7 +1,7 @@
-"""The layers of the package: modules import only modules of their own room or of earlier rooms.
+"""Test the layers of the package: modules import only modules of their own or of lower layers.
 
-A room is a folder or a module at the top of the package. `HOUSE` lists the rooms from the lowest
-layer to the highest. The rule includes imports inside functions and for type checkers.
+A layer is a folder or a module at the top of the package. `LAYERS` lists them from the lowest to
+the highest. The rule includes imports inside functions and for type checkers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 from helpers import PACKAGE
 
-HOUSE = [
+LAYERS = [
     "errors",
     "base",
     "sbbf",
@@ -39,25 +39,22 @@ HOUSE = [
     "reference",
 ]
 
-# The folders inside a room, from the lowest layer to the highest.
-FOLDERS = {
+# The folders inside a layer, from the lowest to the highest.
+SUBFOLDERS = {
     "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 
 # Imports of higher layers that are allowed inside functions, with the reason.
-LATE = {
-    ("dataset.indices", "exchange.lance"): "a dataset hands its index to Lance",
-    ("dataset.facade", "arrow_dataset"): "a dataset hands itself to readers of PyArrow's",
-    ("dataset.facade", "polars"): "a dataset hands itself to Polars",
-    ("dataset.engine", "spark.jobs"): "a dataset is built on the session that is active",
-    (
-        "dataset.opening",
-        "spark.session",
-    ): "a dataset is opened as the session that is active is set",
+ALLOWED_UPWARDS = {
+    ("dataset.indices", "exchange.lance"): "a dataset exports its index to Lance",
+    ("dataset.facade", "arrow_dataset"): "a dataset creates a PyArrow dataset",
+    ("dataset.facade", "polars"): "a dataset creates a LazyFrame",
+    ("dataset.engine", "spark.jobs"): "a build uses the active Spark session",
+    ("dataset.opening", "spark.session"): "a dataset uses the settings of the active Spark session",
 }
 
 # The modules (or folders, with a slash) that may import a package.
-HOMES = {
+IMPORTERS = {
     "numba": [
         "sbbf/",
         "parquet.header_kernels",
@@ -85,11 +82,11 @@ HOMES = {
     "pyarrow.orc": ["sources/"],
     "pyarrow.csv": ["sources/", "cli.reading", "cli.output", "cli.demo"],
     "pyarrow.feather": ["sources/"],
-    # Its DNF reader opens nothing; the demo and answers are written.
+    # `predicates` only parses filters with it, and the command line only writes files.
     "pyarrow.parquet": ["storage/", "parquet/", "sources/", "predicates", "cli.demo", "cli.output"],
 }
 
-# Calls that open a file to read, and who else may make them: the index's own files.
+# Calls that open a file for reading.
 OPENERS = {
     "open_input_file",
     "open_input_stream",
@@ -100,7 +97,8 @@ OPENERS = {
     "ParquetDataset",
     "make_fragment",
 }
-INDEX_FILES = [
+# Modules that open files of the index, so they may use these calls.
+INDEX_FILE_MODULES = [
     *("catalog.version_log", "catalog.store", "catalog.folder"),
     *("index.rows", "index.sliced_file"),
 ]
@@ -108,15 +106,28 @@ INDEX_FILES = [
 
 @dataclass(frozen=True)
 class Import:
-    """One import: from where, of what, and whether it waits inside a function."""
+    """One import of a module by another one.
+
+    Attributes
+    ----------
+    source, target : str
+        The module that imports, and the imported one.
+    is_late : bool
+        Whether the import is inside a function.
+    line : int
+    is_own : bool
+        Whether the target is part of this package. The name does not tell, because there are both
+        a package polars and our module polars.
+    is_for_types : bool
+        Whether only type checkers execute the import.
+    """
 
     source: str
     target: str
-    late: bool = False
+    is_late: bool = False
     line: int = 0
-    # Not told by the name: we have a module polars, and there is a package polars.
-    ours: bool = True
-    for_types: bool = False
+    is_own: bool = True
+    is_for_types: bool = False
 
 
 def module_name(path):
@@ -124,113 +135,123 @@ def module_name(path):
     return ".".join(part for part in parts if part != "__init__") or "zonebloom"
 
 
-FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
+PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in PATHS.items()}
 
 
 def is_type_checking(node):
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
-def statements(node, late=False, for_types=False):
+def import_statements(node, *, is_late=False, is_for_types=False):
     """Yield every import, whether it is inside a function, and whether only for type checkers."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             continue
         if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child, late, for_types
+            yield child, is_late, is_for_types
         elif is_type_checking(child):
-            for other in child.body:
-                yield from statements(ast.Module([other], []), late, True)
-            for other in child.orelse:
-                yield from statements(ast.Module([other], []), late, for_types)
+            types_only, rest = ast.Module(child.body, []), ast.Module(child.orelse, [])
+            yield from import_statements(types_only, is_late=is_late, is_for_types=True)
+            yield from import_statements(rest, is_late=is_late, is_for_types=is_for_types)
         else:
-            inside = late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from statements(child, inside, for_types)
+            is_inside = is_late or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from import_statements(child, is_late=is_inside, is_for_types=is_for_types)
 
 
-def own(dotted):
-    """The module of ours a dotted name stands for."""
+def own_module(dotted):
+    """Return the module of this package that a dotted name is or belongs to."""
     name = dotted.removeprefix("zonebloom").removeprefix(".")
-    while name and name not in FILES:
+    while name and name not in PATHS:
         name = name.rpartition(".")[0]
     return name or "zonebloom"
 
 
 def imports_of(source):
-    for node, late, for_types in statements(TREES[source]):
+    for node, is_late, is_for_types in import_statements(TREES[source]):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             assert node.level == 0, f"{source}:{node.lineno} imports relatively"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            is_ours = name.split(".")[0] == "zonebloom"
-            target = own(name) if is_ours else name
-            yield Import(source, target, late, node.lineno, is_ours, for_types)
+            is_own = name.split(".")[0] == "zonebloom"
+            target = own_module(name) if is_own else name
+            yield Import(
+                source,
+                target,
+                is_late=is_late,
+                line=node.lineno,
+                is_own=is_own,
+                is_for_types=is_for_types,
+            )
 
 
-ALL = [edge for name in FILES for edge in imports_of(name)]
-OURS = [edge for edge in ALL if edge.ours]
+ALL_IMPORTS = [edge for name in PATHS for edge in imports_of(name)]
+OWN_IMPORTS = [edge for edge in ALL_IMPORTS if edge.is_own]
 
 
-def room(module):
+def layer(module):
     return module.split(".")[0]
 
 
-def test_the_walk_finds_imports_of_every_kind():
-    edges = {(edge.source, edge.target, edge.late) for edge in ALL}
+def test_import_statements_finds_every_kind():
+    edges = {(edge.source, edge.target, edge.is_late) for edge in ALL_IMPORTS}
     assert ("index.loaded", "index.table", False) in edges
     assert ("sbbf.filter", "sbbf.blocks", True) in edges
     assert ("zonebloom", "errors", False) in edges
     assert ("sbbf.jit", "numba", False) in edges
     spark = [
-        edge for edge in ALL if room(edge.source) == "dataset" and edge.target.startswith("pyspark")
+        edge
+        for edge in ALL_IMPORTS
+        if layer(edge.source) == "dataset" and edge.target.startswith("pyspark")
     ]
     assert spark
-    assert all(edge.for_types for edge in spark)
+    assert all(edge.is_for_types for edge in spark)
 
 
-def test_every_module_belongs_to_a_room():
-    assert {room(name) for name in FILES} <= set(HOUSE)
-    for name, path in FILES.items():
+def test_every_module_belongs_to_a_layer():
+    assert {layer(name) for name in PATHS} <= set(LAYERS)
+    for name, path in PATHS.items():
         parts = name.split(".")
         if len(parts) > 1 and (len(parts) > 2 or path.name == "__init__.py"):
-            assert parts[1] in FOLDERS.get(parts[0], []), f"{name} is in no folder of the house"
+            assert parts[1] in SUBFOLDERS.get(parts[0], []), (
+                f"{name} is in a folder that SUBFOLDERS does not list"
+            )
 
 
-def floor(module):
-    """Return the layer of a module's room, and of its folder in the room (-1 if it has none)."""
+def rank(module):
+    """Return the number of a module's layer, and of its folder in the layer (-1 if it has none)."""
     parts = module.split(".")
-    within = FOLDERS.get(parts[0], [])
+    within = SUBFOLDERS.get(parts[0], [])
     inner = parts[1] if len(parts) > 1 else ""
-    return HOUSE.index(parts[0]), within.index(inner) if inner in within else -1
+    return LAYERS.index(parts[0]), within.index(inner) if inner in within else -1
 
 
 def is_upwards(edge):
-    if room(edge.source) != room(edge.target):
-        return floor(edge.target)[0] > floor(edge.source)[0]
-    inner = floor(edge.source)[1], floor(edge.target)[1]
-    # Modules directly in a room may use its folders. A folder may use the folders before it.
-    return -1 not in inner and inner[1] > inner[0]
+    if layer(edge.source) != layer(edge.target):
+        return rank(edge.target)[0] > rank(edge.source)[0]
+    folders = rank(edge.source)[1], rank(edge.target)[1]
+    # Modules directly in a layer may use its folders. A folder may use the folders before it.
+    return -1 not in folders and folders[1] > folders[0]
 
 
-def wrong_arrows(imports):
+def upward_imports(imports):
     return [
         f"{edge.source}:{edge.line} imports {edge.target}"
         for edge in imports
-        if is_upwards(edge) and not (edge.late and (edge.source, edge.target) in LATE)
+        if is_upwards(edge) and not (edge.is_late and (edge.source, edge.target) in ALLOWED_UPWARDS)
     ]
 
 
-def circle(imports):
-    """Return modules that import one another in a circle, or an empty list."""
-    below = {}
+def find_cycle(imports):
+    """Return modules that import one another in a cycle, or an empty list."""
+    targets = {}
     for edge in imports:
-        # A folder may import names of its own modules to export them, which is no circle.
-        hands_on = f"{edge.source}.".startswith(f"{edge.target}.")
-        if not hands_on and (edge.source, edge.target) not in LATE:
-            below.setdefault(edge.source, set()).add(edge.target)
+        # A package may import names from its own modules to export them, which is no cycle.
+        is_reexport = f"{edge.source}.".startswith(f"{edge.target}.")
+        if not is_reexport and (edge.source, edge.target) not in ALLOWED_UPWARDS:
+            targets.setdefault(edge.source, set()).add(edge.target)
     visited, path = set(), []
 
     def visit(name):
@@ -238,97 +259,103 @@ def circle(imports):
             return [*path[path.index(name) :], name]
         if name not in visited:
             path.append(name)
-            for target in sorted(below.get(name, ())):
-                if ring := visit(target):
-                    return ring
+            for target in sorted(targets.get(name, ())):
+                if cycle := visit(target):
+                    return cycle
             path.pop()
             visited.add(name)
         return []
 
-    return next((ring for name in sorted(below) if (ring := visit(name))), [])
+    return next((cycle for name in sorted(targets) if (cycle := visit(name))), [])
 
 
-def test_imports_go_only_downwards():
-    assert wrong_arrows(OURS) == []
+def test_no_module_imports_a_higher_layer():
+    assert upward_imports(OWN_IMPORTS) == []
 
 
-def test_there_are_no_circles():
-    assert circle(OURS) == []
+def test_there_are_no_import_cycles():
+    assert find_cycle(OWN_IMPORTS) == []
 
 
-def test_exceptions_are_in_use():
-    used = {(edge.source, edge.target) for edge in OURS if edge.late}
-    assert set(LATE) <= used
+def test_every_allowed_upward_import_exists():
+    pairs = {(edge.source, edge.target) for edge in OWN_IMPORTS if edge.is_late}
+    assert set(ALLOWED_UPWARDS) <= pairs
 
 
 @pytest.mark.parametrize(
-    "planted",
+    "upward_import",
     [
         Import("storage.files", "catalog.store"),
-        Import("sbbf.filter", "dataset", late=True),
-        Import("scan.plan", "dataset", for_types=True),
+        Import("sbbf.filter", "dataset", is_late=True),
+        Import("scan.plan", "dataset", is_for_types=True),
         Import("dataset.facade", "polars"),
         Import("parquet.row_group_reader", "index.table"),
         Import("spark.pruning.prune", "spark.hyperspace.managed_lookup"),
     ],
     ids=lambda edge: f"{edge.source} to {edge.target}",
 )
-def test_a_planted_breach_is_noticed(planted):
-    assert len(wrong_arrows([*OURS, planted])) == 1
+def test_an_upward_import_is_found(upward_import):
+    assert len(upward_imports([*OWN_IMPORTS, upward_import])) == 1
 
 
-def test_a_planted_circle_is_noticed():
-    assert circle([*OURS, Import("scan.plan", "scan.scanner", for_types=True)])
-    assert circle([*OURS, Import("index.sliced_walk", "index.sliced")])
+def test_an_import_cycle_is_found():
+    assert find_cycle([*OWN_IMPORTS, Import("scan.plan", "scan.scanner", is_for_types=True)])
+    assert find_cycle([*OWN_IMPORTS, Import("index.sliced_walk", "index.sliced")])
 
 
-@pytest.mark.parametrize("package", HOMES)
-def test_packages_are_imported_only_at_home(package):
-    def at_home(module):
+@pytest.mark.parametrize("package", IMPORTERS)
+def test_only_listed_modules_import_a_package(package):
+    def is_importer(module):
         return any(
-            module == home or (home.endswith("/") and f"{module}.".startswith(home[:-1] + "."))
-            for home in HOMES[package]
+            module == importer
+            or (importer.endswith("/") and f"{module}.".startswith(importer[:-1] + "."))
+            for importer in IMPORTERS[package]
         )
 
-    strangers = [
-        f"{FILES[edge.source].name}:{edge.line}"
-        for edge in ALL
-        if not (edge.ours or edge.for_types)
+    other_importers = [
+        f"{PATHS[edge.source].name}:{edge.line}"
+        for edge in ALL_IMPORTS
+        if not (edge.is_own or edge.is_for_types)
         and f"{edge.target}.".startswith(f"{package}.")
-        and not at_home(edge.source)
+        and not is_importer(edge.source)
     ]
-    assert strangers == []
+    assert other_importers == []
 
 
-def test_sbbf_imports_no_module_of_datasets():
-    assert {room(e.target) for e in OURS if room(e.source) == "sbbf"} <= {
+def test_sbbf_imports_only_the_lowest_layers():
+    assert {layer(edge.target) for edge in OWN_IMPORTS if layer(edge.source) == "sbbf"} <= {
         "sbbf",
         "errors",
         "base",
     }
 
 
-def called(node):
+def called_name(node):
+    """Return the name of the function or method that a call calls."""
     function = node.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def test_only_the_rooms_of_files_open_data_files():
-    wrong = []
+def test_only_the_layers_of_files_open_data_files():
+    calls = []
     for name, tree in TREES.items():
-        if room(name) in ("storage", "parquet", "sources") or name in INDEX_FILES:
+        if layer(name) in ("storage", "parquet", "sources") or name in INDEX_FILE_MODULES:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 is_builtin_open = isinstance(node.func, ast.Name) and node.func.id == "open"
-                if called(node) in OPENERS or is_builtin_open:
-                    wrong.append(f"{FILES[name].name}:{node.lineno} calls {called(node)}")
-    assert wrong == []
+                if called_name(node) in OPENERS or is_builtin_open:
+                    calls.append(f"{PATHS[name].name}:{node.lineno} calls {called_name(node)}")
+    assert calls == []
 
 
-def test_a_folders_init_only_hands_names_on():
-    # predicates/__init__ is the one that also chooses among its languages.
-    for name, path in FILES.items():
+def test_init_files_define_no_functions():
+    # These three packages also have functions, for example to choose the language of a predicate.
+    for name, path in PATHS.items():
         if path.name == "__init__.py" and name not in ("zonebloom", "predicates", "spark"):
-            made = [n for n in TREES[name].body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-            assert made == [], path
+            definitions = [
+                node
+                for node in TREES[name].body
+                if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            ]
+            assert definitions == [], path
