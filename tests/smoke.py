@@ -1,6 +1,6 @@
-"""What each extra promises, in an environment that has only it: ``python tests/smoke.py EXTRA``.
+"""Test one extra in an environment that has only this extra: ``python tests/smoke.py EXTRA``.
 
-Run from elsewhere than the repository, against the package that is installed.
+Run it outside of the repository, so that Python imports the installed package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zonebloom as zb
 
 HEAVY = ("numba", "pandas", "polars", "pyspark")
 TABLE = pa.table({"id": range(20_000), "name": [f"name {i}" for i in range(20_000)]})
-WANTED = [{"id": 42, "name": "name 42"}]
+EXPECTED_ROWS = [{"id": 42, "name": "name 42"}]
 
 
 def core(folder):
@@ -26,7 +26,7 @@ def core(folder):
     pq.write_table(TABLE, folder / "0.parquet")
     ds = zb.dataset(folder)
     ds.create_scalar_index("id", spark=False)
-    assert ds.to_table(filter="id = 42").to_pylist() == WANTED
+    assert ds.to_table(filter="id = 42").to_pylist() == EXPECTED_ROWS
     assert ds.search("id = -1").kind == "Exact"
     assert ds.validate_index("id_idx", sample="all") == 3
     return ds
@@ -35,14 +35,14 @@ def core(folder):
 def polars(folder):
     import polars as pl
 
-    assert core(folder).to_polars().filter(pl.col("id") == 42).collect().to_dicts() == WANTED
+    assert core(folder).to_polars().filter(pl.col("id") == 42).collect().to_dicts() == EXPECTED_ROWS
 
 
 def cli(folder):
     core(folder)
     command = [str(Path(sys.executable).with_name("zonebloom")), "lookup", str(folder), "id = 42"]
-    done = subprocess.run([*command, "--output=csv"], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ['"id","name"', '42,"name 42"']
+    process = subprocess.run([*command, "--output=csv"], check=True, capture_output=True, text=True)
+    assert process.stdout.splitlines() == ['"id","name"', '42,"name 42"']
 
 
 def spark(folder):
@@ -52,7 +52,7 @@ def spark(folder):
     session = spark_session("local[1]")
     core(folder).create_scalar_index("name", spark=session)
     rows = scan(session, str(folder), filter="name = 'name 42'").collect()
-    assert [row.asDict() for row in rows] == WANTED
+    assert [row.asDict() for row in rows] == EXPECTED_ROWS
 
 
 def connect(folder):
@@ -65,25 +65,25 @@ def delta(folder):
     from deltalake import DeltaTable, write_deltalake
 
     write_deltalake(folder, TABLE)
-    checked(zb.dataset(DeltaTable(folder)))
+    check(zb.dataset(DeltaTable(folder)))
 
 
 def iceberg(folder):
-    # A catalog to make a table in would need more than the extra.
+    # Creating a table needs a catalog, whose packages are not part of the extra.
     import pyiceberg.io.pyarrow
     import pyiceberg.table  # noqa: F401
 
     core(folder)
 
 
-def checked(ds):
+def check(ds):
     ds.create_scalar_index("id", spark=False)
-    assert ds.to_table(filter="id = 42").to_pylist() == WANTED
+    assert ds.to_table(filter="id = 42").to_pylist() == EXPECTED_ROWS
 
 
 def encryption(folder):
     pq.write_table(TABLE, folder / "0.parquet")
-    checked(zb.dataset(folder, encryption=zb.Encryption("k", {"k": b"0" * 16})))
+    check(zb.dataset(folder, encryption=zb.Encryption("k", {"k": b"0" * 16})))
 
 
 def lance(folder):
@@ -101,7 +101,7 @@ def object_store(folder):
 
     core(folder)
     ds = zb.dataset(folder.name, filesystem=obstore.store.LocalStore(folder.parent))
-    assert ds.to_table(filter="id = 42").to_pylist() == WANTED
+    assert ds.to_table(filter="id = 42").to_pylist() == EXPECTED_ROWS
 
 
 def plots(folder):
@@ -116,11 +116,11 @@ def plots(folder):
 
 def demo(folder):
     command = [str(Path(sys.executable).with_name("zonebloom")), "demo", "--path", str(folder)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "14 of 14 lookups" in done.stdout
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "14 of 14 lookups" in process.stdout
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        globals()[sys.argv[1].replace("-", "_")](Path(made))
-    print(f"{sys.argv[1]}: zonebloom {zb.__version__}, Python {sys.version.split()[0]}: done")
+    with tempfile.TemporaryDirectory() as folder:
+        globals()[sys.argv[1].replace("-", "_")](Path(folder))
+    print(f"{sys.argv[1]}: zonebloom {zb.__version__}, Python {sys.version.split()[0]}: passed")

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that what is in it is enough."""
+"""Test the wheel: it contains the right files, and they are enough to run a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zonebloom.base.version import __version__
 
 pytest.importorskip("hatchling")
 
-KINDS = (".py", ".java", ".typed", ".jinja2", ".css")
+SUFFIXES = (".py", ".java", ".typed", ".jinja2", ".css")
 
 
 @pytest.fixture(scope="module")
@@ -24,22 +24,25 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (made,) = folder.iterdir()
-    assert made.name == f"zonebloom-{__version__}-py3-none-any.whl"
-    return made
+    (path,) = folder.iterdir()
+    assert path.name == f"zonebloom-{__version__}-py3-none-any.whl"
+    return path
 
 
-def test_it_holds_the_packages_and_nothing_else(wheel):
+def test_the_wheel_contains_only_the_packages(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    ours = [path for path in PACKAGE.rglob("*") if path.suffix in KINDS]
-    ours += ROOT.glob("*_*/__init__.py")
-    packed = {name for name in names if ".dist-info/" not in name}
-    assert packed == {path.relative_to(ROOT).as_posix() for path in ours}
-    assert {"zonebloom/py.typed", "zonebloom/spark/pruning/IndexedFiles.java"} <= packed
+    source_files = [path for path in PACKAGE.rglob("*") if path.suffix in SUFFIXES]
+    source_files += ROOT.glob("*_*/__init__.py")
+    packed_files = {name for name in names if ".dist-info/" not in name}
+    assert packed_files == {path.relative_to(ROOT).as_posix() for path in source_files}
+    assert {"zonebloom/py.typed", "zonebloom/spark/pruning/IndexedFiles.java"} <= packed_files
 
 
-def test_what_is_in_it_works_alone(wheel, tmp_path):
-    """Without a build, whose kernels would be compiled anew; `tests/smoke.py` has one."""
+def test_the_wheel_works_without_the_repository(wheel, tmp_path):
+    """Count rows without an index, because a build would compile the kernels again.
+
+    `tests/smoke.py` tests a build.
+    """
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "0.parquet")
@@ -48,7 +51,7 @@ def test_what_is_in_it_works_alone(wheel, tmp_path):
         "print(zonebloom.__file__, zonebloom.__version__, flush=True);"
         "sys.exit(main(['count', '0.parquet', 'id < 42']))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(installed)},
@@ -56,5 +59,5 @@ def test_what_is_in_it_works_alone(wheel, tmp_path):
         text=True,
         check=False,
     )
-    wanted = f"{installed / 'zonebloom' / '__init__.py'} {__version__}\n42\n"
-    assert (done.returncode, done.stdout) == (0, wanted), done.stderr
+    expected = f"{installed / 'zonebloom' / '__init__.py'} {__version__}\n42\n"
+    assert (process.returncode, process.stdout) == (0, expected), process.stderr
