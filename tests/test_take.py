@@ -30,9 +30,9 @@ def address(fragment: int, offset: int) -> int:
 
 
 def test_rows_come_in_the_requested_order_with_repetitions(folder: Path) -> None:
-    wanted = [(2, 999), (0, 3), (1, 250), (0, 3), (0, 0)]
-    result = zb.dataset(folder).take([address(*value) for value in wanted])
-    assert result["row"].to_pylist() == [ROWS * value + offset for value, offset in wanted]
+    rows = [(2, 999), (0, 3), (1, 250), (0, 3), (0, 0)]
+    result = zb.dataset(folder).take([address(*row) for row in rows])
+    assert result["row"].to_pylist() == [ROWS * fragment + offset for fragment, offset in rows]
 
 
 def test_rows_are_taken_by_footers_without_an_index(tmp_path: Path) -> None:
@@ -41,50 +41,54 @@ def test_rows_are_taken_by_footers_without_an_index(tmp_path: Path) -> None:
     assert result.to_pydict() == {"row": [199, 31]}
 
 
-def test_every_tenth_row_at_once(folder: Path) -> None:
-    at = pa.array([address(value, i) for value in range(3) for i in range(0, ROWS, 10)])
-    assert zb.dataset(folder).take(at)["row"].to_pylist() == list(range(0, 3 * ROWS, 10))
+def test_every_tenth_row_is_taken_at_once(folder: Path) -> None:
+    addresses = pa.array(
+        [address(fragment, offset) for fragment in range(3) for offset in range(0, ROWS, 10)]
+    )
+    assert zb.dataset(folder).take(addresses)["row"].to_pylist() == list(range(0, 3 * ROWS, 10))
 
 
-def test_columns_named_computed_and_none(folder: Path) -> None:
+def test_columns_may_be_named_computed_or_none(folder: Path) -> None:
     ds = zb.dataset(folder)
-    at = [7, 5, 7]
-    assert ds.take(at, columns=["row"]).to_pydict() == {"row": [7, 5, 7]}
-    assert ds.take(at, columns={"next": pc.field("row") + 1}).to_pydict() == {"next": [8, 6, 8]}
-    assert ds.take(at, columns={"one": pc.scalar(1)}).to_pydict() == {"one": [1, 1, 1]}
-    assert ds.take(at, columns=[]).num_rows == 3
+    addresses = [7, 5, 7]
+    assert ds.take(addresses, columns=["row"]).to_pydict() == {"row": [7, 5, 7]}
+    assert ds.take(addresses, columns={"next": pc.field("row") + 1}).to_pydict() == {
+        "next": [8, 6, 8]
+    }
+    assert ds.take(addresses, columns={"one": pc.scalar(1)}).to_pydict() == {"one": [1, 1, 1]}
+    assert ds.take(addresses, columns=[]).num_rows == 3
     assert ds.take([]).num_rows == 0
 
 
 @pytest.mark.parametrize(
-    "wrong", [[-1], [1.5], ["a"], [True], [[1]], [1 << 63], [address(0, ROWS)], [address(9, 0)]]
+    "addresses", [[-1], [1.5], ["a"], [True], [[1]], [1 << 63], [address(0, ROWS)], [address(9, 0)]]
 )
-def test_addresses_without_a_row_are_refused(folder: Path, wrong: list[object]) -> None:
+def test_addresses_without_a_row_are_refused(folder: Path, addresses: list[object]) -> None:
     with pytest.raises(errors.InvalidArgument):
-        zb.dataset(folder).take(wrong)  # pyright: ignore[reportArgumentType]
+        zb.dataset(folder).take(addresses)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_file_replaced_before_it_is_read_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new rows are not the requested ones."""
+    """The new file has other rows at the requested addresses."""
     ds = zb.dataset(folder)
     path = folder / "part-000.parquet"
-    planned = ds.opened.planner.plan_rows
+    plan_rows = ds.opened.planner.plan_rows
 
-    def replaced_afterwards(addresses: object) -> object:
-        plan = planned(addresses)  # pyright: ignore[reportArgumentType]
+    def plan_and_replace(addresses: object) -> object:
+        plan = plan_rows(addresses)  # pyright: ignore[reportArgumentType]
         pq.write_table(numbered(10**6, ROWS), path)
         touch_later(path)
         return plan
 
-    monkeypatch.setattr(ds.opened.planner, "plan_rows", replaced_afterwards)
+    monkeypatch.setattr(ds.opened.planner, "plan_rows", plan_and_replace)
     with pytest.raises(errors.FragmentChanged, match="search again"):
         ds.take([5])
 
 
-def test_views_inside_structs(tmp_path: Path) -> None:
-    """Arrow has no kernel that gathers views."""
+def test_views_inside_structs_are_taken(tmp_path: Path) -> None:
+    """Arrow has no take kernel for views."""
     kind = pa.struct([("a", pa.string_view()), ("b", pa.list_(pa.binary_view()))])
     values = pa.array([{"a": f"value number {i}", "b": [b"x"]} for i in range(100)], kind)
     result = zb.dataset(pa.table({"id": range(100), "s": values})).take([99, 3, 3])
@@ -98,24 +102,24 @@ def test_views_inside_structs(tmp_path: Path) -> None:
 
 def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 20, 40)
-    at = [address(value, i) for i in (19, 0, 7) for value in range(40)]
-    result = zb.dataset(folder).take(at, ["row"])["row"].to_pylist()
-    assert result == [20 * value + i for i in (19, 0, 7) for value in range(40)]
+    addresses = [address(fragment, offset) for offset in (19, 0, 7) for fragment in range(40)]
+    result = zb.dataset(folder).take(addresses, ["row"])["row"].to_pylist()
+    assert result == [20 * fragment + offset for offset in (19, 0, 7) for fragment in range(40)]
 
 
-@pytest.mark.parametrize("what", ["rewritten", "gone"])
-def test_addresses_are_stable_when_another_file_changes(folder: Path, what: str) -> None:
+@pytest.mark.parametrize("change", ["rewritten", "deleted"])
+def test_addresses_are_stable_when_another_file_changes(folder: Path, change: str) -> None:
     """Files added after the build have ids too, and an id never moves to another file."""
     pq.write_table(numbered(5000, 10, id=pa.array(range(10))), folder / "part-008.parquet")
     pq.write_table(numbered(6000, 10, id=pa.array(range(10))), folder / "part-009.parquet")
     ds = zb.dataset(folder, stale="ignore-missing")
     with pytest.warns(errors.StaleIndexWarning):
         result = ds.search("id = 3 OR id IS NULL").ranges
-    addresses = {value: address(value, 3) for value in result}
-    last, before = sorted(addresses)[-1], sorted(addresses)[-2]
+    addresses = {fragment: address(fragment, 3) for fragment in result}
+    previous, last = sorted(addresses)[-2:]
     assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
-    path = folder / ("part-000.parquet" if what == "rewritten" else "part-008.parquet")
-    if what == "rewritten":
+    path = folder / ("part-000.parquet" if change == "rewritten" else "part-008.parquet")
+    if change == "rewritten":
         pq.write_table(numbered(7000, 10, id=pa.array(range(10))), path)
         touch_later(path)
     else:
@@ -123,6 +127,6 @@ def test_addresses_are_stable_when_another_file_changes(folder: Path, what: str)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.ZoneBloomWarning)
         assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
-        if what == "gone":
+        if change == "deleted":
             with pytest.raises(errors.InvalidArgument, match="search again"):
-                ds.take([addresses[before]])
+                ds.take([addresses[previous]])
