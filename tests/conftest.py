@@ -1,4 +1,4 @@
-"""Settings every test runs under, and the one Spark session of a run."""
+"""Settings of all tests, and the Spark session that the tests of a run share."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if config.getoption("--thorough", False):
+    if config.getoption("--thorough", default=False):
         os.environ[THOROUGH] = "1"
     # Compile the kernels once, so that parallel processes do not all compile them.
     if not hasattr(config, "workerinput"):
@@ -61,17 +61,17 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Files as wholes, and all that use Spark's session in one process."""
+    """Run each file in one process, and all files that use the Spark session in the same one."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSession(LoadFileScheduling):
+    class OneSessionScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
             path = super()._split_scope(nodeid)
             return "spark" if uses_session(path) else path
 
-    # In their order, which is not by the number of tests.
+    # Keep the order of `LONGEST` instead of sorting files by their number of tests.
     config.option.loadscopereorder = False
-    return OneSession(config, log)
+    return OneSessionScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items):
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
     for item in items:
         if "spark" in item.path.parts:
-            # Columns in another case are what some of these tests are about.
+            # Some of these tests have columns that differ only in case, which causes this warning.
             item.add_marker(pytest.mark.filterwarnings(f"ignore::{HIDDEN}"))
 
 
@@ -112,13 +112,13 @@ def uses_session(path: str) -> bool:
 
 @pytest.fixture(scope="session")
 def spark():
-    """A process has one Spark session: a test that stopped it would end it for all."""
-    with pytest.MonkeyPatch.context() as patched:
-        # Workers find the module of their daemon in this folder.
-        patched.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    """Return the Spark session of the process. Tests must not stop it, because all share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers import `warm_daemon` from this folder.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         session = spark_session("local[2]", "zonebloom-tests")
     session._jsc.sc().conf().set("spark.python.daemon.module", "warm_daemon")
-    # Tables here are small: as many partitions as the default has are mostly empty.
+    # Tables are small here, so most of the default number of partitions would be empty.
     session.conf.set("spark.sql.shuffle.partitions", 4)
     yield session
     session.stop()
@@ -126,6 +126,6 @@ def spark():
 
 @pytest.fixture(scope="session")
 def cache_of_run(tmp_path_factory):
-    """One for all processes of a run, so that kernels sent to executors are compiled once."""
+    """Return a cache folder for all processes of a run, so that kernels are compiled only once."""
     folder = tmp_path_factory.getbasetemp()
     return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "cache"

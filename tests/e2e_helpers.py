@@ -1,4 +1,4 @@
-"""Real Parquet files and references to compare with, for the end-to-end tests."""
+"""Helpers of end-to-end tests: real Parquet files, and references to compare results with."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STORAGE = {
 }
 
 
-# Files
+# Parquet files
 
 
 def write_files(folder: Path, tables: Sequence[pa.Table], **options: Any) -> list[Path]:
@@ -55,14 +55,14 @@ def plain_dataset(folder: Path, rows: int = 1000, files: int = 3, **options: Any
     """Write files of ``row``, ``id`` (= 10 * row), ``name`` and ``value``, a tenth null."""
     tables = []
     for number in range(files):
-        at = range(number * rows, (number + 1) * rows)
+        row_numbers = range(number * rows, (number + 1) * rows)
         tables.append(
             numbered(
                 number * rows,
                 rows,
-                id=pa.array([10 * i for i in at], pa.int64()),
-                name=pa.array([None if i % 10 == 3 else f"name {i}" for i in at]),
-                value=pa.array([i % 7 for i in at], pa.int32()),
+                id=pa.array([10 * row for row in row_numbers], pa.int64()),
+                name=pa.array([None if row % 10 == 3 else f"name {row}" for row in row_numbers]),
+                value=pa.array([row % 7 for row in row_numbers], pa.int32()),
             )
         )
     write_files(folder, tables, **options)
@@ -91,17 +91,17 @@ def touch_later(path: Path) -> None:
 
 @contextlib.contextmanager
 def unreadable(folder: Path, mode: int = 0) -> Iterator[None]:
-    """A folder that the process may not enter. Root may enter any, so another user looks."""
-    before = folder.stat().st_mode
+    """Make a folder inaccessible. Root can enter every folder, so change to another user."""
+    old_mode = folder.stat().st_mode
     folder.chmod(mode)
-    user = os.geteuid()
+    old_user = os.geteuid()
     try:
-        if user == 0:
+        if old_user == 0:
             os.seteuid(65534)
         yield
     finally:
-        os.seteuid(user)
-        folder.chmod(before)
+        os.seteuid(old_user)
+        folder.chmod(old_mode)
 
 
 # References to compare with
@@ -113,33 +113,35 @@ def assert_equals_pyarrow(
     """Check that a table has the rows that ``pyarrow.dataset`` finds, in order, and return it."""
     source = folder if isinstance(folder, pads.Dataset) else pads.dataset(folder)
     expected = source.to_table(columns=columns, filter=expression)
-    found = ds.to_table(columns=columns, filter=filter)
-    assert same_tables(found, expected), f"{filter}: {found.num_rows}, not {expected.num_rows} rows"
-    return found
+    result = ds.to_table(columns=columns, filter=filter)
+    assert same_tables(result, expected), (
+        f"{filter}: {result.num_rows}, not {expected.num_rows} rows"
+    )
+    return result
 
 
-def same_tables(found: pa.Table, expected: pa.Table) -> bool:
+def same_tables(result: pa.Table, expected: pa.Table) -> bool:
     """Return whether tables are equal, where NaN equals NaN."""
-    if found.equals(expected):
+    if result.equals(expected):
         return True
-    return found.schema.equals(expected.schema) and repr(found.to_pylist()) == repr(
+    return result.schema.equals(expected.schema) and repr(result.to_pylist()) == repr(
         expected.to_pylist()
     )
 
 
 def rows_in(ds: zb.Dataset, ranges: RowRanges, paths: dict[int, str]) -> set[int]:
     """Return the row numbers in the whole dataset for row addresses."""
-    first, at = {}, 0
+    first_rows, num_rows = {}, 0
     for path in ds.files:
-        first[path] = at
-        at += _num_rows(path, os.stat(path).st_mtime_ns)
+        first_rows[path] = num_rows
+        num_rows += _num_rows(path, os.stat(path).st_mtime_ns)
     root = os.path.commonpath([os.path.dirname(path) for path in ds.files])
-    found: set[int] = set()
-    for fragment_id, kept in by_fragment(ranges).items():
-        base = first[os.path.join(root, paths[fragment_id])]
-        for start, stop in kept:
-            found.update(range(base + start, base + stop))
-    return found
+    rows: set[int] = set()
+    for fragment_id, fragment_ranges in by_fragment(ranges).items():
+        first_row = first_rows[os.path.join(root, paths[fragment_id])]
+        for start, stop in fragment_ranges:
+            rows.update(range(first_row + start, first_row + stop))
+    return rows
 
 
 @functools.cache
@@ -158,8 +160,13 @@ def tables_of(ds: zb.Dataset, name: str) -> list[RowTable]:
     local = pafs.LocalFileSystem()
     catalog = Catalog(local, ds.index_dir)
     return [
-        read_row_table(local, catalog.path(s.name, "bloomfilter.arrow"), s.num_bytes, s.checksum)
-        for s in catalog.latest().indices[name].segments
+        read_row_table(
+            local,
+            catalog.path(segment.name, "bloomfilter.arrow"),
+            segment.num_bytes,
+            segment.checksum,
+        )
+        for segment in catalog.latest().indices[name].segments
     ]
 
 
@@ -265,12 +272,12 @@ class _CountedFile:
 def column_chunk_bytes(path: Path, row_groups: Iterable[int], columns: Iterable[str]) -> int:
     """Return the compressed bytes of column chunks, from the footer."""
     metadata = pq.ParquetFile(path).metadata
-    wanted = set(columns)
+    column_paths = set(columns)
     total = 0
     for group in row_groups:
         for index in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(index)
-            if chunk.path_in_schema in wanted:
+            if chunk.path_in_schema in column_paths:
                 total += chunk.total_compressed_size
     return total
 
@@ -287,10 +294,10 @@ def is_ticks(arrow_type: pa.DataType) -> bool:
 def raw_values(arrow_type: pa.DataType, count: int, seed: int = 0) -> list[Any]:
     """Return distinct Python values, extremes first: integers, floats, Decimals, str, bytes."""
     rng = random.Random(seed)
-    found: dict[Any, None] = dict.fromkeys(_extremes(arrow_type))
-    while len(found) < count:
-        found[_random_raw(arrow_type, rng)] = None
-    return list(found)[:count]
+    values: dict[Any, None] = dict.fromkeys(_extremes(arrow_type))
+    while len(values) < count:
+        values[_random_raw(arrow_type, rng)] = None
+    return list(values)[:count]
 
 
 def _bounds(arrow_type: pa.DataType) -> tuple[int, int]:
@@ -404,30 +411,30 @@ def sql_literal(arrow_type: pa.DataType, raw: Any) -> str | None:
     elif t.is_date64(arrow_type):
         seconds, fraction, digits = raw // 1000, 0, 0
     else:
-        per = UNITS[arrow_type.unit]
-        seconds, fraction = divmod(raw, per)
-        digits = len(str(per)) - 1
+        per_second = UNITS[arrow_type.unit]
+        seconds, fraction = divmod(raw, per_second)
+        digits = len(str(per_second)) - 1
     if not -62_135_596_800 <= seconds < 253_402_300_800:
         return None
     moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)
-    tail = f".{fraction:0{digits}d}" if digits else ""
+    fraction_text = f".{fraction:0{digits}d}" if digits else ""
     if t.is_date(arrow_type):
         return f"DATE '{moment.date().isoformat()}'"
     if t.is_time(arrow_type):
-        return f"TIME '{moment.time().isoformat()}{tail}'"
+        return f"TIME '{moment.time().isoformat()}{fraction_text}'"
     zone = "" if arrow_type.tz is None else "+00:00"
     day = f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
-    return f"TIMESTAMP '{day} {moment.time().isoformat()}{tail}{zone}'"
+    return f"TIMESTAMP '{day} {moment.time().isoformat()}{fraction_text}{zone}'"
 
 
 class ShortReads(CountingFileSystem):
-    """A local file system that cuts reads of data files short, as a store may answer.
+    """A local file system that returns fewer bytes of data files than requested, as stores may do.
 
     Parameters
     ----------
     cut : callable
-        Called with the position and the length of each read of a data file. Returns the number of
-        bytes to return.
+        A function of the position and the length of each read of a data file. It returns the number
+        of bytes that the read returns.
     """
 
     def __init__(self, cut: Callable[[int, int], int]) -> None:
@@ -444,32 +451,34 @@ class ShortReads(CountingFileSystem):
 
 
 class _ShortFile:
-    """A file of a store, where every read is a request at the current position."""
+    """A file of a store. Every read is a request at the current position."""
 
     closed = False
 
     def __init__(self, path: str, filesystem: ShortReads):
         self._file = open(path, "rb")  # noqa: SIM115
         self._filesystem = filesystem
-        self._at = 0
+        self._position = 0
 
     def size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
     def read(self, num_bytes: int | None = -1) -> bytes:
-        left = max(self.size() - self._at, 0)
-        wanted = left if num_bytes is None or num_bytes < 0 else min(num_bytes, left)
-        num_given = self._filesystem.cut(self._at, wanted) if wanted else 0
-        data = os.pread(self._file.fileno(), num_given, self._at)
-        self._at += len(data)
+        available = max(self.size() - self._position, 0)
+        if num_bytes is None or num_bytes < 0:
+            num_bytes = available
+        num_bytes = min(num_bytes, available)
+        num_returned = self._filesystem.cut(self._position, num_bytes) if num_bytes else 0
+        data = os.pread(self._file.fileno(), num_returned, self._position)
+        self._position += len(data)
         return data
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        self._at = position + (0, self._at, self.size())[whence]
-        return self._at
+        self._position = position + (0, self._position, self.size())[whence]
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def close(self) -> None:
         self.closed = True
