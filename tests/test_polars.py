@@ -318,24 +318,24 @@ def test_a_filter_after_a_limit_prunes_nothing(fresh):
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
 def test_queries_on_top_return_the_rows_of_polars(fresh, engine):
-    wanted = pl.LazyFrame({"row": [300, 5, 5, 9999], "k": [1, 2, 3, 4]})
+    key_frame = pl.LazyFrame({"row": [300, 5, 5, 9999], "k": [1, 2, 3, 4]})
 
-    def part(lf, *keys):
+    def filter_rows(lf, *keys):
         return lf.filter(pl.col("row").is_in(keys))
 
     queries = [
-        lambda lf: part(lf, 300, 5).join(wanted, on="row", maintain_order="left_right"),
-        lambda lf: part(lf, 300, 5).join(
-            part(lf, 5, 6), on="row", how="left", maintain_order="left_right"
+        lambda lf: filter_rows(lf, 300, 5).join(key_frame, on="row", maintain_order="left_right"),
+        lambda lf: filter_rows(lf, 300, 5).join(
+            filter_rows(lf, 5, 6), on="row", how="left", maintain_order="left_right"
         ),
         lambda lf: lf.filter(pl.col("s") == "a").group_by("s").agg(pl.col("row").sum()),
         lambda lf: lf.filter(pl.col("s").is_null()).sort("row", descending=True).head(3),
-        lambda lf: pl.concat([part(lf, 300), part(lf, 5)]),
-        lambda lf: pl.concat([part(lf, 300), part(lf, 300)]),
-        lambda lf: part(lf, 300, 5).with_row_index(),
+        lambda lf: pl.concat([filter_rows(lf, 300), filter_rows(lf, 5)]),
+        lambda lf: pl.concat([filter_rows(lf, 300), filter_rows(lf, 300)]),
+        lambda lf: filter_rows(lf, 300, 5).with_row_index(),
         lambda lf: lf.with_row_index().filter(pl.col("row") == 300),
-        lambda lf: part(lf, 300, 5).select(pl.len()),
-        lambda lf: part(lf, 300, 5).select([]),
+        lambda lf: filter_rows(lf, 300, 5).select(pl.len()),
+        lambda lf: filter_rows(lf, 300, 5).select([]),
         lambda lf: lf.select(pl.col("row").max()),
         lambda lf: lf.rename({"row": "number"}).filter(pl.col("number") == 300),
         lambda lf: lf.with_columns(row=pl.col("row") + 1).filter(pl.col("row") == 300),
