@@ -30,7 +30,7 @@ PROBABILITY = 0.00057
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildResult:
     """The time and size of what a competitor builds for lookups, besides the plain data.
 
     Attributes
@@ -63,9 +63,9 @@ class Competitor(ABC):
         self.data = data
         self.column = data.column
 
-    def build(self) -> Built:
+    def build(self) -> BuildResult:
         """Write the files that lookups need, and replace older ones."""
-        return Built()
+        return BuildResult()
 
     @abstractmethod
     def open(self) -> None:
@@ -154,7 +154,7 @@ class Polars(Competitor):
         self._engines = {False: "streaming", True: "streaming"}
 
     def warm(self) -> None:
-        for keys in (self.data.present(1), self.data.present(1000)):
+        for keys in (self.data.present_keys(1), self.data.present_keys(1000)):
             seconds = {}
             for engine in ("streaming", "in-memory"):
                 self._engines[len(keys) >= self._join_from] = engine
@@ -204,8 +204,8 @@ class DuckDB(Competitor):
     def lookup(self, keys: list) -> pa.Table:
         if len(keys) < self._join_from:
             return self._query(f"FROM data WHERE {_condition(self.column, keys)}")
-        self._connection.register("wanted", pa.table({"key": keys}))
-        return self._query(f"FROM data WHERE {self.column} IN (SELECT key FROM wanted)")
+        self._connection.register("lookup_keys", pa.table({"key": keys}))
+        return self._query(f"FROM data WHERE {self.column} IN (SELECT key FROM lookup_keys)")
 
     def _query(self, sql: str) -> pa.Table:
         return self._connection.sql(sql).to_arrow_table()
@@ -220,7 +220,7 @@ class DuckDB(Competitor):
 
 
 @cache
-def embed(data: DataSet) -> Built:
+def embed(data: DataSet) -> BuildResult:
     """Write the data again with a Bloom filter in each row group, and otherwise the same options.
 
     The time is that of the whole rewrite, because filters cannot be added to existing files. All
@@ -228,7 +228,7 @@ def embed(data: DataSet) -> Built:
     """
     import pyarrow.parquet as pq
 
-    folder = embedded(data)
+    folder = embedded_folder(data)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     filters = {data.column: {"ndv": ROW_GROUP_ROWS, "fpp": PROBABILITY}}
@@ -255,10 +255,10 @@ def embed(data: DataSet) -> Built:
             metadata.row_group(group).column(column).bloom_filter_length or 0
             for group in range(metadata.num_row_groups)
         )
-    return Built(time.perf_counter() - start, num_bytes)
+    return BuildResult(time.perf_counter() - start, num_bytes)
 
 
-def embedded(data: DataSet) -> Path:
+def embedded_folder(data: DataSet) -> Path:
     """Return the folder of the files with filters inside."""
     return data.folder / "embedded"
 
@@ -269,9 +269,9 @@ class DuckDBEmbedded(DuckDB):
     name = "DuckDB, filters in files"
 
     def _folder(self) -> Path:
-        return embedded(self.data)
+        return embedded_folder(self.data)
 
-    def build(self) -> Built:
+    def build(self) -> BuildResult:
         return embed(self.data)
 
 
@@ -285,7 +285,7 @@ class DataFusionEmbedded(Competitor):
     package = "datafusion"
     _join_from = 100
 
-    def build(self) -> Built:
+    def build(self) -> BuildResult:
         return embed(self.data)
 
     def open(self) -> None:
@@ -295,7 +295,7 @@ class DataFusionEmbedded(Competitor):
         for option in ("bloom_filter_on_read", "pushdown_filters", "reorder_filters"):
             config = config.set(f"datafusion.execution.parquet.{option}", "true")
         self._context = SessionContext(config)
-        self._context.register_parquet("data", f"{embedded(self.data)}/")
+        self._context.register_parquet("data", f"{embedded_folder(self.data)}/")
         self._table = self._context.table("data")
 
     def lookup(self, keys: list) -> pa.Table:
@@ -308,12 +308,12 @@ class DataFusionEmbedded(Competitor):
         if len(keys) < self._join_from:
             condition = functions.in_list(column, [literal(key) for key in keys])
             return self._table.filter(condition).to_arrow_table()
-        if self._context.table_exist("wanted"):
-            self._context.deregister_table("wanted")
+        if self._context.table_exist("lookup_keys"):
+            self._context.deregister_table("lookup_keys")
         key_table = pa.table({"key": keys})
-        self._context.register_record_batches("wanted", [key_table.to_batches()])
+        self._context.register_record_batches("lookup_keys", [key_table.to_batches()])
         return self._context.sql(
-            f'SELECT * FROM data WHERE "{self.column}" IN (SELECT key FROM wanted)'
+            f'SELECT * FROM data WHERE "{self.column}" IN (SELECT key FROM lookup_keys)'
         ).to_arrow_table()
 
 
@@ -337,7 +337,7 @@ class Lance(Competitor):
     def _index(self) -> str:
         return f"{self.column}_idx"
 
-    def build(self) -> Built:
+    def build(self) -> BuildResult:
         import lance
 
         folder = self._folder()
@@ -347,7 +347,7 @@ class Lance(Competitor):
         dataset = lance.dataset(folder)
         start = time.perf_counter()
         dataset.create_scalar_index(self.column, self.index_type, name=self._index())
-        return Built(time.perf_counter() - start, folder_bytes(folder / "_indices"))
+        return BuildResult(time.perf_counter() - start, folder_bytes(folder / "_indices"))
 
     def open(self) -> None:
         import lance
@@ -426,7 +426,7 @@ class ZoneBloom(Competitor):
     def _folder(self) -> Path:
         return self.data.folder / re.sub(r"\W+", "-", self.name)
 
-    def build(self) -> Built:
+    def build(self) -> BuildResult:
         import zonebloom as zb
 
         # Kernels are compiled once per machine, which is not part of a build.
@@ -437,7 +437,7 @@ class ZoneBloom(Competitor):
         dataset.create_scalar_index(
             self.column, spark=False, sizing=self.sizing, layout=self.layout
         )
-        return Built(time.perf_counter() - start, folder_bytes(self._folder()))
+        return BuildResult(time.perf_counter() - start, folder_bytes(self._folder()))
 
     def open(self) -> None:
         import zonebloom as zb

@@ -22,6 +22,7 @@ import pytest
 
 import zonebloom as zb
 from bench.sections import BENCHMARKS, write_section
+from bench.tables import time_text
 from zonebloom.cli.engines import spark_session
 
 _FILES = 4
@@ -44,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def lake(request: pytest.FixtureRequest) -> Path:
-    """Four Parquet files: random int64 id, 36-byte uuid string, float64, int64."""
+    """Write four Parquet files: random int64 id, 36-byte uuid string, float64, int64."""
     rows = request.config.getoption("--rows")
     folder = Path(tempfile.gettempdir()) / f"zonebloom-bench-{rows}"
     marker = folder / "_done"
@@ -64,7 +65,7 @@ def lake(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def lake16(lake: Path) -> Path:
-    """The same rows in sixteen files."""
+    """Write the same rows as sixteen files."""
     folder = lake.with_name(f"{lake.name}-16")
     if not (folder / "_done").exists():
         folder.mkdir(exist_ok=True)
@@ -82,7 +83,7 @@ def lake16(lake: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark():
-    """A warm Spark session with two cores."""
+    """Return a warm Spark session with two cores."""
     session = spark_session("local[2]", "zonebloom-bench")
     session.range(10).mapInArrow(lambda batches: batches, "id bigint").count()
     yield session
@@ -100,8 +101,8 @@ def _rows(random: np.random.Generator, count: int) -> pa.Table:
     )
 
 
-def rewritten(lake: Path, name: str, **options) -> Path:
-    """Return a folder of the same rows written with other options. It is made once."""
+def rewrite(lake: Path, name: str, **options) -> Path:
+    """Write the same rows with other options, unless they exist already, and return the folder."""
     folder = lake.with_name(f"{lake.name}-{name}")
     if not (folder / "_done").exists():
         folder.mkdir(exist_ok=True)
@@ -116,7 +117,7 @@ def rewritten(lake: Path, name: str, **options) -> Path:
 
 @pytest.fixture(scope="session")
 def paged(lake: Path) -> Path:
-    return rewritten(lake, "paged", **PAGED)
+    return rewrite(lake, "paged", **PAGED)
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +130,7 @@ def indexed(paged: Path):
 
 @pytest.fixture(scope="session")
 def keys(paged: Path) -> list[int]:
-    """Keys from every file, the same in each run."""
+    """Return keys from every file. They are the same in each run."""
     random = np.random.default_rng(5)
     keys = []
     for path in sorted(paged.glob("*.parquet")):
@@ -161,6 +162,7 @@ def versus(benchmark, request: pytest.FixtureRequest):
     def run(
         ours: Callable[[], object],
         peers: dict[str, Callable[[], object]],
+        *,
         rounds: int = 5,
         in_turn: bool = False,
     ):
@@ -203,16 +205,9 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     for name, peer, ours, theirs in _RESULTS:
         label = name.removeprefix("test_").replace("_", " ")
         ratio = f"{ours / theirs:.2g}"
-        lines.append(f"| {label} | {peer} | {_text(ours)} | {_text(theirs)} | {ratio} |")
+        lines.append(f"| {label} | {peer} | {time_text(ours)} | {time_text(theirs)} | {ratio} |")
     lines += [f"\n{note}" for note in NOTES]
     terminalreporter.write_line("\n" + "\n".join(lines))
     if config.getoption("--write"):
         path = config.rootpath / "bench" / "REPORT.md"
         write_section(path, BENCHMARKS, "\n".join(lines) + "\n")
-
-
-def _text(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

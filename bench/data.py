@@ -76,7 +76,7 @@ class DataSet:
 
     @property
     def is_first(self) -> bool:
-        """Whether the rows were first written in this layout."""
+        """True if the rows were first written in this layout."""
         return self.layout == self.first_layout
 
     @property
@@ -138,14 +138,14 @@ class DataSet:
         """Return the numbers of the rows that hold one of the keys, by brute force, ascending."""
         return np.flatnonzero(self._mask(keys))
 
-    def expected(self, keys: list) -> pa.Table:
+    def expected_ids(self, keys: list) -> pa.Table:
         """Return the ids of the rows that hold one of the keys, by brute force, sorted."""
         return sorted_ids(self.ids.filter(pa.array(self._mask(keys))), self.row_id)
 
     def _mask(self, keys: list) -> np.ndarray:
         if len(keys) == 1:
-            mask = pc.fill_null(pc.equal(self.keys, pa.scalar(keys[0], self.keys.type)), False)
-            return mask.to_numpy()
+            is_equal = pc.equal(self.keys, pa.scalar(keys[0], self.keys.type))
+            return pc.fill_null(is_equal, fill_value=False).to_numpy()
         values = pa.array(keys, self.keys.type)
         return pc.is_in(self.keys, value_set=values).to_numpy(zero_copy_only=False)
 
@@ -157,14 +157,14 @@ class DataSet:
         first = (ends - np.array(self.file_rows))[file]
         return len(set(zip(file.tolist(), ((rows - first) // ZONE_ROWS).tolist(), strict=True)))
 
-    def present(self, count: int, seed: int = 1) -> list:
+    def present_keys(self, count: int, seed: int = 1) -> list:
         """Return the distinct keys of a number of random rows, the same each time."""
         random = np.random.default_rng(seed)
         valid = self.keys.drop_null()
         keys = valid.take(pa.array(random.integers(0, len(valid), count))).to_pylist()
         return list(dict.fromkeys(keys))
 
-    def absent(self, count: int, seed: int = 2) -> list:
+    def absent_keys(self, count: int, seed: int = 2) -> list:
         """Return keys that resemble those of the column but occur in no row, the same each time.
 
         They lie between the least and the greatest key, unless every number there occurs.

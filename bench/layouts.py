@@ -22,7 +22,7 @@ from zonebloom.parquet.footer import read_footer
 from zonebloom.storage.random_access import RandomAccessFile
 
 ROW_GROUP_ROWS = 131_072
-# Small pages as the README recommends, and row groups of the size that DuckDB writes.
+# Pages are small, as the README recommends, and row groups have the size that DuckDB writes.
 RECOMMENDED_OPTIONS = {
     "row_group_size": ROW_GROUP_ROWS,
     "write_page_index": True,

@@ -29,7 +29,7 @@ IN_SIZES = (1, 10, 100, 1_000, 10_000, 100_000)
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to measure.
+    """The number of keys, turns and runs that `measure` uses.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class Effort:
     cold_runs: int = 2
 
 
-class Timed(NamedTuple):
+class LookupTime(NamedTuple):
     """The shortest time of a lookup in seconds: on the clock, and as CPU time of all cores."""
 
     wall: float
@@ -66,7 +66,7 @@ class Timed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Measured:
+class Result:
     """The measurements of one competitor on one data set, in seconds and bytes.
 
     Attributes
@@ -76,7 +76,7 @@ class Measured:
     index_bytes_per_row : float
     first : FirstLookup or None
         The median run, or the faster one of two.
-    warm : dict of str to Timed
+    warm : dict of str to LookupTime
         Times by question: `ABSENT`, those of `in_name`, `BATCH`.
     batch_keys : int
     false_zones : float or None
@@ -89,7 +89,7 @@ class Measured:
     build_rows_per_second: float | None = None
     index_bytes_per_row: float = 0.0
     first: FirstLookup | None = None
-    warm: dict[str, Timed] = field(default_factory=dict)
+    warm: dict[str, LookupTime] = field(default_factory=dict)
     batch_keys: int = 0
     false_zones: float | None = None
 
@@ -127,26 +127,26 @@ class Questions:
     @classmethod
     def of(cls, data: DataSet, effort: Effort) -> Questions:
         """Draw the keys of a data set. They are the same each time."""
-        present, absent = data.present(effort.keys), data.absent(effort.keys)
+        present, absent = data.present_keys(effort.keys), data.absent_keys(effort.keys)
         lookups = {ABSENT: [[key] for key in absent], in_name(1): [[key] for key in present]}
         for size in effort.in_sizes:
-            keys = data.present(size, seed=3) if size > 1 else []
+            keys = data.present_keys(size, seed=3) if size > 1 else []
             # Leave out sizes that the data set does not have enough distinct keys for.
             if 2 * len(keys) > size:
                 lookups[in_name(size)] = [keys]
-        batch_hits = data.present(max(1, effort.batch // 1000), seed=5)
-        lookups[BATCH] = [(batch_hits + data.absent(effort.batch))[: effort.batch]]
+        batch_hits = data.present_keys(max(1, effort.batch // 1000), seed=5)
+        lookups[BATCH] = [(batch_hits + data.absent_keys(effort.batch))[: effort.batch]]
         zone_counts = [(key, 0) for key in absent[:20]]
         zone_counts += [(key, data.zones_of(key)) for key in present[:5]]
         mixed_keys = list(dict.fromkeys(present[:5] + absent[:5]))
         checked_keys = [mixed_keys, *(question[0] for question in lookups.values())]
-        checks = [(keys, data.expected(keys)) for keys in checked_keys]
+        checks = [(keys, data.expected_ids(keys)) for keys in checked_keys]
         return cls(lookups, present[: effort.cold_runs], checks, zone_counts)
 
 
 def measure(
     competitors: Sequence[Competitor], data: DataSet, questions: Questions, effort: Effort
-) -> list[Measured]:
+) -> list[Result]:
     """Measure all competitors on a data set.
 
     Raises
@@ -170,13 +170,13 @@ def measure(
     return results
 
 
-def _measure_alone(competitor: Competitor, data: DataSet, questions: Questions) -> Measured:
+def _measure_alone(competitor: Competitor, data: DataSet, questions: Questions) -> Result:
     """Build, check answers, and measure first lookups of one competitor."""
-    result = Measured(data, competitor.name)
+    result = Result(data, competitor.name)
     build = competitor.build()
     if build.seconds is not None:
         if build.seconds < _SHORT_BUILD:
-            build = min(build, competitor.build(), key=lambda one: one.seconds or 0.0)
+            build = min(build, competitor.build(), key=lambda run: run.seconds or 0.0)
         result.build_rows_per_second = data.num_rows / build.seconds
     result.index_bytes_per_row = build.index_bytes / data.num_rows
     competitor.open()
@@ -201,13 +201,13 @@ def _check(competitor: Competitor, data: DataSet, keys: list, expected: pa.Table
 
 def _measure_in_turns(
     competitors: Sequence[Competitor], lookups: list[list], effort: Effort
-) -> list[Timed]:
+) -> list[LookupTime]:
     """Return the shortest time of each competitor. All look up the same keys in a turn."""
     turns = _endless_turns(lookups, effort.turn)
     first_turn = next(turns)
     for competitor in competitors:
         _time_turn(competitor, first_turn)
-    times: list[list[Timed]] = [[] for _ in competitors]
+    times: list[list[LookupTime]] = [[] for _ in competitors]
     deadline = time.perf_counter() + effort.seconds * len(competitors)
     min_turns, max_turns = effort.rounds
     for number, turn in zip(range(max_turns), turns, strict=False):
@@ -218,7 +218,7 @@ def _measure_in_turns(
         # be running.
         for index in order if number % 2 else reversed(order):
             times[index].append(_time_turn(competitors[index], turn))
-    return [Timed(*map(min, zip(*one, strict=True))) for one in times]
+    return [LookupTime(*map(min, zip(*turn_times, strict=True))) for turn_times in times]
 
 
 def _endless_turns(lookups: list[list], count: int) -> Iterator[list[list]]:
@@ -228,13 +228,13 @@ def _endless_turns(lookups: list[list], count: int) -> Iterator[list[list]]:
         yield list(islice(endless, min(count, len(lookups))))
 
 
-def _time_turn(competitor: Competitor, lookups: list[list]) -> Timed:
+def _time_turn(competitor: Competitor, lookups: list[list]) -> LookupTime:
     """Return the mean time of the lookups of one turn."""
     start, cpu_start = time.perf_counter(), time.process_time()
     for keys in lookups:
         competitor.lookup(keys)
     cpu_seconds = time.process_time() - cpu_start
-    return Timed((time.perf_counter() - start) / len(lookups), cpu_seconds / len(lookups))
+    return LookupTime((time.perf_counter() - start) / len(lookups), cpu_seconds / len(lookups))
 
 
 def _false_zones(competitor: Competitor, questions: Questions) -> float | None:

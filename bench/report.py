@@ -16,9 +16,9 @@ from pathlib import Path
 from bench import data, layouts, scale
 from bench.competitors import PEERS, Competitor, competitors
 from bench.data import DataSet
-from bench.measures import Effort, Measured, Questions, measure
-from bench.plotted import SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
-from bench.scale import Scaled
+from bench.measures import Effort, Questions, Result, measure
+from bench.plotting import SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
+from bench.scale import ScaleResult
 from bench.sections import BENCHMARKS, read_section, section, write_section
 from bench.tables import full_table, import_table, lookup_table, ratio_table, scale_table
 
@@ -41,7 +41,7 @@ Progress = Callable[[str], object]
 
 @dataclass(slots=True)
 class Options:
-    """What to measure, and where to write the report.
+    """The measurements to make, and the folders of data and report.
 
     Attributes
     ----------
@@ -80,8 +80,8 @@ class Options:
 class Report:
     """All measurements, and messages about competitors and data sets that are missing."""
 
-    measured: list[Measured] = field(default_factory=list)
-    scaled: list[Scaled] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    scale_results: list[ScaleResult] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
     loads: list[float] = field(default_factory=list)
@@ -102,12 +102,12 @@ def run(options: Options, progress: Progress = print) -> Report:
         progress(line)
     for data_set in _data_sets(options, report, progress):
         is_short = options.ratios or not data_set.is_first
-        report.measured += _measure_set(
+        report.results += _measure_set(
             data_set, available, options.effort, is_short=is_short, progress=progress
         )
         report.loads.append(os.getloadavg()[0])
     if SCALE in options.sets:
-        report.scaled = scale.run(
+        report.scale_results = scale.run(
             full=options.full, root=options.root, sizes=options.scale_sizes, progress=progress
         )
     report.seconds = time.perf_counter() - start
@@ -121,7 +121,7 @@ def _measure_set(
     *,
     is_short: bool,
     progress: Progress,
-) -> list[Measured]:
+) -> list[Result]:
     """Measure the available competitors, or only warm lookups of the peers if it is short."""
     if is_short:
         available = [competitor for competitor in available if competitor in PEERS]
@@ -153,8 +153,8 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
             report.missing.append(f"{name} is left out: {error}")
             progress(report.missing[-1])
             continue
-        others = layouts.WRITERS if name in IN_EVERY_LAYOUT else (layouts.RECOMMENDED,)
-        for layout in dict.fromkeys((first.layout, *others)):
+        other_layouts = layouts.WRITERS if name in IN_EVERY_LAYOUT else (layouts.RECOMMENDED,)
+        for layout in dict.fromkeys((first.layout, *other_layouts)):
             if layout in options.layouts:
                 yield first.in_layout(layout)
 
@@ -162,31 +162,38 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
 def markdown(report: Report) -> str:
     """Return the whole report as Markdown."""
     lines = ["# Against other tools", "", *_preface(report)]
-    if report.measured:
+    if report.results:
         lines += ["", f"![Time of lookups against scans](plots/{SHARES})"]
-    lines += _ratios(report.measured)
-    first = [result for result in report.measured if result.data.is_first]
-    if first:
+    lines += _ratios(report.results)
+    first_results = [result for result in report.results if result.data.is_first]
+    if first_results:
         lines += ["", "![Latency by competitor](plots/latency.png)"]
         lines += ["", "![Time by keys of IN](plots/in-sizes.png)"]
-    if len(first) < len(report.measured):
+    if len(first_results) < len(report.results):
         lines += ["", "![Time by keys of IN, by layout](plots/layouts.png)"]
-    for data_set in dict.fromkeys(result.data for result in first if result.first):
-        results = [result for result in first if result.data == data_set]
+    for data_set in dict.fromkeys(result.data for result in first_results if result.first):
+        results = [result for result in first_results if result.data == data_set]
         lines += ["", f"## {data_set.name}", "", _describe_set(data_set), "", *full_table(results)]
-    if any(result.first for result in first):
-        lines += ["", "## Importing", "", *_import_words(), "", *import_table(first)]
-    if report.scaled:
-        lines += ["", "## The index alone", "", *_scale_words(), "", *scale_table(report.scaled)]
+    if any(result.first for result in first_results):
+        lines += ["", "## Importing", "", *_import_words(), "", *import_table(first_results)]
+    if report.scale_results:
+        lines += [
+            "",
+            "## The index alone",
+            "",
+            *_scale_words(),
+            "",
+            *scale_table(report.scale_results),
+        ]
         lines += ["", "![Growth with rows](plots/growth.png)"]
     return "\n".join(lines) + "\n"
 
 
-def _ratios(measured: list[Measured]) -> list[str]:
+def _ratios(all_results: list[Result]) -> list[str]:
     """Return a table for each layout, with a description of its files as heading."""
     lines: list[str] = []
     for layout in layouts.NAMES:
-        results = [result for result in measured if result.data.layout == layout]
+        results = [result for result in all_results if result.data.layout == layout]
         if not results:
             continue
         sets = dict.fromkeys(result.data for result in results)
@@ -203,14 +210,16 @@ def _describe_set(data_set: DataSet) -> str:
 
 def readme_section(report: Report) -> str:
     """Return the section of the README: a few lookups in files of every layout, and the plot."""
-    lines = lookup_table(report.measured)
+    lines = lookup_table(report.results)
     lines += ["", f"![Time of lookups against scans](bench/plots/{SHARES})"]
     return "\n".join(lines) + "\n"
 
 
 def _preface(report: Report) -> list[str]:
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
-    versions = ", ".join(f"{name} {found}" for name in _PACKAGES if (found := _version(name)))
+    versions = ", ".join(
+        f"{name} {installed}" for name in _PACKAGES if (installed := _version(name))
+    )
     lines = [
         f"Measured on {machine}, Python {platform.python_version()}, {versions}. All competitors "
         "look up the same keys and return all columns of the rows, which are first compared with "
@@ -267,17 +276,17 @@ def write(report: Report, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "REPORT.md"
     benchmarks = read_section(path, BENCHMARKS) if path.exists() else ""
-    first = [result for result in report.measured if result.data.is_first]
-    others = [result for result in report.measured if not result.data.is_first]
-    if report.measured:
-        plot_shares(report.measured, out / "plots" / SHARES)
-    if first:
-        plot_latency(first, out / "plots")
-        plot_in_sizes(first, out / "plots" / "in-sizes.png")
-    if others:
-        plot_in_sizes(others, out / "plots" / "layouts.png")
-    if report.scaled:
-        plot_growth(report.scaled, out / "plots")
+    first_results = [result for result in report.results if result.data.is_first]
+    other_results = [result for result in report.results if not result.data.is_first]
+    if report.results:
+        plot_shares(report.results, out / "plots" / SHARES)
+    if first_results:
+        plot_latency(first_results, out / "plots")
+        plot_in_sizes(first_results, out / "plots" / "in-sizes.png")
+    if other_results:
+        plot_in_sizes(other_results, out / "plots" / "layouts.png")
+    if report.scale_results:
+        plot_growth(report.scale_results, out / "plots")
     text = f"{markdown(report)}\n## Parts\n\n{_PARTS}\n\n{section(BENCHMARKS, benchmarks)}\n"
     path.write_text(text, encoding="utf-8")
 

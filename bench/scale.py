@@ -58,7 +58,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaleResult:
     """The measurements of lookups in one index, in seconds and bytes.
 
     Attributes
@@ -164,9 +164,9 @@ def _make_table(rows: int, path: str) -> Index:
         starts = np.arange(zones, dtype=np.uint64) * np.uint64(DEFAULT_NUMBER_OF_ITEMS)
         stops = np.minimum(starts + np.uint64(DEFAULT_NUMBER_OF_ITEMS), np.uint64(count))
         writer.write(fragment, Zones(starts, stops - starts, has_null, filters))
-    written = writer.close()
+    file = writer.close()
     seconds = time.perf_counter() - start
-    return Index("table", rows, path, written.num_bytes, written.checksum, seconds)
+    return Index("table", rows, path, file.num_bytes, file.checksum, seconds)
 
 
 def _make_sliced(table: Index, path: str) -> Index:
@@ -175,13 +175,13 @@ def _make_sliced(table: Index, path: str) -> Index:
 
     filesystem = pafs.LocalFileSystem()
     start = time.perf_counter()
-    read = read_row_table(filesystem, table.path, table.num_bytes, None)
-    written = merge_tables([read], filesystem, path)
+    row_table = read_row_table(filesystem, table.path, table.num_bytes, None)
+    file = merge_tables([row_table], filesystem, path)
     seconds = time.perf_counter() - start
-    return Index("sliced", table.rows, path, written.num_bytes, written.checksum, seconds)
+    return Index("sliced", table.rows, path, file.num_bytes, file.checksum, seconds)
 
 
-def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> Scaled:
+def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> ScaleResult:
     """Measure an index in a new process.
 
     Parameters
@@ -193,7 +193,7 @@ def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> Scaled:
     """
     drop_from_cache([Path(index.path)])
     arguments = (json.dumps(asdict(index)), str(keys), str(batch))
-    return Scaled(**run_module("bench.scale_lookup", *arguments, timeout=1800))
+    return ScaleResult(**run_module("bench.scale_lookup", *arguments, timeout=1800))
 
 
 def run(
@@ -202,7 +202,7 @@ def run(
     root: Path | None = None,
     sizes: tuple[int, ...] | None = None,
     progress: Callable[[str], object] = lambda line: None,
-) -> list[Scaled]:
+) -> list[ScaleResult]:
     """Make and measure every size in every layout.
 
     Parameters
@@ -215,7 +215,7 @@ def run(
     progress : callable, optional
         Called with one line at a time.
     """
-    results: list[Scaled] = []
+    results: list[ScaleResult] = []
     for rows in sizes or (FULL_SIZES if full else SIZES):
         for index in make(rows, root):
             progress(f"scale: {rows:,} rows, {index.layout}")

@@ -1,9 +1,9 @@
 """Serve a folder as S3 serves a bucket, delay each response, and log the requests.
 
 ``python -m bench.store_server <folder> <milliseconds>`` prints its port. ``GET /_waits`` returns
-and clears the log of requests. `Server.asked` counts in it the requests, the bytes sent, and how
-many requests at most followed one another, each begun after the one before had ended. Signatures
-are not checked.
+and clears the log of requests. `Server.count_requests` returns the number of requests, the bytes
+sent, and the number of waits: the length of the longest chain of requests in which each one starts
+after the previous one has ended. Signatures are not checked.
 """
 
 from __future__ import annotations
@@ -30,17 +30,21 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 BUCKET = "lake"
-_LISTED = 1000
+_MAX_KEYS = 1000
 
 
 class Request(NamedTuple):
-    began: float
-    ended: float
+    """A request in the log of the server, with its times in seconds."""
+
+    start: float
+    end: float
     num_bytes: int
     line: str
 
 
 class Handler(BaseHTTPRequestHandler):
+    """The requests of the S3 protocol that pyarrow, obstore and DuckDB use."""
+
     protocol_version = "HTTP/1.1"
     # Send headers and body in one packet, without delay.
     wbufsize = -1
@@ -77,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps(self.log).encode())
             self.log.clear()
             return
-        began = time.perf_counter()
+        start = time.perf_counter()
         time.sleep(self._delay)
         parameters = parse_qs(parts.query, keep_blank_values=True)
         query = {name: values[0] for name, values in parameters.items()}
@@ -93,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._post(key, query, body)
         # Log the request before the response is sent, because its receiver may ask for the log.
-        self.log.append(Request(began, time.perf_counter(), self._sent, self.requestline))
+        self.log.append(Request(start, time.perf_counter(), self._sent, self.requestline))
         self.wfile.flush()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815
@@ -149,9 +153,11 @@ class Handler(BaseHTTPRequestHandler):
         folders: set[str] = set()
         if delimiter := query.get("delimiter"):
             parts = {key: key[len(prefix) :].partition(delimiter) for key in keys}
-            folders = {prefix + name + delimiter for name, found, _ in parts.values() if found}
-            keys = [key for key, (_, found, _) in parts.items() if not found]
-        page = keys[: int(query.get("max-keys", _LISTED))]
+            folders = {
+                prefix + name + delimiter for name, separator, _ in parts.values() if separator
+            }
+            keys = [key for key, (_, separator, _) in parts.items() if not separator]
+        page = keys[: int(query.get("max-keys", _MAX_KEYS))]
         rows = []
         for key in page:
             try:
@@ -167,13 +173,13 @@ class Handler(BaseHTTPRequestHandler):
             f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
             for folder in folders
         ]
-        is_cut = len(page) < len(keys)
-        if is_cut:
+        is_truncated = len(page) < len(keys)
+        if is_truncated:
             rows.append(f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>")
         self._xml(
             "ListBucketResult",
             f"<Name>{BUCKET}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(page)}</KeyCount>"
-            f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>{''.join(rows)}",
+            f"<IsTruncated>{str(is_truncated).lower()}</IsTruncated>{''.join(rows)}",
         )
 
     def _put(self, key: str, query: dict[str, str], body: bytes) -> None:
@@ -226,8 +232,8 @@ class Handler(BaseHTTPRequestHandler):
         return tag
 
     def _xml(self, name: str, inner: str) -> None:
-        space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
-        body = f'<?xml version="1.0" encoding="UTF-8"?><{name} {space}>{inner}</{name}>'
+        namespace = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+        body = f'<?xml version="1.0" encoding="UTF-8"?><{name} {namespace}>{inner}</{name}>'
         self._answer(200, body.encode(), Content_Type="application/xml")
 
 
@@ -247,8 +253,8 @@ def _tag(status: os.stat_result) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Counts of the requests since they were last counted."""
+class RequestCounts:
+    """Counts of the requests since the previous count."""
 
     requests: int
     waits: int
@@ -261,24 +267,28 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Server:
+    """A running server, and the folder that it serves."""
+
     endpoint: str
     folder: Path
 
-    def asked(self) -> Asked:
+    def count_requests(self) -> RequestCounts:
+        """Return the counts of the logged requests, and clear the log."""
         with urllib.request.urlopen(f"http://{self.endpoint}/_waits") as answer:
             log = [Request(*fields) for fields in json.load(answer)]
         waits, last_end = 0, 0.0
         # Count the largest set of requests that do not overlap: always take the one that ends
         # first.
-        for request in sorted(log, key=lambda request: request.ended):
-            if request.began >= last_end:
-                waits, last_end = waits + 1, request.ended
+        for request in sorted(log, key=lambda request: request.end):
+            if request.start >= last_end:
+                waits, last_end = waits + 1, request.end
         lines = tuple(request.line for request in sorted(log))
-        return Asked(len(log), waits, sum(request.num_bytes for request in log), lines)
+        return RequestCounts(len(log), waits, sum(request.num_bytes for request in log), lines)
 
 
 @contextmanager
 def serving(folder: Path, milliseconds: float) -> Iterator[Server]:
+    """Run a server in a new process while the context is open."""
     command = [sys.executable, "-m", "bench.store_server", str(folder), str(milliseconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -289,13 +299,13 @@ def serving(folder: Path, milliseconds: float) -> Iterator[Server]:
         process.wait()
 
 
-class _Threads(ThreadingHTTPServer):
+class _ThreadingServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
 
 if __name__ == "__main__":
     handler = partial(Handler, Path(sys.argv[1]), float(sys.argv[2]) / 1000)
-    server = _Threads(("127.0.0.1", 0), handler)
+    server = _ThreadingServer(("127.0.0.1", 0), handler)
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever).run()

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from bench.competitors import SCANS, LanceBloom, ZoneBloom, ZoneBloomFilter
 from bench.data import DataSet
-from bench.measures import BATCH, IN_SIZES, Measured, Timed, in_name
-from bench.scale import Scaled
+from bench.measures import BATCH, IN_SIZES, LookupTime, Result, in_name
+from bench.scale import ScaleResult
 
 OURS = ZoneBloom.name
-Column = tuple[str, Callable[[Measured], float | None], Callable[[float], str]]
+Column = tuple[str, Callable[[Result], float | None], Callable[[float], str]]
 
 
 def time_text(seconds: float) -> str:
@@ -54,10 +54,10 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def full_table(measured: Sequence[Measured]) -> list[str]:
+def full_table(results: Sequence[Result]) -> list[str]:
     """Return all figures of one data set, with a row for each competitor."""
-    ours = next((result for result in measured if result.competitor == OURS), None)
-    warm_columns = [_warm_column(name) for name in measured[0].warm if name != BATCH]
+    ours = next((result for result in results if result.competitor == OURS), None)
+    warm_columns = [_warm_column(name) for name in results[0].warm if name != BATCH]
     rate: Column = (
         "batch, keys/s",
         lambda result: result.batch_keys / result.warm[BATCH].wall,
@@ -65,7 +65,7 @@ def full_table(measured: Sequence[Measured]) -> list[str]:
     )
     columns = (*COLUMNS, *warm_columns, rate)
     lines = _header([name for name, *_ in columns])
-    for result in measured:
+    for result in results:
         cells = []
         for _, value_of, text in columns:
             reference = value_of(ours) if ours and result is not ours else None
@@ -78,14 +78,12 @@ def _warm_column(name: str) -> Column:
     return (name, lambda result: result.warm[name].wall, time_text)
 
 
-def ratio_table(measured: Sequence[Measured]) -> list[str]:
+def ratio_table(results: Sequence[Result]) -> list[str]:
     """Return the times of zonebloom divided by those of others, for data sets of one layout."""
-    names = list(dict.fromkeys(name for result in measured for name in result.warm))
+    names = list(dict.fromkeys(name for result in results for name in result.warm))
     lines = _header(["", *names], "data")
-    for data in dict.fromkeys(result.data.name for result in measured):
-        by_name = {
-            result.competitor: result.warm for result in measured if result.data.name == data
-        }
+    for data in dict.fromkeys(result.data.name for result in results):
+        by_name = {result.competitor: result.warm for result in results if result.data.name == data}
         ours = by_name.get(OURS)
         if ours is None:
             continue
@@ -119,18 +117,18 @@ LOOKUPS = (
 
 
 def lookup_table(
-    measured: Sequence[Measured], lookups: Sequence[tuple[str, int]] = LOOKUPS
+    results: Sequence[Result], lookups: Sequence[tuple[str, int]] = LOOKUPS
 ) -> list[str]:
     """Return the time of lookups by layout, with its ratios to the best scan and to Lance."""
     lines = _header([f"{data}: {in_name(count)}" for data, count in lookups], "layout")
     names = {data for data, _ in lookups}
-    all_data = [result.data for result in measured]
+    all_data = [result.data for result in results]
     for layout in dict.fromkeys(data.layout for data in all_data if data.name in names):
         cells = []
         for data, count in lookups:
             warm = {
                 result.competitor: result.warm[in_name(count)].wall
-                for result in measured
+                for result in results
                 if (result.data.name, result.data.layout) == (data, layout)
             }
             ours = warm[OURS]
@@ -140,14 +138,14 @@ def lookup_table(
     return lines
 
 
-def shares_of_scans(measured: Sequence[Measured]) -> dict[DataSet, dict[int, float]]:
+def shares_of_scans(results: Sequence[Result]) -> dict[DataSet, dict[int, float]]:
     """Return the time of zonebloom divided by that of the best scan, by number of keys.
 
     The ratios are given for each data set in each layout.
     """
     shares: dict[DataSet, dict[int, float]] = {}
-    for data in dict.fromkeys(result.data for result in measured):
-        warm = {result.competitor: result.warm for result in measured if result.data == data}
+    for data in dict.fromkeys(result.data for result in results):
+        warm = {result.competitor: result.warm for result in results if result.data == data}
         shares[data] = {
             count: warm[OURS][name].wall / min(warm[scan.name][name].wall for scan in SCANS)
             for count in IN_SIZES
@@ -156,16 +154,16 @@ def shares_of_scans(measured: Sequence[Measured]) -> dict[DataSet, dict[int, flo
     return shares
 
 
-def _share(name: str, ours: dict[str, Timed], peers: Sequence[dict[str, Timed]]) -> str:
+def _share(name: str, ours: dict[str, LookupTime], peers: Sequence[dict[str, LookupTime]]) -> str:
     wall, cpu = (min(times) for times in zip(*(peer[name] for peer in peers), strict=True))
     return f"{_digits(ours[name].wall / wall)} ({_digits(ours[name].cpu / cpu)})"
 
 
-def import_table(measured: Sequence[Measured]) -> list[str]:
+def import_table(results: Sequence[Result]) -> list[str]:
     """Return the shortest import time and smallest peak memory of a process with one lookup."""
     lines = _header(["imports", "memory"])
-    for name in dict.fromkeys(result.competitor for result in measured):
-        runs = [result.first for result in measured if result.competitor == name and result.first]
+    for name in dict.fromkeys(result.competitor for result in results):
+        runs = [result.first for result in results if result.competitor == name and result.first]
         if runs:
             seconds = min(run.import_seconds for run in runs)
             peak = min(run.peak_bytes for run in runs)
@@ -173,7 +171,7 @@ def import_table(measured: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def scale_table(scaled: Sequence[Scaled]) -> list[str]:
+def scale_table(results: Sequence[ScaleResult]) -> list[str]:
     """Return the measurements of the index alone, by rows and layout."""
     lines = _header(
         [
@@ -189,7 +187,7 @@ def scale_table(scaled: Sequence[Scaled]) -> list[str]:
         ],
         "rows, zones, layout",
     )
-    for result in scaled:
+    for result in results:
         disk = result.cold_storage_bytes
         cells = [
             size_text(result.index_bytes),

@@ -15,16 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from bench.competitors import folder_bytes
 from bench.conftest import NOTES
 
-# Small files as a stream writes them, and large files as a job writes them.
+# A stream writes many small files, and a job writes fewer large ones. The numbers are the files,
+# the rows of each, and the files that each round adds.
 _SHAPES = {"10,000 files of 200 rows": (10_000, 200, 1), "1,000 of 20,000": (1000, 20_000, 10)}
-_OPENED = """
+_OPEN_SCRIPT = """
 import json, resource, sys, time
 import zonebloom as zb
-began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 zb.dataset(sys.argv[1], index_dir=sys.argv[2]).count_rows("id = 7")
-seconds = time.perf_counter() - began
+seconds = time.perf_counter() - start
 print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]))
 """
 
@@ -46,42 +48,40 @@ def many_files(request: pytest.FixtureRequest) -> tuple[str, Path]:
     return request.param, folder
 
 
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def test_refresh_with_new_files(versus, many_files, tmp_path):
     name, folder = many_files
-    files, rows, added = _SHAPES[name]
-    index, again = str(tmp_path / "index"), str(tmp_path / "again")
+    files, rows, files_per_round = _SHAPES[name]
+    index, rebuilt_index = str(tmp_path / "index"), str(tmp_path / "rebuilt")
     zb.dataset(folder, index_dir=index).create_scalar_index("id", spark=False)
-    whole = size_of(Path(index))
+    index_bytes = folder_bytes(Path(index))
     rounds = 5
-    written = [tmp_path / f"new-{number}.parquet" for number in range((rounds + 1) * added)]
-    for number, path in enumerate(written):
+    new_files = [
+        tmp_path / f"new-{number}.parquet" for number in range((rounds + 1) * files_per_round)
+    ]
+    for number, path in enumerate(new_files):
         pq.write_table(table(rows, files + number), path)
-    new: list[Path] = []
+    moved_files: list[Path] = []
 
     def refresh() -> None:
-        for path in written[len(new) : len(new) + added]:
-            new.append(folder / path.name)
-            shutil.move(path, new[-1])
+        for path in new_files[len(moved_files) : len(moved_files) + files_per_round]:
+            moved_files.append(folder / path.name)
+            shutil.move(path, moved_files[-1])
         zb.dataset(folder, index_dir=index).optimize.optimize_indices(spark=False)
 
     def build() -> None:
-        shutil.rmtree(again, ignore_errors=True)
-        zb.dataset(folder, index_dir=again).create_scalar_index("id", spark=False)
+        shutil.rmtree(rebuilt_index, ignore_errors=True)
+        zb.dataset(folder, index_dir=rebuilt_index).create_scalar_index("id", spark=False)
 
     try:
-        versus(refresh, {"building it again": build}, rounds)
-        num_bytes = (size_of(Path(index)) - whole) * added // len(new)
-        run = [sys.executable, "-c", _OPENED, str(folder), index]
-        seconds, held = json.loads(subprocess.check_output(run))
+        versus(refresh, {"building it again": build}, rounds=rounds)
+        num_bytes = (folder_bytes(Path(index)) - index_bytes) * files_per_round // len(moved_files)
+        command = [sys.executable, "-c", _OPEN_SCRIPT, str(folder), index]
+        seconds, peak_memory = json.loads(subprocess.check_output(command))
         NOTES.append(
-            f"{name}: a refresh with {added:,} more writes {num_bytes / whole:.1%} of the index; "
-            f"opened and asked for a key in a fresh process in {seconds:.2f} s and "
-            f"{held / 1024:.0f} MB."
+            f"{name}: a refresh with {files_per_round:,} more writes "
+            f"{num_bytes / index_bytes:.1%} of the index; a fresh process opens it and looks up a "
+            f"key in {seconds:.2f} s and {peak_memory / 1024:.0f} MB."
         )
     finally:
-        for path in new:
+        for path in moved_files:
             path.unlink()

@@ -1,4 +1,4 @@
-"""A whole build from Parquet, compared with pylance on its own format and with only reading."""
+"""Measure a whole build, compared with pylance on its own format and with reading the column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zonebloom as zb
 
 @pytest.fixture(scope="session")
 def lance_lake(lake: Path):
-    """The same rows in Lance's format."""
+    """Write the same rows in Lance's format, and return the dataset."""
     import lance
 
     folder = lake / "_lance"

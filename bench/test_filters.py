@@ -20,11 +20,15 @@ LANGUAGES = {
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_translate_and_search(indexed, keys, versus, language):
     indexed.prewarm_index("id_idx")
-    nothing = pads.dataset(indexed.schema.empty_table())
-    wanted, other = itertools.cycle(keys), itertools.cycle(keys)
-    write = LANGUAGES[language]
+    empty_dataset = pads.dataset(indexed.schema.empty_table())
+    our_keys, their_keys = itertools.cycle(keys), itertools.cycle(keys)
+    make_filter = LANGUAGES[language]
     versus(
-        lambda: indexed.search(write(next(wanted))),
-        {"PyArrow binding it": lambda: nothing.scanner(filter=pc.field("id") == next(other))},
+        lambda: indexed.search(make_filter(next(our_keys))),
+        {
+            "PyArrow binding it": lambda: empty_dataset.scanner(
+                filter=pc.field("id") == next(their_keys)
+            )
+        },
         rounds=2000,
     )

@@ -1,4 +1,4 @@
-"""Kernels on one core: filters compared with NumPy adding two arrays, pages with pyarrow."""
+"""Measure kernels on one core: filters compared with `np.add`, and pages compared with pyarrow."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_insert(versus):
 def test_check(versus):
     words = np.zeros(8192, dtype=np.uint32)
     blocks.insert(words, HASHES[:8192])
-    found = np.empty(ROWS, dtype=bool)
-    versus(lambda: blocks.check(words, HASHES, found), FLOOR, rounds=50)
+    is_hit = np.empty(ROWS, dtype=bool)
+    versus(lambda: blocks.check(words, HASHES, is_hit), FLOOR, rounds=50)
 
 
 def test_hash_36_byte_strings(versus):
@@ -96,12 +96,12 @@ def test_one_zone_read_and_tested(versus, paged, column):
         pages = read_footer(file.num_bytes, file.read, with_pages=True)
         field = pages.schema.names.index(column)
         (number,) = pages.schema.field_leaves[field]
-        leaf, located = leaf_types(pages.schema)[field], pages.locations(0, number)
-        assert leaf is not None and located is not None
-        table = PageTable([LeafChunk(leaf, pages.row_groups[0].chunks[number], located)])
+        leaf, locations = leaf_types(pages.schema)[field], pages.locations(0, number)
+        assert leaf is not None and locations is not None
+        table = PageTable([LeafChunk(leaf, pages.row_groups[0].chunks[number], locations)])
         reader = LeafReader(file)
 
-        def by_pyarrow() -> np.ndarray:
+        def find_with_pyarrow() -> np.ndarray:
             values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
             return np.flatnonzero(pc.equal(values, key).to_numpy())
 
@@ -109,8 +109,8 @@ def test_one_zone_read_and_tested(versus, paged, column):
         key = values[5_000]
         keys = KeySet(leaf, byte_forms(leaf.arrow_type, key))
 
-        def by_kernels() -> np.ndarray:
-            return reader.find_rows(table, keys, False, rows)
+        def find_with_kernels() -> np.ndarray:
+            return reader.find_rows(table, keys, nulls=False, rows=rows)
 
-        assert by_kernels().tolist() == (by_pyarrow() + 16_384).tolist() == [21_384]
-        versus(by_kernels, {"pyarrow, synthetic file": by_pyarrow}, rounds=500)
+        assert find_with_kernels().tolist() == (find_with_pyarrow() + 16_384).tolist() == [21_384]
+        versus(find_with_kernels, {"pyarrow, synthetic file": find_with_pyarrow}, rounds=500)

@@ -1,7 +1,7 @@
 """Locate the rows of a million keys, compared with a join of Polars over the same files.
 
-There are four files with pages of 2,048 rows and row groups of a million, and the keys are in no
-order. An upsert locates keys like this, most of which are new or all of which exist.
+There are four files with pages of 2,048 rows and row groups of a million, and the keys are in
+random order. An upsert locates such keys: either most of them are new, or all of them exist.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ KEYS = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def located(paged, tmp_path_factory):
+def indexed(paged, tmp_path_factory):
     dataset = zb.dataset(paged, index_dir=str(tmp_path_factory.mktemp("index")))
     dataset.create_scalar_index("id", spark=False, global_filter=True)
     return dataset
 
 
 @pytest.mark.parametrize("share", [0.001, 1.0], ids=["1 in 1,000 present", "all present"])
-def test_locate_a_million_keys(versus, paged, located, share):
+def test_locate_a_million_keys(versus, paged, indexed, share):
     ids = pq.read_table(paged, columns=["id"])["id"].to_numpy()
-    dice = np.random.default_rng(3)
-    present = dice.choice(ids, int(KEYS * share), replace=False)
-    new = dice.integers(-(2**63), 2**63 - 1, KEYS - present.size)
-    keys = pa.array(dice.permutation(np.concatenate([present, new])))
+    random = np.random.default_rng(3)
+    present_keys = random.choice(ids, int(KEYS * share), replace=False)
+    new_keys = random.integers(-(2**63), 2**63 - 1, KEYS - present_keys.size)
+    keys = pa.array(random.permutation(np.concatenate([present_keys, new_keys])))
 
     def ours() -> int:
-        locations = located.locate("id", keys)
+        locations = indexed.locate("id", keys)
         return len(locations) - locations["row"].null_count
 
     def theirs() -> int:

@@ -1,4 +1,4 @@
-"""Lookups in a store that delays each response by 20 ms: requests, waits, and the time of others.
+"""Look up keys in a store that delays each response by 20 ms: requests, waits, and peers.
 
 There are 170 files of traces, whose ids are random or begin with their time.
 """
@@ -34,6 +34,8 @@ _KEYS = {"access_key": "a", "secret_key": "b", "region": "us-east-1"}
 
 
 class Traces(NamedTuple):
+    """A dataset of traces in a store, and some of their ids."""
+
     server: Server
     keys: list[str]
 
@@ -50,11 +52,11 @@ class Traces(NamedTuple):
             "endpoint": f"http://{self.server.endpoint}",
         }
 
-    def open(self, by: str) -> zb.Dataset:
-        if by == "obstore":
+    def open(self, library: str) -> zb.Dataset:
+        if library == "obstore":
             return zb.dataset("traces", filesystem=self.store)
-        at = self.server.endpoint
-        s3 = pafs.S3FileSystem(**_KEYS, endpoint_override=at, scheme="http")
+        endpoint = self.server.endpoint
+        s3 = pafs.S3FileSystem(**_KEYS, endpoint_override=endpoint, scheme="http")
         return zb.dataset(f"{BUCKET}/traces", filesystem=s3)
 
 
@@ -98,20 +100,20 @@ def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("by", ["obstore", "pyarrow"])
-def test_waits_of_one_lookup(traces, by, request):
+@pytest.mark.parametrize("library", ["obstore", "pyarrow"])
+def test_waits_of_one_lookup(traces, library, request):
     counts = {}
     server, endless_keys = traces.server, iter(traces.keys)
-    server.asked()
-    ds = traces.open(by)
-    counts["opening"] = server.asked()
+    server.count_requests()
+    ds = traces.open(library)
+    counts["opening"] = server.count_requests()
     for name in ("first", "warm"):
         assert ds.count_rows(f"trace_id = '{next(endless_keys)}'") == 1
-        counts[name] = server.asked()
+        counts[name] = server.count_requests()
     assert ds.to_table(filter=f"trace_id = '{next(endless_keys)}'").num_rows == 1
-    counts["warm, all columns"] = server.asked()
+    counts["warm, all columns"] = server.count_requests()
     assert ds.count_rows(f"trace_id = '{uuid.UUID(int=0)}'") == 0
-    counts["absent"] = server.asked()
+    counts["absent"] = server.count_requests()
     summary = "; ".join(f"{name} {count}" for name, count in counts.items())
     NOTES.append(f"{request.node.callspec.id}: {summary}.")
     assert counts["first"].waits <= 4
@@ -123,25 +125,25 @@ def test_one_trace(versus, traces):
     ds, endless_keys = traces.open("obstore"), itertools.cycle(traces.keys)
     endpoint = {"aws_endpoint_url": traces.config["endpoint"], "aws_allow_http": "true"}
     options = {f"aws_{name}": traces.config[name] for name in list(traces.config)[:3]} | endpoint
-    connection, name = _duckdb(traces)
+    connection, duckdb_name = _duckdb(traces)
 
-    def by_polars() -> pl.DataFrame:
+    def query_with_polars() -> pl.DataFrame:
         files = pl.scan_parquet(f"s3://{BUCKET}/traces/*.parquet", storage_options=options)
         return files.filter(pl.col("trace_id") == next(endless_keys)).collect()
 
-    def by_duckdb() -> pa.Table:
+    def query_with_duckdb() -> pa.Table:
         files = [f"s3://{BUCKET}/traces/{number:04d}.parquet" for number in range(FILES)]
         return connection.sql(
             f"FROM read_parquet({files}) WHERE trace_id = '{next(endless_keys)}'"
         ).to_arrow_table()
 
-    for peer, ask in {"Polars": by_polars, name: by_duckdb}.items():
-        traces.server.asked()
-        started = time.perf_counter()
-        assert len(ask()) == 1
-        seconds = time.perf_counter() - started
-        NOTES.append(f"{peer}: {traces.server.asked()}, {seconds:.2f} s at first.")
-    peers = {"Polars": by_polars, name: by_duckdb}
+    for peer, query in {"Polars": query_with_polars, duckdb_name: query_with_duckdb}.items():
+        traces.server.count_requests()
+        start = time.perf_counter()
+        assert len(query()) == 1
+        seconds = time.perf_counter() - start
+        NOTES.append(f"{peer}: {traces.server.count_requests()}, {seconds:.2f} s at first.")
+    peers = {"Polars": query_with_polars, duckdb_name: query_with_duckdb}
     versus(lambda: ds.to_table(filter=f"trace_id = '{next(endless_keys)}'"), peers, rounds=3)
 
 

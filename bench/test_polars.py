@@ -1,4 +1,4 @@
-"""Polars queries over an indexed dataset, compared with Polars' own scan of the same files."""
+"""Measure Polars queries over an indexed dataset, compared with a Polars scan of the same files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def theirs(paged: Path) -> pl.LazyFrame:
 
 
 def test_one_key_in_polars(versus, indexed, paged, keys):
-    """Make the scan once, as a service would, and run a query for each key."""
+    """Create the scan once, as a service would, and run a query for each key."""
     ours, files, endless_keys = scan(indexed), str(paged / "*.parquet"), itertools.cycle(keys)
     versus(
         lambda: ours.filter(pl.col("id") == next(endless_keys)).collect(),
@@ -43,12 +43,12 @@ def test_one_key_in_polars(versus, indexed, paged, keys):
 
 
 def test_a_hundred_keys_joined_in_polars(versus, indexed, paged, keys):
-    wanted = pl.LazyFrame({"id": keys[:100]})
+    key_frame = pl.LazyFrame({"id": keys[:100]})
 
-    def joined(frame: pl.LazyFrame) -> pl.DataFrame:
-        return frame.filter(pl.col("id").is_in(keys[:100])).join(wanted, on="id").collect()
+    def join(frame: pl.LazyFrame) -> pl.DataFrame:
+        return frame.filter(pl.col("id").is_in(keys[:100])).join(key_frame, on="id").collect()
 
-    versus(lambda: joined(scan(indexed)), {"Polars": lambda: joined(theirs(paged))})
+    versus(lambda: join(scan(indexed)), {"Polars": lambda: join(theirs(paged))})
 
 
 @pytest.mark.parametrize("column", ["x", "all"])
@@ -56,8 +56,8 @@ def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
     """An index that cannot help must not cost time."""
 
     def query(frame: pl.LazyFrame) -> pl.DataFrame:
-        found = frame.filter(pl.col("y") == 5)
-        return (found if column == "all" else found.select(column)).collect()
+        rows = frame.filter(pl.col("y") == 5)
+        return (rows if column == "all" else rows.select(column)).collect()
 
     ours, other = scan(indexed), theirs(paged)
     versus(lambda: query(ours), {"Polars": lambda: query(other)})
@@ -67,8 +67,8 @@ def test_a_filter_no_index_helps_in_polars(versus, indexed, paged, column):
 def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
     """Look up keys that are in a percentage of the zones."""
     ids = pads.dataset(paged, format="parquet").to_table(columns=["id"])["id"]
-    wanted = ids.take(np.arange(0, len(ids), 8192 * 100 // zones))
-    keys = pl.Series(wanted.combine_chunks())
+    distant_ids = ids.take(np.arange(0, len(ids), 8192 * 100 // zones))
+    keys = pl.Series(distant_ids.combine_chunks())
     ours, other = scan(indexed), theirs(paged)
     versus(
         lambda: ours.filter(pl.col("id").is_in(keys.implode())).collect(),
@@ -81,12 +81,12 @@ def test_translate_and_search_a_polars_filter(versus, indexed, keys):
     endless_keys, schema, planner = itertools.cycle(keys), indexed.schema, indexed.opened.planner
     names = tuple(schema.names)
 
-    def ours() -> object:
+    def plan_polars_filter() -> object:
         filter, predicate = translate_polars(pl.col("id") == next(endless_keys), schema)
         return planner.plan(names, filter, predicate, is_described=False)
 
-    def of_pyarrow() -> object:
+    def plan_pyarrow_filter() -> object:
         filter = pc.field("id") == next(endless_keys)
         return planner.plan(names, filter, predicate_from_arrow(filter, schema), is_described=False)
 
-    versus(ours, {"a PyArrow filter": of_pyarrow}, rounds=200)
+    versus(plan_polars_filter, {"a PyArrow filter": plan_pyarrow_filter}, rounds=200)

@@ -1,4 +1,4 @@
-"""The notebook's recipes for Delta and Iceberg, compared with those libraries alone.
+"""Measure the notebook's recipes for Delta and Iceberg, compared with these libraries alone.
 
 The store delays each response by 20 ms. Files and bytes are counted for the same rows.
 """
@@ -49,11 +49,11 @@ def parts():
 
 
 def run_and_note(server: Server, name: str, work) -> None:
-    server.asked()
+    server.count_requests()
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    counts = server.asked()
+    counts = server.count_requests()
     requests = [line.split() for line in counts.lines if ".parquet" in line]
     files = {path.partition("?")[0] for method, path, _ in requests if method == "GET"}
     NOTES.append(f"{name}: {seconds:.2f} s, {len(files)} of {FILES} data files read; {counts}.")
@@ -77,8 +77,8 @@ def test_erasure_from_delta(recipes, server, s3):
     ds.count_rows("id = 7")
     run_and_note(server, "erasure of 3 keys", lambda: recipes["erase"](table, ds, "id", keys, "at"))
     table.restore(table.version() - 1)
-    wanted = f"id IN ({', '.join(map(str, keys))})"
-    run_and_note(server, "erasure of 3 keys by deltalake alone", lambda: table.delete(wanted))
+    condition = f"id IN ({', '.join(map(str, keys))})"
+    run_and_note(server, "erasure of 3 keys by deltalake alone", lambda: table.delete(condition))
 
 
 @pytest.mark.parametrize("count", [3, 2_000])
@@ -103,7 +103,7 @@ def test_upsert_into_iceberg(recipes, server, s3, tmp_path, count):
     ds.count_rows("id = 7")
     random = np.random.default_rng(1)
     keys, zeros = random.choice(FILES * ROWS, count, replace=False), np.zeros(count)
-    # Keys of one day are all in the first files.
+    # The larger upsert changes rows of one day, which are all in the first files.
     if count > 3:
         keys = pa.concat_tables(parts())["id"].to_numpy()[keys % (5 * ROWS)]
     keys = np.unique(keys)

@@ -1,6 +1,6 @@
-"""The bit-sliced layout on one core, against the row layout and what copying memory takes.
+"""Measure the bit-sliced layout on one core, compared with the row layout and with a memory copy.
 
-20 M rows are 2,442 zones of 8192 rows; a filter of 8192 items has 32 KiB.
+20 M rows are 2,442 zones of 8192 rows. A filter of 8192 items has 32 KiB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW_KEYS = 2_000
 
 @pytest.fixture(scope="module")
 def filters():
-    """Filters of a column of random values, shape ``(zones, words)``."""
+    """Return filters of a column of random values, shape ``(zones, words)``."""
     filters = np.zeros((ZONES, 8 * NUM_BLOCKS), dtype=np.uint32)
     for words in filters:
         blocks.insert(words, RANDOM.integers(0, 2**64, 8192, dtype=np.uint64))
@@ -35,48 +35,51 @@ def filters():
 @pytest.fixture(scope="module")
 def table(filters, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("sliced") / "bloomfilter.sliced")
-    local, rows = pafs.LocalFileSystem(), f"{path}.rows"
-    writer = RowTableWriter(local, rows, 8192, 0.00057)
+    local, rows_path = pafs.LocalFileSystem(), f"{path}.rows"
+    writer = RowTableWriter(local, rows_path, 8192, 0.00057)
     starts = np.arange(ZONES, dtype=np.uint64) * np.uint64(8192)
-    lengths, nulls = np.full(ZONES, 8192, dtype=np.uint64), np.zeros(ZONES, dtype=bool)
-    writer.write(0, Zones(starts, lengths, nulls, filters))
-    done = writer.close()
+    lengths, has_null = np.full(ZONES, 8192, dtype=np.uint64), np.zeros(ZONES, dtype=bool)
+    writer.write(0, Zones(starts, lengths, has_null, filters))
+    table_file = writer.close()
     merge_tables(
-        [read_row_table(local, rows, done.num_bytes, done.checksum)], local, path, tile_zones=4096
+        [read_row_table(local, rows_path, table_file.num_bytes, table_file.checksum)],
+        local,
+        path,
+        tile_zones=4096,
     )
     return SlicedTable(local, path)
 
 
-def row_layout(filters, hashes):
-    """Look up the same hashes one by one in every filter."""
+def make_row_search(filters, hashes):
+    """Return a function that looks up hashes one by one in every filter."""
     words = filters.reshape(-1)
     first = np.arange(ZONES, dtype=np.uint64) * np.uint64(filters.shape[1])
     size = np.full(ZONES, NUM_BLOCKS, dtype=np.uint64)
-    hit = np.empty(ZONES, dtype=bool)
+    is_hit = np.empty(ZONES, dtype=bool)
 
     def search():
         for key in range(hashes.size):
-            hit[:] = False
-            blocks.check_filters(words, first, size, hashes[key : key + 1], hit)
+            is_hit[:] = False
+            blocks.check_filters(words, first, size, hashes[key : key + 1], is_hit)
 
     return search
 
 
 def test_slice_and_seal(versus, filters):
     """Slice 80 MB of filters, 16 blocks at a time."""
-    where = np.uint64(filters.ctypes.data) + np.arange(ZONES, dtype=np.uint64) * np.uint64(
+    addresses = np.uint64(filters.ctypes.data) + np.arange(ZONES, dtype=np.uint64) * np.uint64(
         filters.strides[0]
     )
     tile = place_tile(0, 0, ZONES, NUM_BLOCKS, None, 0)
     out = np.empty((16, tile.block_words), dtype=np.uint64)
     copy = np.empty_like(filters)
 
-    def sliced():
+    def slice_filters():
         for start in range(0, NUM_BLOCKS, 16):
-            slices.slice_blocks(where, start, tile.row_words, out)
+            slices.slice_blocks(addresses, start, tile.row_words, out)
             slices.write_checks(out, tile, start)
 
-    versus(sliced, {"a copy": lambda: np.copyto(copy, filters)}, rounds=20)
+    versus(slice_filters, {"a copy": lambda: np.copyto(copy, filters)}, rounds=20)
 
 
 def test_one_key_kernel(versus, filters, table):
@@ -86,21 +89,21 @@ def test_one_key_kernel(versus, filters, table):
     scratch = table._scratch
 
     def search():
-        hashed = next(keys)
-        slice_search.plan_rows(hashed, table._tiles, scratch.offsets, scratch.sizes)
+        key_hash = next(keys)
+        slice_search.plan_rows(key_hash, table._tiles, scratch.offsets, scratch.sizes)
         table.file.read_pieces(scratch.offsets, scratch.sizes, scratch.pieces)
         slice_search.intersect_rows(
-            scratch.pieces, hashed, table._tiles, scratch.out, scratch.state
+            scratch.pieces, key_hash, table._tiles, scratch.out, scratch.state
         )
 
-    one = row_layout(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
-    versus(search, {"row layout": one}, rounds=5_000)
+    search_rows = make_row_search(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
+    versus(search, {"row layout": search_rows}, rounds=5_000)
 
 
 def test_one_key(versus, filters, table):
     keys = iter(RANDOM.integers(0, 2**64, (100_000, 1), dtype=np.uint64))
-    one = row_layout(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
-    versus(lambda: table.find(next(keys)), {"row layout": one}, rounds=5_000)
+    search_rows = make_row_search(filters, RANDOM.integers(0, 2**64, 1, dtype=np.uint64))
+    versus(lambda: table.find(next(keys)), {"row layout": search_rows}, rounds=5_000)
 
 
 def test_a_million_keys(versus, filters, table):
@@ -120,15 +123,15 @@ def test_a_million_keys(versus, filters, table):
             part = ordered[bounds[number] : end]
             slice_search.find_pairs_in_tile(loaded, 16 * number, numbers, part, keys, zones, state)
 
-    part = row_layout(filters, hashes[:ROW_KEYS])
-    versus(search, {"row layout, 1/500 of the keys": part}, rounds=5)
+    search_rows = make_row_search(filters, hashes[:ROW_KEYS])
+    versus(search, {"row layout, 1/500 of the keys": search_rows}, rounds=5)
 
 
 def test_a_million_keys_on_all_cores(versus, filters, table):
     hashes = RANDOM.integers(0, 2**64, KEYS, dtype=np.uint64)
-    part = row_layout(filters, hashes[:ROW_KEYS])
+    search_rows = make_row_search(filters, hashes[:ROW_KEYS])
     versus(
         lambda: sum(keys.size for keys, _ in table.pairs(hashes)),
-        {"row layout, 1/500 of the keys": part},
+        {"row layout, 1/500 of the keys": search_rows},
         rounds=5,
     )

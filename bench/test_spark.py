@@ -1,4 +1,4 @@
-"""Builds and reads on Spark, compared with builds in this process and Spark's own reads."""
+"""Measure builds and reads on Spark, compared with builds in this process and plain Spark reads."""
 
 from __future__ import annotations
 
@@ -93,27 +93,27 @@ def test_one_key_of_many_files(versus, spark, tmp_path, num_files, num_links):
     """Plan and read files of four rows, which are linked under several names, from one listing."""
     _write_tiny(tmp_path, num_files, num_links)
     zb.dataset(tmp_path).create_scalar_index("id", spark=False, number_of_items=4)
-    started = time.perf_counter()
-    whole = spark.read.parquet(str(tmp_path))
-    listed = time.perf_counter() - started
-    pruned, keys = zs.prune(whole), itertools.count(0, 2654435761)
-    before, started = _resident_bytes(), time.perf_counter()
+    start = time.perf_counter()
+    frame = spark.read.parquet(str(tmp_path))
+    listing_seconds = time.perf_counter() - start
+    pruned, keys = zs.prune(frame), itertools.count(0, 2654435761)
+    before, start = _resident_bytes(), time.perf_counter()
     num_rows = pruned.where(f"id = {next(keys)}").count()
-    first = time.perf_counter() - started
-    used, warm = _resident_bytes() - before, time.process_time()
+    first_seconds = time.perf_counter() - start
+    memory, cpu_seconds = _resident_bytes() - before, time.process_time()
     assert num_rows == num_links
-    peer = {"spark.read.parquet": lambda: whole.where(f"id = {next(keys)}").collect()}
+    peer = {"spark.read.parquet": lambda: frame.where(f"id = {next(keys)}").collect()}
     # With so many files, a query takes a minute.
     versus(
         lambda: pruned.where(f"id = {next(keys)}").collect(),
         peer if num_links == 1 else {},
         rounds=3,
     )
-    warm = time.process_time() - warm
+    cpu_seconds = time.process_time() - cpu_seconds
     NOTES.append(
-        f"one key of {num_files * num_links:,} files: this process grew by {used / 1e6:,.0f} MB, "
-        f"and took {warm / 4:.2f} s of a processor for each warm query; Spark listed them in "
-        f"{listed:.2f} s, and the first query took {first:.2f} s."
+        f"one key of {num_files * num_links:,} files: this process grew by {memory / 1e6:,.0f} MB, "
+        f"and took {cpu_seconds / 4:.2f} s of a processor for each warm query; Spark listed them "
+        f"in {listing_seconds:.2f} s, and the first query took {first_seconds:.2f} s."
     )
 
 

@@ -1,7 +1,8 @@
-"""Joins by an index against Spark's own, at Spark's defaults: what it broadcasts, it broadcasts.
+"""Join with an index, compared with joins of Spark at its defaults, which may broadcast a side.
 
-Keys of a large side are found in none, half or all of another large one, of a small one that Spark
-sends to all tasks, or of a few. Each run of ours opens the index and chooses anew.
+The large side is joined with another large one that 1 %, half or all of its rows match, with a
+small one that Spark broadcasts, and with few keys. Every run opens the index and plans the join
+again.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from bench.conftest import NOTES
 
 ROWS, KEYS, SMALL = 4_000_000, 800_000, 80_000
 _FILES = 4
-# The distance between the keys of a column: one in so many rows of the large side has a match.
+# The distance between the keys of a column. One in this many rows of the large side has a match.
 STEPS = {"rare": 100, "half": 2, "every": 1}
 
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large side, many keys that Spark shuffles, and few keys that it broadcasts."""
+    """Write the large side, many keys that Spark shuffles, and few keys that it broadcasts."""
     root = tmp_path_factory.mktemp("joins")
-    dice = np.random.default_rng(1)
+    random = np.random.default_rng(1)
     for name in ("large", "keyed", "small"):
         (root / name).mkdir()
     for number in range(_FILES):
         rows = ROWS // _FILES
-        keys = {name: dice.integers(0, KEYS * step, rows) for name, step in STEPS.items()}
-        table = pa.table({**keys, "x": dice.random(rows)})
+        keys = {name: random.integers(0, KEYS * step, rows) for name, step in STEPS.items()}
+        table = pa.table({**keys, "x": random.random(rows)})
         pq.write_table(table, root / "large" / f"{number}.parquet", write_page_index=True)
     for name, count in (("keyed", KEYS), ("small", SMALL)):
-        ids = dice.permutation(count) * (KEYS // count)
+        ids = random.permutation(count) * (KEYS // count)
         columns = {name: ids * step for name, step in STEPS.items()}
-        table = pa.table({**columns, "y": dice.random(count)})
+        table = pa.table({**columns, "y": random.random(count)})
         pq.write_table(table, root / name / "0.parquet", write_page_index=True)
         dataset = zb.dataset(root / name)
         dataset.create_scalar_index(list(STEPS), global_filter=True, spark=False)
@@ -56,7 +57,7 @@ _RUNTIME_FILTER = {
 }
 
 
-def shuffled(frame) -> int:
+def count_shuffled_rows(frame) -> int:
     """Return the number of rows that all shuffles of a finished plan wrote."""
     nodes, total = [frame._jdf.queryExecution().executedPlan()], 0
     while nodes:
@@ -91,34 +92,38 @@ def shuffled(frame) -> int:
 )
 def test_filter_join(versus, spark, sides: Path, keyed: str, on: list[str]):
     path = str(sides / keyed)
-    found: dict[str, tuple[int, int]] = {}
+    results: dict[str, tuple[int, int]] = {}
 
     def run(name: str, join: Callable) -> None:
-        # True for every row: Spark makes its runtime filter only of a side with a condition.
+        # The condition is true for every row. Spark creates a runtime filter only from a side that
+        # has a condition.
         large = spark.read.parquet(str(sides / "large"))
         frame = join(large, spark.read.parquet(path).where("y < 2"))
-        # One row comes out, so that nothing but the join is measured.
+        # Aggregate to one row, so that the measurement contains only the join.
         total = frame.selectExpr("sum(x * y)", "count(*) AS rows")
-        found[name] = total.collect()[0].rows, shuffled(total)
+        results[name] = total.collect()[0].rows, count_shuffled_rows(total)
 
     def ours() -> None:
         run("ours", lambda left, right: zs.filter_join(left, right, on, right_index=path))
 
-    def plain() -> None:
+    def spark_join() -> None:
         run("Spark", lambda left, right: left.join(right, on))
 
-    def runtime_filter() -> None:
+    def runtime_filter_join() -> None:
         with settings(spark, **_RUNTIME_FILTER):
             run("Spark's runtime filter", lambda left, right: left.join(right, on))
 
-    peers = {"Spark": plain}
+    peers = {"Spark": spark_join}
     if on == ["rare"] and keyed == "keyed":
-        peers["Spark's runtime filter"] = runtime_filter
+        peers["Spark's runtime filter"] = runtime_filter_join
     versus(ours, peers, rounds=3)
-    assert len({rows for rows, _ in found.values()}) == 1
+    assert len({rows for rows, _ in results.values()}) == 1
     if len(peers) > 1:
-        assert found["ours"][1] - KEYS <= 0.03 * ROWS
-        shares = ", ".join(f"{(n - KEYS) / ROWS:.2%} {name}" for name, (_, n) in found.items())
+        assert results["ours"][1] - KEYS <= 0.03 * ROWS
+        shares = ", ".join(
+            f"{(num_shuffled - KEYS) / ROWS:.2%} {name}"
+            for name, (_, num_shuffled) in results.items()
+        )
         NOTES.append(f"a join of {ROWS:,} rows of which 1 % match, rows shuffled: {shares}.")
 
 
@@ -128,21 +133,21 @@ def test_filter_join(versus, spark, sides: Path, keyed: str, on: list[str]):
     ids=["Indexed, the key", "Indexed, all columns", "a frame, the key"],
 )
 def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool, columns: list[str]):
-    """Ten keys decide what is read, compared with Spark broadcasting them."""
+    """Read only the rows of ten keys, compared with Spark broadcasting these keys."""
     large = str(sides / "large")
-    few = spark.createDataFrame(zb.dataset(large).take(range(10), ["rare"]))
+    key_frame = spark.createDataFrame(zb.dataset(large).take(range(10), ["rare"]))
 
     def theirs() -> int:
         frame = spark.read.parquet(large).select(columns)
-        return len(frame.join(few, "rare").collect())
+        return len(frame.join(key_frame, "rare").collect())
 
     def ours() -> None:
         if is_indexed:
-            found = zs.filter_join(few, zs.Indexed(large, columns=columns), "rare")
+            result = zs.filter_join(key_frame, zs.Indexed(large, columns=columns), "rare")
         else:
             frame = spark.read.parquet(large).select(columns)
-            found = zs.filter_join(few, frame, "rare", right_index=large)
-        assert len(found.collect()) == wanted
+            result = zs.filter_join(key_frame, frame, "rare", right_index=large)
+        assert len(result.collect()) == expected
 
-    wanted = theirs()
+    expected = theirs()
     versus(ours, {"Spark, keys broadcast": theirs}, rounds=5)

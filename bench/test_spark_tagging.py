@@ -1,7 +1,7 @@
-"""Locating keys on Spark against Spark's own joins at its defaults; ``--rows`` 5 and 20 million
-show the growth.
+"""Locate keys on Spark, compared with joins of Spark at its defaults.
 
-Peers are given what helps them: the key columns and ``_metadata`` alone, 100 keys broadcast.
+Run it with ``--rows`` 5 and 20 million to see the growth. The peers read only the key columns and
+``_metadata``, and they broadcast 100 keys.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import zonebloom.spark as zs
 
 
 @pytest.fixture(scope="module")
-def located(lake16: Path):
+def indexed(lake16: Path):
     dataset = zb.dataset(lake16)
     dataset.create_scalar_index("id", spark=False)
     yield zb.dataset(lake16)
@@ -29,16 +29,18 @@ def located(lake16: Path):
 
 
 @pytest.fixture
-def asked(request, spark, lake16: Path, tmp_path: Path):
-    """Return a number of keys with another column, of which a share exists, in two files."""
+def key_frame(request, spark, lake16: Path, tmp_path: Path):
+    """Return a frame of keys with another column, in two files. A share of the keys is present."""
     count, share = request.param
     random = np.random.default_rng(7)
     rows = pads.dataset(lake16, format="parquet").to_table(["id", "y"])
-    at = random.integers(0, rows.num_rows, int(count * share))
-    absent = random.integers(-(2**63), 2**63 - 1, count - at.size)
+    row_numbers = random.integers(0, rows.num_rows, int(count * share))
+    absent = random.integers(-(2**63), 2**63 - 1, count - row_numbers.size)
     columns = {
-        "id": np.concatenate([rows["id"].to_numpy()[at], absent]),
-        "y": np.concatenate([rows["y"].to_numpy()[at], random.integers(0, 1000, absent.size)]),
+        "id": np.concatenate([rows["id"].to_numpy()[row_numbers], absent]),
+        "y": np.concatenate(
+            [rows["y"].to_numpy()[row_numbers], random.integers(0, 1000, absent.size)]
+        ),
     }
     table = pa.table({**columns, "value": np.arange(count)}).take(random.permutation(count))
     for number in range(2):
@@ -59,44 +61,48 @@ def _run(frame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _places(frame) -> list:
+def _summarize_locations(frame) -> list:
     offset = sf.col("row_offset")
     return frame.select(sf.count(sf.lit(1)), sf.count(offset), sf.sum(offset)).collect()
 
 
 @pytest.mark.parametrize(
-    ("asked", "on"),
+    ("key_frame", "on"),
     [((1_000_000, 0.5), ["id"]), ((1_000_000, 1.0), ["id"]), ((1_000_000, 0.5), ["id", "y"])],
     ids=["half present", "all present", "two columns, half present"],
-    indirect=["asked"],
+    indirect=["key_frame"],
 )
-def test_many_keys(versus, spark, located, lake16, asked, on):
-    keys = asked.select(*on, "value")
+def test_many_keys(versus, spark, indexed, lake16, key_frame, on):
+    keys = key_frame.select(*on, "value")
 
     def theirs():
         return keys.join(_rows(spark, lake16, on), on, "left")
 
-    assert _places(zs.tag_location(keys, located, on)) == _places(theirs())
+    assert _summarize_locations(zs.tag_location(keys, indexed, on)) == _summarize_locations(
+        theirs()
+    )
     versus(
-        lambda: _run(zs.tag_location(keys, located, on)),
+        lambda: _run(zs.tag_location(keys, indexed, on)),
         {"left join": lambda: _run(theirs())},
         rounds=3,
     )
 
 
-@pytest.mark.parametrize("asked", [(100, 0.5)], ids=["half present"], indirect=True)
+@pytest.mark.parametrize("key_frame", [(100, 0.5)], ids=["half present"], indirect=True)
 @pytest.mark.parametrize("on", [["id"], ["id", "y"]], ids=["one column", "two columns"])
-def test_few_keys(versus, spark, located, lake16, asked, on):
-    """Spark broadcasts the keys to all rows, zonebloom only the few rows found to the keys."""
-    keys = asked.select(*on, "value")
+def test_few_keys(versus, spark, indexed, lake16, key_frame, on):
+    """Spark broadcasts the keys to all rows. zonebloom broadcasts only the matching rows."""
+    keys = key_frame.select(*on, "value")
 
     def theirs():
-        found = _rows(spark, lake16, on).join(sf.broadcast(keys.select(*on)), on, "left_semi")
-        return keys.join(sf.broadcast(found), on, "left")
+        matches = _rows(spark, lake16, on).join(sf.broadcast(keys.select(*on)), on, "left_semi")
+        return keys.join(sf.broadcast(matches), on, "left")
 
-    assert _places(zs.tag_location(keys, located, on)) == _places(theirs())
+    assert _summarize_locations(zs.tag_location(keys, indexed, on)) == _summarize_locations(
+        theirs()
+    )
     versus(
-        lambda: _run(zs.tag_location(keys, located, on)),
+        lambda: _run(zs.tag_location(keys, indexed, on)),
         {"keys broadcast": lambda: _run(theirs())},
         rounds=5,
     )

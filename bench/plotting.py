@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.measures import ABSENT, IN_SIZES, Measured, in_name
-from bench.scale import Scaled
+from bench.measures import ABSENT, IN_SIZES, Result, in_name
+from bench.scale import ScaleResult
 from bench.tables import count_text, shares_of_scans, size_text, time_text
 
 # The competitors of one family share a colour, and differ by their markers.
@@ -100,13 +100,13 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def plot_latency(measured: Sequence[Measured], folder: Path) -> Path:
+def plot_latency(all_results: Sequence[Result], folder: Path) -> Path:
     """Plot each competitor's time for one key, cold and warm, in one panel for each data set."""
-    sets = list(dict.fromkeys(result.data.name for result in measured))
+    sets = list(dict.fromkeys(result.data.name for result in all_results))
     figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
-    names = list(dict.fromkeys(result.competitor for result in measured))
+    names = list(dict.fromkeys(result.competitor for result in all_results))
     for ax, data in zip(axes, sets, strict=True):
-        results = {result.competitor: result for result in measured if result.data.name == data}
+        results = {result.competitor: result for result in all_results if result.data.name == data}
         for row, name in enumerate(names):
             if name not in results:
                 continue
@@ -133,13 +133,13 @@ def plot_latency(measured: Sequence[Measured], folder: Path) -> Path:
     return _save(figure, folder / "latency.png")
 
 
-def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
+def plot_in_sizes(all_results: Sequence[Result], path: Path) -> Path:
     """Plot time by the number of keys in an IN, in one panel for each data set and layout."""
-    sets = list(dict.fromkeys(result.data for result in measured))
+    sets = list(dict.fromkeys(result.data for result in all_results))
     figure, axes = _panels(len(sets), 4.6, 3.4, sharey=True, sharex=True)
     handles: dict[str, Any] = {}
     for ax, data in zip(axes, sets, strict=True):
-        for result in (result for result in measured if result.data == data):
+        for result in (result for result in all_results if result.data == data):
             color, marker = _STYLES[result.competitor]
             style = {"o": "-", "s": "--", "D": "-."}.get(marker, ":")
             is_ours = result.competitor.startswith("zonebloom")
@@ -165,12 +165,12 @@ def plot_in_sizes(measured: Sequence[Measured], path: Path) -> Path:
     return _save(figure, path)
 
 
-def plot_shares(measured: Sequence[Measured], path: Path) -> Path:
+def plot_shares(all_results: Sequence[Result], path: Path) -> Path:
     """Plot the time of a lookup divided by that of the best scan, by the number of keys.
 
     There is one panel for each data set in the layout of pyarrow, and one line for each layout.
     """
-    shares = shares_of_scans(measured)
+    shares = shares_of_scans(all_results)
     sets = list(dict.fromkeys(data.name for data in shares if data.layout == "pyarrow"))
     figure, axes = _panels(len(sets), 2.6, 3.2, 4, sharey=True, sharex=True)
     handles: dict[str, Any] = {}
@@ -193,7 +193,7 @@ def plot_shares(measured: Sequence[Measured], path: Path) -> Path:
     return _save(figure, path)
 
 
-_GROWTH: tuple[tuple[str, Callable[[Scaled], float | None], Callable[[float], str]], ...] = (
+_GROWTH: tuple[tuple[str, Callable[[ScaleResult], float | None], Callable[[float], str]], ...] = (
     ("first lookup, cold: time", lambda result: result.cold_seconds, time_text),
     ("first lookup, cold: read from disk", lambda result: result.cold_storage_bytes, size_text),
     ("first lookup, cold: memory", lambda result: result.cold_peak_bytes, size_text),
@@ -203,14 +203,14 @@ _GROWTH: tuple[tuple[str, Callable[[Scaled], float | None], Callable[[float], st
 )
 
 
-def plot_growth(scaled: Sequence[Scaled], folder: Path) -> Path:
+def plot_growth(all_results: Sequence[ScaleResult], folder: Path) -> Path:
     """Plot lookups in the index alone by the rows that it covers, with one line for each layout."""
     figure, axes = _panels(len(_GROWTH), 4.4, 3.1, sharex=True)
     colors = {"table": "#1f5fbf", "sliced": "#c2372e"}
     handles: dict[str, Any] = {}
     for ax, (title, value_of, text) in zip(axes, _GROWTH, strict=True):
-        for layout in dict.fromkeys(result.layout for result in scaled):
-            results = [result for result in scaled if result.layout == layout]
+        for layout in dict.fromkeys(result.layout for result in all_results):
+            results = [result for result in all_results if result.layout == layout]
             points = [(result.rows, value_of(result)) for result in results if value_of(result)]
             (handles[layout],) = ax.plot(
                 [rows for rows, _ in points],
