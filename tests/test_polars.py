@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import operator
 import random
-import subprocess
 import sys
 import warnings
 from decimal import Decimal
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT, cases
+from helpers import cases, run_python
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -635,9 +634,4 @@ def test_queries_run_in_one_thread(fresh):
         "    both = lf.filter(key).join(lf.filter(pl.col('row') == 300), on='row')\n"
         "    print(pl.thread_pool_size(), both.collect(engine=engine).height)\n"
     )
-    environment = {"POLARS_MAX_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert process.stdout == "1 1\n1 1\n", process.stderr
+    assert run_python(code, POLARS_MAX_THREADS="1") == "1 1\n1 1\n"
