@@ -1,4 +1,4 @@
-"""The notebook's recipes for tables of other libraries: what they read, and what is there then."""
+"""Test the recipes for Delta and Iceberg: the files that they read, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ def parts():
     random = np.random.default_rng(0)
     ids = random.permutation(FILES * ROWS)
     for number in range(FILES):
-        at = np.arange(ROWS) + number * ROWS
-        columns = [ids[at], at, random.random(ROWS)]
+        rows = np.arange(ROWS) + number * ROWS
+        columns = [ids[rows], rows, random.random(ROWS)]
         yield pa.table(columns, schema=SCHEMA)
 
 
-def data_files(asked):
-    """Names of the Parquet files that were read, and of those that were written."""
-    lines = [line.split() for line in asked.lines if ".parquet" in line]
-    named = [(method, path.partition("?")[0].rpartition("/")[2]) for method, path, _ in lines]
-    read = {name for method, name in named if method == "GET"}
-    return read, {name for method, name in named if method in ("PUT", "POST")}
+def data_files(counts):
+    """Return the names of the Parquet files that were read, and of those that were written."""
+    lines = [line.split() for line in counts.lines if ".parquet" in line]
+    requests = [(method, path.partition("?")[0].rpartition("/")[2]) for method, path, _ in lines]
+    read_files = {name for method, name in requests if method == "GET"}
+    return read_files, {name for method, name in requests if method in ("PUT", "POST")}
 
 
-def names_of(located):
-    return {path.rpartition("/")[2] for path in located["path"].to_pylist()}
+def names_of(files):
+    return {path.rpartition("/")[2] for path in files["path"].to_pylist()}
 
 
 def test_a_delta_erasure_reads_the_files_of_its_keys(recipes, server, s3, store):
@@ -94,30 +94,30 @@ def test_a_delta_erasure_reads_the_files_of_its_keys(recipes, server, s3, store)
     table = DeltaTable(uri, storage_options=options)
     ds = zb.dataset(table, filesystem=s3)
     ds.create_scalar_index("id", spark=False, number_of_items=ROWS)
-    held = names_of(ds.files_with_keys("id", KEYS))
-    assert 0 < len(held) < FILES
-    # A store of obstore shows the same table, and its index.
-    by_store = zb.dataset(table, filesystem=store)
-    assert (by_store.version, by_store.count_rows("id = 3")) == (1, 1)
+    files_with_keys = names_of(ds.files_with_keys("id", KEYS))
+    assert 0 < len(files_with_keys) < FILES
+    # A dataset over a store of obstore has the same version and rows.
+    obstore_ds = zb.dataset(table, filesystem=store)
+    assert (obstore_ds.version, obstore_ds.count_rows("id = 3")) == (1, 1)
     before = pa.concat_tables(parts())
-    server.asked()
+    server.count_requests()
     recipes["erase"](table, ds, "id", KEYS, "at")
-    read, written = data_files(server.asked())
-    assert read == held
-    assert len(written) >= 1
-    left = before.filter(pc.invert(pc.is_in(before["id"], pa.array(KEYS))))
-    assert pa.table(table.to_pyarrow_table()).select(SCHEMA.names).sort_by("at").equals(left)
+    read_files, written_files = data_files(server.count_requests())
+    assert read_files == files_with_keys
+    assert len(written_files) >= 1
+    expected = before.filter(pc.invert(pc.is_in(before["id"], pa.array(KEYS))))
+    assert pa.table(table.to_pyarrow_table()).select(SCHEMA.names).sort_by("at").equals(expected)
     ds.optimize.optimize_indices(spark=False)
     assert ds.files_with_keys("id", KEYS).num_rows == 0
-    # By itself the library looks into all.
+    # The library alone reads all files.
     table.restore(table.version() - 1)
-    all_files = {each.rpartition("/")[2] for each in table.file_uris()}
-    server.asked()
+    all_files = {uri.rpartition("/")[2] for uri in table.file_uris()}
+    server.count_requests()
     table.delete(f"id IN ({', '.join(map(str, KEYS))})")
-    assert data_files(server.asked())[0] == all_files
+    assert data_files(server.count_requests())[0] == all_files
 
 
-def test_an_erasure_where_the_other_column_is_null_deletes_all(recipes, tmp_path):
+def test_an_erasure_deletes_rows_with_a_null_in_the_other_column(recipes, tmp_path):
     part = pa.table({"id": [1, 2, 3, 4], "at": [1, None, None, 9]})
     write_deltalake(tmp_path, part)
     table = DeltaTable(tmp_path)
@@ -152,28 +152,28 @@ def iceberg(server, tmp_path):
 def test_an_iceberg_upsert_reads_the_files_of_its_keys(recipes, server, s3, store, iceberg):
     ds = zb.dataset(iceberg, filesystem=s3)
     ds.create_scalar_index("id", spark=False, number_of_items=ROWS)
-    held = names_of(ds.files_with_keys("id", KEYS))
-    assert 0 < len(held) < FILES
+    files_with_keys = names_of(ds.files_with_keys("id", KEYS))
+    assert 0 < len(files_with_keys) < FILES
     count = len(KEYS)
     batch = pa.table([KEYS, [-1] * count, np.zeros(count)], schema=SCHEMA)
-    other = iceberg.catalog.load_table("n.t")
-    of_before = zb.dataset(other, filesystem=s3)
-    by_store = zb.dataset(other, filesystem=store)
-    assert (by_store.version, by_store.count_rows("id = 3")) == (1, 1)
-    server.asked()
+    old_table = iceberg.catalog.load_table("n.t")
+    old_ds = zb.dataset(old_table, filesystem=s3)
+    obstore_ds = zb.dataset(old_table, filesystem=store)
+    assert (obstore_ds.version, obstore_ds.count_rows("id = 3")) == (1, 1)
+    server.count_requests()
     recipes["upsert"](iceberg, ds, batch, "id")
-    read, written = data_files(server.asked())
-    assert read == held
-    assert len(written) == 1
+    read_files, written_files = data_files(server.count_requests())
+    assert read_files == files_with_keys
+    assert len(written_files) == 1
     before = pa.concat_tables(parts())
-    kept = before.filter(pc.invert(pc.is_in(before["id"], pa.array(KEYS))))
-    wanted = pa.concat_tables([kept, batch]).sort_by("id")
-    assert iceberg.scan().to_arrow().cast(SCHEMA).sort_by("id").equals(wanted)
-    # Of two upserts from one snapshot the second is refused.
+    other_rows = before.filter(pc.invert(pc.is_in(before["id"], pa.array(KEYS))))
+    expected = pa.concat_tables([other_rows, batch]).sort_by("id")
+    assert iceberg.scan().to_arrow().cast(SCHEMA).sort_by("id").equals(expected)
+    # A second upsert from the same snapshot must fail.
     with pytest.raises((CommitFailedException, ValidationException)):
-        recipes["upsert"](other, of_before, batch, "id")
-    # By itself the library looks into all.
-    all_files = {each.file.file_path.rpartition("/")[2] for each in iceberg.scan().plan_files()}
-    server.asked()
+        recipes["upsert"](old_table, old_ds, batch, "id")
+    # The library alone reads all files.
+    all_files = {task.file.file_path.rpartition("/")[2] for task in iceberg.scan().plan_files()}
+    server.count_requests()
     iceberg.upsert(batch.set_column(2, "x", pa.array(np.ones(count))), join_cols=["id"])
-    assert data_files(server.asked())[0] == all_files
+    assert data_files(server.count_requests())[0] == all_files
