@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,9 +40,8 @@ def read_column(lake: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize("column", ["id", "uuid"])
-def test_build_in_process(versus, lake, lance_lake, column):
-    dataset = zb.dataset(lake)
-    folder = Path(dataset.index_dir)
+def test_build_in_process(versus, lake, lance_lake, tmp_path, column):
+    dataset = zb.dataset(lake, index_dir=str(tmp_path / "index"))
 
     def ours() -> None:
         dataset.create_scalar_index(column, spark=False)
@@ -56,4 +54,3 @@ def test_build_in_process(versus, lake, lance_lake, column):
         },
         rounds=7,
     )
-    shutil.rmtree(folder)

@@ -77,7 +77,7 @@ def _zone_bytes(part) -> int:
     for number, group in enumerate(part.pages.row_groups):
         row_ranges = part.rows.window(group.first_row, group.first_row + group.num_rows)
         for leaf in range(len(group.chunks)):
-            pages = part.pages.pages(number, leaf)
+            pages = part.pages.locations(number, leaf)
             for start, stop in row_ranges:
                 overlaps = (pages.first_rows[:-1] < stop) & (pages.first_rows[1:] > start)
                 num_bytes += int(pages.sizes[overlaps].sum())
