@@ -75,7 +75,7 @@ def header(size: bytes, unions: bytes = UNIONS, stop: bytes = b"\0") -> bytes:
 @pytest.mark.parametrize(
     "data, message",
     [
-        (header(b"\x40") + bytes(31), "claims 32 bytes, 31 follow"),
+        (header(b"\x40") + bytes(31), "claims 32 bytes, but only 31 follow"),
         (header(b"\x3e") + bytes(31), "claims 31 bytes: that is not whole blocks"),
         (header(b"\x00"), "claims 0 bytes"),
         (header(b"\x3f") + bytes(32), "claims -32 bytes"),

@@ -40,7 +40,7 @@ def short_repr(value: object) -> str:
 
 
 def suggest_names(name: str, known: Iterable[str], introduction: str) -> str:
-    """Return advice on an unknown name: the known names, after those that are similar to it.
+    """Return advice on an unknown name: first the similar names, then the known names.
 
     >>> suggest_names("Iid", ["id", "day"], "the dataset has")
     'did you mean id? the dataset has id, day'
@@ -92,7 +92,7 @@ def require_path(value: object, parameter: str) -> str:
 
 
 def require_name_list(value: object, parameter: str, advice: str = "") -> list[str]:
-    """Return a list of names. ``advice`` is given for a single name without a list."""
+    """Return a list of names. ``advice`` is the hint for a caller who passed a single name."""
     # A string is an iterable too, namely of its characters.
     if isinstance(value, str | bytes):
         raise invalid_value(value, parameter, advice or f"give a list: [{short_repr(value)}]")
@@ -104,7 +104,7 @@ def require_name_list(value: object, parameter: str, advice: str = "") -> list[s
 def require_integer(
     value: object, parameter: str, minimum: int = 0, maximum: int = 2**63 - 1
 ) -> int:
-    """Return a whole number of at least ``minimum``. Larger ones than ``maximum`` become that."""
+    """Return a whole number of at least ``minimum``. Lower a number above ``maximum`` to it."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
         raise invalid_value(value, parameter, f"give a whole number of at least {minimum}")
     return min(int(value), maximum)

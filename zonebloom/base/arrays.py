@@ -57,7 +57,7 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     if pt.is_boolean(values.type):
         return to_numpy(values.cast(pa.uint8())).view(bool)
     if values.null_count:
-        raise pa.ArrowInvalid("null is no number")
+        raise pa.ArrowInvalid("nulls cannot be converted to NumPy numbers")
     kind = np.dtype(values.type.to_pandas_dtype())
     if not len(values):
         return np.empty(0, dtype=kind)

@@ -1,8 +1,8 @@
-"""Let the process wait at its end for Python objects that pyarrow's own threads still hold.
+"""Make a process wait, before it exits, for Python objects that pyarrow's own threads still hold.
 
-A thread that asks for Python's lock after Python has ended aborts the process, or hangs. A scan
-that was not read to its end goes on for a moment, and a thread may drop its last buffer after the
-last batch was returned.
+A thread that asks for Python's lock (the GIL) after Python has shut down aborts the process, or
+hangs. This can happen: pyarrow's threads run on for a moment after a scan is abandoned, and may
+drop their last buffer after the last batch was returned.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import pyarrow as pa
 
 GuardedItem = TypeVar("GuardedItem")
 
-# If nothing was returned for this long, a table or a reader in use holds the rest to the end.
+# If the count of objects stays the same for this long, the program itself holds the rest, such as
+# in a table. No thread will drop them.
 _QUIET_SECONDS = 0.5
-# Do not wait longer than this for a running iterator: it may wait for something that never comes.
+# Do not wait longer than this for a running iterator, because it may never return.
 _RUNNING_SECONDS = 10.0
 
 _mark = object()
@@ -30,11 +31,10 @@ _ending = threading.Event()
 
 
 def usage_mark() -> object:
-    """Return the mark that an object in use by pyarrow's threads keeps as its last attribute.
+    """Return the mark. An object that pyarrow's threads use keeps it as its last attribute.
 
-    The number of references to the mark is the number of such objects. Python drops attributes in
-    order, and dropping the mark runs no code. So a thread that has dropped it no longer needs the
-    lock.
+    The reference count of the mark tells how many of these objects exist. Python drops attributes
+    in order, and dropping the mark runs no code, so after it a thread no longer needs the lock.
     """
     return _mark
 

@@ -23,17 +23,17 @@ def require_progress(progress: object) -> None:
 
 @contextmanager
 def report_progress(progress: ProgressOption, total: int, title: str) -> Iterator[Report | None]:
-    """Yield a function that takes the number of further rows done, or None without progress."""
+    """Yield a function to call with the number of rows done since its last call, or None."""
     if not progress:
         yield None
     elif callable(progress):
-        yield _summing(progress, total)
+        yield _summing_report(progress, total)
     else:
         with _bar(total, title) as show:
-            yield _summing(show, total)
+            yield _summing_report(show, total)
 
 
-def _summing(show: Callable[[int, int], Any], total: int) -> Report:
+def _summing_report(show: Callable[[int, int], Any], total: int) -> Report:
     lock = threading.Lock()
     done = 0
 

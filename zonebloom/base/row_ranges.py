@@ -408,7 +408,7 @@ class SearchResult(Displayed):
 
     @property
     def kind(self) -> ResultKind:
-        """The bound that ``ranges`` is."""
+        """Which of the two bounds ``ranges`` returns, or "Exact" if they are equal."""
         if not self.at_most or (self.null_free and self.at_most == self.at_least):
             return "Exact"
         if self.at_least and self.at_most == self.universe:
@@ -417,7 +417,7 @@ class SearchResult(Displayed):
 
     @property
     def ranges(self) -> dict[int, RowRanges]:
-        """The bound that ``kind`` names: row offsets by fragment id, without empty fragments."""
+        """Row offsets by fragment id, of the bound that ``kind`` names, without empty fragments."""
         return by_fragment(self.at_least if self.kind == "AtLeast" else self.at_most)
 
     def to_table(self) -> pa.Table:

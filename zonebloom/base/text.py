@@ -21,9 +21,9 @@ def bytes_text(count: int) -> str:
 
 
 def count_with_noun(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where that is right.
+    """Return a number with its noun in singular or plural.
 
-    >>> counted(1, "read"), counted(2000, "row group")
+    >>> count_with_noun(1, "read"), count_with_noun(2000, "row group")
     ('1 read', '2,000 row groups')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-# Parallel requests to an object store. A request is mostly waiting, so more than the cores pay.
+# Parallel requests to an object store. A request mostly waits, so more threads than cores help.
 REMOTE_THREADS = 16
 
 Item = TypeVar("Item")
@@ -28,7 +28,10 @@ def map_in_order(
     items: Iterable[Item],
     window: int,
 ) -> Iterator[Result]:
-    """Yield the results of ``work`` in the order of the items, at most ``window`` of them ahead."""
+    """Yield the results of ``work`` in the order of the items.
+
+    At most ``window`` items are submitted whose results were not yielded yet.
+    """
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:

@@ -1,4 +1,7 @@
-"""The version of the package, which drivers and workers must share, and of its file format."""
+"""The version of the package and the version of its file format.
+
+A Spark driver and its workers must run the same version of the package.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ if TYPE_CHECKING:
 # The changes of each release are listed at the end of README.
 __version__ = "0.2.0"
 
-# The format of all files of an index. A change that an earlier release would misread raises it.
+# The format of all files of an index. Increase it with each change that earlier releases would
+# misread.
 FORMAT_VERSION = 5
 _KEY = b"zonebloom_format"
 
@@ -18,10 +22,10 @@ _KEY = b"zonebloom_format"
 class NewerFormat(ValueError):
     """A file was written by a newer zonebloom, so its content cannot be understood."""
 
-    def __init__(self, written_as: int):
+    def __init__(self, format_version: int):
         super().__init__(
-            f"it was written by a newer zonebloom (format {written_as}, {FORMAT_VERSION} is "
-            "known); install that one: pip install --upgrade zonebloom"
+            f"it was written by a newer zonebloom (in format {format_version}; this version reads "
+            f"up to {FORMAT_VERSION}); install that one: pip install --upgrade zonebloom"
         )
 
 
@@ -31,7 +35,8 @@ def with_format_version(schema: pa.Schema) -> pa.Schema:
 
 
 def require_known_format(schema: pa.Schema) -> None:
-    """Raise `NewerFormat` for an Arrow file of a newer format. Files before format 4 name none."""
-    written_as = int((schema.metadata or {}).get(_KEY, b"1"))
-    if written_as > FORMAT_VERSION:
-        raise NewerFormat(written_as)
+    """Raise `NewerFormat` for an Arrow file of a newer format."""
+    # Files before format 4 do not name their format.
+    format_version = int((schema.metadata or {}).get(_KEY, b"1"))
+    if format_version > FORMAT_VERSION:
+        raise NewerFormat(format_version)

@@ -39,7 +39,7 @@ def _block_pointer(context, builder, array_type, array, word):
 
 
 @intrinsic
-def _set_block(typing_context, words, word, low):
+def _set_bits(typing_context, words, word, low):
     """Set the eight bits of ``low`` in the block that begins at ``words[word]``."""
 
     def generate(context, builder, signature, arguments):
@@ -52,7 +52,7 @@ def _set_block(typing_context, words, word, low):
 
 
 @intrinsic
-def _has_block(typing_context, words, word, low):
+def _has_bits(typing_context, words, word, low):
     def generate(context, builder, signature, arguments):
         pointer = _block_pointer(context, builder, signature.args[0], arguments[0], arguments[1])
         block = builder.load(pointer, align=4)
@@ -81,7 +81,7 @@ def _low(hashed):
 def insert(words, hashes):
     num_blocks = np.uint64(words.shape[0] // WORDS_PER_BLOCK)
     for i in range(hashes.shape[0]):
-        _set_block(words, _first_word(hashes[i], num_blocks), _low(hashes[i]))
+        _set_bits(words, _first_word(hashes[i], num_blocks), _low(hashes[i]))
 
 
 @kernel(
@@ -104,12 +104,12 @@ def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_row
         base = zone * num_words
         if validity.shape[0] == 0:
             for i in range(row, stop):
-                _set_block(words, base + _first_word(hashes[i], num_blocks), _low(hashes[i]))
+                _set_bits(words, base + _first_word(hashes[i], num_blocks), _low(hashes[i]))
         else:
             for i in range(row, stop):
                 bit = validity_offset + np.uint64(i)
                 if (validity[bit >> np.uint64(3)] >> (bit & np.uint64(7))) & np.uint8(1):
-                    _set_block(words, base + _first_word(hashes[i], num_blocks), _low(hashes[i]))
+                    _set_bits(words, base + _first_word(hashes[i], num_blocks), _low(hashes[i]))
                 else:
                     has_null[zone] = True
         row = stop
@@ -121,7 +121,7 @@ def check(words, hashes, out):
     """Set ``out[i]`` to whether one filter, shape ``(8 z,)``, may hold hash i, shape ``(n,)``."""
     num_blocks = np.uint64(words.shape[0] // WORDS_PER_BLOCK)
     for i in range(hashes.shape[0]):
-        out[i] = _has_block(words, _first_word(hashes[i], num_blocks), _low(hashes[i]))
+        out[i] = _has_bits(words, _first_word(hashes[i], num_blocks), _low(hashes[i]))
 
 
 @kernel(void(readonly(uint32), readonly(uint64), readonly(uint64), readonly(uint64), boolean[::1]))
@@ -132,7 +132,7 @@ def check_filters(words, first_words, num_blocks, hashes, out):
             continue
         for i in range(hashes.shape[0]):
             word = first_words[zone] + _first_word(hashes[i], num_blocks[zone])
-            if _has_block(words, word, _low(hashes[i])):
+            if _has_bits(words, word, _low(hashes[i])):
                 out[zone] = True
                 break
 

@@ -75,8 +75,8 @@ class Sbbf(Displayed):
         view = _bytes(data)
         if not 0 < len(view) <= MAX_BYTES or len(view) % BYTES_PER_BLOCK:
             raise InvalidArgument(
-                f"{len(view)} bytes are not a filter: that is whole blocks of 32 bytes, at most "
-                "128 MiB"
+                f"{len(view)} bytes are not a filter; a filter is one or more blocks of 32 bytes, "
+                "at most 128 MiB"
             )
         bloom = cls.__new__(cls)
         bloom._words = np.frombuffer(view, dtype=np.uint8).copy().view(np.uint32)
@@ -114,7 +114,7 @@ class Sbbf(Displayed):
         blocks = view[start : start + num_bytes]
         if len(blocks) < num_bytes:
             raise InvalidArgument(
-                f"a Bloom filter header claims {num_bytes} bytes, {len(blocks)} follow it"
+                f"a Bloom filter header claims {num_bytes} bytes, but only {len(blocks)} follow it"
             )
         return cls.from_bytes(blocks)
 
@@ -146,7 +146,8 @@ class Sbbf(Displayed):
     def estimated_fpp(self) -> float:
         """The false positive probability of the filter with the bits that it has now.
 
-        This is the mean over all blocks of the product of the set shares of their words.
+        In one block, it is the product of the shares of set bits of the eight words. In a filter,
+        it is the mean over all blocks.
         """
         return estimated_fpp(self._words)
 

@@ -35,18 +35,18 @@ def encode_header(num_bytes: int) -> bytes:
 
 
 def decode_header(data: bytes) -> tuple[int, int]:
-    """Return the size of the blocks and the size of the header at the start of ``data``, bytes."""
+    """Decode the header at the start of ``data``. Return the bytes of the blocks and of itself."""
     header = _HEADER.match(data)
     if header is None:
         raise InvalidArgument(
-            "a Bloom filter header is cut short, or not that of split blocks, hashed with XXH64 "
-            "and not compressed"
+            "a Bloom filter header is cut short, or not that of split blocks with XXH64 and "
+            "without compression"
         )
     zigzag = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(header[1]))
     num_bytes = (zigzag >> 1) ^ -(zigzag & 1)
     if not 0 < num_bytes <= MAX_BYTES or num_bytes % BYTES_PER_BLOCK:
         raise InvalidArgument(
             f"a Bloom filter header claims {num_bytes} bytes: that is not whole blocks of "
-            f"{BYTES_PER_BLOCK} bytes, at most 128 MiB"
+            f"{BYTES_PER_BLOCK} bytes, or more than 128 MiB"
         )
     return num_bytes, header.end()

@@ -1,4 +1,7 @@
-"""Look hashes up in filters that are in memory: with NumPy until loading the kernels pays."""
+"""Look hashes up in filters that are in memory.
+
+The first lookups use NumPy. The compiled kernels take long to load, so only many lookups use them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide between NumPy and the kernels for lookups: NumPy until loading the kernels pays."""
+"""Decide whether lookups use NumPy or the compiled kernels, which take long to load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class NumpyBudget:
         self._checks = checks
 
     def spend(self, checks: int) -> bool:
-        """Take checks from the budget. Return False, from then on always, when it is used up."""
+        """Take checks from the budget. Return whether it sufficed; once used up, it never does."""
         self._checks -= checks
         return self._checks >= 0
 

@@ -74,7 +74,7 @@ def validate_target(
 
 
 def size_for(ndv: int, probability: float, sizing: str = "log2") -> int:
-    """Return the bytes of the smallest filter whose false positive probability meets a target.
+    """Return the size in bytes of the smallest filter that meets a false positive probability.
 
     >>> size_for(8192, 0.00057), size_for(8192, 0.00057, "exact")
     (32768, 19328)
@@ -109,7 +109,8 @@ def _size_for(ndv: int, probability: float, sizing: str) -> int:
 def estimated_fpp(words: np.ndarray) -> float:
     """Return the false positive probability of a filter with the bits that it has now.
 
-    This is the mean over all blocks of the product of the set shares of their words.
+    In one block, it is the product of the shares of set bits of the eight words. In a filter, it is
+    the mean over all blocks.
     """
     shares = np.bitwise_count(words).reshape(-1, WORDS_PER_BLOCK).T / BITS_PER_WORD
     # Add in a fixed order. The order of np.sum may change between versions of NumPy, and the last

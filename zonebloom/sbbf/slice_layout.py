@@ -12,11 +12,11 @@ filters, transposed: a bit row has one bit for each zone, padded to whole 64-bit
     row number   word * 32 + bit:  that bit of that word, in this block of every zone's filter
     seed         salt + 256 * number of the block in its file + row number
 
-Zone ``i`` may hold a hash if bit ``i`` is set in all eight rows that the hash selects. Every row
-has a check of its own, because a bit that changes from one to zero would hide rows. The seed ties a
-row to its place in the file, and a random salt ties it to the file. The checks of a block lie after
-its rows. If the rows are whole memory pages, the block is padded to whole pages, so that no row
-lies across two pages.
+Zone ``i`` may hold a hash if bit ``i`` is set in all eight rows that the hash selects. Each bit row
+has a checksum (its check), because a bit that flips from one to zero would hide zones. The seed
+ties a row to its place in the file, and a random salt ties it to the file. The checks of a block
+follow its rows. If the length of a row is a multiple of 4096 bytes, so is the length of the padded
+block: no row shares a memory page with another one.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _WORD_ROWS = np.arange(WORDS_PER_BLOCK, dtype=np.uint32) * np.uint32(BITS_PER_WO
 class Tile(NamedTuple):
     """The place and shape of a tile.
 
-    ``offset`` is in bytes of the file. ``row_words`` and ``block_words`` are lengths in 64-bit
-    words. ``first`` is the number of its first zone, counted over all tiles. ``seed`` is the seed
-    for the check of its first row, and ``seed_step`` is added for each block.
+    ``offset`` is its first byte in the file. ``row_words`` and ``block_words`` are lengths in
+    64-bit words. ``first_zone`` is counted over all tiles. ``seed`` is the seed for the check of
+    its first row, and ``seed_step`` is added for each block.
     """
 
     group: int

@@ -37,7 +37,7 @@ def _append_zones(words, starts, tile, bits, zones, count):
 
     ``zones`` already holds ``count`` zones. Return the new count.
     """
-    # The positions are unsigned, because a loop tests signed ones for being negative.
+    # The positions are unsigned, because Numba tests whether signed indices are negative.
     one, two, three, four = starts[0], starts[1], starts[2], starts[3]
     five, six, seven, eight = starts[4], starts[5], starts[6], starts[7]
     num_zones = tile[_NUM_ZONES]
@@ -68,10 +68,10 @@ def _append_zones(words, starts, tile, bits, zones, count):
     )
 )
 def find_pairs_in_tile(blocks, first_block, tile, hashes, out_keys, out_zones, state):
-    """Pair hashes with the zones of a tile that may hold them, while the output has room.
+    """Pair hashes with the zones of a tile that may hold them, until the output may overflow.
 
     The output must have room for all zones of the tile. ``state[0]`` is the next hash to look up,
-    so that a further call continues; ``state[1]`` receives the number of pairs.
+    so a further call continues there. ``state[1]`` receives the number of pairs.
     """
     starts = np.empty(8, np.uint64)
     bits = np.empty(np.int64(tile[_ROW_WORDS]), np.uint64)
@@ -93,9 +93,9 @@ def find_pairs_in_tile(blocks, first_block, tile, hashes, out_keys, out_zones, s
 
 @kernel(void(uint64, readonly(uint64, 2), int64[::1], int64[::1]))
 def plan_rows(hashed, tiles, offsets, sizes):
-    """Compute the pieces of a file that a hash needs: for each tile its eight rows and the checks.
+    """Compute which pieces of the file a hash needs: nine for each tile, eight rows and the checks.
 
-    ``offsets`` and ``sizes`` are in bytes, nine for each tile.
+    ``offsets`` and ``sizes`` are in bytes.
     """
     for number in range(tiles.shape[0]):
         tile = tiles[number]

@@ -21,11 +21,11 @@ from zonebloom.sbbf.vectors import (
 )
 from zonebloom.sbbf.xxh64 import hash_memory
 
-# Blocks of a filter that are transposed together: 512 pieces of this size fit the L2 cache.
-_PIECE = 16
+# A piece is this many consecutive blocks of one filter. 512 pieces fit the L2 cache.
+_PIECE_BLOCKS = 16
 # 64-bit words from one piece to the next. With a power of two, all pieces would compete for the
 # same few sets of the cache.
-_PIECE_WORDS = _PIECE * 4 + 8
+_PIECE_WORDS = _PIECE_BLOCKS * 4 + 8
 _STRIDE = np.uint64(_PIECE_WORDS * 8)
 _STRIP_ZONES = 512
 
@@ -39,7 +39,7 @@ def address_of(array):
 
 
 @inlined
-def _turn_to_rows(pieces, stage, strip, group):
+def _transpose_to_rows(pieces, stage, strip, group):
     """Transpose one block of 64 zones into one word of each row of ``strip``, 64 bytes a row."""
     for i in range(8):
         zone = np.uint64(i)
@@ -52,7 +52,7 @@ def _turn_to_rows(pieces, stage, strip, group):
 
 
 @inlined
-def _turn_to_blocks(strip, stage, pieces):
+def _transpose_to_blocks(strip, stage, pieces):
     """Transpose word 0 of each row of ``strip`` into one block of each of 64 zones."""
     for i in range(8):
         row = np.uint64(i)
@@ -68,21 +68,22 @@ def _turn_to_blocks(strip, stage, pieces):
 def slice_blocks(filters, first_block, row_words, out):
     """Transpose consecutive blocks of the filters of a tile into bit rows.
 
-    The checks of the rows are not written: `seal` does that.
+    `write_checks` then writes the checks of the rows.
     """
     zones, num_blocks = filters.shape[0], out.shape[0]
     pieces = np.empty(_STRIP_ZONES * _PIECE_WORDS, np.uint64)
     stage = np.empty(64 * 4, np.uint64)
     strip = np.empty(ROWS_PER_BLOCK * 8, np.uint64)
-    piece, staged, rows = address_of(pieces), address_of(stage), address_of(strip)
+    piece_start, stage_start = address_of(pieces), address_of(stage)
+    strip_start = address_of(strip)
     for word in range(0, row_words, 8):
         groups = min(8, row_words - word)
-        for first in range(0, num_blocks, _PIECE):
-            count = min(_PIECE, num_blocks - first)
+        for first in range(0, num_blocks, _PIECE_BLOCKS):
+            count = min(_PIECE_BLOCKS, num_blocks - first)
             for i in range(groups * 64):
                 if word * 64 + i < zones:
                     source = filters[word * 64 + i] + np.uint64((first_block + first) * 32)
-                    target = piece + np.uint64(i * _PIECE_WORDS * 8)
+                    target = piece_start + np.uint64(i * _PIECE_WORDS * 8)
                     for block in range(count):
                         offset = np.uint64(block * 32)
                         copy_32_bytes(source + offset, target + offset)
@@ -91,12 +92,14 @@ def slice_blocks(filters, first_block, row_words, out):
             for block in range(count):
                 for group in range(groups):
                     start = (group * 64 * _PIECE_WORDS + block * 4) * 8
-                    _turn_to_rows(piece + np.uint64(start), staged, rows, group)
+                    _transpose_to_rows(
+                        piece_start + np.uint64(start), stage_start, strip_start, group
+                    )
                 out_block = address_of(out[first + block]) + np.uint64(word * 8)
                 if groups == 8:
                     for row in range(ROWS_PER_BLOCK):
                         out_row = out_block + np.uint64(row * row_words * 8)
-                        copy_64_bytes(rows + np.uint64(row * 64), out_row)
+                        copy_64_bytes(strip_start + np.uint64(row * 64), out_row)
                 else:
                     for row in range(ROWS_PER_BLOCK):
                         for group in range(groups):
@@ -115,17 +118,18 @@ def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
     pieces = np.empty(64 * _PIECE_WORDS, np.uint64)
     stage = np.empty(64 * 4, np.uint64)
     strip = np.empty(ROWS_PER_BLOCK * 8, np.uint64)
-    piece, staged, rows = address_of(pieces), address_of(stage), address_of(strip)
+    piece_start, stage_start = address_of(pieces), address_of(stage)
+    strip_start = address_of(strip)
     for zone in range(0, zones, 64):
         word = (first_zone + zone) // 64
-        for first in range(0, num_blocks, _PIECE):
-            count = min(_PIECE, num_blocks - first)
+        for first in range(0, num_blocks, _PIECE_BLOCKS):
+            count = min(_PIECE_BLOCKS, num_blocks - first)
             for block in range(count):
                 for row in range(ROWS_PER_BLOCK):
                     strip[row * 8] = blocks[first + block, row * row_words + word]
-                _turn_to_blocks(rows, staged, piece + np.uint64(block * 32))
+                _transpose_to_blocks(strip_start, stage_start, piece_start + np.uint64(block * 32))
             for i in range(min(64, zones - zone)):
-                source = piece + np.uint64(i * _PIECE_WORDS * 8)
+                source = piece_start + np.uint64(i * _PIECE_WORDS * 8)
                 target = filters[zone + i] + np.uint64((first_block + first) * 32)
                 for block in range(count):
                     copy_32_bytes(source + np.uint64(block * 32), target + np.uint64(block * 32))
