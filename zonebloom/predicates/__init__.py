@@ -155,7 +155,7 @@ def _flatten_or_error(predicate: Predicate) -> Predicate:
     flat = flatten(predicate)
     if depth(flat) > MAX_DEPTH:
         raise FilterError(
-            f"the predicate is nested {depth(flat):,} levels deep, and the most is {MAX_DEPTH}; "
+            f"the predicate is nested {depth(flat):,} levels deep, but at most {MAX_DEPTH} work; "
             "join fewer conditions, or write them as a pyarrow.compute expression"
         )
     return flat

@@ -51,7 +51,7 @@ _INT64_TYPES = {pa.int64(), pa.uint64()}
 _CONNECTIVES = ("and_kleene", "or_kleene", "invert")
 _ARROW_COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
 _ARROW_COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
-_ONLY_LITERALS = "only a column compared with a literal is answered by a Bloom filter"
+_ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 
 
 class _ArrowColumn(NamedTuple):
@@ -211,9 +211,7 @@ class _ArrowTranslator:
     def _translate_is_null(self, node: ExpressionNode) -> ast.Predicate:
         if len(node.args) != 1:
             raise MalformedExpression(f"{node.name} takes one argument")
-        column = _require_arrow_column(
-            node.args[0], "only the nulls of a column are known to an index"
-        )
+        column = _require_arrow_column(node.args[0], "an index knows nulls only of columns")
         if has_nulls_outside_bitmap(column.type):
             raise Unanswerable(f"the nulls of {column.type} are not indexed")
         if (
@@ -221,7 +219,7 @@ class _ArrowTranslator:
             and self._option(node, "nan_is_null")
             and may_hold_nan(column.type)
         ):
-            raise Unanswerable("NaN counted as null is not answered by a Bloom filter")
+            raise Unanswerable("no index answers is_null with nan_is_null")
         return ast.IsNull(column.path)
 
     def _translate_cast(self, node: ExpressionNode) -> object:
@@ -236,7 +234,7 @@ class _ArrowTranslator:
         # PyArrow serializes the target type as the type of a null field.
         target = self._options(node).type.field("to_type").type
         if not is_lossless_cast(column.type, target):
-            raise Unanswerable(f"casting {column.type} to {target} may join values")
+            raise Unanswerable(f"casting {column.type} to {target} may make values equal")
         return _ArrowColumn(column.path, target)
 
     def _options(self, node: ExpressionNode) -> Any:
@@ -284,7 +282,8 @@ class _ArrowTranslator:
     def _exact_condition(self, node: ExpressionNode, terms: Sequence[Any]) -> ast.Predicate:
         """Return a predicate that is true, false and null for exactly the same rows as the node.
 
-        The meaning of a node is not enough, because it may be true or false for more rows.
+        `node.meaning` does not suffice, because a predicate for the index may be true or false for
+        more rows.
         """
         meaning = node.meaning
         if node.name == "invert":
@@ -314,8 +313,8 @@ def _if_else_predicate(
         # DuckDB writes IN this way, because PyArrow's is_in returns false for null. The IN of SQL
         # and of our predicates returns null.
         return if_true
-    # If the test is null, if_else returns null and this predicate may return false. A search only
-    # needs a bound for the rows that are true or false, so this is safe.
+    # If the test is null, if_else returns null and this predicate may return false. This is safe,
+    # because a search only bounds the rows for which the condition is true, or is false.
     return ast.Or((ast.And((test, if_true)), ast.And((ast.negation(test), if_false))))
 
 

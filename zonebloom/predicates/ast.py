@@ -37,7 +37,7 @@ MAX_DEPTH = 150
 _MIN_TERMS_TO_UNITE = 64
 _MAX_SHOWN_VALUES = 2
 _MAX_SHOWN_CHARACTERS = 200
-# ``x >= v AND x <= v`` is ``x = v``, so each of these bounds is completed by the other.
+# ``x >= v AND x <= v`` means ``x = v``. This maps each of the two operators to the other one.
 _OPPOSITE_BOUNDS = {">=": "<=", "<=": ">="}
 # The operator of a comparison after its sides are exchanged.
 FLIPPED_OPERATORS: dict[str, Any] = {
@@ -118,7 +118,7 @@ class Compares:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """The column is null; for a nested leaf, also where a parent is null."""
+    """The condition that a column is null. A leaf is also null where one of its structs is null."""
 
     column: ColumnPath
 

@@ -34,7 +34,7 @@ _CATALYST_OPERATORS = {
 _EPOCH_DATETIME = datetime.datetime(1970, 1, 1)
 _HARMLESS_METADATA_KEYS = {"comment", "CURRENT_DEFAULT"}
 _CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-_ONLY_LITERALS_REASON = "only a column compared with a literal is known to an index"
+_ONLY_LITERALS_REASON = "an index answers only comparisons of a column with a literal"
 
 
 class CatalystTranslator:
@@ -100,7 +100,7 @@ class CatalystTranslator:
         raise Unanswerable(_ONLY_LITERALS_REASON)
 
     def _resolve_column(self, node: CatalystNode) -> tuple[ast.ColumnPath, str]:
-        """Return the path of a column or leaf of structs, and Spark's name of its type."""
+        """Return the path of a column, or of a field in a struct, and the name of its type."""
         if "column" not in node:
             raise Unanswerable(_ONLY_LITERALS_REASON)
         names, type_ = tuple(node["column"]), node["type"]
@@ -129,7 +129,7 @@ def opaque_reason(text: str) -> str | None:
         if key not in _HARMLESS_METADATA_KEYS and (
             key.startswith(("__", "parquet.")) or key.isupper()
         ):
-            return f"how Spark compares a column with {key} is not followed"
+            return f"it is not known how Spark compares a column with {key}"
     return None
 
 

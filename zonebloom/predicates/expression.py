@@ -42,8 +42,8 @@ ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": 
 # overflowed its stack in tests.
 _MAX_CHAIN_TERMS = 4000
 
-# Makes the expression of a condition. If the argument is True, the expression is null where the
-# condition is null. If it is False, the expression may be false there.
+# A function that returns the expression of a condition. If its argument is True, the expression is
+# null where the condition is null. If it is False, the expression may be false there.
 _ExpressionFactory: TypeAlias = Callable[[bool], pc.Expression]
 PathResolver: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
 
@@ -68,13 +68,13 @@ def expression_from_predicate(
 
 
 def build_expression(predicate: ast.Predicate, resolve: PathResolver, exact: bool) -> pc.Expression:
-    """Return a predicate as an expression; `resolve` gives the expression and type of a path."""
+    """Return a predicate as an expression. `resolve` returns the expression and type of a path."""
 
     def join(is_or: bool) -> Callable[[list[_ExpressionFactory]], _ExpressionFactory]:
-        return lambda forms: lambda exact: join_conditions([form(exact) for form in forms], is_or)
+        return lambda terms: lambda exact: join_conditions([term(exact) for term in terms], is_or)
 
-    def negate(form: _ExpressionFactory) -> _ExpressionFactory:
-        return lambda exact: ~form(True)
+    def negate(term: _ExpressionFactory) -> _ExpressionFactory:
+        return lambda exact: ~term(True)
 
     leaf = functools.partial(_leaf_factory, resolve=resolve)
     return ast.fold_predicate(predicate, leaf, join(False), join(True), negate)(exact)

@@ -37,7 +37,7 @@ def predicate_from_polars(expr: pl.Expr, schema: pa.Schema) -> ast.Predicate:
 
 
 def _has_known_rounding() -> bool:
-    """Return whether the rounding rules of this Polars version are known. Polars 1.x has others."""
+    """Return whether this Polars version rounds by the rules that we know. Polars 1.x does not."""
     import polars as pl
 
     return int(pl.__version__.partition(".")[0]) >= 2
@@ -90,9 +90,9 @@ class PolarsFilter:
             except pl.exceptions.PolarsError:
                 masks = []
             if len(masks) != 1 or masks[0].dtype != pl.Boolean:
-                # Let Polars filter the frame. It raises an error that explains what is not a
-                # filter. It may also succeed where select failed at some rows, because it
-                # evaluates the terms one by one.
+                # Let Polars filter the frame. If the expression is not a filter, its error explains
+                # why. It may also succeed where select failed at some rows, because it evaluates
+                # the terms one by one.
                 return _filter_row_numbers(frame, self._expr)
         except pl.exceptions.PolarsError as error:
             if self._schema is not None:
@@ -172,9 +172,8 @@ def _row_wise_columns(expr: pl.Expr, root: Any) -> frozenset[str]:
                     stack += [(input, _parse_tree(input)) for input in _row_wise_inputs(inner_expr)]
     except Exception as error:  # noqa: BLE001 - Polars cannot tell, or its API has changed
         raise FilterError(
-            f"whether a row passes {ast.shorten(str(expr))} may depend on other rows: Polars "
-            f"cannot rule it out ({error}), and a scan that skips rows does not see them all; "
-            "collect first, then filter"
+            f"the result of {ast.shorten(str(expr))} for a row may depend on other rows ({error}), "
+            "and a scan that skips rows does not read them all; collect first, then filter"
         ) from None
     return frozenset(names)
 

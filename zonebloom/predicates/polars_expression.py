@@ -236,7 +236,7 @@ def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate
     if isinstance(left, pa.Scalar):
         left, right, operator = right, left, ast.FLIPPED_OPERATORS.get(operator, operator)
     if not isinstance(left, _PolarsColumn) or not isinstance(right, pa.Scalar):
-        raise Unanswerable("only a column compared with a literal is answered by a Bloom filter")
+        raise Unanswerable("an index answers only comparisons of a column with a literal")
     if operator in ("!=", "NOT <=>"):
         return ast.negation(_translate_comparison(left, "=" if operator == "!=" else "<=>", right))
     if not right.is_valid:
@@ -290,7 +290,7 @@ def _translate_between(column: Any, low: Any, high: Any, closed: str) -> ast.Pre
 
 def _translate_is_null(column: Any) -> ast.Predicate:
     if not isinstance(column, _PolarsColumn):
-        raise Unanswerable("only the nulls of a column are known to an index")
+        raise Unanswerable("an index knows nulls only of columns")
     if not family(column.stored) or has_nulls_outside_bitmap(column.stored):
         raise Unanswerable(f"the nulls of {column.stored} are not indexed")
     return ast.IsNull(column.path)
@@ -324,7 +324,7 @@ def _translate_cast(inner: Any, target: pa.DataType) -> _PolarsColumn | pa.Scala
         # A double may not hold an integer exactly. `_check_no_rounding` decides by the literal.
         fits = pt.is_integer(inner.type) and pt.is_float64(target)
         if not fits and not is_lossless_cast(inner.type, target):
-            raise Unanswerable(f"casting {inner.type} to {target} may join values")
+            raise Unanswerable(f"casting {inner.type} to {target} may make values equal")
         return _PolarsColumn(inner.path, inner.stored, target)
     if not isinstance(inner, pa.Scalar):
         raise Unanswerable("a condition is wrapped in a cast")
@@ -369,7 +369,9 @@ def _parse_scalar(value: Any) -> pa.Scalar:
         case {"Float32": float(number)}:
             return pa.scalar(number, pa.float32())
         case {"Float": _} | {"Float32": _} | {"Float64": _}:
-            raise Unanswerable("NaN equals NaN in Polars, and its JSON writes infinities like NaN")
+            raise Unanswerable(
+                "NaN equals NaN in Polars, whose JSON does not tell infinities from NaN"
+            )
         case {"String": str(text)}:
             return pa.scalar(text)
         case {"Binary": list(numbers)}:

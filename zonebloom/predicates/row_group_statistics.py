@@ -6,7 +6,7 @@ statistics. This is wrong for two kinds of types:
     floating point   Statistics ignore NaN, so pyarrow would lose rows for which ``f <> 73`` or
                      ``NOT f > 73`` is true. They also ignore the sign of zeros, but ``f IN (0.0)``
                      distinguishes 0.0 from -0.0.
-    decimals         Some old writers ordered them by their bytes. The file does not tell.
+    decimals         Some old writers ordered them by their bytes. Their files do not say so.
 
 Comparisons that are not negated are safe, because they are false for NaN. For other types the
 statistics are correct wherever pyarrow uses them. pyarrow counts nulls separately.
@@ -70,13 +70,13 @@ def _is_safe_with_statistics(predicate: ast.Predicate, schema: pa.Schema) -> boo
         if isinstance(node, ast.IsNull):
             return True, is_exact
         if isinstance(node, ast.IsIn):
-            # The negation is unsafe, because the predicate may be false for fewer rows than the
-            # filter.
+            # The negation is unsafe: for null rows, IN of a predicate is null, but PyArrow's is_in
+            # is false, so its negation is true.
             return is_exact or (is_floating and _has_no_zero_or_nan(node.values)), False
         return is_exact or is_floating, is_exact
 
     def every(pairs: list[tuple[bool, bool]]) -> tuple[bool, bool]:
-        return all(true for true, _ in pairs), all(false for _, false in pairs)
+        return all(is_safe for is_safe, _ in pairs), all(negation for _, negation in pairs)
 
     return ast.fold_predicate(predicate, leaf, every, every, lambda pair: (pair[1], pair[1]))[0]
 

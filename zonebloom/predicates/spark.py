@@ -33,7 +33,7 @@ from zonebloom.predicates.sql_tree import Operand, SqlTranslator, SqlValue
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
 
-_SPARK_ONLY_LITERALS = "only a column compared with a literal is known to an index"
+_SPARK_ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 _SETTING_DEPENDENT_TEXTS = ('"', "\\", "${")
 _INTEGER_CAST_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DATETIME_CASTS = {

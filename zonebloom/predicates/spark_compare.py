@@ -70,7 +70,7 @@ def parse_spark_datetime(text: str, kind: str) -> Literal:
     """
     match = (_DATE if kind == "date" else _TIME).fullmatch(text)
     if match is None:
-        raise Unanswerable(f"{text!r} is not written in full")
+        raise Unanswerable(f"{text!r} is not a complete date or time")
     if kind == "timestamp" and match["zone"]:
         raise Unanswerable(
             f"Spark ignores the zone of {text!r}; write TIMESTAMP_NTZ'2024-01-31 12:00:00', or "
@@ -112,7 +112,7 @@ class SparkComparer:
         if path is None:
             raise Unanswerable(f"there is not exactly one column {ast.column_text(tuple(names))}")
         if path[0] in self._opaque_columns:
-            raise Unanswerable(f"how Spark compares {path[0]} is not followed")
+            raise Unanswerable(f"it is not known how Spark compares {path[0]}")
         return path
 
     def column_type(self, path: ast.ColumnPath) -> pa.DataType:
@@ -145,8 +145,8 @@ class SparkComparer:
         return comparison_predicate(path, comparable_type(type_), operator, stored_value)
 
     def is_in(self, path: ast.ColumnPath, literals: Sequence[Literal]) -> ast.Predicate:
-        type_ = self.column_type(path)
         """Return the predicate ``column IN (literals)``."""
+        type_ = self.column_type(path)
         values = [literal for literal in literals if literal.kind != "null"]
         # Spark casts the column and all values to one type, which may round them.
         if len({(value.kind, value.bits) for value in values}) > 1:
@@ -183,7 +183,7 @@ class SparkComparer:
         if kind in ("text", "local"):
             match = _TIME.fullmatch(text)
             if match is None:
-                raise Unanswerable(f"{text!r} is not written in full")
+                raise Unanswerable(f"{text!r} is not a complete date or time")
             zone = match["zone"]
         if type_.tz is None:
             if kind in ("local", "instant") or zone:
@@ -203,7 +203,7 @@ class SparkComparer:
 
 
 def _number_to_stored_value(literal: Literal, type_: pa.DataType) -> StoredValue:
-    number, (whole, scale) = literal.value, literal.digits
+    number, (whole_digits, scale) = literal.value, literal.digits
     if pt.is_float32(type_) or pt.is_float64(type_):
         # Spark casts the number to a double, and a float column as well.
         double = round_to_float(number, 64)
@@ -213,15 +213,16 @@ def _number_to_stored_value(literal: Literal, type_: pa.DataType) -> StoredValue
         if not is_exact and not literal.bits and not scale:
             raise Unanswerable("Spark rounds the integer")
         if pt.is_float32(type_) and (not is_exact or round_to_float(double, 32) != double):
-            raise Unanswerable("Spark compares a float column as doubles, and this is not a float")
+            raise Unanswerable("Spark compares floats as doubles, and the literal is not a float")
         return StoredValue(double)
     if pt.is_integer(type_):
-        digits = 20, 0
+        column_digits = 20, 0
     elif pt.is_decimal128(type_):
-        digits = type_.precision - type_.scale, type_.scale
+        column_digits = type_.precision - type_.scale, type_.scale
     else:
-        raise Unanswerable(f"how Spark compares a {type_} column with a number is not followed")
-    if not literal.bits and max(digits[0], whole) + max(digits[1], scale) > _MAX_DECIMAL_DIGITS:
+        raise Unanswerable(f"it is not known how Spark compares a {type_} column with a number")
+    common_digits = max(column_digits[0], whole_digits) + max(column_digits[1], scale)
+    if not literal.bits and common_digits > _MAX_DECIMAL_DIGITS:
         raise Unanswerable("Spark rounds the column to a decimal of 38 digits")
     return to_stored(literal, type_)
 
@@ -239,7 +240,7 @@ def _with_session_offset(local: str, timezone: str | None) -> str:
     offsets = {moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
     offset = offsets.pop()
     if offsets or offset is None or moment.year not in _YEARS_WITH_KNOWN_OFFSETS:
-        raise Unanswerable("the clocks were set forward or back about then")
+        raise Unanswerable(f"the offset of {timezone} changes near {local}, or is uncertain then")
     if offset.total_seconds() % 60:
         raise Unanswerable("the zone's offset is not a whole number of minutes")
     return moment.replace(tzinfo=datetime.timezone(offset)).isoformat(sep=" ")

@@ -364,7 +364,7 @@ class _PlainSqlTranslator(SqlTranslator):
             self.fail(
                 f"a cast from {type_} to {target} depends on a zone", _TIME_ZONE_CAST_ADVICE, node
             )
-        reason = f"casting {type_} to {target} may join values"
+        reason = f"casting {type_} to {target} may make values equal"
         return Operand(expression.cast(target), target, reason=reason)
 
     def _cast_type(self, node: Any) -> pa.DataType:

@@ -64,7 +64,7 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
             return parse_uuid(value)
         if is_uuid_for_binary_column(value, column):
             raise Unanswerable(
-                f"the text of a UUID is compared with a column of type {column}, of its bytes",
+                f"the text of a UUID is compared with the bytes in a column of type {column}",
                 f"write UUID '{value}'",
             )
         if target == "bytes":
@@ -84,10 +84,10 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
             literal = parse_timestamp(value)
             kind, value = literal.kind, literal.value
         elif target == "integer":
-            written = value if _SQL_NUMBER.fullmatch(value.strip()) else 42
+            example = value if _SQL_NUMBER.fullmatch(value.strip()) else 42
             raise Unanswerable(
                 f"a string is compared with a column of type {column}",
-                f"write the number without quotes: {written}",
+                f"write the number without quotes: {example}",
             )
     if kind == "number" and target == "float":
         return Literal("number", _nearest_double(value), 64)

@@ -1,4 +1,4 @@
-"""Translate SQL conditions that sqlglot has parsed; subclasses define what each dialect means."""
+"""Translate SQL conditions that sqlglot has parsed. Subclasses define each dialect's semantics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zonebloom.values.types import family, has_nulls_outside_bitmap
 
 SQL_OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 PYARROW_ADVICE = "write that part as a pyarrow.compute expression"
-ONLY_LITERALS_REASON = "only a column compared with a literal is answered by a Bloom filter"
+ONLY_LITERALS_REASON = "an index answers only comparisons of a column with a literal"
 
 
 @dataclass(slots=True)
