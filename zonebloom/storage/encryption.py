@@ -155,7 +155,7 @@ class FileCipher:
 
 
 def _aad_template(key_id: str, name: str) -> bytes:
-    """Return the AAD of a file's modules, to be formatted with a module's number and is_last."""
+    """Return a template of the AAD of a file's modules, for the module's number and is_last."""
     return b"%b\0%b\0%%d\0%%d" % (_escape_percent(key_id), _escape_percent(name))
 
 
@@ -175,7 +175,7 @@ class _FileEncryptor:
         self.head = (_ENCRYPTED_MAGIC + key_id.encode()).ljust(_HEAD_BYTES, b"\0")
 
     def encrypt(self, data: Any) -> bytes:
-        """Return the modules of the next data. Keep the last bytes, which may end the file."""
+        """Return the modules of the next data. Keep the rest, which may become the last module."""
         data = self._pending + bytes(data)
         end = max(0, len(data) - 1) // _MODULE_BYTES * _MODULE_BYTES
         self._pending = data[end:]
@@ -236,7 +236,7 @@ class EncryptedModules:
                 pieces.append(decrypt(stored[start:data_start], stored[data_start:stop], aad))
             except (InvalidTag, ValueError):
                 pieces.append(bytes(_MODULE_BYTES))
-                damage = f"module {number} is not what was encrypted by key {self._key_id!r}"
+                damage = f"module {number} was changed, or not encrypted by key {self._key_id!r}"
             start = stop
         return pieces, damage
 
@@ -285,7 +285,7 @@ class EncryptedFile(RandomAccessFile):
         self.read_pieces(np.array([start]), np.array([out.nbytes]), out)
 
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
-        """Read pieces into an array, zeros where the file ends earlier or a module was changed."""
+        """Read pieces into an array. Bytes past the end and of changed modules become zeros."""
         data, starts, _ = self._decrypt_ranges(offsets, offsets + sizes)
         from_view, to_view = memoryview(data), out.reshape(-1).data.cast("B")
         position = 0
@@ -305,9 +305,9 @@ class EncryptedFile(RandomAccessFile):
         Return their data one after another, the position of each range in it, and a message
         about a changed module or None. The data of a changed module are zeros.
         """
-        firsts = (starts // _MODULE_BYTES).tolist()
-        ends = (np.maximum(starts, stops - 1) // _MODULE_BYTES + 1).tolist()
-        covering = {number for span in map(range, firsts, ends) for number in span}
+        first_numbers = (starts // _MODULE_BYTES).tolist()
+        stop_numbers = (np.maximum(starts, stops - 1) // _MODULE_BYTES + 1).tolist()
+        covering = {number for span in map(range, first_numbers, stop_numbers) for number in span}
         # A range that begins at the end of the file lies in no module.
         numbers = sorted(number for number in covering if number < self._modules.count)
         pieces, damage = self._modules.decrypt(numbers, self._read_modules(numbers))
@@ -315,7 +315,7 @@ class EncryptedFile(RandomAccessFile):
         end = len(numbers) * _MODULE_BYTES
         range_starts = [
             positions.get(number, end) + offset
-            for number, offset in zip(firsts, (starts % _MODULE_BYTES).tolist(), strict=True)
+            for number, offset in zip(first_numbers, (starts % _MODULE_BYTES).tolist(), strict=True)
         ]
         return b"".join(pieces), range_starts, damage
 

@@ -47,7 +47,7 @@ class FieldNames:
 
     @property
     def has_table_names(self) -> bool:
-        """Return whether files that identify fields by name use the table's names."""
+        """Return whether files without field ids call all fields by the table's names."""
         return all(
             child.has_table_names and (self.kind != "struct" or child.stored_names == (child.name,))
             for child in self.children

@@ -22,15 +22,16 @@ from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, SourceError
 from zonebloom.storage.object_store import StoreHandler, object_reader
 
-# The file system does not say when the file was written, so nothing known about the file can be
-# trusted later.
+# This stands for a file system that does not say when a file was written. Nothing that is known
+# about such a file can be trusted later.
 UNKNOWN_MTIME = -1
 
 # The digest of a file up to this size covers all of its bytes.
 WHOLE_BYTES = 1 << 20
 _NUM_SAMPLES = 64
 _SAMPLE_BYTES = 4 << 10
-# Bytes at the end that a digest covers in files other than Parquet, whose directory is often there.
+# Bytes at the end that a digest covers in files other than Parquet, which often have their table of
+# contents there.
 _DIGEST_TAIL_BYTES = 64 << 10
 _DIGEST_READ_BYTES = 1 << 20
 _PARQUET_MAGICS = (b"PAR1", b"PARE")
@@ -187,8 +188,8 @@ class _CountedFile:
             size = self._native.size()
             if self._position < (size if num_wanted < 0 else min(size, start + num_wanted)):
                 raise OSError(
-                    f"a read at byte {start:,} returned {num_bytes:,} bytes, and the file has "
-                    f"{size:,}"
+                    f"a read at byte {start:,} returned only {num_bytes:,} bytes, although the "
+                    f"file has {size:,}"
                 )
 
 
@@ -244,7 +245,7 @@ def counting_filesystem(filesystem: pafs.FileSystem, counter: ReadCounter) -> pa
 def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     """Wrap a Python file system so that short reads raise. Return other file systems as they are.
 
-    PyArrow reads from its own file systems without calling Python, so callers count rows instead.
+    PyArrow would call Python for each read of a wrapped file system, so callers count rows instead.
     """
     return (
         counting_filesystem(filesystem, ReadCounter())
@@ -404,8 +405,8 @@ def _tagged_identity(file: pa.NativeFile) -> FileIdentity | None:
     if not tag:
         return None
     with contextlib.suppress(KeyError, ValueError):
-        written = datetime.fromisoformat(metadata["last-modified"])
-        mtime_ns = int(written.timestamp()) * 10**9 + written.microsecond * 1000
+        mtime = datetime.fromisoformat(metadata["last-modified"])
+        mtime_ns = int(mtime.timestamp()) * 10**9 + mtime.microsecond * 1000
     return FileIdentity(file.size(), mtime_ns, 0, tag)
 
 

@@ -73,7 +73,7 @@ class _FlatbufferTable:
     def table(self, slot: int) -> _FlatbufferTable:
         offset = self.field_offset(slot)
         if not offset:
-            raise ValueError("a part of its description is missing")
+            raise ValueError("a part of its metadata is missing")
         return _FlatbufferTable(self._data, offset + _unpack("<I", self._data, offset))
 
     def structs(self, slot: int, dtype: np.dtype) -> np.ndarray:
@@ -87,7 +87,7 @@ class _FlatbufferTable:
 
 def _unpack(format: str, data: bytes, offset: int) -> int:
     if not 0 <= offset <= len(data) - struct.calcsize(format):
-        raise ValueError("its description points outside itself")
+        raise ValueError("its metadata has an offset outside the metadata")
     return struct.unpack_from(format, data, offset)[0]
 
 
@@ -96,7 +96,7 @@ def _root_table(data: bytes) -> _FlatbufferTable:
 
 
 def read_footer_blocks(read: Read, num_bytes: int) -> tuple[list[Block], list[Block], bool]:
-    """Return the blocks of record batches and of dictionaries, and whether it is little-endian."""
+    """Return the blocks of record batches, those of dictionaries, and if it is little-endian."""
     tail = read(max(0, num_bytes - _FOOTER_READ_BYTES), num_bytes)
     if len(tail) < 10 or not tail.endswith(_ARROW_MAGIC):
         raise ValueError("it does not end as an Arrow IPC file")
@@ -133,7 +133,7 @@ def read_batch_head(read: Read, block: Block) -> BatchHead:
     message = _root_table(data[8:] if data.startswith(_CONTINUATION) else data[4:])
     kind = message.number(1, "<B")
     if kind not in (_RECORD_BATCH, _DICTIONARY):
-        raise ValueError("it has another message in place of a record batch")
+        raise ValueError("a message of another kind stands in place of a record batch")
     batch = message.table(2)
     if kind == _DICTIONARY:
         batch = batch.table(1)
@@ -246,10 +246,10 @@ def _count_nodes_and_buffers(t: pa.DataType) -> tuple[int, int] | None:
 def read_column_rows(
     kind: pa.DataType, head: BatchHead, position: tuple[int, int], spans: Sequence[Span]
 ) -> Generator[list[Any], Sequence[bytes], None]:
-    """Read spans of rows of one column in a dialogue with the caller, who does the reads.
+    """Return a generator that reads spans of rows of one column, while its caller does the reads.
 
-    First yield the byte ranges of validity and of values or offsets, then those of the strings.
-    The caller sends the bytes of these ranges. At last yield one validated array for each span.
+    It yields the byte ranges of validity and of values or offsets, then those of the strings. The
+    caller sends the bytes of these ranges. At last it yields one validated array for each span.
     """
     node, first_buffer = position
     has_offsets = _is_variable_width(kind)

@@ -200,7 +200,7 @@ class StoreHandler(pafs.FileSystemHandler):
         max_listed = _OBJECTS_PER_PAGE + 4 * len(keys)
         heads: dict[str, ObjectMeta] = {}
         with _as_os_errors():
-            # A listing begins after the key that it is given, so shorten the first key.
+            # A listing begins after the given key, so give it a key before the first one.
             objects = self._list_objects(_shared_prefix(first, last), first[:-1])
             for number, meta in enumerate(objects):
                 if meta["path"] in keys:

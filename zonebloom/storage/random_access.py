@@ -26,23 +26,23 @@ from zonebloom.storage.files import (
 )
 from zonebloom.storage.object_store import object_reader
 
-# Two reads with at most so many bytes between them are merged into one. A request to an object
-# store costs as much as reading this many more bytes.
+# Two reads with at most this many bytes between them are merged into one, because a request to an
+# object store costs as much as reading that many more bytes.
 LOCAL_COALESCE_GAP = 4 << 10
 REMOTE_COALESCE_GAP = 64 << 10
 
-# A read that takes longer came from a disk, not from memory.
+# A read that takes longer than this came from the disk, not from the page cache.
 _DISK_SECONDS = 10e-6
 
 
 class RandomAccessFile:
-    """A file that any number of threads read at positions.
+    """A file from which any number of threads read ranges of bytes.
 
-    Read-ahead of local files is disabled, and the system is told the ranges of several reads
-    beforehand, so that the disk reads them in parallel.
+    Read-ahead of local files is disabled. Before several reads, the ranges are announced to the
+    operating system, so that the disk reads them in parallel.
     """
 
-    # A short read from disk costs about as much as reading this many more bytes at once. So a
+    # A separate short read from disk costs about as much as this many more bytes in one read. So a
     # search for many hashes reads whole blocks.
     read_cost = 32 << 10
 

@@ -16,12 +16,14 @@ import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
 
-# The settings that are used, below ``fs.s3a.`` or ``fs.s3a.bucket.NAME.``. The latter win.
+# The settings that are used. They begin with ``fs.s3a.``, or with ``fs.s3a.bucket.NAME.``, which
+# takes precedence for that bucket.
 _USED_KEYS = (
     *("access.key", "secret.key", "session.token", "aws.credentials.provider"),
     *("endpoint", "endpoint.region", "path.style.access", "connection.ssl.enabled"),
 )
-# Settings that matter without any other. The rest have defaults, or only modify these.
+# Unless one of these is given, or access is anonymous, the other settings are ignored. They have
+# defaults, or only modify these.
 _DECISIVE_KEYS = ("access.key", "endpoint", "endpoint.region")
 _PROVIDERS = "TemporaryAWSCredentialsProvider,SimpleAWSCredentialsProvider"
 # Endpoints of AWS, which pyarrow derives from the region.
@@ -39,7 +41,7 @@ def used_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3_filesystem(settings: Mapping[str, str], bucket: str) -> pafs.S3FileSystem | None:
-    """Open a bucket by the settings that `used_settings` returns.
+    """Open a bucket with the settings that `used_settings` returned.
 
     Return None if the settings say nothing about this bucket.
 
@@ -60,14 +62,14 @@ def s3_filesystem(settings: Mapping[str, str], bucket: str) -> pafs.S3FileSystem
         return _open_filesystem(tuple(sorted(options.items())))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise SourceError(
-            f"s3a://{bucket} cannot be opened as the session's fs.s3a settings say: {error}; "
+            f"s3a://{bucket} cannot be opened with the session's fs.s3a settings: {error}; "
             "correct them, or set fs.s3a.endpoint.region"
         ) from None
 
 
 @lru_cache(maxsize=64)
 def _open_filesystem(options: tuple[tuple[str, Any], ...]) -> pafs.S3FileSystem:
-    # All queries share one file system, because each has connections of its own.
+    # All queries share one file system, because each file system opens its own connections.
     return pafs.S3FileSystem(**dict(options))
 
 
