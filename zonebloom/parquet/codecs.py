@@ -21,9 +21,9 @@ _GZIP_BITS = 47
 def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
     """Return a function that decompresses a page body to a given number of bytes.
 
-    ``codec`` is a number of parquet.thrift. PyArrow does not clear the part of the output that a
-    body does not fill, so each body must be proven to have its full size. PyArrow does this for
-    zstd, the kernel of the header for LZ4, and our own kernel for Snappy.
+    ``codec`` is a number of parquet.thrift. If a body yields fewer bytes than claimed, PyArrow
+    returns uninitialised memory as the rest, so the size of each body is verified: by PyArrow for
+    zstd, by `header_kernels` for LZ4, and by our own kernel for Snappy.
     """
     if codec == SNAPPY:
         return _decompress_snappy
@@ -33,7 +33,7 @@ def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
         assert decompress is not None
         try:
             if codec == GZIP:
-                # Allow one byte more, so that zlib goes on to the checksum at the end.
+                # Allow one more byte, so that zlib reads on to the checksum at the end.
                 stream = zlib.decompressobj(_GZIP_BITS)
                 inflated = pa.py_buffer(stream.decompress(body, size + 1))
                 if not stream.eof:
@@ -62,7 +62,7 @@ def verify_checksum(data: np.ndarray, page: np.ndarray) -> None:
     stop = page[header_kernels.BODY_START] + page[header_kernels.BODY_SIZE]
     body = data[page[header_kernels.CHECKED_START] : stop].tobytes()
     if zlib.crc32(body) != page[header_kernels.CHECKSUM] & 0xFFFFFFFF:
-        raise FragmentUnreadable("the checksum of a page does not hold")
+        raise FragmentUnreadable("the checksum of a page is wrong")
 
 
 def error_for_code(code: int) -> Undecodable | FragmentUnreadable:
@@ -70,5 +70,5 @@ def error_for_code(code: int) -> Undecodable | FragmentUnreadable:
     if code in (header_kernels.MALFORMED, header_kernels.UNKNOWN_LEVELS):
         return Undecodable()
     if code == header_kernels.MISPLACED:
-        return FragmentUnreadable("a page location does not lead to such a page")
+        return FragmentUnreadable("a page location does not lead to a page of this size and kind")
     return FragmentUnreadable("a page header contradicts itself")

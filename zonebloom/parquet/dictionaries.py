@@ -67,7 +67,7 @@ class Dictionary:
             num_bytes = take_kernels.text_starts(body.address, body.size, self._text_starts)
         # A page that understates its number of values would hide the remaining keys from a lookup.
         if num_bytes != body.size:
-            raise FragmentUnreadable("a dictionary does not have the bytes of its values")
+            raise FragmentUnreadable("the size of a dictionary does not fit its number of values")
         # The arguments of `take_kernels.take`: address of the page, address of the offsets, size.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 

@@ -217,9 +217,9 @@ class EmbeddedFilters:
             # A signature may follow the metadata in a footer.
             is_same = parsed.stop == metadata.serialized_size
             if not is_same or counts != [num_leaves] * metadata.num_row_groups:
-                raise InvalidArgument("pyarrow reads it in another way")
+                raise InvalidArgument("pyarrow finds other row groups or columns in it")
         except _FOOTER_ERRORS as error:
-            _warn_not_used(f"the footer cannot be read ({error})")
+            _warn_not_used(f"the footer cannot be parsed ({error})")
             return [[None] * num_leaves] * metadata.num_row_groups
         return claims
 
@@ -228,7 +228,7 @@ class EmbeddedFilters:
         if leaf.number in self._blocks:
             return self._blocks[leaf.number]
         claims = [group_claims[leaf.number] for group_claims in self._claims]
-        located: list[_Span | None] = [None] * len(claims)
+        spans_by_group: list[_Span | None] = [None] * len(claims)
         ranges: dict[int, _Span] = {}
         for group, claim in enumerate(claims):
             if claim is None:
@@ -255,8 +255,8 @@ class EmbeddedFilters:
             if length > stop - start or (claim and claim.length not in (None, length)):
                 _warn_not_used(f"the filter of row group {group} is not as long as it claims", leaf)
             else:
-                located[group] = start + header_bytes, start + length
-        self._blocks[leaf.number] = _without_overlaps(located, leaf)
+                spans_by_group[group] = start + header_bytes, start + length
+        self._blocks[leaf.number] = _without_overlaps(spans_by_group, leaf)
         return self._blocks[leaf.number]
 
 
@@ -278,9 +278,11 @@ def _claim(chunk: Struct) -> _Claim | None:
     return _Claim(start, length, statistics if isinstance(statistics, Struct) else None)
 
 
-def _without_overlaps(located: Sequence[_Span | None], leaf: PhysicalLeaf) -> list[_Span | None]:
+def _without_overlaps(
+    spans_by_group: Sequence[_Span | None], leaf: PhysicalLeaf
+) -> list[_Span | None]:
     """Return the spans without those that overlap: one of two is in the wrong place."""
-    ordered = sorted((span, group) for group, span in enumerate(located) if span is not None)
+    ordered = sorted((span, group) for group, span in enumerate(spans_by_group) if span is not None)
     overlapping: set[int] = set()
     last_stop, last_group = 0, -1
     for (start, stop), group in ordered:
@@ -290,7 +292,7 @@ def _without_overlaps(located: Sequence[_Span | None], leaf: PhysicalLeaf) -> li
             last_stop, last_group = stop, group
     if overlapping:
         _warn_not_used(f"the filters of row groups {sorted(overlapping)} overlap", leaf)
-    return [None if group in overlapping else span for group, span in enumerate(located)]
+    return [None if group in overlapping else span for group, span in enumerate(spans_by_group)]
 
 
 def _warn_not_used(reason: str, leaf: PhysicalLeaf | None = None) -> None:

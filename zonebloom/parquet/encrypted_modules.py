@@ -47,9 +47,9 @@ LENGTH_BYTES = 4
 _CIPHERTEXT_START = LENGTH_BYTES + NONCE_BYTES
 _FIRST_BLOCK = (1).to_bytes(4, "big")
 _MAX_ORDINAL = (1 << 15) - 1
-# The field number of the checksum in a page header. The checksum covers the encrypted bytes, so
-# zeros of another type replace it as padding, which readers ignore. A varint of two bytes holds
-# their length.
+# The field number of the checksum in a page header. The checksum covers the encrypted bytes, so it
+# is wrong for a decrypted page. Zeros in a field of binary type replace it. Readers ignore a field
+# of another type, so the zeros pad the page to its size in the file. Two bytes hold their count.
 _CHECKSUM = 4
 _MAX_ZEROS = (1 << 14) - 1
 
@@ -138,7 +138,7 @@ class ModuleDecryptor:
 
 
 def encode_ordinal(number: int) -> bytes:
-    """Return a number as modules authenticate it. It is empty for the dictionary page."""
+    """Return the bytes of a number in a module's AAD, which are none for the dictionary page."""
     if not DICTIONARY_NUMBER <= number <= _MAX_ORDINAL:
         raise FragmentUnreadable("it has more row groups, columns or pages than can be encrypted")
     return b"" if number == DICTIONARY_NUMBER else number.to_bytes(2, "little")

@@ -157,9 +157,9 @@ class ParquetKeys:
                 data, aad = map(base64.b64decode, (wrapped_key, material["keyEncryptionKeyID"]))
                 key = aes_gcm(outer_key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], aad)
         except Exception as error:  # noqa: BLE001 - clients raise errors of their own
-            raise FragmentUnreadable(f"a key of it cannot be unwrapped ({error!r:.200})") from None
+            raise FragmentUnreadable(f"its key cannot be unwrapped ({error!r:.200})") from None
         if len(key) not in KEY_SIZES:
-            raise FragmentUnreadable(f"a key of it has {len(key)} bytes")
+            raise FragmentUnreadable(f"its unwrapped key has {len(key)} bytes")
         return key
 
     def _unwrap(self, wrapped_key: str, master_key_id: str) -> bytes:

@@ -1,7 +1,7 @@
 """Kernels that find keys among the values of pages, in the form in which pages store them.
 
-Pages may lie anywhere in memory. Each kernel gets for each page its address, its size, the number
-of values that it stores (count), and the number of values stored before it (base). No byte of a
+Pages may lie anywhere in memory. Each kernel gets for each page its address, its size, the count of
+the values that it stores, and the position of the first one among all stored values. No byte of a
 page is trusted: kernels return -1 if the bytes run out or contradict one another.
 
 Source: Encodings.md of the Parquet format.
@@ -68,8 +68,8 @@ def sample_texts(address, starts, out):
 def fill_hash_table(hashes, samples, table, bitmap):
     """Fill a hash table with the numbers of hashes, counted from 1. Return -1 if it has no room.
 
-    ``table`` and ``bitmap`` are zeros before. In ``bitmap`` the bit of each sample is set. It is a
-    faster and coarser test, which most values that are not keys fail.
+    ``table`` and ``bitmap`` must be zeros. In ``bitmap``, the bit of each sample is set. It is a
+    faster and coarser test, which excludes most values that are not keys.
     """
     if hashes.shape[0] >= table.shape[0]:
         return -1

@@ -85,7 +85,7 @@ def parse_footer(data: bytes, file_bytes: int, chunks_of: ChunksOf | None = None
     except PARSE_ERRORS as error:
         raise FragmentUnreadable(f"its footer is malformed ({error!r})") from None
     if first_row != claimed:
-        raise FragmentUnreadable(f"its row groups have {first_row} rows, it claims {claimed}")
+        raise FragmentUnreadable(f"its row groups have {first_row} rows, but it claims {claimed}")
     return FilePages(schema, tuple(groups))
 
 

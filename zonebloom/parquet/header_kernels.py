@@ -168,7 +168,7 @@ def _lz4_size(data, offset, stop):
 
 @inlined
 def _is_size(data, begin, stop, codec, size):
-    """Return whether a body can have this decompressed size. It is -1 for uncompressed bodies."""
+    """Return whether a body can have a decompressed size, which is -1 for uncompressed bodies."""
     if size <= 0:
         return True
     if codec == SNAPPY:
@@ -224,18 +224,18 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
     page[BODY_SIZE] = stop - begin
     encoding = header[_ENCODING]
     page[ENCODING] = encoding
-    has = HAS_CHECKSUM if header[_CRC] != -1 else 0
+    flags = HAS_CHECKSUM if header[_CRC] != -1 else 0
     if is_dictionary_encoding(encoding):
-        return has | HAS_INDICES
-    return has | (HAS_PLAIN if encoding == PLAIN else HAS_OTHER_ENCODINGS)
+        return flags | HAS_INDICES
+    return flags | (HAS_PLAIN if encoding == PLAIN else HAS_OTHER_ENCODINGS)
 
 
 @kernel(int64(readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), int64[::1]))
-def open_pages(data, pages, bounds, columns, has):
+def open_pages(data, pages, bounds, columns, flags):
     """Read the headers of the data pages of columns, and compare them with the page locations.
 
     The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``. ``columns[i]`` is its greatest
-    definition level and its codec. ``has[i]`` is set to flags for what its pages have
+    definition level and its codec. ``flags[i]`` is set to flags for what its pages have
     (`HAS_INDICES`, ...), or to the code of a refused page (`MALFORMED`, ...). Return the
     decompressed size of all pages that Snappy compressed.
     """
@@ -245,19 +245,19 @@ def open_pages(data, pages, bounds, columns, has):
     total = 0
     for column in range(bounds.shape[0] - 1):
         max_level, codec = columns[column]
-        has[column] = 0
+        flags[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             page = pages[:, i]
             start, stop = page[READ_START], page[READ_START] + page[NUM_BYTES]
             if start < 0 or stop < start or stop > data.shape[0]:
-                has[column] = MISPLACED
+                flags[column] = MISPLACED
                 break
             begin = _page_header(data, start, stop, header, last, outer)
             result = _describe_page(data, header, begin, stop, max_level, codec, page)
             if result < 0:
-                has[column] = result
+                flags[column] = result
                 break
-            has[column] |= result
+            flags[column] |= result
             if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
                 total += page[DECOMPRESSED_SIZE]
     return total

@@ -16,7 +16,8 @@ from zonebloom.sbbf.sizing import size_for
 
 # One value in 500 is decoded and compared needlessly.
 _PROBABILITY = 0.002
-# A filter for more keys would be over 128 MiB. It keeps this size instead and gets fuller.
+# A filter sized for more keys would be over 128 MiB. More keys share a filter of this size, and
+# more values pass it.
 _MAX_NDV = 1 << 26
 
 
@@ -27,7 +28,7 @@ class KeyFilter(StoredKeys):
     ----------
     leaf : LeafType
     keys : pyarrow.Array
-        Keys with the bytes of the leaf's own type, without nulls.
+        Keys whose bytes are those that the leaf stores, without nulls.
     """
 
     is_exact: ClassVar[bool] = False

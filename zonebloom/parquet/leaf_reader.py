@@ -190,7 +190,6 @@ class LeafReader:
         return not self._file.is_local or placed.num_bytes <= _BATCH_BYTES
 
     def _batches(self, table: PageTable, numbers: np.ndarray) -> Iterator[PlacedPages]:
-        """Yield the pages of a leaf in batches."""
         placed = table.place_pages(numbers)
         if self._is_one_batch(placed):
             yield placed

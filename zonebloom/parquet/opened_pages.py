@@ -85,11 +85,11 @@ class OpenedPages:
         self._pages = pages
         self._bounds = bounds
         self._dictionary = dictionary
-        has = np.empty(len(columns), dtype=np.int64)
-        num_bytes = header_kernels.open_pages(data, pages, bounds, levels_and_codecs, has)
-        self._has: list[int] = has.tolist()
-        _raise_refusals(self._has)
-        if any(flag & header_kernels.HAS_CHECKSUM for flag in self._has):
+        flags = np.empty(len(columns), dtype=np.int64)
+        num_bytes = header_kernels.open_pages(data, pages, bounds, levels_and_codecs, flags)
+        self._flags: list[int] = flags.tolist()
+        _raise_refusals(self._flags)
+        if any(flag & header_kernels.HAS_CHECKSUM for flag in self._flags):
             for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
                 verify_checksum(data, page)
         # Arrow's pool reuses memory. New memory would cost more time than the decompression.
@@ -113,11 +113,10 @@ class OpenedPages:
         self._levels: list[int] = levels.tolist()
         for number, column in enumerate(columns):
             is_boolean = column.leaf.physical_type == BOOLEAN
-            if is_boolean or self._has[number] & header_kernels.HAS_OTHER_ENCODINGS:
+            if is_boolean or self._flags[number] & header_kernels.HAS_OTHER_ENCODINGS:
                 self._convert_to_plain(column, self._pages_of(number))
 
     def _pages_of(self, number: int) -> np.ndarray:
-        """Return the pages of a column."""
         return self._pages[:, self._column_bounds[number] : self._column_bounds[number + 1]]
 
     def find_rows(
@@ -128,13 +127,13 @@ class OpenedPages:
         Include rows with a null if ``nulls``. There must be a single column. ``hits`` returns the
         mask of keys in its dictionary, and is called only if a page has indices.
         """
-        all_pages, (has,) = self._pages, self._has
+        all_pages, (flags,) = self._pages, self._flags
         parts = []
         for are_indices in (False, True):
             pages = all_pages
-            if not has & (header_kernels.HAS_INDICES if are_indices else _HAS_NO_INDICES):
+            if not flags & (header_kernels.HAS_INDICES if are_indices else _HAS_NO_INDICES):
                 continue
-            if has & _HAS_NO_INDICES and has & header_kernels.HAS_INDICES:
+            if flags & _HAS_NO_INDICES and flags & header_kernels.HAS_INDICES:
                 pages = np.ascontiguousarray(pages[:, _have_indices(pages) == are_indices])
             if nulls:
                 width = self._columns[0].leaf.width
@@ -158,7 +157,7 @@ class OpenedPages:
         leaves, fixed_bytes, num_texts = [], 0, 0
         for number, column in enumerate(self._columns):
             width, dictionary_args = column.leaf.width, _NO_DICTIONARY
-            if self._has[number] & header_kernels.HAS_INDICES:
+            if self._flags[number] & header_kernels.HAS_INDICES:
                 dictionary = self._dictionary(column)
                 self._buffers.append(dictionary)
                 dictionary_args = dictionary.kernel_args
@@ -229,14 +228,13 @@ class OpenedPages:
 
 
 def _have_indices(pages: np.ndarray) -> np.ndarray:
-    """Return a mask of the pages that hold dictionary indices."""
     return header_kernels.is_dictionary_encoding.py_func(pages[ENCODING])
 
 
 def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], capacity: int) -> np.ndarray:
     """Return the positions of the dictionary indices that refer to a hit."""
     if not hits.size and pages[2].any():
-        raise FragmentUnreadable("a page refers to a dictionary that is not there")
+        raise FragmentUnreadable("a page refers to a dictionary, but the column chunk has none")
     if not hits.any():
         return np.empty(0, dtype=np.int64)
     out = np.empty(capacity, dtype=np.int64)

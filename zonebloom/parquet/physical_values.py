@@ -184,8 +184,8 @@ def _annotated_type(column: Any) -> pa.DataType | None:
             return pa.string()
         case "BYTE_ARRAY", "None":
             return pa.binary()
-    # The rest is INT96, BSON, JSON, geometry, ..., and decimals in BYTE_ARRAY, which only some
-    # writers pad.
+    # The rest is INT96, BSON, JSON, geometry and more. It includes decimals in BYTE_ARRAY: some
+    # writers pad them with leading bytes, so equal numbers may have different hashes.
     return None
 
 

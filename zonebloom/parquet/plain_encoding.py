@@ -36,28 +36,28 @@ def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.
     """
     kind = leaf.physical_type
     if kind == BOOLEAN:
-        return _booleans(encoding, body, count)
+        return _decode_booleans(encoding, body, count)
     if encoding == _DELTA and kind in (INT32, INT64):
-        numbers = _deltas(body, 0, count, 8 * leaf.width)[0]
+        numbers = _decode_deltas(body, 0, count, 8 * leaf.width)[0]
         return numbers.astype(f"i{leaf.width}").view(np.uint8)
     if encoding == _DELTA_LENGTH and kind == BYTE_ARRAY:
-        lengths, offset = _deltas(body, 0, count)
-        return _texts(body, offset, lengths)
+        lengths, offset = _decode_deltas(body, 0, count)
+        return _plain_texts(body, offset, lengths)
     if encoding == _DELTA_BYTE_ARRAY and kind == BYTE_ARRAY:
-        return _texts(*_prefixed(body, count))
+        return _plain_texts(*_join_prefixes(body, count))
     if encoding == _DELTA_BYTE_ARRAY and kind == FIXED_LEN_BYTE_ARRAY:
-        joined, _, lengths = _prefixed(body, count)
+        joined, _, lengths = _join_prefixes(body, count)
         if (lengths != leaf.width).any():
-            raise FragmentUnreadable("a page has values of another width than its column")
+            raise FragmentUnreadable("the values of a page do not have the width of their column")
         return joined
     if encoding == _SPLIT and kind != BYTE_ARRAY:
         if count * leaf.width != body.size:
-            raise FragmentUnreadable("a page does not have the bytes of its values")
+            raise FragmentUnreadable("the size of a page does not fit its number of values")
         return np.ascontiguousarray(body.reshape(leaf.width, count).T).reshape(-1)
     raise Undecodable
 
 
-def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
+def _decode_booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
     if encoding == _PLAIN:
         if (count + 7) // 8 > body.size:
             raise FragmentUnreadable("a page ends before its values")
@@ -72,7 +72,9 @@ def _booleans(encoding: int, body: np.ndarray, count: int) -> np.ndarray:
     return values
 
 
-def _deltas(body: np.ndarray, offset: int, count: int, bits: int = 32) -> tuple[np.ndarray, int]:
+def _decode_deltas(
+    body: np.ndarray, offset: int, count: int, bits: int = 32
+) -> tuple[np.ndarray, int]:
     out = np.empty(count, dtype=np.int64)
     stop = delta_kernels.decode_deltas(body, offset, body.size, bits, out)
     if stop < 0:
@@ -80,10 +82,10 @@ def _deltas(body: np.ndarray, offset: int, count: int, bits: int = 32) -> tuple[
     return out, stop
 
 
-def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray]:
+def _join_prefixes(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray]:
     """Decode DELTA_BYTE_ARRAY. Return the bytes of the strings, their start, and their lengths."""
-    prefixes, offset = _deltas(body, 0, count)
-    suffixes, offset = _deltas(body, offset, count)
+    prefixes, offset = _decode_deltas(body, 0, count)
+    suffixes, offset = _decode_deltas(body, offset, count)
     # Check the single lengths before their sum, which could overflow.
     if count and (
         min(prefixes.min(), suffixes.min()) < 0
@@ -93,7 +95,7 @@ def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray
         raise FragmentUnreadable("the texts of a page cannot be decoded")
     lengths = prefixes + suffixes
     if count and (prefixes[0] or (prefixes[1:] > lengths[:-1]).any()):
-        raise FragmentUnreadable("a text begins as more than the one before it")
+        raise FragmentUnreadable("the prefix of a text is longer than the previous text")
     if lengths.sum() > MAX_INT32:
         raise Undecodable
     out = np.empty(int(lengths.sum()), dtype=np.uint8)
@@ -102,7 +104,7 @@ def _prefixed(body: np.ndarray, count: int) -> tuple[np.ndarray, int, np.ndarray
     return out, 0, lengths
 
 
-def _texts(data: np.ndarray, offset: int, lengths: np.ndarray) -> np.ndarray:
+def _plain_texts(data: np.ndarray, offset: int, lengths: np.ndarray) -> np.ndarray:
     # Check the single lengths before their sum, which could overflow.
     room = data.size - offset
     if lengths.size and (lengths.min() < 0 or lengths.max() > room or lengths.sum() > room):

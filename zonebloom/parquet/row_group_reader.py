@@ -144,10 +144,7 @@ class RowGroupReader:
         )
 
     def _read_chunks(self, reads: Sequence[_ChunkRead]) -> dict[int, CopiedChunk]:
-        """Return the chunks for the synthetic files, by leaf.
-
-        Compare all pages with their headers.
-        """
+        """Return the chunks for the synthetic files, by leaf. Raise if headers do not fit pages."""
         small = {r.dictionary for r in reads if 0 < r.dictionary_bytes <= self._coalesce}
         spans = [*(span for read in reads for span in read.spans), *small]
         views = iter(read_merged_ranges(self._read, spans, self._coalesce))
@@ -196,8 +193,8 @@ class RowGroupReader:
     ) -> pa.Table:
         import pyarrow.parquet as pq
 
-        # Claim one row too many, which pyarrow accepts. This reveals pages with too many rows, like
-        # those with too few.
+        # Claim one more row than expected, so that pyarrow does not stop before surplus rows of the
+        # pages. It accepts the missing row, and the check below counts the rows.
         file = synthetic_file(self._schema, tuple(fields), chunks, num_rows + 1)
         try:
             decoded = pq.ParquetFile(

@@ -39,8 +39,9 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 def find_pages(rows, bounds, starts, stops, out, out_bounds):
     """Write the numbers of the pages of each column that hold rows of some ranges, ascending.
 
-    Return how many there are. Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. ``bounds``
-    and ``out_bounds`` hold the start of the pages of each column, and the end of the last one.
+    Return how many numbers there are. Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. The
+    pages of column i are ``bounds[i]`` to ``bounds[i + 1]``, and their numbers in ``out`` are
+    ``out_bounds[i]`` to ``out_bounds[i + 1]``.
     """
     count = 0
     out_bounds[0] = 0
@@ -65,9 +66,10 @@ def find_pages(rows, bounds, starts, stops, out, out_bounds):
     )
 )
 def place_pages(starts, sizes, rows, numbers, pages):
-    """Say of some pages where they lie and which rows they have; the bytes and rows of them all.
+    """Fill the table ``pages`` with the places and rows of the pages with some numbers.
 
-    They are read one after another. ``rows`` is as in `pages_with`.
+    The pages are read one after another. ``rows`` is as in `find_pages`. Return the total number of
+    bytes and of rows.
     """
     num_bytes = num_rows = 0
     for i in range(numbers.shape[0]):
@@ -86,7 +88,7 @@ def place_pages(starts, sizes, rows, numbers, pages):
 
 @kernel(int64(readonly(int64), readonly(int64), int64[::1]))
 def rows_within(starts, stops, rows):
-    """Move the rows that lie in some ranges to the front. Return their number.
+    """Move the rows that lie in some ranges to the front of ``rows``. Return their number.
 
     Rows and ranges are ascending.
     """
@@ -105,7 +107,7 @@ def rows_within(starts, stops, rows):
 
 @inlined
 def _read_levels(address, stop, max_level, present):
-    """Set ``present`` for each row whose level is ``max_level``: it holds a value.
+    """Set ``present`` for each row that holds a value: its level is ``max_level``.
 
     Return the number of these rows, or -1.
     """
@@ -146,10 +148,10 @@ def read_levels(data, pages, bounds, columns, present, levels):
     """Read the definition levels of pages. Return 0, or -1.
 
     ``present`` is set for each row that holds a value, for one optional column after another.
-    ``levels`` is set to the start of each column in ``present``, or -1 if it has no null.
-    For each page the number of its stored values and the position of the first are set. If a column
-    has no null, positions and rows are the same. Levels that are part of a page body are cut off
-    from its address and size. The other parameters are those of `header_kernels.open_pages`.
+    ``levels`` is set to the start of each column in ``present``, or -1 if it has no null. In each
+    page, NUM_STORED and FIRST_POSITION are set. If a column has no null, positions and rows are the
+    same. If the levels precede the values in a page body, its address and size are changed to
+    exclude them. The other parameters are those of `header_kernels.open_pages`.
     """
     base = 0
     for column in range(bounds.shape[0] - 1):

@@ -125,7 +125,7 @@ class ThriftReader:
     def _require(self, size: int) -> None:
         remaining = self.stop - self.at
         if size > remaining:
-            raise MalformedThrift(f"{size} bytes at least are claimed, {remaining} are left")
+            raise MalformedThrift(f"it claims at least {size} bytes, but {remaining} are left")
 
     def _bytes(self, size: int) -> bytes:
         self._require(size)
