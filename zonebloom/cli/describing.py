@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
-    help=f"Files at most; by default all, of which a terminal shows {text.MAX_TERMINAL_ROWS}.",
+    help=f"Most files to list. By default all, but {text.MAX_TERMINAL_ROWS} in a terminal.",
 )
 def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
     """List the files at PATH, and the indices that cover each.

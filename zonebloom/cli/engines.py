@@ -146,7 +146,7 @@ def _is_connect(master: str) -> bool:
 
 @contextmanager
 def _redirected_stderr() -> Iterator[Callable[[], str]]:
-    """Redirect stderr to a file, and give a function that returns its text.
+    """Redirect stderr to a file, and yield a function that returns its text.
 
     Spark and Java print to stderr when the JVM starts, before a log level applies.
     """

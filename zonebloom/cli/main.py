@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _recorded_interrupts() -> Iterator[list[int]]:
-    """Give a list that each interrupt adds an entry to, before it raises KeyboardInterrupt."""
+    """Yield a list to which each interrupt is added before it raises KeyboardInterrupt."""
     interrupts: list[int] = []
 
     def record(signal_number: int, frame: object) -> None:

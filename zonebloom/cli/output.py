@@ -112,7 +112,7 @@ def _rows_text(answer: CommandAnswer) -> str:
 
 @contextlib.contextmanager
 def _complete_file(path: str) -> Iterator[IO[bytes]]:
-    """Open a file for writing that appears under its name when all of it is written."""
+    """Open a temporary file for writing, and rename it to ``path`` when it is complete."""
     partial = f"{path}.{os.getpid()}.partial"
     try:
         with io.FileIO(partial, "w") as file, io.BufferedWriter(file) as sink:

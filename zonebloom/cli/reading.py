@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     type=click.File("rb"),
     multiple=True,
     callback=single_value,
-    help="Find rows by the keys in a CSV file or in stdin: in its first column, whose name is the "
+    help="Find rows by the keys in the first column of a CSV file or of stdin. Its name is the "
     "column to search.",
 )
 @click.option(
@@ -125,7 +125,7 @@ def _first_rows(scanner: Scanner, num_rows: int) -> pa.Table:
 
 
 def _parse_keys(key_texts: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the keys of --key options by column: several keys of one column, or one of each."""
+    """Return the keys of --key options by column: several of one column, or one of each column."""
     keys: dict[str, list[str]] = {}
     for key_text in key_texts:
         name, sign, value = key_text.partition("=")
@@ -165,7 +165,6 @@ def _read_keys(file: IO[bytes], column: str | None) -> dict[str, pa.Array | pa.C
 def _cast_keys(
     ds: Dataset, name: str, keys: pa.Array | pa.ChunkedArray
 ) -> pa.Array | pa.ChunkedArray:
-    """Convert keys from text to the type of a column."""
     column_type = ds.opened.key_column(name).type
     try:
         keys.validate(full=True)
