@@ -177,11 +177,11 @@ def check_joins(spark, folder):
     assert 0 < len(by_name) < 200
     arguments = {"right_index": str(lake), "max_keys": 0, "stored_keys": True}
     # If the size is unknown, Spark may broadcast the side.
-    with pytest.warns(IndexNotUsedWarning, match="as far as files tell left may be within"):
+    with pytest.warns(IndexNotUsedWarning, match="left may be small enough to broadcast"):
         plain = zb.spark.filter_join(names, stored, "name", "left_semi", **arguments)
     assert rows_of(plain) == by_name
     plan = zb.spark.explain_join(stored, stored, "id", **arguments)
-    assert "left may be within" in plan.not_used[-1], plan
+    assert "left may be small enough" in plan.not_used[-1], plan
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "1kb")
     plan = zb.spark.explain_join(stored, stored, "id", **arguments)
     assert "of 1,024 sampled keys" in plan.not_used[-1], plan
@@ -203,7 +203,7 @@ def check_joins(spark, folder):
     assert rows_of(zb.spark.filter_join(names, stored, "name", "left_semi", **arguments)) == by_name
     assert rows_of(zb.spark.filter_join(keys, zb.spark.Indexed(lake), "id")) == by_id
     with pytest.MonkeyPatch.context() as patched:
-        for name in ("_LEAST_BYTES", "_ZONES_BYTES", "_ZONES_TIMES"):
+        for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
             patched.setattr(rules, name, 0)
         plan = zb.spark.explain_join(keys, zb.spark.Indexed(lake), "id")
         assert "zones of right" in plan.used[0], plan

@@ -95,7 +95,7 @@ NO_BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 def worth_it(spark):
     """Make the sides count as large enough for the rules."""
     with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
-        for name in ("_LEAST_BYTES", "_ZONES_BYTES", "_ZONES_TIMES"):
+        for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
             patched.setattr(rules, name, 0)
         yield
 
@@ -324,7 +324,7 @@ def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_pat
 
 
 def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatch):
-    monkeypatch.setattr(rules, "_LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(rules, "_MIN_BYTES_TO_PRUNE", 1 << 20)
     few = others.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(few, zs.Indexed(folder, filter="x > 1"), "id")

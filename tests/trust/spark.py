@@ -22,7 +22,7 @@ from zonebloom.cli.engines import spark_session
 from zonebloom.spark.joins import rules
 
 # Files here are small, and rules are for large ones.
-WORTH_IT = {"_LEAST_BYTES": 0, "_ZONES_BYTES": 0, "_ZONES_TIMES": 0}
+WORTH_IT = {"_MIN_BYTES_TO_PRUNE": 0, "_ZONES_FIXED_COST": 0, "_ZONES_COST_FACTOR": 0}
 TREES = 8
 KINDS = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()),

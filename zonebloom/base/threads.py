@@ -30,7 +30,7 @@ def map_in_order(
 ) -> Iterator[Result]:
     """Yield the results of ``work`` in the order of the items.
 
-    At most ``window`` items are submitted whose results were not yielded yet.
+    At most ``window`` of them are computed ahead.
     """
     waiting: deque[Future[Result]] = deque()
     try:

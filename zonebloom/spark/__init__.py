@@ -18,10 +18,11 @@ Files of Spark 2 may store days before 1582 and times before 1900 in the Julian 
 Spark corrects when it reads them. `scan` and `tag_location` do not correct them: if a query needs a
 date or time column of such a file, they raise an error. `prune` works, because Spark reads the
 file. Files of other writers count as modern ones unless the setting
-``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. A time without a zone that is
-compared with a column of instants is in the session's time zone. Spark's write mode ``overwrite``
-keeps an index beside the data folder, but deletes one inside it, where earlier releases put it;
-``zonebloom move-index`` moves it.
+``spark.sql.parquet.datetimeRebaseModeInRead`` says otherwise. If a column of instants is compared
+with a time without a zone, that time is in the session's time zone.
+
+Spark's write mode ``overwrite`` keeps an index beside the data folder. It deletes one inside the
+folder, where earlier releases put it; ``zonebloom move-index`` moves such an index.
 
 The examples continue those of `zonebloom`, with a session `spark`:
 

@@ -33,7 +33,7 @@ def _other_name(stored_schema: Any, path: Sequence[str]) -> str | None:
 
 
 def _stored_schema(opened: Any) -> pa.Schema | None:
-    """Return the schema stored in a file, or None if it cannot be read; scans raise the error."""
+    """Return the schema stored in a file, or None if it cannot be read. Scans raise that error."""
     try:
         return opened.physical_schema
     except (OSError, pa.ArrowException):
@@ -51,8 +51,8 @@ def require_exact_names(opened: Any, names: Iterable[str]) -> None:
 
 def _other_case_text(path: str, column: str, other: str) -> str:
     return (
-        f"{path} calls column {column!r} {other!r}, which are one column for Spark and two for an "
-        "index; rename it in the file, or use zonebloom.spark.prune or spark.read.parquet"
+        f"{path} has column {other!r} in place of {column!r}, which Spark reads as one column and "
+        "an index as two; rename it in the file, or use zonebloom.spark.prune or spark.read.parquet"
     )
 
 

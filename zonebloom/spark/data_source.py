@@ -76,7 +76,7 @@ def register_for(
     *,
     anew: bool = False,
 ) -> str | None:
-    """Register the format for paths and encryption keys.
+    """Register the format in a session, with what a load of some paths needs.
 
     Read the S3 settings of the session only if a path needs them. Return the number under which
     the session stores the keys, or None without keys.
@@ -87,20 +87,20 @@ def register_for(
         registered = _registered.get(spark, ZoneBloomSource)
         if paths is not None and not s3a:
             s3a = registered.s3a
-        numbers = [number for number, each in registered.keys.items() if each == encryption]
+        numbers = [number for number, value in registered.keys.items() if value == encryption]
         number = numbers[0] if numbers else str(len(registered.keys))
         keys = registered.keys if encryption is None else {**registered.keys, number: encryption}
         if anew or spark not in _registered or (s3a, keys) != (registered.s3a, registered.keys):
             # Secrets are attributes of the class, because options would appear in query plans.
-            own = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
+            source = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
             try:
-                spark.dataSource.register(own if s3a or keys else ZoneBloomSource)
+                spark.dataSource.register(source if s3a or keys else ZoneBloomSource)
             except AnalysisException as error:
                 # Spark 4.0 refuses to register a source again that it has discovered itself through
                 # `pyspark_zonebloom`.
                 if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                     raise
-            _registered[spark] = own
+            _registered[spark] = source
     return None if encryption is None else number
 
 

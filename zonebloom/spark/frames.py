@@ -79,7 +79,6 @@ class Indexed:
         return {name: text for name, text in options.items() if text is not None}
 
     def load(self, spark: SparkSession) -> Load:
-        """Return the load, with the options of a session."""
         return Load(Options(self.options(spark)), spark, self.encryption)
 
     def frame(self, spark: SparkSession, keys: str | None = None) -> DataFrame:

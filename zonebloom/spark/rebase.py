@@ -114,7 +114,6 @@ class RebaseCheck:
     def of(
         cls, source: Source, instants: Iterable[str], includes_unknown_writers: bool = False
     ) -> RebaseCheck:
-        """Return the check for the columns of a source."""
         if not isinstance(source.format, pads.ParquetFileFormat):
             return cls()
         partition_columns = source.partition_columns()

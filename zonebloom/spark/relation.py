@@ -26,7 +26,6 @@ def file_relation(node: Any) -> Any:
 
 
 def scala_items(seq: Any) -> list[Any]:
-    """Return the items of a Scala sequence."""
     # Indexed access to a linked list takes n steps for item n.
     seq = seq.toIndexedSeq()
     return [seq.apply(index) for index in range(seq.size())]
@@ -38,5 +37,4 @@ def node_name(node: Any) -> str:
 
 
 def class_name(node: Any) -> str:
-    """Return the full class name of a JVM object."""
     return node.getClass().getName()

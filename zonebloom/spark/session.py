@@ -39,7 +39,6 @@ def is_classic(spark: Any) -> bool:
 
 
 def session_id(spark: Any) -> str:
-    """Return the unique id of a session."""
     return str(spark._jsparkSession.sessionUUID() if is_classic(spark) else spark.session_id)
 
 

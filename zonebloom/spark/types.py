@@ -57,7 +57,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 
 
 def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> frozenset[str]:
-    """Return the columns that Spark compares in another way than their Arrow type suggests."""
+    """Return the columns whose Spark type differs from the one that their Arrow type suggests."""
     types = {**_types_by_spark(schema), **known}
     return frozenset(
         name
@@ -73,10 +73,10 @@ def _types_by_spark(schema: pa.Schema) -> dict[str, st.DataType]:
         return {}
     try:
         # Spark reads every column and field as nullable.
-        written = st.StructType.fromJson(json.loads(text)).toNullable()
+        spark_schema = st.StructType.fromJson(json.loads(text)).toNullable()
     except Exception:  # noqa: BLE001 - Spark ignores an unreadable entry too
         return {}
-    return {field.name: field.dataType for field in written}
+    return {field.name: field.dataType for field in spark_schema}
 
 
 def spark_type(arrow: pa.DataType, column: str) -> st.DataType:

@@ -54,7 +54,6 @@ class Actions:
         return self._folder
 
     def create(self, ds: Dataset, new_record: Record, progress: ProgressOption = None) -> None:
-        """Build a new index."""
         name, catalog = new_record.name, ds.opened.catalog
         old_record = self._records().latest(name)
         existing_indices = catalog.latest().indices
@@ -64,7 +63,7 @@ class Actions:
                 hint = ", deleted: restore it or vacuum it first"
             elif old_record.missing_from(self._access.catalog(old_record).latest().indices):
                 hint = (
-                    f", which is being built, or was until its process died: in that case call "
+                    f", whose build is running or was interrupted: if it was interrupted, call "
                     f"cancel({name!r}) first"
                 )
             raise IndexExists(f"there is an index {name!r} already{hint}; or give another name")

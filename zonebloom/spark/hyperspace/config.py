@@ -118,7 +118,6 @@ SETTINGS: dict[str, tuple[str, float | None, str]] = {
 
 
 def read_settings(spark: SparkSession) -> dict[str, Any]:
-    """Return the current settings of a session by key."""
     settings: dict[str, Any] = {SYSTEM_PATH: _system_path(spark)}
     for key, (default, most, expected) in SETTINGS.items():
         text = _read_setting(spark, key)

@@ -35,7 +35,6 @@ class Access(NamedTuple):
         return open_dataset(path, self.spark, index_dir, self.encryption)
 
     def recorded_dataset(self, record: Record) -> Dataset:
-        """Return the dataset of an index."""
         return self.dataset(record.path, self.index_dir(record))
 
     def index_dir(self, record: Record) -> str:
@@ -101,7 +100,7 @@ def _root_paths(frame: Any) -> list[str]:
     relation = file_relation(plan)
     if relation is None:
         raise InvalidArgument(
-            f"a {plan.nodeName()} is no plain read of Parquet files; give "
+            f"the frame is a {plan.nodeName()}, not just a read of Parquet files; give "
             "spark.read.parquet(path) as it is, or the path itself"
         )
     return [plain_path(root.toString()) for root in scala_items(relation.location().rootPaths())]

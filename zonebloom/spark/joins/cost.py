@@ -33,7 +33,7 @@ class RuleTooCostly(RuleNotUsed):
 def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
     """Return whether Spark probably broadcasts a side of a join; True if that is unknown.
 
-    A classic session tells its own estimate. Over Connect the estimate is the size of the files.
+    A classic session tells Spark's own estimate. Over Connect, the files' size is the estimate.
     """
     threshold = byte_count(str(spark.conf.get(_BROADCAST)))
     if threshold < 0:
@@ -68,13 +68,12 @@ def require_shuffle(join_frame: DataFrame, *sides: JoinSide) -> None:
     for side in sides:
         if is_broadcast(spark, side):
             raise RuleNotUsed(
-                f"Spark Connect shows no plan, and as far as files tell {side.name} may be within "
-                f"{_BROADCAST}: a filter would then save no shuffled rows"
+                f"Spark Connect shows no plan, and {side.name} may be small enough to broadcast "
+                f"({_BROADCAST}); a filter would then save no shuffled rows"
             )
 
 
 def _topmost_join(plan: Any) -> str:
-    """Return the class name of the topmost join of a physical plan."""
     name = node_name(plan)
     while not name.endswith("JoinExec"):
         if name == "AdaptiveSparkPlanExec":

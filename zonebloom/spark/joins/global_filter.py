@@ -137,7 +137,7 @@ def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | Non
     if pt.is_floating(arrow) or isinstance(kind, st.FloatType | st.DoubleType):
         return f"{kind.simpleString()} values may be equal with other bytes, such as 0.0 and -0.0"
     if pt.is_integer(arrow) and arrow.bit_width <= 16:
-        return f"{arrow} has too few values for a filter to leave any out"
+        return f"{arrow} has so few values that a filter may hold them all"
     try:
         spark_kind = spark_type(arrow, key.name)
     except UnsupportedType as error:
@@ -165,7 +165,7 @@ def keep_possible_matches(
 
 
 def may_contain(spark: SparkSession, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType) -> Column:
-    """Return the condition that a key may be in the filter. If it is false or null, it is not."""
+    """Return the condition that a key may be in the filter. It is false or null for other keys."""
     words = _frame_of_pieces(spark, sbbf.to_bytes(), sbbf.nbytes).select(_WORDS)
     return _all_bits_set(key, sbbf, arrow, words.scalar(), -1)
 

@@ -29,8 +29,8 @@ _OUTPUT_FIELDS = {
     "Project": "projectList",
     "Window": "output",
 }
-# Nodes whose column with an id is null or the column of one child with the same id. The rule is not
-# used for any other node.
+# Nodes whose columns hold only nulls and values of a child's column with the same id. The rule is
+# not used for any other node.
 _PASSING_NODES = {
     *_OUTPUT_FIELDS,
     # These return rows of their child, in another order or number.
@@ -43,12 +43,12 @@ _PASSING_NODES = {
 
 
 def require_stored_column(
-    frame: DataFrame, key: str, dataset: Dataset, is_said_stored: bool
+    frame: DataFrame, key: str, dataset: Dataset, user_says_stored: bool
 ) -> None:
-    """Raise `RuleNotUsed` unless a key of a frame is the stored column of the dataset's files.
+    """Raise `RuleNotUsed` unless a key of a frame is a column that the dataset's files store.
 
-    Only classic sessions show where a key comes from. Over Connect the caller has to promise that
-    it is the files' own column.
+    Only classic sessions show where a key comes from. Over Connect, the user has to promise that
+    the files store it.
     """
     try:
         require_visible(dataset, find_column(dataset.schema.names, key) or key)
@@ -56,7 +56,7 @@ def require_stored_column(
         raise RuleNotUsed(str(error)) from None
     classic: Any = frame
     if not hasattr(classic, "_jdf"):
-        if not is_said_stored:
+        if not user_says_stored:
             raise RuleNotUsed(
                 f"Spark Connect does not show whether {key} is computed, or also comes from "
                 "elsewhere, as in a union; give zonebloom.spark.Indexed(path) for the frame, or "

@@ -36,12 +36,12 @@ from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key
 from zonebloom.spark.session import is_classic, quote_name
 from zonebloom.spark.types import INTEGER_TYPES
 
-# Spark reads fewer bytes than this in the time that it takes to choose what to read. Skipping files
-# saves less than skipping zones, so it needs this factor more bytes.
-_LEAST_BYTES, _FILES_TIMES = 64 << 20, 4
+# It takes as long to find what can be skipped as to read this many bytes. Skipping files saves less
+# than skipping zones, so it must be worth this factor more bytes.
+_MIN_BYTES_TO_PRUNE, _FILES_FACTOR = 64 << 20, 4
 # The cost of the Python data source, in bytes that Spark's own reader reads in the same time: a
 # fixed cost, and a factor for each byte.
-_ZONES_BYTES, _ZONES_TIMES = 32 << 20, 2
+_ZONES_FIXED_COST, _ZONES_COST_FACTOR = 32 << 20, 2
 # Each literal of a condition costs planning time.
 _MAX_LITERALS = 200
 
@@ -49,15 +49,17 @@ _MAX_LITERALS = 200
 def apply_key_rule(
     spark: SparkSession, side: JoinSide, other: JoinSide, on: Sequence[str], max_keys: int
 ) -> tuple[dict[str, DataFrame], str]:
-    """Return both sides by name, one with only zones or files that may hold keys of the other.
+    """Return both sides by name. `side` reads only zones or files that may hold keys of `other`.
 
-    Also return a sentence about it. Raise `RuleNotUsed` if the rule cannot or need not be used.
+    Also return a sentence about it. Raise `RuleNotUsed` if the rule cannot be used or saves little.
     """
     files = side.index
     assert files is not None
     names = _searchable_names(files, side, other, on)
     total_bytes = estimate_bytes(files, side.num_columns)
-    if total_bytes < (_LEAST_BYTES if side.is_indexed_files else _LEAST_BYTES * _FILES_TIMES):
+    if total_bytes < (
+        _MIN_BYTES_TO_PRUNE if side.is_indexed_files else _MIN_BYTES_TO_PRUNE * _FILES_FACTOR
+    ):
         raise RuleTooCostly(f"Spark reads only {bytes_text(round(total_bytes))} of {side.name}")
     frame, keys = collect_side(
         other.frame(spark), [other.key_field(name).name for name in names], max_keys
@@ -66,7 +68,7 @@ def apply_key_rule(
     zone_share, file_share, num_files = _candidate_shares(files, keys)
     zone_cost = float(total_bytes)
     if side.is_indexed_files:
-        zone_cost = zone_share * total_bytes * _ZONES_TIMES + _ZONES_BYTES
+        zone_cost = zone_share * total_bytes * _ZONES_COST_FACTOR + _ZONES_FIXED_COST
     terms = _key_conditions(side, keys) if is_classic(spark) else []
     file_cost = file_share * total_bytes if terms else total_bytes
     keys_text = f"{keys.num_rows:,} keys of {other.name}"
@@ -85,7 +87,7 @@ def apply_key_rule(
 
 
 def may_have_few_keys(spark: SparkSession, side: JoinSide, other: JoinSide) -> bool:
-    """Return whether the keys of the other side may choose what is read of one side."""
+    """Return whether `apply_key_rule` may be able to skip parts of a side."""
     return side.is_indexed_files or (
         side.index is not None and is_classic(spark) and is_broadcast(spark, other)
     )

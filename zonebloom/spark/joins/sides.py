@@ -53,7 +53,7 @@ class JoinSide:
             raise arguments.invalid_value(frame_or_files, name, advice)
         if frame_or_files.isStreaming:
             raise InvalidArgument(
-                f"{name} is a stream, but an index knows only the files of now; use join()"
+                f"{name} is a stream, but an index knows only files that exist already; use join()"
             )
         if not isinstance(index, str | os.PathLike | Sequence | Dataset | None):
             raise arguments.invalid_value(
@@ -66,7 +66,6 @@ class JoinSide:
 
     @property
     def num_columns(self) -> int:
-        """Return the number of columns of the side."""
         return len(self._fields)
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -97,7 +96,6 @@ class JoinSide:
         return prune(frame, index_dir=index_dir, encryption=catalog.encryption)
 
     def key_field(self, name: str) -> StructField:
-        """Return the field of a key column."""
         names = [field.name for field in self._fields]
         stored_name = find_column(names, name)
         if stored_name is None:

@@ -53,7 +53,7 @@ IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 
 
 class BoundedCache(dict[Any, Any]):
-    """A cache of the entries that were added last. Several threads may add entries."""
+    """A cache that drops its oldest entries. Several threads may add entries."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -250,7 +250,6 @@ def _roots_text(roots: Sequence[str]) -> str:
 def describe_scan(
     roots: Sequence[str], result: PruningResult, num_files: int, num_kept: int, **fields: Any
 ) -> PrunedRelation:
-    """Return a description of what an index did to a scan."""
     notes = result.notes
     if not notes and not result.excluded_numbers.size:
         notes = (Note(Reason.ALL_FILES_KEPT),)

@@ -190,7 +190,7 @@ def table(
 def last_scans(df: DataFrame) -> PrunePlan:
     """Return what the scans of a frame read when it last ran.
 
-    For each scan it tells the index, the number of files that were read of all, and why no more
+    For each scan, it tells which index was used, how many of all files were read, and why no more
     were skipped. ``.metrics`` of each relation holds Spark's counts.
 
     Call it after ``df.collect()``, ``df.toPandas()`` or a write. Other actions, such as

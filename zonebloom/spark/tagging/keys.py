@@ -94,9 +94,9 @@ def match_key_columns(keys: DataFrame, files: SparkFiles, names: Sequence[str]) 
 
 
 def _require_texts(ds: Dataset, name: str, key: st.DataType, stored: st.DataType) -> None:
-    """Raise `InvalidArgument` if paths give strings and the keys are none.
+    """Raise `InvalidArgument` if a partition column holds strings, but its key column does not.
 
-    A cast of the keys to strings may give other texts than the paths have.
+    A cast of the keys to strings may give other texts than those in the paths.
     """
     if not isinstance(stored, st.StringType) or isinstance(key, st.StringType | st.NullType):
         return

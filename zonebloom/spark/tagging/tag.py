@@ -124,9 +124,9 @@ def tag_location(
             f"keys have a column {reserved_names[0]!r}, which is the name of an added column; "
             f"rename it: keys.withColumnRenamed({reserved_names[0]!r}, ...)"
         )
-    columns, computed_keys, located = _locate(keys, ds, on, partition_by, encryption)
-    tagged = computed_keys.join(_candidate_rows(located), columns.join_condition(), "left")
-    return located.with_paths(tagged).select(
+    columns, computed_keys, candidates = _locate(keys, ds, on, partition_by, encryption)
+    tagged_keys = computed_keys.join(_candidate_rows(candidates), columns.join_condition(), "left")
+    return candidates.with_paths(tagged_keys).select(
         *(sf.col(quote_name(name)) for name in keys.columns),
         *(sf.col(PREFIX + name).alias(name) for name in TAGS),
     )
@@ -163,18 +163,18 @@ def files_with_keys(
     >>> zs.files_with_keys(keys, "orders", "id").drop("path").collect()
     [Row(fragment_id=1, num_keys=1, num_rows=1)]
     """
-    columns, computed_keys, located = _locate(keys, ds, on, partition_by, encryption)
-    distinct = computed_keys.select(
+    columns, computed_keys, candidates = _locate(keys, ds, on, partition_by, encryption)
+    distinct_keys = computed_keys.select(
         *(sf.col(quote_name(name)) for name in columns.names)
     ).distinct()
     ids = [sf.col(field.name) for field in columns.fields]
     counts = (
-        distinct.join(_candidate_rows(located), columns.join_condition(), "inner")
+        distinct_keys.join(_candidate_rows(candidates), columns.join_condition(), "inner")
         .groupBy(FILE_NUMBER)
         .agg(sf.count_distinct(*ids).alias("num_keys"), sf.count(sf.lit(1)).alias("num_rows"))
     )
     names = sf.col(PATH).alias("path"), sf.col(FRAGMENT_ID).alias("fragment_id")
-    return located.with_paths(counts).select(*names, "num_keys", "num_rows")
+    return candidates.with_paths(counts).select(*names, "num_keys", "num_rows")
 
 
 def _locate(
@@ -211,5 +211,5 @@ def _locate(
         return columns, computed_keys, locate_frame_keys(computed_keys, columns, files)
 
 
-def _candidate_rows(located: LocatedKeys) -> DataFrame:
-    return located.frame.hint("broadcast" if located.num_rows <= _BROADCAST_ROWS else "merge")
+def _candidate_rows(candidates: LocatedKeys) -> DataFrame:
+    return candidates.frame.hint("broadcast" if candidates.num_rows <= _BROADCAST_ROWS else "merge")
