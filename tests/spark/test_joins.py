@@ -576,13 +576,13 @@ def test_keys_in_another_case(spark, tmp_path):
     indexed(tmp_path, "id")
     other = keyed(spark, 1, 3, 9)
     frame = spark.read.schema("id bigint").parquet(str(tmp_path))
-    why = r"calls column 'id' 'ID'"
+    why = r"has column 'ID' in place of 'id'"
     assert check_aside(spark, other, frame, "id", why, str(tmp_path)) == 2
     (tmp_path / "b.parquet").unlink()
     zb.dataset(tmp_path).optimize.optimize_indices(spark=False)
     pq.write_table(pa.table({"Id": [9]}), tmp_path / "c.parquet")
     frame = spark.read.schema("id bigint").parquet(str(tmp_path))
-    why = r"calls column 'id' 'Id'"
+    why = r"has column 'Id' in place of 'id'"
     assert check_aside(spark, other, frame, "id", why, str(tmp_path)) == 2
 
 
@@ -660,9 +660,9 @@ def test_zones_by_keys_in_another_case(spark, tmp_path):
     pq.write_table(pa.table({"ID": [3, 4], "x": [1, 1]}), tmp_path / "b.parquet")
     indexed(tmp_path, "id", "x")
     side = zs.Indexed(str(tmp_path), filter="x = 1")
-    with pytest.raises(Exception, match=r"b\.parquet calls column 'id' 'ID'"):
+    with pytest.raises(Exception, match=r"b\.parquet has column 'ID' in place of 'id'"):
         zs.filter_join(keyed(spark, 1, 3), side, "id").collect()
     # The frame spells the name in another case than the first file.
     frame = spark.read.schema("ID bigint").parquet(str(tmp_path))
-    why = r"calls column 'id' 'ID'"
+    why = r"has column 'ID' in place of 'id'"
     assert check_aside(spark, keyed(spark, 1, 3), frame, "ID", why, str(tmp_path)) == 2

@@ -389,7 +389,7 @@ def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
     if is_indexed:
         dataset.create_scalar_index(["id", "n"], spark=False)
     keys = frame_of(spark, [{"id": 3, "number": 0}], [("id", pa.int64())])
-    with pytest.raises(SchemaMismatch, match=r"b\.parquet calls column 'id' 'ID'"):
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet has column 'ID' in place of 'id'"):
         tag_location(keys, dataset, "id")
     with pytest.raises(SchemaMismatch, match=r"b\.parquet"):
         files_with_keys(keys.withColumn("n", sf.lit(3)), dataset, ["n", "id"])
