@@ -293,7 +293,8 @@ def test_columns_in_another_case_are_refused(spark, tmp_path):
         if indexed:
             zb.dataset(tmp_path).create_scalar_index("id", spark=False)
         for text in (None, "id = 3"):
-            with pytest.raises(Exception, match=r"b\.parquet has column 'ID' in place of 'id'.*prune"):
+            why = r"b\.parquet has column 'ID' in place of 'id'.*prune"
+            with pytest.raises(Exception, match=why):
                 zs.scan(spark, tmp_path, text).collect()
     assert zs.prune(whole.where("id = 3")).count() == 1
     # If no file that is read has it, nothing is refused.
