@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import copy
+import functools
 import io
 import multiprocessing
 import os
 import pickle
+import re
+import sys
+import types
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,12 +20,14 @@ from typing import Any
 
 import cloudpickle
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+import pyspark.cloudpickle
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, MemoryStore, S3Store
@@ -424,6 +431,124 @@ def test_datasets_with_keys_in_clear_do_not_pickle(kind: str, tmp_path: Path):
     # Copies stay in the process, so they are allowed.
     for same in (copy.copy(ds), copy.deepcopy(ds), copy.deepcopy(ds.to_arrow_dataset())):
         assert same.count_rows(filter=FILTER) == 1
+
+
+# The source of a notebook's cells that define `find`, a function that returns a key.
+CODE_WITH_KEYS = {
+    "constant": "def find(key_id): return KEY",
+    "text": "def find(key_id): return TEXT.encode()",
+    "hex text": "def find(key_id): return bytes.fromhex(HEX)",
+    "base64": "def find(key_id): return base64.b64decode(BASE64)",
+    "base64 for URLs": "def find(key_id): return base64.urlsafe_b64decode(SAFE)",
+    "latin-1 text": "def find(key_id): return TEXT.encode('latin-1')",
+    "array": "stored = bytearray(KEY)\ndef find(key_id): return bytes(stored)",
+    "NumPy array": "stored = np.frombuffer(KEY, 'u1')\ndef find(key_id): return stored.tobytes()",
+    "lambda": "find = lambda key_id: KEY",
+    "keyword default": "def find(key_id, *, value=KEY): return value",
+    "default": "def find(key_id, value=[KEY]): return value[0]",
+    "nested function": "def find(key_id):\n    def read(): return KEY\n    return read()",
+    "global": "stored = KEY\ndef find(key_id): return stored",
+    "global of a nested function": ("stored = KEY\ndef find(key_id): return (lambda: stored)()"),
+    "helper": "def read(): return KEY\ndef find(key_id): return read()",
+    "attribute of a function": "def find(key_id): return find.stored\nfind.stored = KEY",
+    "partial": "find = functools.partial(lambda value, key_id: value, KEY)",
+    "decorator": (
+        "def read(key_id): return KEY\n"
+        "@functools.wraps(read)\ndef find(*arguments): return find.__wrapped__(*arguments)"
+    ),
+    "class attribute": (
+        "class Store:\n    stored = KEY\n    def find(self, key_id): return self.stored\n"
+        "find = Store().find"
+    ),
+    "class method": (
+        "class Store:\n    stored = KEY\n    @classmethod\n"
+        "    def find(cls, key_id): return cls.stored\nfind = Store.find"
+    ),
+    "module": (
+        "module = types.ModuleType('hidden')\nmodule.stored = KEY\n"
+        "def find(key_id): return module.stored"
+    ),
+    "instance": (
+        "class Store:\n    def __call__(self, key_id): return self.stored\n"
+        "find = Store()\nfind.stored = KEY"
+    ),
+}
+CODE_WITHOUT_KEYS = {
+    "function of a module": "def find(key_id): return find_key(key_id)",
+    "annotations": (
+        "def find(key_id: 'str', password: 'bytes' = b'') -> 'bytes': return find_key(key_id)"
+    ),
+    "class annotations": (
+        "class Store:\n    key: 'bytes'\n    def find(self, key_id): return find_key(key_id)\n"
+        "find = Store().find"
+    ),
+    "short constants": "def find(key_id): return find_key(key_id) or b'0' + b'01' + b'abcdef'",
+    "recursion": "def find(key_id): return find_key(key_id) if key_id else find('2026')",
+}
+
+
+def define(code: str, key: bytes) -> Callable[[str], bytes]:
+    """Run code in a module that cannot be imported, so that cloudpickle pickles its contents."""
+    names = {
+        "KEY": repr(key),
+        "TEXT": repr(key.decode("latin-1")),
+        "HEX": repr(key.hex().upper()),
+        "BASE64": repr(base64.b64encode(key).decode()),
+        "SAFE": repr(base64.urlsafe_b64encode(key).decode()),
+    }
+    for name, literal in names.items():
+        code = re.sub(rf"\b{name}\b", lambda match, text=literal: text, code)
+    notebook = types.ModuleType("notebook")
+    vars(notebook).update(base64=base64, functools=functools, np=np, find_key=find_key, types=types)
+    exec(code, vars(notebook))
+    return notebook.find
+
+
+@pytest.mark.parametrize("kind", CODE_WITH_KEYS)
+def test_a_function_whose_pickle_contains_the_key_does_not_pickle(kind: str):
+    key = b"0123456789abcdef" if kind == "text" else bytes(range(150, 182))[::-1]
+    find = define(CODE_WITH_KEYS[kind], key)
+    assert find("2026") == key
+    cloudpickle.dumps(find)
+    keys = zb.Encryption("2026", find)
+    # The finder must not depend on which of the two it meets first.
+    for state in ([keys, find], [find, keys]):
+        with pytest.raises(NotPicklable, match="a key of encryption") as refused:
+            require_no_keys(state)
+        assert key.hex() not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", CODE_WITHOUT_KEYS)
+def test_a_function_whose_pickle_lacks_the_key_pickles(kind: str):
+    keys = zb.Encryption("2026", define(CODE_WITHOUT_KEYS[kind], KEY))
+    require_no_keys(keys)
+    assert KEY not in cloudpickle.dumps(keys)
+
+
+def test_credentials_that_a_function_refers_to_do_not_pickle():
+    filesystem = HostFileSystem("host", password=SECRET)
+    for find in (
+        lambda key_id: find_key(key_id) if filesystem.protocol else b"",
+        define(f"settings = {{'password': {SECRET!r}}}\ndef find(k): return settings", KEY),
+    ):
+        assert SECRET.encode() in cloudpickle.dumps(find)
+        with pytest.raises(NotPicklable, match="'password'"):
+            require_no_keys(find)
+
+
+def test_a_module_that_cloudpickle_pickles_by_value_is_searched():
+    keys = zb.Encryption("2026", find_key)
+    require_no_keys(keys)
+    module = sys.modules[__name__]
+    for library in (cloudpickle, pyspark.cloudpickle):
+        library.register_pickle_by_value(module)
+        try:
+            assert KEY in library.dumps(keys)
+            with pytest.raises(NotPicklable, match="as a key in clear"):
+                require_no_keys(keys)
+        finally:
+            library.unregister_pickle_by_value(module)
+    require_no_keys(keys)
 
 
 def test_the_keys_of_a_pyarrow_dataset_are_not_pickled(tmp_path: Path):

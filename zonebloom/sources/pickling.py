@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import io
 import pickle
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import Any, Never, Self
 from urllib.parse import parse_qsl
@@ -25,7 +28,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 # These options hold only the name or the location of a secret.
-_POINTER_NAME = re.compile(r"(id|file|filename|path|name|ur[il])$", re.IGNORECASE)
+_REFERENCE_NAME = re.compile(r"(id|file|filename|path|name|ur[il])$", re.IGNORECASE)
 # These values are no secrets: they are flags, or name a way to find credentials.
 _FLAGS = {"true", "false"}
 _METHODS = {"anon", "anonymous", "browser", "cache", "cloud", "default", "google_default"}
@@ -57,29 +60,50 @@ class ProcessBound:
 def require_no_keys(state: object) -> None:
     """Raise `NotPicklable` if an object does not pickle, or its pickle would hold a key in clear.
 
-    Functions and classes pickle by their name. So the objects that they refer to are searched
-    only where cloudpickle would pickle them by value.
+    The object is pickled, and the bytes are searched for the keys of encryption. Cloudpickle
+    pickles the contents of functions, classes and modules that cannot be imported. So those that
+    the object refers to are pickled by each cloudpickle of the process.
     """
-    _KeyFinder(set()).dump(state)
+    finder = _KeyFinder()
+    pickles = [finder.pickled(state)]
+    code = list(finder.code.values())
+    for pickler in _loaded_cloudpicklers():
+        code_finder = type("_CodeKeyFinder", (_CodeKeyFinder, pickler), {})()
+        pickles.append(code_finder.pickled(code))
+        finder.key_spellings |= code_finder.key_spellings
+    if any(spelling in data for data in pickles for spelling in finder.key_spellings):
+        _raise_not_picklable("a key of encryption")
 
 
-class _NullStream(io.RawIOBase):
-    """A stream that discards what is written."""
+def _loaded_cloudpicklers() -> set[type[pickle.Pickler]]:
+    """Return the pickler of each cloudpickle that is loaded, or pickle's own if none is.
 
-    def write(self, data: Any) -> int:
-        return len(data)
+    Numba, Spark, Ray and joblib have a copy each. Each copy has its own list of modules whose
+    contents it pickles although they can be imported.
+    """
+    modules = [module for name, module in list(sys.modules.items()) if name.endswith("cloudpickle")]
+    picklers = {getattr(module, "Pickler", None) for module in modules}
+    return {
+        pickler
+        for pickler in picklers
+        if isinstance(pickler, type) and issubclass(pickler, pickle.Pickler)
+    } or {pickle.Pickler}
 
 
 class _KeyFinder(pickle.Pickler):
-    """A pickler that checks every object it meets and writes nothing."""
+    """A pickler that checks each object, collects the keys, and leaves code to other picklers."""
 
-    def __init__(self, known_keys: set[bytes]):
-        super().__init__(_NullStream(), protocol=5, buffer_callback=lambda buffer: None)
-        self._known_keys = known_keys
+    def __init__(self) -> None:
+        self._stream = io.BytesIO()
+        super().__init__(self._stream, protocol=5)
+        self.key_spellings: set[bytes] = set()
+        # Functions, classes and modules by their ids.
+        self.code: dict[int, FunctionType | type | ModuleType] = {}
 
-    def dump(self, obj: object) -> None:
+    def pickled(self, obj: object) -> bytes:
+        """Return the pickle of an object without what `persistent_id` leaves out."""
         try:
-            super().dump(obj)
+            self.dump(obj)
         except NotPicklable:
             raise
         except Exception as error:  # noqa: BLE001 - objects raise errors of their own
@@ -87,28 +111,25 @@ class _KeyFinder(pickle.Pickler):
                 f"the dataset does not pickle: {error}; open it with zb.dataset(...) in the "
                 "process that uses it"
             ) from None
+        return self._stream.getvalue()
 
     def persistent_id(self, obj: object) -> str | None:
-        """Return an identifier for objects whose contents need no check."""
+        """Return an identifier for objects that are left out of the pickle."""
         if isinstance(obj, str):
             # Most objects are file paths, so test for a URI before parsing.
             if "://" in obj and _is_secret_uri(obj):
                 _raise_not_picklable("a URI with credentials")
-        elif isinstance(obj, type | ModuleType | TableSource):
+        elif isinstance(obj, FunctionType | type | ModuleType):
+            self.code[id(obj)] = obj
+            return "code"
+        elif isinstance(obj, TableSource):
             return "no key"
-        elif isinstance(obj, FunctionType):
-            self._check_function(obj)
-            return "no key"
-        elif isinstance(obj, bytes):
-            if obj in self._known_keys:
-                _raise_not_picklable("a key of encryption")
         elif isinstance(obj, dict):
             _check_options(obj)
         elif isinstance(obj, Encryption):
             if obj.holds_keys:
                 _raise_not_picklable("encryption")
-            # Remember the key, because the function that finds keys must not contain it.
-            self._known_keys.add(obj.key(obj.key_id))
+            self.key_spellings |= _key_spellings(obj.key(obj.key_id))
         elif isinstance(obj, ParquetKeys):
             if obj.holds_keys:
                 _raise_not_picklable("parquet_keys")
@@ -116,15 +137,40 @@ class _KeyFinder(pickle.Pickler):
             _check_options(_positional_options(obj.fs))
         return None
 
-    def _check_function(self, function: FunctionType) -> None:
-        is_by_name = function.__module__ != "__main__" and "<" not in function.__qualname__
-        if is_by_name:
-            return
-        names = inspect.getclosurevars(function)
-        finder = _KeyFinder(self._known_keys)
-        for value in (*names.nonlocals.values(), *names.globals.values(), function.__defaults__):
-            if isinstance(value, bytes | Mapping | list | tuple | set):
-                finder.dump(value)
+
+class _CodeKeyFinder(_KeyFinder):
+    """Mixin for a cloudpickle that checks each object, also those in functions and classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._annotation_ids: set[int] = set()
+
+    def persistent_id(self, obj: object) -> str | None:
+        if isinstance(obj, FunctionType):
+            # From Python 3.14 on, annotations are evaluated here and may name what is not imported.
+            with suppress(NameError):
+                self._annotation_ids.add(id(obj.__annotations__))
+            return None
+        if isinstance(obj, type):
+            # The attribute of this name would add annotations to a class that has none.
+            self._annotation_ids.add(id(vars(obj).get("__annotations__")))
+            return None
+        if isinstance(obj, ModuleType):
+            return None
+        # Annotations map names of parameters, such as "key", to types, which may be text.
+        return None if id(obj) in self._annotation_ids else super().persistent_id(obj)
+
+
+def _key_spellings(key: bytes) -> set[bytes]:
+    """Return a key as it may stand in a pickle: as bytes, or as text in a usual encoding."""
+    return {
+        key,
+        key.decode("latin-1").encode(),
+        key.hex().encode(),
+        key.hex().upper().encode(),
+        base64.b64encode(key).rstrip(b"="),
+        base64.urlsafe_b64encode(key).rstrip(b"="),
+    }
 
 
 def _positional_options(filesystem: Any) -> Mapping[str, Any]:
@@ -143,19 +189,19 @@ def _check_options(options: Mapping[Any, Any]) -> None:
         if (
             isinstance(name, str)
             and _SECRET_NAME.search(name)
-            and not _POINTER_NAME.search(name)
-            and _contains_text(value)
+            and not _REFERENCE_NAME.search(name)
+            and _may_hold_secret(value)
         ):
-            _raise_not_picklable(f"the option {name!r}")
+            _raise_not_picklable(f"the value of {name!r}")
 
 
-def _contains_text(value: object) -> bool:
+def _may_hold_secret(value: object) -> bool:
     """Return whether a value is text or bytes, or a collection with some, that may be a secret."""
     if isinstance(value, str | bytes):
         return len(value) > 0 and value.lower() not in _METHODS | _FLAGS
     if isinstance(value, Mapping):
-        return any(map(_contains_text, value.values()))
-    return isinstance(value, list | tuple) and any(map(_contains_text, value))
+        return any(map(_may_hold_secret, value.values()))
+    return isinstance(value, list | tuple) and any(map(_may_hold_secret, value))
 
 
 def _is_secret_uri(text: str) -> bool:
@@ -163,7 +209,7 @@ def _is_secret_uri(text: str) -> bool:
     has_user = without_secrets(place) != place and not _AZURE_URI.match(place)
     names = [name for name, _ in parse_qsl(query)]
     return has_user or any(
-        _SECRET_NAME.search(name) and not _POINTER_NAME.search(name) for name in names
+        _SECRET_NAME.search(name) and not _REFERENCE_NAME.search(name) for name in names
     )
 
 
