@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,13 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FragmentUnreadable, ZoneBloomError
+from zonebloom.sources.discovery import as_arrow_filesystem
+from zonebloom.storage.fsspec_files import with_os_errors
 
 fsspec = pytest.importorskip("fsspec")
 
+from fsspec.asyn import AsyncFileSystem  # noqa: E402
+from fsspec.implementations.dirfs import DirFileSystem  # noqa: E402
 from fsspec.implementations.local import LocalFileOpener, LocalFileSystem  # noqa: E402
 
 
@@ -95,3 +103,169 @@ def test_a_file_that_fails_while_opening_a_dataset_raises(folder, is_arrow):
         else:
             zb.dataset(str(folder), filesystem=filesystem)
     assert isinstance(caught.value, ZoneBloomError)
+
+
+class SilentFiles(LocalFileSystem):
+    """Files of a server that does not answer some requests about some paths."""
+
+    protocol = "silent"
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unanswered = re.compile("(?!)")
+
+    def _require_answer(self, path: str) -> None:
+        if self.unanswered.search(self._strip_protocol(path)):
+            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), path)
+
+    def info(self, path: str, **options: Any) -> Any:
+        self._require_answer(path)
+        return super().info(path, **options)
+
+    def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+        self._require_answer(path)
+        return super().ls(path, detail, **options)
+
+    # Remote file systems inherit these methods, which take every failure for a missing file.
+    isfile = fsspec.AbstractFileSystem.isfile
+    isdir = fsspec.AbstractFileSystem.isdir
+    exists = fsspec.AbstractFileSystem.exists
+
+
+def wrapped_directly(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
+    return as_arrow_filesystem(files), f"{folder}/"
+
+
+def wrapped_by_arrow(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
+    return with_os_errors(pafs.PyFileSystem(pafs.FSSpecHandler(files))), f"{folder}/"
+
+
+def below_a_subtree(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
+    base = pafs.PyFileSystem(pafs.FSSpecHandler(files))
+    parent = pafs.SubTreeFileSystem(str(folder.parent), base)
+    return with_os_errors(pafs.SubTreeFileSystem(folder.name, parent)), ""
+
+
+def below_a_folder_of_fsspec(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
+    return as_arrow_filesystem(DirFileSystem(str(folder), files)), ""
+
+
+WRAPPERS = [wrapped_directly, wrapped_by_arrow, below_a_folder_of_fsspec]
+Wrap = Callable[[Any, Path], tuple[pafs.FileSystem, str]]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_an_unanswered_request_is_no_missing_file(tmp_path: Path, wrap: Wrap):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").write_bytes(b"data")
+    files = SilentFiles()
+    filesystem, base = wrap(files, tmp_path)
+    file, everything = f"{base}a/b/file", pafs.FileSelector(f"{base}a", recursive=True)
+    tolerant = pafs.FileSelector(f"{base}a", recursive=True, allow_not_found=True)
+    requests = {
+        "open_input_file": lambda: filesystem.open_input_file(file).read(),
+        "open_input_stream": lambda: filesystem.open_input_stream(file).read(),
+        "info": lambda: filesystem.get_file_info(file).size,
+        "tolerant listing": lambda: [i.path for i in filesystem.get_file_info(tolerant)],
+        "listing": lambda: [i.path for i in filesystem.get_file_info(everything)],
+        "listing of a folder": lambda: [i.path for i in filesystem.get_file_info(everything)],
+        "delete_file": lambda: filesystem.delete_file(file),
+    }
+    unanswered = {"listing": "/a$", "tolerant listing": "/a$", "listing of a folder": "/b$"}
+    for name, request in requests.items():
+        files.unanswered = re.compile(unanswered.get(name, "file$"))
+        with pytest.raises(TimeoutError):
+            request()
+    assert (tmp_path / "a/b/file").exists()
+    files.unanswered = re.compile("(?!)")
+    below = [f"{base}a/b", file]
+    assert [request() for request in requests.values()] == [
+        b"data", b"data", 4, below, below, below, None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_missing_files_and_wrong_kinds_are_told_apart(tmp_path: Path, wrap: Wrap):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/file").write_bytes(b"data")
+    filesystem, base = wrap(SilentFiles(), tmp_path)
+    for path in ("none", "a/none", "a"):
+        for request in (filesystem.open_input_file, filesystem.open_input_stream):
+            with pytest.raises(FileNotFoundError):
+                request(base + path)
+    for path in ("none", "a/none"):
+        assert filesystem.get_file_info(base + path).type == pafs.FileType.NotFound
+        assert filesystem.get_file_info(pafs.FileSelector(base + path, allow_not_found=True)) == []
+        with pytest.raises(FileNotFoundError):
+            filesystem.get_file_info(pafs.FileSelector(base + path))
+        with pytest.raises(FileNotFoundError):
+            filesystem.delete_file(base + path)
+    with pytest.raises(NotADirectoryError):
+        filesystem.get_file_info(pafs.FileSelector(base + "a/file"))
+    (tmp_path / "a/b").mkdir()
+    (tmp_path / "a/b/file").write_bytes(b"")
+    for recursive, wanted in ((False, ["a/b", "a/file"]), (True, ["a/b", "a/b/file", "a/file"])):
+        infos = filesystem.get_file_info(pafs.FileSelector(base + "a", recursive=recursive))
+        assert sorted(info.path for info in infos) == [base + path for path in wanted]
+
+
+class AsyncFiles(AsyncFileSystem):
+    """Files of another file system through fsspec's asynchronous methods."""
+
+    protocol = "asynchronous"
+    cachable = False
+
+    def __init__(self, files: Any):
+        super().__init__()
+        self.files = files
+
+    async def _info(self, path: str, **options: Any) -> Any:
+        return self.files.info(path)
+
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        return self.files.ls(path, detail)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        return self.files.open(path, mode)
+
+
+class ListedFiles(AsyncFiles):
+    """Files of an object store, which lists a tree by one request."""
+
+    async def _find(self, path: str, *arguments: Any, **options: Any) -> Any:
+        return self.files.find(path, *arguments, **options)
+
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        raise AssertionError("the tree is listed folder by folder")
+
+
+@pytest.mark.parametrize("wrap", [lambda files: files, AsyncFiles, ListedFiles])
+def test_files_in_a_folder_that_does_not_answer_are_not_left_out(tmp_path: Path, wrap):
+    for part in range(2):
+        (tmp_path / f"rows/part={part}").mkdir(parents=True)
+        pq.write_table(pa.table({"id": [part]}), tmp_path / f"rows/part={part}/0.parquet")
+    files = SilentFiles()
+    for unanswered in ("part=1$", "/rows$") if wrap is not ListedFiles else ("/rows$",):
+        files.unanswered = re.compile(unanswered)
+        with pytest.raises(ZoneBloomError, match="cannot (look at|read)"):
+            zb.dataset(str(tmp_path / "rows"), filesystem=wrap(files))
+    files.unanswered = re.compile("(?!)")
+    assert zb.dataset(str(tmp_path / "rows"), filesystem=wrap(files)).count_rows() == 2
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_every_error_is_an_os_error(tmp_path: Path, wrap: Wrap):
+    files = FailingFiles()
+    filesystem, base = wrap(files, tmp_path)
+    (tmp_path / "file").write_bytes(b"data")
+    assert filesystem.open_input_file(f"{base}file").read() == b"data"
+    files.failing = ("file",)
+    with pytest.raises(OSError, match="StoreError: the body is short"):
+        filesystem.open_input_file(f"{base}file").read()
+
+
+def test_other_file_systems_stay_as_they_are(tmp_path: Path):
+    local = pafs.LocalFileSystem()
+    for filesystem in (local, pafs.SubTreeFileSystem(str(tmp_path), local)):
+        assert with_os_errors(filesystem) is filesystem
