@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
-from zonebloom.errors import FragmentUnreadable, ZoneBloomError
+from zonebloom.errors import FragmentUnreadable, StaleIndexWarning, ZoneBloomError
 from zonebloom.sources.discovery import as_arrow_filesystem
 from zonebloom.storage.fsspec_files import with_os_errors
 
@@ -133,6 +133,25 @@ class SilentFiles(LocalFileSystem):
     exists = fsspec.AbstractFileSystem.exists
 
 
+class CachingFiles(LocalFileSystem):
+    """Files whose information is kept until the cache is invalidated, as object stores' is."""
+
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.infos: dict[str, Any] = {}
+
+    def info(self, path: str, **options: Any) -> Any:
+        path = self._strip_protocol(path)
+        if path not in self.infos:
+            self.infos[path] = super().info(path, **options)
+        return self.infos[path]
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.infos.clear()
+
+
 def wrapped_directly(files: Any, folder: Path) -> tuple[pafs.FileSystem, str]:
     return as_arrow_filesystem(files), f"{folder}/"
 
@@ -151,7 +170,7 @@ def below_a_folder_of_fsspec(files: Any, folder: Path) -> tuple[pafs.FileSystem,
     return as_arrow_filesystem(DirFileSystem(str(folder), files)), ""
 
 
-WRAPPERS = [wrapped_directly, wrapped_by_arrow, below_a_folder_of_fsspec]
+WRAPPERS = [wrapped_directly, wrapped_by_arrow, below_a_subtree, below_a_folder_of_fsspec]
 Wrap = Callable[[Any, Path], tuple[pafs.FileSystem, str]]
 
 
@@ -248,7 +267,7 @@ def test_files_in_a_folder_that_does_not_answer_are_not_left_out(tmp_path: Path,
     files = SilentFiles()
     for unanswered in ("part=1$", "/rows$") if wrap is not ListedFiles else ("/rows$",):
         files.unanswered = re.compile(unanswered)
-        with pytest.raises(ZoneBloomError, match="cannot (look at|read)"):
+        with pytest.raises(ZoneBloomError, match=r"cannot (look at|read)"):
             zb.dataset(str(tmp_path / "rows"), filesystem=wrap(files))
     files.unanswered = re.compile("(?!)")
     assert zb.dataset(str(tmp_path / "rows"), filesystem=wrap(files)).count_rows() == 2
@@ -268,4 +287,19 @@ def test_every_error_is_an_os_error(tmp_path: Path, wrap: Wrap):
 def test_other_file_systems_stay_as_they_are(tmp_path: Path):
     local = pafs.LocalFileSystem()
     for filesystem in (local, pafs.SubTreeFileSystem(str(tmp_path), local)):
-        assert with_os_errors(filesystem) is filesystem
+        assert with_os_errors(filesystem) == filesystem
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_a_changed_file_is_noticed_despite_cached_listings(tmp_path: Path, wrap: Wrap):
+    (tmp_path / "data/rows").mkdir(parents=True)
+    path = tmp_path / "data/rows/0.parquet"
+    pq.write_table(pa.table({"id": [1, 2]}), path)
+    filesystem, base = wrap(CachingFiles(), tmp_path)
+    ds = zb.dataset(f"{base}data/rows", filesystem=filesystem)
+    ds.create_scalar_index("id", spark=False)
+    assert ds.to_table(filter="id = 3").num_rows == 0
+    pq.write_table(pa.table({"id": [3, 4]}), path)
+    for opened in (ds, zb.dataset(f"{base}data/rows", filesystem=filesystem)):
+        with pytest.warns(StaleIndexWarning):
+            assert opened.to_table(filter="id = 3")["id"].to_pylist() == [3]

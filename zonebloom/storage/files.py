@@ -337,7 +337,7 @@ def forget_listings(filesystem: pafs.FileSystem) -> None:
 
 
 def _fsspec_filesystem(filesystem: pafs.FileSystem) -> Any:
-    handler = getattr(filesystem, "handler", None)
+    handler = getattr(_base_filesystem(filesystem), "handler", None)
     return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
@@ -351,11 +351,19 @@ def _base_filesystem(filesystem: pafs.FileSystem) -> pafs.FileSystem:
     return filesystem
 
 
+def _path_in_base(filesystem: pafs.FileSystem, path: str) -> str:
+    """Return the path that a file has in the file system below all subtrees."""
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        path = posixpath.join(filesystem.base_path, path.lstrip("/"))
+        filesystem = filesystem.base_fs
+    return path
+
+
 def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     fsspec = _fsspec_filesystem(filesystem)
     try:
         if fsspec is not None:
-            return _fsspec_identity(fsspec, path)
+            return _fsspec_identity(fsspec, _path_in_base(filesystem, path))
         if _is_object_store(filesystem):
             with filesystem.open_input_file(path) as file:
                 tagged = _tagged_identity(file)

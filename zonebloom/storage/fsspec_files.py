@@ -133,7 +133,10 @@ class FsspecHandler(pafs.FSSpecHandler):
 
 
 def with_os_errors(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    """Make a file system over fsspec raise OSError only. Return others as they are."""
+    """Make a file system over fsspec raise OSError only. Others stay as they are."""
+    if isinstance(filesystem, pafs.SubTreeFileSystem):
+        base = with_os_errors(filesystem.base_fs)
+        return pafs.SubTreeFileSystem(filesystem.base_path, base)
     handler = getattr(filesystem, "handler", None)
     if type(handler) is pafs.FSSpecHandler:
         return pafs.PyFileSystem(FsspecHandler(handler.fs))
