@@ -70,7 +70,10 @@ def some_hashes(count, seed=1):
 
 def places_both_ways(table, hashed):
     """Return the zones that NumPy finds, after checking that the kernels find the same."""
-    (places, damaged), by_kernel = table._places_by_numpy(hashed), table._places_by_kernel(hashed)
+    (places, damaged), by_kernel = (
+        table._positions_by_numpy(hashed),
+        table._positions_by_kernel(hashed),
+    )
     assert (places.tolist(), damaged) == (by_kernel[0].tolist(), by_kernel[1])
     return places
 

@@ -38,7 +38,7 @@ _ATTOSECONDS = {
 _PREFERRED_UNITS = ("us", "ns", "ms", "s")
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)
 _UTC_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-# Methods of pandas' scalars.
+# pandas' scalars have one of these methods.
 _TO_NUMPY = ("to_datetime64", "to_timedelta64")
 _MICROSECOND = dt.timedelta(microseconds=1)
 
@@ -46,7 +46,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     """Convert a container of values to one Arrow array that holds exactly these values.
 
-    ``column`` is the column that an error message advises to take of a table.
+    If the values are a table, the error message advises to pass its column named ``column``.
 
     >>> to_arrow((2**63, None), "keys").type
     DataType(uint64)
@@ -54,7 +54,7 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     Raises
     ------
     InvalidArgument
-        The values are no container, or have no common Arrow type that holds them exactly.
+        If the values are no container, or have no common Arrow type that holds them exactly.
     """
     if isinstance(values, str | bytes | bytearray):
         raise InvalidArgument(
@@ -69,8 +69,8 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
         array = _one_array(_from_container(values))
     except _ERRORS as error:
         raise InvalidArgument(
-            f"{parameter} is {arguments.short_repr(values)}, of which pyarrow makes no array "
-            f"exactly ({_error_text(error)}); give values of one type"
+            f"{parameter} is {arguments.short_repr(values)}, which pyarrow cannot convert to an "
+            f"array exactly ({_error_text(error)}); give values of one type"
         ) from None
     if array is None:
         raise arguments.invalid_value(values, parameter, "give a list or an array")
@@ -92,7 +92,7 @@ def to_scalar(value: Any, parameter: str) -> pa.Scalar:
     Raises
     ------
     InvalidArgument
-        No Arrow type holds the value exactly.
+        If no Arrow type holds the value exactly.
     """
     if isinstance(value, pa.Scalar):
         return value
@@ -100,15 +100,16 @@ def to_scalar(value: Any, parameter: str) -> pa.Scalar:
         return _from_python([value])[0]
     except _ERRORS as error:
         raise InvalidArgument(
-            f"{parameter} is {arguments.short_repr(value)}, of which pyarrow makes no scalar "
-            f"exactly ({_error_text(error)})"
+            f"{parameter} is {arguments.short_repr(value)}, which pyarrow cannot convert to a "
+            f"scalar exactly ({_error_text(error)})"
         ) from None
 
 
 def is_data_frame(values: object) -> bool:
     """Return whether the values are a DataFrame of pandas or Polars.
 
-    Their own exports to Arrow are not exact for columns of Python objects, their columns are.
+    A whole frame is not exported to Arrow exactly if a column holds Python objects. A single
+    column is always converted exactly.
     """
     frames = [getattr(sys.modules.get(name), "DataFrame", None) for name in ("pandas", "polars")]
     return any(isinstance(frame, type) and isinstance(values, frame) for frame in frames)
@@ -142,7 +143,7 @@ def _one_array(values: Any) -> Any:
 
 
 def _from_container(values: Any) -> pa.Array | pa.ChunkedArray | None:
-    """Convert a container; return None if the values are not one."""
+    """Convert a container. Return None if the values are not one."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
@@ -170,7 +171,7 @@ def _from_arrow_export(values: Any) -> pa.Array | pa.ChunkedArray | None:
 
 
 def _from_pandas(values: Any, pandas: Any) -> pa.Array | pa.ChunkedArray:
-    """Convert a Series, an Index or an array of pandas; NaN is null there."""
+    """Convert a Series, an Index or an array of pandas, in which NaN means null."""
     array, dtype = getattr(values, "array", values), values.dtype
     if isinstance(dtype, pandas.PeriodDtype):
         raise TypeError("a period is not a point in time")
@@ -210,7 +211,7 @@ def _from_numpy(values: np.ndarray) -> pa.Array:
 
 
 def _from_numpy_times(values: np.ndarray) -> pa.Array:
-    """Convert datetime64 or timedelta64 values of any unit to the nearest unit of Arrow's."""
+    """Convert datetime64 or timedelta64 values of any unit to a unit of Arrow, exactly."""
     kind, (unit, step) = values.dtype.kind, np.datetime_data(values.dtype)
     if unit in _PREFERRED_UNITS and step == 1 and values.dtype.isnative:
         return pa.array(values)
@@ -296,7 +297,7 @@ def _convert_directly(values: list[Any], kinds: set[type]) -> pa.Array:
 
 def _convert_other_objects(values: list[Any], kinds: set[type]) -> pa.Array:
     array = pa.array(values)
-    # No column that can be looked up is nested, so a loss inside of nested values does not matter.
+    # Columns with nested values cannot be looked up, so a loss inside of such values does no harm.
     if not pt.is_nested(array.type):
         names = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise TypeError(f"{names} cannot be converted")
@@ -374,7 +375,7 @@ def _has_zone(value: Any) -> bool:
 
 
 def _zone_name(value: dt.datetime) -> str:
-    """Return the name that pyarrow gives the zone, UTC if it has no name for it."""
+    """Return pyarrow's name of a time zone, or UTC if pyarrow has no name for it."""
     try:
         plain = dt.datetime(value.year, value.month, value.day, tzinfo=value.tzinfo)
         return pa.scalar(plain).type.tz
@@ -404,7 +405,7 @@ def _convert_from_any_unit(
 
 
 def _to_numpy_scalar(value: Any) -> Any:
-    """Return a pandas scalar as a NumPy scalar, which keeps its nanoseconds. Others as they are."""
+    """Return a pandas scalar as a NumPy scalar, with its nanoseconds. Return others unchanged."""
     for method in _TO_NUMPY:
         if hasattr(value, method):
             return getattr(value, method)()
@@ -428,7 +429,7 @@ def _convert_to_exact_unit(
 
 
 def _attoseconds(value: Any) -> int | None:
-    """Return the time since 1970, or the length of a duration; None for NaT."""
+    """Return the attoseconds since 1970, or those of a duration. Return None for NaT."""
     if isinstance(value, dt.datetime):
         epoch = _NAIVE_EPOCH if value.utcoffset() is None else _UTC_EPOCH
         return (value - epoch) // _MICROSECOND * _ATTOSECONDS["us"]

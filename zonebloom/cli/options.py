@@ -53,13 +53,13 @@ def combine_options(*options: Callable) -> Callable[[Callable], Callable]:
 
 
 def answer_command(
-    command: Callable[..., CommandAnswer], has_rows: bool = True
+    command: Callable[..., CommandAnswer], *, allows_row_formats: bool = True
 ) -> Callable[..., int]:
     """Add output options to a command, and write its answer.
 
     The new command returns an exit code.
     """
-    formats = [TEXT, JSON, *(ROW_FORMATS if has_rows else ())]
+    formats = [TEXT, JSON, *(ROW_FORMATS if allows_row_formats else ())]
 
     @click.option("--output", type=click.Choice(formats), help=_OUTPUT_HELP)
     @click.option(
@@ -71,7 +71,7 @@ def answer_command(
     )
     @functools.wraps(command)
     def run(output: str | None, path_out: str | None, **parameters: Any) -> int:
-        output = resolve_format(output, path_out, has_rows)
+        output = resolve_format(output, path_out, allows_row_formats=allows_row_formats)
         answer = command(**parameters)
         write_answer(answer, output, path_out)
         return answer.exit_code
@@ -79,11 +79,11 @@ def answer_command(
     return run
 
 
-answer_command_without_rows = functools.partial(answer_command, has_rows=False)
+answer_command_without_rows = functools.partial(answer_command, allows_row_formats=False)
 
 
 def dataset_command(
-    command: Callable[..., CommandAnswer], has_rows: bool = True
+    command: Callable[..., CommandAnswer], *, allows_row_formats: bool = True
 ) -> Callable[..., int]:
     """Add the PATH argument to a command, and call it with the dataset at PATH."""
 
@@ -108,10 +108,10 @@ def dataset_command(
             type=click.Path(),
             help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
         ),
-    )(answer_command(run, has_rows))
+    )(answer_command(run, allows_row_formats=allows_row_formats))
 
 
-dataset_command_without_rows = functools.partial(dataset_command, has_rows=False)
+dataset_command_without_rows = functools.partial(dataset_command, allows_row_formats=False)
 
 
 def open_at(path: str, **options: Any) -> Dataset:

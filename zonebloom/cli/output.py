@@ -57,14 +57,14 @@ def records_table(records: Sequence[Any]) -> pa.Table:
     )
 
 
-def resolve_format(output: str | None, path: str | None, has_rows: bool) -> str:
+def resolve_format(output: str | None, path: str | None, *, allows_row_formats: bool) -> str:
     """Return the output format, by its name or by the extension of the file.
 
     Raise a usage error if the command or the terminal cannot use it.
     """
     meta = click.get_current_context().meta
     output = output or _ENDINGS.get(os.path.splitext(path or "")[1], TEXT)
-    if output in ROW_FORMATS and not has_rows:
+    if output in ROW_FORMATS and not allows_row_formats:
         raise click.UsageError(f"this command answers as text or json, not as {output}")
     if output in BINARY_FORMATS and path is None and sys.stdout.isatty():
         raise click.UsageError(

@@ -92,8 +92,11 @@ class PickledDataset:
 
     def _version(self, catalog: Catalog) -> Version | None:
         """Return the catalog version that was pickled, or None to use the newest."""
-        if not self.version:
-            return self.version if self.version is None else Version()
+        if self.version is None:
+            return None
+        if self.version == 0:
+            # Number 0 means that there was no index, so the catalog has no such version.
+            return Version()
         try:
             return catalog.version(self.version)
         except CatalogError as error:

@@ -44,8 +44,10 @@ _PIECES_PER_LOOKUP = 9
 _MAX_REMOTE_GAP = 1 << 20
 # NumPy needs as long for a piece as for testing this many blocks of filters in memory.
 _NUMPY_CHECKS_PER_PIECE = 100
-_VERIFIED_BYTES = 4 << 20
-_RUN_BYTES = 2 << 20
+# `verify` reads this much at a time, to bound the memory it takes.
+_VERIFY_STEP_BYTES = 4 << 20
+# Filters are loaded from this much of a tile at a time.
+_LOAD_STEP_BYTES = 2 << 20
 
 
 class SlicedTable(ZoneTable):
@@ -165,7 +167,7 @@ class SlicedTable(ZoneTable):
 
     def verify(self) -> None:
         for tile in self.directory.tiles:
-            step = max(1, _VERIFIED_BYTES // (tile.block_words * 8))
+            step = max(1, _VERIFY_STEP_BYTES // (tile.block_words * 8))
             for start in range(0, tile.num_blocks, step):
                 self._undamaged_blocks(tile, start, min(start + step, tile.num_blocks))
         if self.directory.content not in (None, self._content_checksum()):
@@ -175,8 +177,8 @@ class SlicedTable(ZoneTable):
         """Return the XXH3-64 of everything before the directory, read from the file."""
         checksum = xxhash.xxh3_64()
         try:
-            for start in range(0, self._directory_at, _VERIFIED_BYTES):
-                stop = min(start + _VERIFIED_BYTES, self._directory_at)
+            for start in range(0, self._directory_at, _VERIFY_STEP_BYTES):
+                stop = min(start + _VERIFY_STEP_BYTES, self._directory_at)
                 checksum.update(self.file.read([(start, stop)])[0])
         except OSError as error:
             raise self._corrupt_index(f"it cannot be read ({error})") from None
@@ -210,7 +212,7 @@ class SlicedTable(ZoneTable):
         words = np.empty((zones.stop - first, (stop - start) * 8), dtype=np.uint32)
         strides = np.arange(len(words), dtype=np.uint64) * np.uint64(words.strides[0])
         addresses = np.uint64(words.ctypes.data) + strides
-        step = max(1, _RUN_BYTES // (tile.block_words * 8))
+        step = max(1, _LOAD_STEP_BYTES // (tile.block_words * 8))
         for block in range(start, stop, step):
             blocks = self._undamaged_blocks(tile, block, min(block + step, stop))
             slices.unslice_blocks(blocks, block - start, tile.row_words, first, addresses)
@@ -230,14 +232,14 @@ class SlicedTable(ZoneTable):
         """Return where in the tiles the zones are that may hold one hash: int64, ascending."""
         pieces = len(self._tiles) * _PIECES_PER_LOOKUP
         if not self.file.is_local or NUMPY.spend(pieces * _NUMPY_CHECKS_PER_PIECE):
-            positions, num_damaged = self._places_by_numpy(hashed)
+            positions, num_damaged = self._positions_by_numpy(hashed)
         else:
-            positions, num_damaged = self._places_by_kernel(hashed)
+            positions, num_damaged = self._positions_by_kernel(hashed)
         if num_damaged:
             self._report_damage(f"{num_damaged} bit rows are damaged")
         return positions
 
-    def _places_by_kernel(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
+    def _positions_by_kernel(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
         from zonebloom.sbbf import slice_search
 
         scratch = self._scratch
@@ -255,7 +257,7 @@ class SlicedTable(ZoneTable):
         count, num_damaged = scratch.state.tolist()
         return scratch.out[:count].copy(), num_damaged
 
-    def _places_by_numpy(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
+    def _positions_by_numpy(self, hashed: np.uint64) -> tuple[np.ndarray, int]:
         tiles = self.directory.tiles
         blocks = [int(block_numbers(hashed, tile.num_blocks)) for tile in tiles]
         spans = [

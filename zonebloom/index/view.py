@@ -67,8 +67,8 @@ class IndexView:
         for table in self._tables:
             for keys, zones in table.pairs(hashes):
                 fragment_ids, starts, _ = table.runs.locate(zones)
-                kept = slice(None) if self._all_live else self._is_live(fragment_ids)
-                yield keys[kept], fragment_ids[kept], starts[kept]
+                live = slice(None) if self._all_live else self._is_live(fragment_ids)
+                yield keys[live], fragment_ids[live], starts[live]
 
     def zones(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return fragment ids and first rows of the zones that may hold any of the hashes."""

@@ -48,17 +48,17 @@ PAGE_MAP_SCHEMA = pa.schema(
 _CHUNK_INTS = 8
 
 
-def page_map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]:
+def page_map_rows(fragment_id: int, file_pages: FilePages) -> list[dict[str, object]]:
     """Return the rows of the page map for one file, one for each row group."""
-    head = _file_head(pages.schema)
+    head = _file_head(file_pages.schema)
     rows: list[dict[str, object]] = []
-    for number, group in enumerate(pages.row_groups):
+    for number, group in enumerate(file_pages.row_groups):
         chunks: list[int] = []
-        chunk_locations: list[PageLocations] = []
+        page_locations: list[PageLocations] = []
         for leaf, chunk in enumerate(group.chunks):
-            locations = pages.locations(number, leaf)
+            locations = file_pages.locations(number, leaf)
             if locations is not None:
-                chunk_locations.append(locations)
+                page_locations.append(locations)
             num_pages = 0 if locations is None else locations.starts.size
             bits = sum(1 << encoding for encoding in set(chunk.encodings))
             chunks += [chunk.physical_type, chunk.codec, bits, chunk.num_values, chunk.start]
@@ -70,9 +70,9 @@ def page_map_rows(fragment_id: int, pages: FilePages) -> list[dict[str, object]]
                 "first_row": group.first_row,
                 "num_rows": group.num_rows,
                 "chunks": chunks,
-                "starts": _concatenate(chunk.starts for chunk in chunk_locations),
-                "sizes": _concatenate(chunk.sizes for chunk in chunk_locations),
-                "first_rows": _concatenate(chunk.first_rows[:-1] for chunk in chunk_locations),
+                "starts": _concatenate(pages.starts for pages in page_locations),
+                "sizes": _concatenate(pages.sizes for pages in page_locations),
+                "first_rows": _concatenate(pages.first_rows[:-1] for pages in page_locations),
             }
         )
     return rows
@@ -136,7 +136,7 @@ class PageMap:
 
 
 def _decode_pages(table: pa.Table, rows: list[int], file_bytes: int) -> FilePages:
-    """Return the pages of a file as the rows of a map describe them."""
+    """Return the pages of a file from its rows in a page map."""
     schema = _parsed_head(table["head"][rows[0]].as_py())
     lists = {name: _lists(table, name) for name in ("chunks", "starts", "sizes", "first_rows")}
     groups, counts, ends = [], [], []
@@ -197,7 +197,7 @@ def _decode_chunks(chunk_ints: np.ndarray, file_bytes: int) -> tuple[ColumnChunk
 
 @lru_cache(maxsize=64)
 def _parsed_head(head: bytes) -> FileSchema:
-    """Return the schema of a head. Files of one writer share it, and what is cached for it."""
+    """Return the schema of a head. Files of one writer share the object and its cached results."""
     return parse_footer(head, 0).schema
 
 

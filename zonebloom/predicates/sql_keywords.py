@@ -56,7 +56,7 @@ def quote_keyword_columns(tokens: Sequence[Any], names: Collection[str]) -> list
                 and text.lower() in columns
                 and text not in _LITERAL_WORDS
                 and (not next_text or next_text in _TOKENS_AFTER_OPERANDS)
-                and (text != "NOT" or _is_not_a_column(texts[number + 1 : number + 3], columns))
+                and (text != "NOT" or _not_is_column_name(texts[number + 1 : number + 3], columns))
             )
         )
         is_part = text == "."
@@ -77,7 +77,7 @@ def _token_text(token: Any) -> str:
     return "?" if kind == "IDENTIFIER" or kind.endswith("STRING") else token.text.upper()
 
 
-def _is_not_a_column(following: Sequence[str], columns: Collection[str]) -> bool:
+def _not_is_column_name(following: Sequence[str], columns: Collection[str]) -> bool:
     """Return whether NOT before these tokens is a column rather than the operator."""
     word = following[0]
     if word == "IN":

@@ -78,9 +78,9 @@ class Execution:
             self._filesystem = counting_filesystem(source.filesystem, self._counter)
         self._lock = threading.Lock()
         self._key_tests = None if request.predicate is None else KeyTests(request.predicate)
-        self._filter_columns, self._other_columns = request.columns_read(source.schema.names)
+        self._filter_columns, self._columns_of_matches = request.columns_read(source.schema.names)
         # Keep the schema's order, which is the order of the result if there is no projection.
-        needed = {*self._filter_columns, *self._other_columns}
+        needed = {*self._filter_columns, *self._columns_of_matches}
         self._needed = [name for name in source.schema.names if name in needed]
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
@@ -344,8 +344,8 @@ class Execution:
             return None
         offsets = wanted.rows_at(matches)
         table = select_rows(filter_table, matches)
-        if self._other_columns:
-            other_table = rows.read(number, self._other_columns, RowRanges.from_rows(offsets))
+        if self._columns_of_matches:
+            other_table = rows.read(number, self._columns_of_matches, RowRanges.from_rows(offsets))
             schema = pa.schema([*table.schema, *other_table.schema])
             table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)

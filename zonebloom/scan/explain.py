@@ -154,8 +154,8 @@ def _file_strip(file: FileZones, part: FragmentPlan | None) -> Strip:
     if not file.zone_rows:
         return Strip(file.path, words, 1, unindexed=bounds_up_to(1) if file.kept else NO_BOUNDS)
     words = f"{file.kept_zones:,} of {file.num_zones:,} zones: {words}"
-    kept = file.kept.starts, file.kept.stops
-    return Strip(file.path, words, file.num_rows, kept, zone_rows=file.zone_rows)
+    bounds = file.kept.starts, file.kept.stops
+    return Strip(file.path, words, file.num_rows, bounds, zone_rows=file.zone_rows)
 
 
 def _describe_first(parts: Sequence[FragmentPlan], manner: str) -> list[str]:

@@ -96,16 +96,16 @@ def rows_by_key(codes, ends, places, ids, key_out, files_out, ids_out, rows_out,
 
     A code without rows gets one row with ``is_held`` false.
     """
-    at = 0
+    row = 0
     for i in range(codes.shape[0]):
         first, end = _bounds(codes[i], ends)
         if first == end:
-            key_out[at], files_out[at], ids_out[at], rows_out[at] = i, 0, 0, 0
-            is_held[at] = False
-            at += 1
+            key_out[row], files_out[row], ids_out[row], rows_out[row] = i, 0, 0, 0
+            is_held[row] = False
+            row += 1
         for place in places[first:end]:
             file = place >> OFFSET_BITS
-            key_out[at], files_out[at], ids_out[at] = i, file, ids[file]
-            rows_out[at] = place - (file << OFFSET_BITS)
-            is_held[at] = True
-            at += 1
+            key_out[row], files_out[row], ids_out[row] = i, file, ids[file]
+            rows_out[row] = place - (file << OFFSET_BITS)
+            is_held[row] = True
+            row += 1

@@ -51,8 +51,8 @@ from zonebloom.storage.file_view import FileView
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
 from zonebloom.values.columns import find_leaf_type
 
-# If more than this share of a fragment's rows may match, reading it whole is faster.
-_MAX_SHARE_BY_PAGES = 0.6
+# If more than this share of a fragment's rows may match, reading it whole is faster than by pages.
+_MAX_SHARE_TO_READ_BY_PAGES = 0.6
 # PyArrow scans this many rows of a few columns in the time of one test of a Bloom filter.
 _ROWS_PER_CHECK = 64
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -78,7 +78,7 @@ class Planner:
         self.page_maps: PageMaps = PageMaps(catalog, version.page_maps)
         self.embedded_filters: FragmentFilters = FragmentFilters(source)
         self._files = PresentFiles(source, version)
-        self._views_with_deletes: set[FileView | None] = {None}
+        self._views_with_loaded_deletes: set[FileView | None] = {None}
         # The last searcher, and the coverage that it was made for.
         self._last_searcher: tuple[Coverage, Searcher] | None = None
 
@@ -417,12 +417,12 @@ class Planner:
 
     def _load_deletes(self, present: Sequence[PresentFragment]) -> None:
         """Read the deletes of fragments in parallel, unless they were read before."""
-        views = {fragment.fragment.view for fragment in present} - self._views_with_deletes
+        views = {fragment.fragment.view for fragment in present} - self._views_with_loaded_deletes
         if len(views) > 1:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:
                 for _ in pool.map(lambda view: view and view.deleted, views):
                     pass
-        self._views_with_deletes |= views
+        self._views_with_loaded_deletes |= views
 
     def _is_faster_by_pages(self, present: PresentFragment, predicate: Predicate) -> bool:
         """Return whether reading all rows of a fragment by pages is faster than PyArrow's scan.
@@ -458,14 +458,17 @@ def _file_zones(present: Sequence[PresentFragment], search: Search) -> Iterator[
     """Yield the zones of each file that may match, in the smallest zones of the indices used."""
     rows, views = by_fragment(search.result.at_most), search.used_views.values()
     for fragment in present:
-        kept = rows.get(fragment.fragment_id, RowRanges())
+        candidate_rows = rows.get(fragment.fragment_id, RowRanges())
         zone_sizes = [
             view.index.entry.parameters.number_of_items
             for view in views
             if fragment.fragment_id in view.fragment_ids
         ]
         yield FileZones(
-            fragment.fragment.key, fragment.num_rows or 0, min(zone_sizes, default=0), kept
+            fragment.fragment.key,
+            fragment.num_rows or 0,
+            min(zone_sizes, default=0),
+            candidate_rows,
         )
 
 
@@ -483,5 +486,7 @@ def _reason_to_read_whole(
     if len(rows) == fragment.num_rows:
         return "every zone may match"
     return (
-        "most zones may match" if len(rows) > _MAX_SHARE_BY_PAGES * (fragment.num_rows or 0) else ""
+        "most zones may match"
+        if len(rows) > _MAX_SHARE_TO_READ_BY_PAGES * (fragment.num_rows or 0)
+        else ""
     )

@@ -67,7 +67,7 @@ def discover_source(
         user_schema,
     )
     if is_path:
-        with _naming_undecodable_paths():
+        with _undecodable_path_errors():
             opened = discovery.from_path(arguments.require_path(source, "source"))
     elif isinstance(source, Sequence) and not isinstance(source, bytes):
         if not source:
@@ -89,7 +89,7 @@ def discover_source(
 
 
 @contextmanager
-def _naming_undecodable_paths() -> Iterator[None]:
+def _undecodable_path_errors() -> Iterator[None]:
     """Replace the codec's error by one that names the file whose name is not UTF-8."""
     try:
         yield
@@ -222,7 +222,7 @@ class _Discovery:
         advice = f"check that every file there is {name}, or name the files to use"
         with (
             file_errors(f"the schema of {first}", advice),
-            self._naming_other_formats(paths, filesystem),
+            self._other_format_errors(paths, filesystem),
         ):
             # pyarrow lists the index folder too, and a vacuum may delete files there meanwhile.
             for _ in range(2):
@@ -234,7 +234,7 @@ class _Discovery:
                 raise NoFragments(f"{error}; check the path") from None
 
     @contextmanager
-    def _naming_other_formats(
+    def _other_format_errors(
         self, paths: str | list[str], filesystem: pafs.FileSystem
     ) -> Iterator[None]:
         """If Parquet discovery fails, raise an error that names a file of another format."""
