@@ -165,7 +165,7 @@ def test_row_groups_as_fragments_are_refused(folder: Path) -> None:
 
 
 def test_a_dataset_with_a_filter_of_its_own_is_refused(folder: Path) -> None:
-    with pytest.raises(errors.SourceError, match="filter of its own"):
+    with pytest.raises(errors.SourceError, match="the dataset has a filter"):
         zb.dataset(pads.dataset(folder).filter(ID == 120))
 
 

@@ -78,6 +78,7 @@ class Execution:
             self._filesystem = counting_filesystem(source.filesystem, self._counter)
         self._lock = threading.Lock()
         self._key_tests = None if request.predicate is None else KeyTests(request.predicate)
+        # The columns of matches are read only in the rows that match the filter.
         self._filter_columns, self._columns_of_matches = request.columns_read(source.schema.names)
         # Keep the schema's order, which is the order of the result if there is no projection.
         needed = {*self._filter_columns, *self._columns_of_matches}

@@ -408,15 +408,14 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
     if not isinstance(dataset, pads.FileSystemDataset):
         raise SourceError(
             f"a {type(dataset).__name__} does not consist of files, so nothing can be skipped; "
-            "give the folder or the list of files it was made of"
+            "give the folder or the list of its files"
         )
     try:
         # A scan follows the order of get_fragments, which may differ from `dataset.files`.
         fragments = list(dataset.get_fragments())
     except ValueError:
         raise SourceError(
-            "the dataset carries a filter of its own; give the dataset it was made of, and the "
-            "filter to the scan"
+            "the dataset has a filter; give the dataset without it, and pass the filter to the scan"
         ) from None
     if not fragments:
         raise NoFragments(
@@ -429,7 +428,7 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         for fragment in fragments
     ):
         raise SourceError(
-            "the dataset is made of row groups of files rather than of files; give the files"
+            "the dataset consists of row groups of files, not of whole files; give the files"
         )
     root = root or _shared_folder(posixpath.dirname(path) for path in paths)
     files = tuple(

@@ -29,7 +29,7 @@ _SECRET_NAME = re.compile(
 )
 # These options hold only the name or the location of a secret.
 _REFERENCE_NAME = re.compile(r"(id|file|filename|path|name|ur[il])$", re.IGNORECASE)
-# These values are no secrets: they are flags, or name a way to find credentials.
+# These values are flags, or name a way to find credentials, so they are no secrets.
 _FLAGS = {"true", "false"}
 _METHODS = {"anon", "anonymous", "browser", "cache", "cloud", "default", "google_default"}
 # The user part of these URIs is the container's name.
@@ -196,7 +196,7 @@ def _check_options(options: Mapping[Any, Any]) -> None:
 
 
 def _may_hold_secret(value: object) -> bool:
-    """Return whether a value is text or bytes, or a collection with some, that may be a secret."""
+    """Return whether a value may be a secret: text or bytes, also inside of a collection."""
     if isinstance(value, str | bytes):
         return len(value) > 0 and value.lower() not in _METHODS | _FLAGS
     if isinstance(value, Mapping):
