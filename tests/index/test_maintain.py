@@ -100,6 +100,76 @@ def test_a_version_is_kept_as_long_as_it_was_replaced_a_short_time_ago(lake):
     assert zb.dataset(lake).validate_index("id_idx") == 3
 
 
+def set_age(path: Path, days: int) -> None:
+    then = time.time() - timedelta(days=days).total_seconds()
+    os.utime(path, (then, then))
+
+
+def set_segment_ages(folder: Path, days: int) -> None:
+    for path in (folder / "segments").rglob("*"):
+        set_age(path, days)
+
+
+@pytest.mark.parametrize("key", [None, bytes(32)], ids=["plain", "encrypted"])
+def test_segments_written_long_before_their_commit_are_kept_for_its_readers(lake, key):
+    """The versions before and after the commit do not name the segments."""
+    encryption = None if key is None else zb.Encryption("a", {"a": key})
+    folder = index_folder(lake)
+
+    def open_lake() -> zb.Dataset:
+        return zb.dataset(lake, encryption=encryption)
+
+    def version_files(number: int) -> list[Path]:
+        return list((folder / "versions").glob(f"*{number}.json"))
+
+    open_lake().create_scalar_index("id", spark=False)
+    open_lake().create_scalar_index("id", spark=False)
+    # The second build began before the limit of the vacuum, and committed after it.
+    set_segment_ages(folder, days=30)
+    reader = open_lake()
+    open_lake().create_scalar_index("id", spark=False)
+    (second,), (third,) = version_files(2), version_files(3)
+    set_age(second, days=7)
+    for path in (folder / "versions").glob("*1*"):
+        set_age(path, days=30)
+    names = reader.opened.version.segment_names
+    assert not names & open_lake().opened.version.segment_names
+    result = open_lake().vacuum(timedelta(days=7, minutes=1))
+    assert (result.num_versions, result.num_segments) == (0, 0)
+    assert names <= {path.name for path in (folder / "segments").iterdir()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(reader.search("id = 7").at_most) == 8192
+    # One version later, only the first version was replaced before the limit.
+    result = open_lake().vacuum(timedelta(days=6))
+    assert (result.num_versions, result.num_segments) == (1, 2)
+    assert names <= {path.name for path in (folder / "segments").iterdir()}
+    set_age(third, days=7)
+    result = open_lake().vacuum(timedelta(days=6))
+    assert (result.num_versions, result.num_segments) == (1, 2)
+    assert not names & {path.name for path in (folder / "segments").iterdir()}
+    assert open_lake().validate_index("id_idx") == 3
+
+
+def test_nothing_is_deleted_while_a_kept_version_cannot_be_read(lake):
+    for _ in range(3):
+        zb.dataset(lake).create_scalar_index("id", spark=False)
+    folder = index_folder(lake)
+    set_segment_ages(folder, days=30)
+    (second,) = (folder / "versions").glob("*2.json")
+    document = second.read_bytes()
+    second.write_bytes(document[:-20])
+    before = sorted(folder.rglob("*"))
+    assert zb.dataset(lake).vacuum() == Vacuumed(0, 0, 0)
+    assert sorted(folder.rglob("*")) == before
+    (third,) = (folder / "versions").glob("*3.json")
+    set_age(third, days=8)
+    set_age(second, days=9)
+    # The first version is younger than the limit, so its file is kept. Its segments are not.
+    assert zb.dataset(lake).vacuum().num_segments == 4
+    assert zb.dataset(lake).validate_index("id_idx") == 3
+
+
 @pytest.mark.parametrize(
     ("options", "num_versions"),
     [({}, 4), ({"retention": None}, 4), ({"retention": timedelta(0)}, 1)],

@@ -21,7 +21,7 @@ import json
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -34,6 +34,7 @@ from zonebloom.base.notices import warn
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.base.version import NewerFormat
 from zonebloom.catalog.folder import (
+    MissingIndexFile,
     NewFile,
     create_file,
     delete_segment,
@@ -464,20 +465,50 @@ class Catalog:
 
     def version(self, number: int) -> Version:
         """Return a version. Raise `CorruptIndex` if it is damaged or missing."""
-        path = self._log.path(number)
-        try:
+        with self._wrapping_read_errors(number):
             document = self._log.document(number)
             last = self._last
             if last is not None and last[0] == document:
                 self._note_read()
                 return last[1]
-            content = self._decrypt_content(number, self._log.content(document))
-            if content["version"] != number:
-                raise ValueError(f"it is version {content['version']!r}")
+            content = self._content(number, document)
             version = decode_version(content, *self._read_listings(listing_references(content)))
             self._last = document, version
             self._note_read()
             return version
+
+    def version_without_fragments(self, number: int) -> Version:
+        """Return a version with the names of its listings, which are not read.
+
+        Raises
+        ------
+        MissingIndexFile
+            If there is no such version.
+        CorruptIndex
+            If it is damaged.
+        """
+        with self._wrapping_read_errors(number):
+            try:
+                document = self._log.document(number)
+            except FileNotFoundError as error:
+                raise MissingIndexFile(f"{self._log.path(number)} is gone ({error})") from None
+            content = self._content(number, document)
+            listings = [
+                Listing(require_plain_name(reference["file"]), reference["checksum"], keys=())
+                for reference in listing_references(content)
+            ]
+            return decode_version(content, listings, parts=())
+
+    def _content(self, number: int, document: bytes) -> Any:
+        content = self._decrypt_content(number, self._log.content(document))
+        if content["version"] != number:
+            raise ValueError(f"it is version {content['version']!r}")
+        return content
+
+    @contextlib.contextmanager
+    def _wrapping_read_errors(self, number: int) -> Iterator[None]:
+        try:
+            yield
         except (
             OSError,
             ValueError,
@@ -493,7 +524,7 @@ class Catalog:
             is_readable_later = is_temporary or isinstance(error, NewerFormat)
             error_class = _UnreadableVersion if is_readable_later else CorruptIndex
             raise error_class(
-                f"{path} cannot be read ({error}); the version before it is used"
+                f"{self._log.path(number)} cannot be read ({error}); the version before it is used"
             ) from None
 
     def _read_listings(

@@ -10,18 +10,20 @@ commits later, its commit fails.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 
 import pyarrow.fs as pafs
 
+from zonebloom.base.threads import REMOTE_THREADS, map_in_order
 from zonebloom.catalog.folder import (
+    MissingIndexFile,
     delete_file,
     delete_segment,
     is_own_file,
@@ -64,6 +66,14 @@ class Vacuumed:
 
 
 def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
+    """Delete versions that were replaced before a time, and all files that no other version names.
+
+    If a segment may be deleted, the vacuum reads the document of every version that it keeps. This
+    takes one request for each, with 16 in parallel. For seven days of refreshes every hour, these
+    are 168 requests. Otherwise, it reads the newest and the oldest of them.
+
+    If one of these documents cannot be read, nothing is deleted, because its names are unknown.
+    """
     with wrapping_write_errors(catalog.folder):
         return _vacuum(catalog, older_than)
 
@@ -71,7 +81,7 @@ def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
     now = datetime.now(UTC)
-    limit = now - older_than
+    keep_since = now - older_than
     segments_folder, versions_folder = (
         posixpath.join(catalog.folder, name) for name in (SEGMENTS, VERSIONS)
     )
@@ -80,8 +90,8 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
         if links:
             # A link may lead to another index, whose versions are not known here.
             return Vacuumed(0, 0, 0, tuple(map(posixpath.basename, links)))
-    # List the segments before reading the newest version: it does not name segments made later,
-    # so those must not be in the list.
+    # List the segments before reading the newest version. Segments that are written later cannot be
+    # in that version, so they must not be in the list.
     segments, foreign_infos = _split(catalog, segments_folder, _is_segment)
     folders: list[tuple[pafs.FileInfo, list[pafs.FileInfo]]] = []
     segments_with_foreign_files: set[str] = set()
@@ -95,39 +105,52 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     foreign_infos += others
     foreign = tuple(sorted(posixpath.relpath(info.path, catalog.folder) for info in foreign_infos))
     infos = [*segments, *versions, *chain(*(own for _, own in folders))]
-    if not any(_is_older(info, limit) for info in infos):
+    if not any(_is_older(info, keep_since) for info in infos):
         # This is the usual case after a refresh, and needs no version to be read.
         return Vacuumed(0, 0, 0, foreign)
     newest = catalog.latest(for_writing=True)
     # List again, because other writers may have committed since.
     versions, _ = _split(catalog, versions_folder, _is_version_file)
-    oldest = _oldest_kept(catalog, newest, versions, limit)
-    named = newest.segment_names | oldest.segment_names
-    files = newest.file_sizes | oldest.file_sizes
+    # An empty folder may belong to a build that has just begun, so its own time counts.
+    old_folders = [
+        (folder, inside)
+        for folder, inside in folders
+        if all(_is_older(info, keep_since) for info in inside or [folder])
+    ]
+    documents = _kept_documents(newest, versions, keep_since)
+    may_delete_segments = any(
+        (folder.base_name, info.base_name) not in newest.file_sizes
+        for folder, inside in old_folders
+        for info in inside or [folder]
+    )
+    # If the oldest version does not name a listing with a lower number, no later version does.
+    needed = documents if may_delete_segments else documents[:1]
+    try:
+        names = _Names.of(newest) | _read_names(catalog, needed)
+    except (CorruptIndex, EncryptedIndex):
+        return Vacuumed(0, 0, 0, foreign)
     num_bytes = 0
     # Segments that no version names, with their bytes.
     orphans: dict[str, int] = {}
     may_be_in_use = False
-    for folder, inside in folders:
-        # An empty folder may belong to a build that has just begun, so its own time counts.
-        if not all(_is_older(info, limit) for info in inside or [folder]):
-            continue
-        if folder.base_name not in named:
+    for folder, inside in old_folders:
+        if folder.base_name not in names.segments:
             if folder.base_name in segments_with_foreign_files:
                 continue
             orphans[folder.base_name] = sum(info.size or 0 for info in inside)
-            build_limit = now - _LONGEST_BUILD
-            may_be_in_use |= not all(_is_older(info, build_limit) for info in inside or [folder])
+            may_be_in_use |= not all(
+                _is_older(info, now - _LONGEST_BUILD) for info in inside or [folder]
+            )
             continue
-        # Delete the unused files of a segment, such as all but its page map.
+        # Delete the files of the segment that are not used, such as all but its page map.
         for info in inside:
-            if (folder.base_name, info.base_name) not in files:
+            if (folder.base_name, info.base_name) not in names.segment_files:
                 num_bytes += info.size or 0
                 delete_file(filesystem, info.path, catalog.folder)
+    only_newest_is_kept = not documents
     if may_be_in_use:
-        was_oldest = oldest is newest
         newest = _mark_for_deletion(catalog, orphans, {folder.base_name for folder in segments})
-        oldest = newest if was_oldest else oldest
+        names |= _Names.of(newest)
         orphans = {
             name: size for name, size in orphans.items() if name in newest.segments_to_delete
         }
@@ -136,38 +159,73 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     ]
     num_bytes += sum(orphans[name] for name in deleted)
     num_versions = 0
-    listings = {listing.file for version in (newest, oldest) for listing in version.listings}
+    first_kept = f"{newest.number:020d}" if only_newest_is_kept else documents[0].base_name
     for file in versions:
         # Damaged versions and versions in a newer format have higher numbers, so they are kept.
-        is_past = file.base_name < f"{oldest.number:020d}" and file.base_name not in listings
-        if is_past and _is_older(file, limit):
+        is_past = file.base_name < first_kept and file.base_name not in names.listings
+        if is_past and _is_older(file, keep_since):
             num_bytes += file.size or 0
             num_versions += file.base_name.endswith(".json")
             delete_file(filesystem, file.path, catalog.folder)
     return Vacuumed(num_versions, len(deleted), num_bytes, foreign)
 
 
-def _oldest_kept(
-    catalog: Catalog, newest: Version, files: Iterable[pafs.FileInfo], limit: datetime
-) -> Version:
-    """Return the first readable version that was still the newest at or after a time.
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The files that some versions name."""
 
-    All files that a later version names are named by this version or by the newest, or were
-    written after that time.
+    # Pairs of a segment and a file in it.
+    segment_files: frozenset[tuple[str, str]] = frozenset()
+    listings: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, version: Version) -> _Names:
+        listings = (listing.file for listing in version.listings)
+        return cls(frozenset(version.file_sizes), frozenset(listings))
+
+    def __or__(self, other: _Names) -> _Names:
+        return _Names(self.segment_files | other.segment_files, self.listings | other.listings)
+
+    @property
+    def segments(self) -> set[str]:
+        return {segment for segment, _ in self.segment_files}
+
+
+def _kept_documents(
+    newest: Version, files: Iterable[pafs.FileInfo], keep_since: datetime
+) -> list[pafs.FileInfo]:
+    """Return the documents of versions that were the newest at or after a time, the oldest first.
+
+    The newest version is not among them.
     """
-    oldest = newest
     documents = sorted(
         (file for file in files if file.base_name.endswith(".json")),
         key=lambda file: file.base_name,
     )
-    for document, successor in pairwise(documents):
-        # The name of a draft has no number.
-        number, _, _ = document.base_name.partition(".")
-        if number.isdecimal() and int(number) < newest.number and not _is_older(successor, limit):
-            with contextlib.suppress(CorruptIndex, EncryptedIndex):
-                oldest = catalog.version(int(number))
-                break
-    return oldest
+    return [
+        document
+        for document, successor in pairwise(documents)
+        if _number_of(document) < newest.number and not _is_older(successor, keep_since)
+    ]
+
+
+def _number_of(document: pafs.FileInfo) -> int:
+    return int(document.base_name.partition(".")[0])
+
+
+def _read_names(catalog: Catalog, documents: Sequence[pafs.FileInfo]) -> _Names:
+    def read(document: pafs.FileInfo) -> _Names:
+        try:
+            return _Names.of(catalog.version_without_fragments(_number_of(document)))
+        except MissingIndexFile:
+            # Another vacuum has deleted this version.
+            return _Names()
+
+    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        names = _Names()
+        for more in map_in_order(pool, read, documents, 2 * REMOTE_THREADS):
+            names |= more
+        return names
 
 
 def _mark_for_deletion(catalog: Catalog, names: Iterable[str], existing: Iterable[str]) -> Version:
@@ -213,6 +271,6 @@ def _is_version_file(info: pafs.FileInfo) -> bool:
     return info.type == pafs.FileType.File and is_version_file_name(info.base_name)
 
 
-def _is_older(info: pafs.FileInfo, limit: datetime) -> bool:
+def _is_older(info: pafs.FileInfo, time: datetime) -> bool:
     # Treat a file without a time as new, so that it is kept.
-    return info.mtime is not None and info.mtime < limit
+    return info.mtime is not None and info.mtime < time
