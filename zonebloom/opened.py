@@ -11,10 +11,10 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.place import (
+    can_create_index,
     current_index_folder,
     default_index_folders,
     find_index_folder,
-    is_writable,
     was_index_read,
 )
 from zonebloom.catalog.store import Catalog
@@ -159,7 +159,7 @@ class OpenedDataset:
             reason = "no folder above it can hold an index"
             _warn_of_readers(source.root, inner_folder, reason)
             return self
-        if is_writable(source.filesystem, default):
+        if can_create_index(source.filesystem, default):
             return self
         _warn_of_readers(source.root, inner_folder, f"{default} cannot be written")
         catalog = Catalog(source.filesystem, inner_folder, catalog.encryption)

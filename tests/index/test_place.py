@@ -20,7 +20,7 @@ from helpers import copy_dataset, without_privileges
 
 import zonebloom as zb
 from zonebloom.building import move
-from zonebloom.catalog.place import default_index_folders
+from zonebloom.catalog.place import can_create_index, default_index_folders
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     CommitConflict,
@@ -214,6 +214,16 @@ def test_where_the_parent_cannot_be_written_the_index_lies_inside(tmp_path):
     # The warning is issued once.
     build(zb.dataset(lake))
     assert num_zones(zb.dataset(lake)) == 1
+
+
+def test_an_index_can_be_created_below_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "missing")
+    for folder in ("new", "new/_zonebloom/logs", "./new", "../new", ""):
+        assert can_create_index(LOCAL, folder), folder
+    for folder in ("file/new", "dangling/new"):
+        assert not can_create_index(LOCAL, folder), folder
 
 
 def test_a_folder_shares_its_place_as_its_parent_is_shared(lake):

@@ -88,7 +88,7 @@ def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = F
     The arguments are those of `default_index_folders`.
     """
     folders = default_index_folders(filesystem, root, in_table)
-    existing = [folder for folder in folders if _may_exist(filesystem, folder)]
+    existing = [folder for folder in folders if _may_hold_index(filesystem, folder)]
     if existing == [folders[0]] != [folders[-1]]:
         return folders[0]
     # The folder inside may also hold the indices of folders below the data, and an interrupted
@@ -99,13 +99,13 @@ def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = F
     return next(readable, None) or next(unreadable, None)
 
 
-def _may_exist(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether a folder may hold an index: whether it has a folder of versions."""
+def _may_hold_index(filesystem: pafs.FileSystem, folder: str) -> bool:
+    """Return whether a folder has a folder of versions, or cannot be read."""
     try:
         versions = posixpath.join(folder, "versions")
         return filesystem.get_file_info(versions).type == pafs.FileType.Directory
     except (OSError, pa.ArrowException):
-        # Assume that it exists. If the catalog cannot be read either, it reports the error.
+        # Assume that there is an index. If its catalog cannot be read either, that is reported.
         return True
 
 
@@ -136,7 +136,7 @@ def current_index_folder(
 
     Only an index in a default folder of the path, or of a folder above it, is searched elsewhere.
     """
-    if not _may_exist(filesystem, folder):
+    if not _may_hold_index(filesystem, folder):
         for root in folders_above(path):
             if folder in default_index_folders(filesystem, root, in_table):
                 return find_index_folder(filesystem, root, in_table) or folder
@@ -151,9 +151,10 @@ def root_of_index(filesystem: pafs.FileSystem, path: str, folder: str) -> str | 
     return data_folder_of(folder)
 
 
-def is_writable(filesystem: pafs.FileSystem, folder: str) -> bool:
+def can_create_index(filesystem: pafs.FileSystem, folder: str) -> bool:
     """Return whether an index can be created in a folder. In a store, this writes a test file."""
     if is_local(filesystem):
+        folder = os.path.abspath(folder)
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
         return os.path.isdir(folder) and os.access(
