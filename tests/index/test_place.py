@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import warnings
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from zonebloom.building import move
 from zonebloom.catalog.place import can_create_index, default_index_folders
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
+    CatalogError,
     CommitConflict,
     IndexExists,
     IndexNotFound,
@@ -371,6 +373,178 @@ def test_while_an_index_moves_no_writer_commits(lake, monkeypatch):
     zb.dataset(lake).move_index()
     assert seen == [2]
     assert num_zones(zb.dataset(lake)) == 1
+
+
+# Other processes at the same time
+
+
+def before_commits(monkeypatch, folder: Path, act) -> None:
+    """Call a function once, before the first commit to a folder."""
+    commit, calls = Catalog.commit, []
+
+    def acting(catalog, change):
+        if catalog.folder == str(folder) and not calls:
+            calls.append(act)
+            act()
+        return commit(catalog, change)
+
+    monkeypatch.setattr(Catalog, "commit", acting)
+
+
+def assert_one_sound_index(lake: Path, folder: Path) -> None:
+    ds = zb.dataset(lake)
+    assert (ds.index_dir, num_zones(ds)) == (str(folder), 1)
+    assert ds.validate_index("id_idx", sample="all").state == "sound"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(ds)
+    segments = {path.name for path in (folder / "segments").iterdir()}
+    assert segments >= ds.opened.version.segment_names
+
+
+@pytest.fixture
+def places(lake: Path) -> tuple[Path, Path]:
+    """The default folders for the index: beside the data and inside."""
+    return lake.parent / "_zonebloom" / "logs", lake / "_zonebloom"
+
+
+def test_a_build_in_the_other_default_folder_survives_a_move_that_has_nothing_to_do(
+    lake, places, monkeypatch
+):
+    beside, inside = places
+    builder = zb.dataset(lake, index_dir=str(inside))
+    build(zb.dataset(lake))
+    moved = []
+    before_commits(monkeypatch, inside, lambda: moved.append(zb.dataset(lake).move_index()))
+    build(builder)
+    assert moved == [move.MovedIndex(str(beside), 0, ())]
+    assert builder.validate_index("id_idx", sample="all").state == "sound"
+    assert_one_sound_index(lake, beside)
+    with pytest.raises(IndexExists, match="another index"):
+        zb.dataset(lake).move_index()
+    assert builder.validate_index("id_idx", sample="all").state == "sound"
+
+
+def test_a_build_in_the_new_folder_survives_a_move_to_it_that_fails(lake, places, monkeypatch):
+    """Another writer commits first. The index in the old folder can be written to again."""
+    beside, inside = places
+    build_inside(lake)
+    builder = Catalog(LOCAL, str(beside))
+    # Files of another build that has not committed.
+    running = beside / "segments" / f"{'a' * 16}-0-0000-0"
+
+    def build_in_new_folder() -> None:
+        builder.commit(lambda version: version)
+        running.mkdir(parents=True)
+        (running / "bloomfilter.arrow").write_bytes(b"x")
+
+    before_commits(monkeypatch, beside, build_in_new_folder)
+    with pytest.raises(IndexExists, match="delete one of both"):
+        zb.dataset(lake).move_index()
+    assert [path.name for path in (beside / "segments").iterdir()] == [running.name]
+    assert builder.newest_number() == 1
+    old = Catalog(LOCAL, str(inside)).latest()
+    assert (old.number, old.moved_to) == (3, "")
+    shutil.rmtree(beside)
+    assert_one_sound_index(lake, inside)
+
+
+def test_a_move_commits_before_a_build_in_the_new_folder(lake, places, monkeypatch):
+    beside, inside = places
+
+    def build_and_move() -> None:
+        build_inside(lake)
+        moves.append(zb.dataset(lake).move_index())
+
+    moves: list[move.MovedIndex] = []
+    before_commits(monkeypatch, beside, build_and_move)
+    # The build replaces the index of the same name that was moved.
+    build(zb.dataset(lake))
+    assert moves == [move.MovedIndex(str(beside), 3, ())]
+    assert not inside.exists()
+    assert_one_sound_index(lake, beside)
+
+
+@pytest.mark.parametrize("step", ["copy_file", "close", "commit"])
+def test_of_two_moves_to_one_folder_one_fails_and_the_index_stays_whole(
+    lake, places, monkeypatch, step
+):
+    """The second move runs from its begin to its end in the middle of the first."""
+    beside, inside = places
+    build_inside(lake)
+    copy, calls = move.copy_file, []
+
+    def move_in_between() -> None:
+        if not calls:
+            calls.append(step)
+            assert zb.dataset(lake).move_index().index_dir == str(beside)
+
+    def copied(*arguments):
+        copy(*arguments)
+        move_in_between()
+
+    if step == "copy_file":
+        monkeypatch.setattr(move, "copy_file", copied)
+    else:
+        before_commits(monkeypatch, inside if step == "close" else beside, move_in_between)
+    with pytest.raises(CommitConflict):
+        zb.dataset(lake).move_index()
+    assert calls and not inside.exists()
+    assert len(list((beside / "segments").iterdir())) == 2
+    assert_one_sound_index(lake, beside)
+
+
+def test_moves_at_the_same_time_leave_one_whole_index(lake, places):
+    beside, inside = places
+    build_inside(lake)
+    errors: list[Exception] = []
+
+    def move_once(barrier: threading.Barrier) -> None:
+        ds = zb.dataset(lake)
+        barrier.wait()
+        try:
+            ds.move_index()
+        except Exception as error:  # noqa: BLE001 - handed to the test's thread
+            errors.append(error)
+
+    for round_number in range(5):
+        ds = zb.dataset(lake)
+        if round_number:
+            ds.move_index(str(inside))
+        barrier = threading.Barrier(3)
+        threads = [threading.Thread(target=move_once, args=(barrier,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(isinstance(error, CommitConflict) for error in errors), errors
+        assert_one_sound_index(lake, Path(zb.dataset(lake).index_dir))
+        zb.dataset(lake).move_index()
+        assert not inside.exists()
+        assert_one_sound_index(lake, beside)
+
+
+def test_an_old_file_that_cannot_be_deleted_is_named_and_not_called_foreign(open_folder):
+    lake = open_folder / "lake" / "logs"
+    write(lake, 0)
+    ds = build(zb.dataset(lake))
+    elsewhere = open_folder / "elsewhere"
+    elsewhere.mkdir()
+    elsewhere.chmod(0o777)
+    old = Path(ds.index_dir)
+    (segment,) = old.glob("segments/*/bloomfilter.arrow")
+    for path in (old, *old.rglob("*")):
+        path.chmod(0o777)
+    segment.parent.chmod(0o555)
+    with without_privileges(), pytest.raises(CatalogError, match="make that folder writable") as e:
+        ds.move_index(str(elsewhere))
+    assert f"was moved to {elsewhere}, but its old files in {old}" in str(e.value)
+    assert num_zones(zb.dataset(lake, index_dir=str(elsewhere))) == 1
+    segment.parent.chmod(0o777)
+    (old / "notes.txt").touch()
+    with without_privileges():
+        moved = ds.move_index(str(elsewhere))
+    assert moved == move.MovedIndex(str(elsewhere), 0, (str(old / "notes.txt"),))
 
 
 class Killed(BaseException):

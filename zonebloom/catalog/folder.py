@@ -310,31 +310,27 @@ def is_own_file(info: pafs.FileInfo) -> bool:
 
 
 def copy_file(
-    filesystem: pafs.FileSystem, source: str, target: str, create: Callable[[str], OutputStream]
+    source_filesystem: pafs.FileSystem,
+    source: str,
+    target_filesystem: pafs.FileSystem,
+    target: str,
+    create: Callable[[str], OutputStream],
 ) -> None:
-    """Copy the stored bytes of a file, and verify the copy. Raise `CatalogError` if it differs."""
-    digest = _stored_digest(filesystem, source)
-    if filesystem.get_file_info(target).type == pafs.FileType.File:
-        # An interrupted copy left the file.
-        if _stored_digest(filesystem, target) == digest:
-            return
-        filesystem.delete_file(target)
+    """Copy the bytes of a file, and verify the copy. Raise `CatalogError` if it differs."""
+    digest = xxhash.xxh3_128()
     with contextlib.closing(create(target)) as sink:
-        for chunk in _stored_chunks(filesystem, source):
+        for chunk in _chunks(source_filesystem, source):
+            digest.update(chunk)
             sink.write(chunk)
-    if _stored_digest(filesystem, target) != digest:
+    copy_digest = xxhash.xxh3_128()
+    for chunk in _chunks(target_filesystem, target):
+        copy_digest.update(chunk)
+    if copy_digest.digest() != digest.digest():
         raise CatalogError(f"{target} is not a copy of {source}, which may have changed; try again")
 
 
-def _stored_digest(filesystem: pafs.FileSystem, path: str) -> str:
-    digest = xxhash.xxh3_128()
-    for chunk in _stored_chunks(filesystem, path):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _stored_chunks(filesystem: pafs.FileSystem, path: str) -> Iterator[bytes]:
-    with filesystem.open_input_stream(path, compression=None) as file:
+def _chunks(filesystem: pafs.FileSystem, path: str) -> Iterator[bytes]:
+    with filesystem.open_input_file(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             yield chunk
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ from zonebloom.storage.files import is_local
 RETENTION = timedelta(days=7)
 
 # Segments older than this cannot belong to a running build.
-_LONGEST_BUILD = timedelta(days=1)
+LONGEST_BUILD = timedelta(days=1)
 _MAX_DELETE_TRIES = 10
 
 
@@ -125,9 +125,8 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     )
     # If the oldest version does not name a listing with a lower number, no later version does.
     needed = documents if may_delete_segments else documents[:1]
-    try:
-        names = _Names.of(newest) | _read_names(catalog, needed)
-    except (CorruptIndex, EncryptedIndex):
+    names = NamedFiles.of(newest) | read_names(catalog, map(_number_of, needed))
+    if not names.is_complete:
         return Vacuumed(0, 0, 0, foreign)
     num_bytes = 0
     # Segments that no version names, with their bytes.
@@ -139,7 +138,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
                 continue
             orphans[folder.base_name] = sum(info.size or 0 for info in inside)
             may_be_in_use |= not all(
-                _is_older(info, now - _LONGEST_BUILD) for info in inside or [folder]
+                _is_older(info, now - LONGEST_BUILD) for info in inside or [folder]
             )
             continue
         # Delete the files of the segment that are not used, such as all but its page map.
@@ -150,7 +149,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     only_newest_is_kept = not documents
     if may_be_in_use:
         newest = _mark_for_deletion(catalog, orphans, {folder.base_name for folder in segments})
-        names |= _Names.of(newest)
+        names |= NamedFiles.of(newest)
         orphans = {
             name: size for name, size in orphans.items() if name in newest.segments_to_delete
         }
@@ -171,20 +170,26 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
-    """The files that some versions name."""
+class NamedFiles:
+    """The files that some versions of a catalog name."""
 
     # Pairs of a segment and a file in it.
     segment_files: frozenset[tuple[str, str]] = frozenset()
     listings: frozenset[str] = frozenset()
+    # False if a version could not be read, which may name other files too.
+    is_complete: bool = True
 
     @classmethod
-    def of(cls, version: Version) -> _Names:
+    def of(cls, version: Version) -> NamedFiles:
         listings = (listing.file for listing in version.listings)
         return cls(frozenset(version.file_sizes), frozenset(listings))
 
-    def __or__(self, other: _Names) -> _Names:
-        return _Names(self.segment_files | other.segment_files, self.listings | other.listings)
+    def __or__(self, other: NamedFiles) -> NamedFiles:
+        return NamedFiles(
+            self.segment_files | other.segment_files,
+            self.listings | other.listings,
+            self.is_complete and other.is_complete,
+        )
 
     @property
     def segments(self) -> set[str]:
@@ -213,17 +218,21 @@ def _number_of(document: pafs.FileInfo) -> int:
     return int(document.base_name.partition(".")[0])
 
 
-def _read_names(catalog: Catalog, documents: Sequence[pafs.FileInfo]) -> _Names:
-    def read(document: pafs.FileInfo) -> _Names:
+def read_names(catalog: Catalog, numbers: Iterable[int]) -> NamedFiles:
+    """Return the files that versions name. Versions that do not exist name none."""
+
+    def read(number: int) -> NamedFiles:
         try:
-            return _Names.of(catalog.version_without_fragments(_number_of(document)))
+            return NamedFiles.of(catalog.version_without_fragments(number))
         except MissingIndexFile:
-            # Another vacuum has deleted this version.
-            return _Names()
+            # Another process has deleted this version.
+            return NamedFiles()
+        except (CorruptIndex, EncryptedIndex):
+            return NamedFiles(is_complete=False)
 
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        names = _Names()
-        for more in map_in_order(pool, read, documents, 2 * REMOTE_THREADS):
+        names = NamedFiles()
+        for more in map_in_order(pool, read, numbers, 2 * REMOTE_THREADS):
             names |= more
         return names
 
