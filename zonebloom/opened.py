@@ -56,7 +56,7 @@ def locate_catalog(
         )
     default_folders = default_folders_of(source)
     if index_dir is None:
-        existing = find_index_folder(source.filesystem, source.root, is_table(source))
+        existing = find_index_folder(source.filesystem, source.root, is_table(source), encryption)
         for folder in default_folders[1:] if existing is None else ():
             if was_index_read(source.filesystem, folder):
                 # Reading warns that the index was deleted. A new one gets the default folder.

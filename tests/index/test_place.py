@@ -551,9 +551,14 @@ class Killed(BaseException):
     """An error that simulates the end of the process."""
 
 
+@pytest.mark.parametrize("target", ["beside", "inside", "inside, encrypted"])
 @pytest.mark.parametrize("call", ["copy_file", "_commit_move", "_delete_index", "delete_segment"])
-def test_a_move_that_died_leaves_one_whole_index_and_is_finished(lake, monkeypatch, call):
-    build_inside(lake)
+def test_a_move_that_died_leaves_one_whole_index_and_is_finished(
+    lake, places, monkeypatch, call, target
+):
+    old, new = places[::-1] if target == "beside" else places
+    encryption = zb.Encryption("a", {"a": bytes(32)}) if "encrypted" in target else None
+    build(zb.dataset(lake, index_dir=str(old), encryption=encryption))
     todo = getattr(move, call)
 
     def dying(*arguments):
@@ -563,16 +568,16 @@ def test_a_move_that_died_leaves_one_whole_index_and_is_finished(lake, monkeypat
 
     monkeypatch.setattr(move, call, dying)
     with pytest.raises(Killed):
-        zb.dataset(lake).move_index()
+        zb.dataset(lake, encryption=encryption).move_index(str(new))
     monkeypatch.undo()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ds = zb.dataset(lake)
+        ds = zb.dataset(lake, encryption=encryption)
         assert num_zones(ds) == 1
         assert ds.validate_index("id_idx", sample="all").state == "sound"
-    zb.dataset(lake).move_index()
-    assert not (lake / "_zonebloom").exists()
-    assert num_zones(zb.dataset(lake)) == 1
+    zb.dataset(lake, encryption=encryption).move_index(str(new))
+    assert not old.exists()
+    assert num_zones(zb.dataset(lake, encryption=encryption)) == 1
 
 
 def test_a_copy_that_differs_is_not_used(lake, monkeypatch):

@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError
+from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import obstore_handler
 from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
@@ -82,10 +83,16 @@ def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
         return False
 
 
-def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = False) -> str | None:
+def find_index_folder(
+    filesystem: pafs.FileSystem,
+    root: str,
+    in_table: bool = False,
+    encryption: Encryption | None = None,
+) -> str | None:
     """Return the folder of the index of a data folder, or None if there is none.
 
-    The arguments are those of `default_index_folders`.
+    The first arguments are those of `default_index_folders`. `encryption` is needed only to see
+    that an encrypted index was moved, if an interrupted move left both.
     """
     folders = default_index_folders(filesystem, root, in_table)
     existing = [folder for folder in folders if _may_hold_index(filesystem, folder)]
@@ -94,9 +101,23 @@ def find_index_folder(filesystem: pafs.FileSystem, root: str, in_table: bool = F
     # The folder inside may also hold the indices of folders below the data, and an interrupted
     # move may have left a folder without a version. So a folder needs a version to be an index.
     numbers = {folder: _newest_number(filesystem, folder) for folder in existing}
-    readable = (folder for folder in existing if numbers[folder])
-    unreadable = (folder for folder in existing if numbers[folder] is None)
-    return next(readable, None) or next(unreadable, None)
+    readable = [folder for folder in existing if numbers[folder]]
+    unreadable = [folder for folder in existing if numbers[folder] is None]
+    if len(readable) > 1:
+        # An interrupted move may have deleted some files of the old index.
+        catalogs = [Catalog(filesystem, folder, encryption) for folder in readable]
+        readable = [
+            catalog.folder for catalog in catalogs if _new_folder(catalog) not in readable
+        ] or readable
+    return next(iter([*readable, *unreadable]), None)
+
+
+def _new_folder(catalog: Catalog) -> str:
+    """Return the folder that an index was moved to, or "" if that is not known."""
+    try:
+        return catalog.version_without_fragments(catalog.newest_number()).moved_to
+    except (CatalogError, pa.ArrowException):
+        return ""
 
 
 def _may_hold_index(filesystem: pafs.FileSystem, folder: str) -> bool:
