@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
+from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, report_progress
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.request import IndexSpec
@@ -434,11 +434,12 @@ def _warn_of_hidden_columns(columns: Mapping[str, str]) -> None:
     if columns:
         examples = ", ".join(f"{name!r} of {path}" for name, path in sorted(columns.items())[:3])
         more = f", and {len(columns) - 3:,} more" if len(columns) > 3 else ""
-        warnings.warn(
-            f"the dataset has the schema of its first file, which lacks {examples}{more}; open it "
-            'with schema="union" for all columns, or give schema= to keep this one without warning',
-            HiddenColumnsWarning,
-            stacklevel=2,
+        warn(
+            HiddenColumnsWarning(
+                f"the dataset has the schema of its first file, which lacks {examples}{more}; open "
+                'it with schema="union" for all columns, or give schema= to keep this one without '
+                "warning"
+            )
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
+from zonebloom.base.notices import warn
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment, Version
 from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.catalog.store import Catalog
@@ -188,9 +188,9 @@ def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = 
         catalog.commit(change)
     error = catalog.delete_orphan_segments(prefixes)
     if error is not None:
-        warnings.warn(
-            f"segments of {', '.join(sorted(dropped_names))} are left in {catalog.folder} "
-            f"({error}); remove the cause, then call vacuum() of the dataset to delete them",
-            ZoneBloomWarning,
-            stacklevel=2,
+        warn(
+            ZoneBloomWarning(
+                f"segments of {', '.join(sorted(dropped_names))} are left in {catalog.folder} "
+                f"({error}); remove the cause, then call vacuum() of the dataset to delete them"
+            )
         )
