@@ -19,6 +19,7 @@ from helpers import index_folder, run_python, without_privileges
 import zonebloom as zb
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import Vacuumed, vacuum_catalog
+from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import CatalogError, CommitConflict, IndexNotUsedWarning
 
 
@@ -232,6 +233,27 @@ def test_a_build_during_vacuums_without_grace_fails_or_is_complete(lake):
         assert now.validate_index(index.name) == 3
     assert "x_idx" in {index.name for index in now.describe_indices()}
     assert outcomes
+
+
+def test_a_log_is_never_empty_while_each_version_is_replaced_by_the_next(tmp_path):
+    log = VersionLog(pafs.LocalFileSystem(), str(tmp_path), frozenset())
+    Path(log.path(1)).touch()
+    stopped = threading.Event()
+
+    def replace_versions() -> None:
+        number = 1
+        while not stopped.is_set():
+            Path(log.path(number + 1)).touch()
+            Path(log.path(number)).unlink()
+            number += 1
+
+    writer = threading.Thread(target=replace_versions)
+    writer.start()
+    try:
+        assert all(log.numbers() for _ in range(3000))
+    finally:
+        stopped.set()
+        writer.join()
 
 
 def test_a_dataset_is_opened_while_folders_of_its_index_come_and_go(lake):

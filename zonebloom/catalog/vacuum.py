@@ -159,7 +159,9 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     num_bytes += sum(orphans[name] for name in deleted)
     num_versions = 0
     first_kept = f"{newest.number:020d}" if only_newest_is_kept else documents[0].base_name
-    for file in versions:
+    # Delete the documents before the listings. A reader that finds a listing gone looks whether its
+    # version still exists, and if so, takes the version for damaged.
+    for file in sorted(versions, key=lambda file: not file.base_name.endswith(".json")):
         # Damaged versions and versions in a newer format have higher numbers, so they are kept.
         is_past = file.base_name < first_kept and file.base_name not in names.listings
         if is_past and _is_older(file, keep_since):

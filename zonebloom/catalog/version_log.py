@@ -88,8 +88,19 @@ class VersionLog:
         return posixpath.join(self._folder, f"{number:020d}.json")
 
     def numbers(self) -> list[int]:
-        matches = (_DOCUMENT_NAME.fullmatch(info.base_name) for info in self._list_folder())
+        matches = map(_DOCUMENT_NAME.fullmatch, self._list_names())
         return sorted(int(match[1]) for match in matches if match)
+
+    def _list_names(self) -> list[str]:
+        if not is_local(self._filesystem):
+            return [info.base_name for info in self._list_folder()]
+        # PyArrow looks at every file after listing the folder, and leaves out those that are
+        # deleted meanwhile. If a vacuum deletes the only version that was listed after a newer one
+        # was committed, the folder would seem to have no version.
+        try:
+            return os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
 
     def _list_folder(self) -> list[pafs.FileInfo]:
         selector = pafs.FileSelector(self._folder, allow_not_found=True)
