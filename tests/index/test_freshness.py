@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
+import zonebloom as zb
 from zonebloom.catalog import freshness
-from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged, wait_until_at_rest
+from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged, wait_for_rest
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.files import (
     UNKNOWN_MTIME,
@@ -257,8 +260,67 @@ def test_a_file_is_at_rest_when_its_times_must_show_a_write():
 def test_waiting_ends_when_files_are_at_rest(file: Path):
     overwrite(file, 0)
     identity = now(file)
-    assert is_at_rest(identity, wait_until_at_rest([identity]))
+    assert is_at_rest(identity, wait_for_rest([identity]))
     began = time.time_ns()
     # A file with a tag is always at rest, and future times do not cause a long wait.
-    wait_until_at_rest([FileIdentity(1, began + 100 * SECOND, 0, "tag")])
-    assert wait_until_at_rest([]) - began < SECOND
+    wait_for_rest([FileIdentity(1, began + 100 * SECOND, 0, "tag")])
+    assert wait_for_rest([]) - began < SECOND
+
+
+def test_the_clock_of_a_file_server_that_is_behind_is_learnt_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Move the clock of this machine ahead, so that the file system's is behind."""
+    own, data = tmp_path / "own", tmp_path / "data"
+    own.touch()
+    data.write_bytes(b"x")
+    assert freshness.clock_lag(str(own), str(tmp_path), [str(data)]) == 0
+    clock = time.time_ns
+    monkeypatch.setattr(freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
+    lag = freshness.clock_lag(str(own), str(tmp_path), [str(data)])
+    assert lag is not None and abs(lag - 600 * SECOND) < 5 * SECOND
+    data.write_bytes(b"y")
+    identity = now(data)
+    # By the clock of this machine, the file would seem to be old.
+    assert is_at_rest(identity, freshness.time.time_ns())
+    assert not is_at_rest(identity, freshness.time.time_ns() - lag)
+    seen_at = wait_for_rest([identity], lag)
+    assert is_at_rest(identity, seen_at) and seen_at < clock() + SECOND
+    assert freshness.clock_lag(str(own), str(tmp_path), ["/proc/self/stat"]) is None
+    assert freshness.clock_lag(str(tmp_path / "gone"), str(tmp_path), [str(data)]) is None
+
+
+def test_with_an_unknown_clock_a_file_must_keep_its_identity_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    waits: list[float] = []
+    monkeypatch.setattr(freshness.time, "sleep", waits.append)
+    monkeypatch.setattr(freshness.time, "time_ns", lambda: 1_000_000 * SECOND)
+    hour, day = 3600 * SECOND, 24 * 3600 * SECOND
+    for age, rest in ((hour, 2), (hour + 1, 0.05), (2 * day, None), (2 * day + 1, None)):
+        waits.clear()
+        wait_for_rest([FileIdentity(1, 1_000_000 * SECOND - age)], None)
+        assert waits == ([] if rest is None else [pytest.approx(rest, abs=0.002)])
+        waits.clear()
+        wait_for_rest([FileIdentity(1, 1_000_000 * SECOND - age)], 0)
+        assert waits == []
+
+
+@pytest.mark.parametrize("num_rows", [100, 500_000], ids=["small", "large"])
+def test_a_build_records_when_it_read_files_by_the_clock_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_rows: int
+):
+    path = tmp_path / "data" / "a.parquet"
+    path.parent.mkdir()
+    ids = np.random.default_rng(1).permutation(num_rows)
+    clock = time.time_ns
+    monkeypatch.setattr(freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
+    pq.write_table(pa.table({"id": ids}), path)
+    assert (path.stat().st_size > WHOLE_BYTES) == (num_rows > 100)
+    ds = zb.dataset(path.parent)
+    ds.create_scalar_index("id", spark=False)
+    (entry,) = ds.opened.version.fragments.values()
+    assert entry.seen_at < clock()
+    # Builds wait for large files.
+    assert num_rows == 100 or is_at_rest(entry.identity, entry.seen_at)
+    assert zb.dataset(path.parent).count_rows(filter="id = 7") == 1

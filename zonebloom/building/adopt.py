@@ -19,7 +19,7 @@ from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.train import write_page_map
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage
 from zonebloom.catalog.folder import wrapping_write_errors
-from zonebloom.catalog.freshness import digest_covers_file, wait_until_at_rest
+from zonebloom.catalog.freshness import digest_covers_file, wait_for_rest
 from zonebloom.catalog.model import KnownFragment, PageMapEntry, Version
 from zonebloom.errors import CommitConflict, CorruptIndex, FragmentUnreadable, SourceError
 from zonebloom.index.loaded import LoadedIndex
@@ -145,7 +145,7 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
             continue
         indices.append((index, column))
     files = [file for file in files if file.entry.fragment_id not in unusable_ids]
-    seen_at = wait_until_at_rest(file.entry.identity for file in files)
+    seen_at = wait_for_rest(file.entry.identity for file in files)
     workers = num_cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
     groups = [files[number::workers] for number in range(workers)]
     with ThreadPoolExecutor(workers) as pool:

@@ -12,7 +12,7 @@ from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.building.tasks import TrainedTask, TrainTask
 from zonebloom.building.zones import ZoneTrainer, hash_in_batches
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.freshness import digest_covers_file, is_at_rest, wait_until_at_rest
+from zonebloom.catalog.freshness import clock_lag, digest_covers_file, is_at_rest, wait_for_rest
 from zonebloom.catalog.model import (
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
@@ -77,17 +77,13 @@ def train_task(
     Raise `FragmentUnreadable` if a file changes while it is read.
     """
     num_rows: list[int] = []
-    seen_at = wait_until_at_rest(
-        file.identity
-        for file in task.fragments
-        if not (_is_local(task) and digest_covers_file(file.identity))
-    )
-    early_digests = _digests(task, seen_at)
     with ExitStack() as stack:
         outputs: list[_Output] = []
         for number in range(len(task.specs)):
             outputs.append(_Output(task, number))
             stack.callback(outputs[-1].writer.abort)
+        seen_at = _wait_for_rest(task, outputs[0].path)
+        early_digests = _digests(task, seen_at)
         for fragment in task.fragments:
             for output in outputs:
                 output.begin_fragment(fragment.fragment_id)
@@ -115,6 +111,20 @@ def train_task(
         for fragment, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
     )
     return TrainedTask(segments, parts, fragments, pages.page_map, pages.hidden_columns)
+
+
+def _wait_for_rest(task: TrainTask, own_file: str) -> int:
+    """Wait until the large files of a task are at rest, and return the time by their clock."""
+    lag = None
+    if _is_local(task):
+        paths = [file.fragment.path for file in task.fragments]
+        lag = clock_lag(own_file, task.catalog.folder, paths)
+    large_files = (
+        file.identity
+        for file in task.fragments
+        if not (_is_local(task) and digest_covers_file(file.identity))
+    )
+    return wait_for_rest(large_files, lag)
 
 
 def _train_fragment(
@@ -163,11 +173,11 @@ class _Output:
         self._segment = task.segment_name(number)
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
-        path = self._catalog.path(self._segment, TABLE_FILES["table"])
+        self.path = self._catalog.path(self._segment, TABLE_FILES["table"])
         parameters = self.spec.parameters
         self.writer = RowTableWriter(
             self._catalog,
-            path,
+            self.path,
             parameters.number_of_items,
             parameters.probability,
             parameters.fold,

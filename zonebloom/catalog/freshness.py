@@ -1,26 +1,38 @@
 """Decide whether a file is still the file that was indexed.
 
     size differs                                       changed
+    the object store gives a tag for the content       only the tag decides
     identity is equal, and the file was at rest        unchanged
     identity differs or not at rest, up to 1 MiB       the digest of all bytes decides
     identity differs or not at rest, larger            changed, until refreshed or adopted
-    the object store gives a tag for the content       only the tag decides
 
 The identity of a local file is its size, times and inode. A file is at rest if every later write
 would change its times. A recently written file is not at rest, because times are coarse: some
 milliseconds on most file systems, up to two seconds on some. Builds wait until large files are at
 rest. The digest of a large file covers samples only. It can prove a change, but not its absence.
 
+A file server sets these times by its own clock, which may be behind the clock of this machine. So a
+build learns that clock from a file that it writes to the index, if index and data lie on one
+device. Otherwise it cannot compare the clocks, and waits for the whole time in which times are
+coarse. Three cases are not covered, each for a second write within that time after the first:
+
+- A file of up to 1 MiB on a server whose clock is behind, with its index on another device.
+- A file of up to 1 MiB on such a server that a reader compares by its digest just after a write.
+- A file that was indexed in an early format of the catalog, which has neither digest nor time.
+
 `zonebloom.catalog.coverage` says how this fits coverage and drift together.
 """
 
 from __future__ import annotations
 
+import os
+import posixpath
 import time
 from collections.abc import Iterable, Sequence
 
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.folder import open_folder
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.files import (
     UNKNOWN_MTIME,
@@ -35,6 +47,8 @@ _SECOND = 10**9
 _COARSE_REST_NS = 2 * _SECOND
 # Other file systems use the time of the last kernel tick, which is at most 10 ms old.
 _FINE_REST_NS = _SECOND // 20
+# The clock of a file server may be behind by less than this if it cannot be learnt.
+_MAX_UNKNOWN_LAG_NS = 24 * 3600 * _SECOND
 _MAX_CACHED_COMPARISONS = 1 << 16
 # Results of digest comparisons: (path, digest) -> (identity, time) of a file that had the digest.
 _compared: dict[tuple[str, str], tuple[FileIdentity, int]] = {}
@@ -92,23 +106,65 @@ def is_at_rest(identity: FileIdentity, at: int) -> bool:
     return bool(identity.tag) or _rests_from(identity) < at
 
 
-def wait_until_at_rest(files: Iterable[FileIdentity]) -> int:
+def clock_lag(own_file: str, index_folder: str, paths: Iterable[str]) -> int | None:
+    """Return by how many ns the clock of local files is behind the clock of this machine.
+
+    The time of an open file of the index is set for this. Return 0 if the clock of the files is not
+    clearly behind, and None if they lie on another device than the index.
+    """
+    name = posixpath.basename(own_file)
+    try:
+        with open_folder(posixpath.dirname(own_file), index_folder) as folder:
+            current = time.time_ns()
+            # Without a time, the file server sets its own.
+            os.utime(name, dir_fd=folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if {os.stat(path).st_dev for path in paths} - {status.st_dev}:
+            return None
+    except OSError:
+        return None
+    lag = current - status.st_mtime_ns
+    return lag if lag > _rest_ns(status.st_mtime_ns) else 0
+
+
+def wait_for_rest(files: Iterable[FileIdentity], lag: int | None = None) -> int:
     """Wait until files are at rest, and return the time after that, in ns since 1970.
+
+    The time is by the clock of the files, which is behind the clock of this machine by `lag`. If
+    `lag` is None, this is not known. Then a file is at rest only if its identity, which the caller
+    has seen before, stays for the time in which times are coarse. For files that were written more
+    than a day ago, the clocks are trusted.
 
     The wait is at most two seconds, even if the times of a file lie in the future.
     """
-    current = time.time_ns()
-    latest = max((_rests_from(file) for file in files if not file.tag), default=0)
-    if latest >= current:
+    behind = lag or 0
+    current = time.time_ns() - behind
+    wait = 0
+    for file in files:
+        if file.tag:
+            continue
+        remaining = _rests_from(file) - current
+        if lag is None and remaining > -_MAX_UNKNOWN_LAG_NS:
+            remaining = max(remaining, _rest_ns(_written_at(file)))
+        wait = max(wait, remaining)
+    if wait > 0:
         # Add a millisecond, because sleep() may return slightly too early.
-        time.sleep((min(latest - current, _COARSE_REST_NS) + _SECOND // 1000) / _SECOND)
-    return time.time_ns()
+        time.sleep((min(wait, _COARSE_REST_NS) + _SECOND // 1000) / _SECOND)
+    return time.time_ns() - behind
 
 
 def _rests_from(identity: FileIdentity) -> int:
+    written = _written_at(identity)
+    return written + _rest_ns(written)
+
+
+def _written_at(identity: FileIdentity) -> int:
     # Prefer the change time: every write sets it, and users cannot set it back.
-    written = identity.ctime_ns or identity.mtime_ns
-    return written + (_FINE_REST_NS if written % _SECOND else _COARSE_REST_NS)
+    return identity.ctime_ns or identity.mtime_ns
+
+
+def _rest_ns(written: int) -> int:
+    return _FINE_REST_NS if written % _SECOND else _COARSE_REST_NS
 
 
 def _has_digest(path: str, digest: str) -> bool:
