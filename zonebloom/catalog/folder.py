@@ -175,8 +175,8 @@ def sync_path(path: str) -> None:
 def open_folder(path: str, base: str, model_folder: str | None = None) -> Iterator[int]:
     """Open a local folder, and yield its descriptor.
 
-    Symbolic links are followed on the way to `base`, but not below it. If `model_folder` is given,
-    missing folders are created with the permissions of that folder.
+    Symbolic links in the path of `base` are followed, and those below it are not. If `model_folder`
+    is given, missing folders are created with its permissions.
 
     Raises
     ------

@@ -72,8 +72,8 @@ def _folder_beside(filesystem: pafs.FileSystem, root: str) -> str | None:
 def _is_sticky(filesystem: pafs.FileSystem, folder: str) -> bool:
     """Return whether a local folder has the sticky bit, as /tmp has.
 
-    There, another user could put an index beside the data that hides rows, and the owner of the
-    data could not replace it.
+    In such a folder, another user could create an index that hides rows, and the owner of the data
+    could not delete it.
     """
     if not is_local(filesystem):
         return False
@@ -155,7 +155,8 @@ def current_index_folder(
 ) -> str:
     """Return the current folder of an index that was in `folder`. It may have been moved.
 
-    Only an index in a default folder of the path, or of a folder above it, is searched elsewhere.
+    If `folder` is a default folder of the path or of a folder above it, the other default folders
+    are searched too.
     """
     if not _may_hold_index(filesystem, folder):
         for root in folders_above(path):

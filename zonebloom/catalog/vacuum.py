@@ -1,11 +1,11 @@
 """Delete versions and segments that are no longer used.
 
 The index folder may contain foreign files and folders. Only those with the name of an index file
-are deleted, never symbolic links. All others are reported.
+are deleted, and symbolic links are not. All others are reported.
 
 A segment that no version names may belong to a running build. So the vacuum first commits a version
-that marks the segments for deletion. If the build commits before, its segments are kept. If it
-commits later, its commit fails.
+that marks the segments for deletion. If the build commits before that version, its segments are
+kept. If it commits later, its commit fails.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Vacuumed:
     num_bytes : int
         Bytes of the files that were deleted.
     foreign : tuple of str
-        Paths, below the index folder, of files and folders among the segments and versions that do
-        not belong to the index, including symbolic links. The vacuum did not touch them. It also
-        keeps all files of a segment that contains a foreign file.
+        Files, folders and symbolic links among the segments and versions that do not belong to the
+        index, as paths below the index folder. The vacuum did not touch them. If a segment contains
+        one of them, the vacuum also keeps the other files of the segment.
     """
 
     num_versions: int
@@ -66,7 +66,7 @@ class Vacuumed:
 
 
 def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
-    """Delete versions that were replaced before a time, and all files that no other version names.
+    """Delete the versions that were replaced before `older_than`, and files that no other names.
 
     If a segment may be deleted, the vacuum reads the document of every version that it keeps. This
     takes one request for each, with 16 in parallel. For seven days of refreshes every hour, these

@@ -461,7 +461,9 @@ class Dataset(IndexedDataset):
         InvalidArgument
             If the index also covers other files, which would lose it.
         CommitConflict
-            If another writer commits meanwhile. The index stays as it was.
+            If another writer commits or moves the index meanwhile. Its index stays complete.
+        CatalogError
+            If the old files cannot be deleted. The index was moved, and the same call deletes them.
 
         Examples
         --------
