@@ -99,7 +99,7 @@ class VersionLog:
         # was committed, the folder would seem to have no version.
         try:
             return os.listdir(self._folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _list_folder(self) -> list[pafs.FileInfo]:
