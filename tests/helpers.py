@@ -79,6 +79,20 @@ REFUSED_TYPES = [
 ]
 
 
+class Label(pa.ExtensionType):
+    """An extension type that is defined in Python, so that it has no hash."""
+
+    def __init__(self, storage):
+        super().__init__(storage, "zonebloom.label")
+
+    def __arrow_ext_serialize__(self):
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage, serialized):
+        return cls(storage)
+
+
 def cases(number: int, quick: int | None = None) -> int:
     """Return how many random cases a test tries: a quarter, or all with ``pytest --thorough``."""
     if os.environ.get(THOROUGH):

@@ -22,6 +22,7 @@ from helpers import (
     PLAIN_TYPES,
     REFUSED_TYPES,
     STRING_TYPES,
+    Label,
     hashes_of,
     sample,
 )
@@ -30,13 +31,10 @@ from hypothesis import strategies as st
 from predicate_oracle import exact
 
 from zonebloom.errors import UnsupportedType
-from zonebloom.index import key_ranges
-from zonebloom.predicates import expression
-from zonebloom.sbbf.hashing import hash_array, hashed_type
-from zonebloom.scan import key_values, recheck
+from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values import columns as names
 from zonebloom.values import literal as literal_module
-from zonebloom.values import types
+from zonebloom.values import normal_types, types
 from zonebloom.values.probe import hash_bytes, probe, probe_many
 from zonebloom.values.types import hash_domain, require_indexable
 
@@ -673,87 +671,196 @@ def test_types_hashed_as_other_bytes_have_domains_of_their_own():
 
 # Types that values are converted to
 
-# This table has the result of each function for types that at least one of them changes. The
-# functions differ on purpose:
-# - `hashed_type` is the type whose bytes are in the filters, so it only removes encodings.
-# - `decoded_type` only removes dictionaries, and `decoded_storage_type` also makes UUIDs bytes.
-# - PyArrow's expressions compare without loss (`expression.comparable_type`). They have kernels for
-#   small decimals, and make views short strings, as the literals of a filter are.
-# - Keys are compared with the values of a file or a batch (`key_values.normalized_type`). Views
-#   become large strings, because a batch may have more than 2 GiB.
-# - Key ranges are stored as the type of keys, but durations as integers (`key_range_type`).
-# - The recheck removes views, also inside of lists and structs, and keeps all other types.
+# The steps and the types of `normal_types`, and what each makes of a type. `=` is the type itself.
+STEPS = [
+    normal_types.decoded_type,
+    normal_types.hashed_type,
+    normal_types.widened_type,
+    normal_types.without_views,
+    normal_types.with_32_bit_offsets,
+    normal_types.with_64_bit_offsets,
+    normal_types.comparable_type,
+    normal_types.normalized_type,
+    normal_types.key_range_type,
+]
 CONVERSIONS = """
-type | hashed | decoded | storage | expression | keys | ranges | recheck
-halffloat | = | = | = | float | float | float | =
-decimal32(5, 1) | = | = | = | = | decimal128(5, 1) | decimal128(5, 1) | =
-decimal64(12, 1) | = | = | = | = | decimal128(12, 1) | decimal128(12, 1) | =
-string_view | = | = | = | string | large_string | large_string | large_string
-binary_view | = | = | = | binary | large_binary | large_binary | large_binary
-duration[s] | = | = | = | = | = | int64 | =
-uuid | binary(16) | = | binary(16) | binary(16) | binary(16) | binary(16) | =
-dictionary(string) | string | string | string | string | string | string | =
-dict(view) | string_view | string_view | string_view | string | large_string | large_string | =
-dictionary(uuid) | binary(16) | uuid | binary(16) | binary(16) | binary(16) | binary(16) | =
-list(string_view) | = | = | = | = | = | = | list(large_string)
+type | decoded | hashed | widened | no views | 32 bit | 64 bit | compar. | normal. | range
+half | = | = | float | = | = | = | float | float | float
+decimal32 | = | = | dec128 | = | = | = | dec128 | dec128 | dec128
+decimal64 | = | = | dec128b | = | = | = | dec128b | dec128b | dec128b
+string | = | = | = | = | = | large | = | = | =
+large | = | = | = | = | string | = | = | = | =
+view | = | = | large | large | = | = | large | large | large
+binary | = | = | = | = | = | largeb | = | = | =
+largeb | = | = | = | = | binary | = | = | = | =
+viewb | = | = | largeb | largeb | = | = | largeb | largeb | largeb
+duration | = | = | = | = | = | = | = | = | int64
+uuid | = | bin16 | = | = | = | = | bin16 | bin16 | bin16
+label | = | string | = | = | = | = | = | string | string
+label view | = | view | = | large | = | = | = | large | large
+label dict | = | string | = | = | = | = | = | string | string
+dict | string | string | = | = | = | = | string | string | string
+dict view | view | view | = | dict lrg | = | = | large | large | large
+dict half | half | half | = | = | = | = | float | float | float
+dict uuid | uuid | bin16 | = | = | = | = | bin16 | bin16 | bin16
+dict label | label | string | = | = | = | = | label | string | string
+dict dict | string | string | = | = | = | = | string | string | string
+run ends | = | = | = | = | = | = | = | = | =
+list | = | = | = | = | = | = | = | = | =
+list view | = | = | = | list lrg | = | = | = | = | =
+list lrg | = | = | = | = | list | = | = | = | =
+large list | = | = | = | = | list | = | = | = | =
+pair view | = | = | = | pair lrg | = | = | = | = | =
+view list | = | = | = | = | = | = | = | = | =
+list half | = | = | = | = | = | = | = | = | =
+list dict | = | = | = | = | = | = | = | = | =
+struct view | = | = | = | struct l | = | = | = | = | =
+struct l | = | = | = | = | struct | = | = | = | =
+struct dict | = | = | = | struct d | = | = | = | = | =
+struct uuid | = | = | = | = | = | = | = | = | =
+map view | = | = | = | map l | = | = | = | = | =
+map l | = | = | = | = | map | = | = | = | =
 """
 CONVERTED_TYPES = {
-    "halffloat": pa.float16(),
+    "half": pa.float16(),
     "float": pa.float32(),
-    "decimal32(5, 1)": pa.decimal32(5, 1),
-    "decimal64(12, 1)": pa.decimal64(12, 1),
-    "decimal128(5, 1)": pa.decimal128(5, 1),
-    "decimal128(12, 1)": pa.decimal128(12, 1),
+    "decimal32": pa.decimal32(5, 1),
+    "decimal64": pa.decimal64(12, 1),
+    "dec128": pa.decimal128(5, 1),
+    "dec128b": pa.decimal128(12, 1),
     "string": pa.string(),
-    "string_view": pa.string_view(),
-    "large_string": pa.large_string(),
+    "view": pa.string_view(),
+    "large": pa.large_string(),
     "binary": pa.binary(),
-    "binary_view": pa.binary_view(),
-    "large_binary": pa.large_binary(),
-    "binary(16)": pa.binary(16),
-    "duration[s]": pa.duration("s"),
+    "viewb": pa.binary_view(),
+    "largeb": pa.large_binary(),
+    "bin16": pa.binary(16),
+    "duration": pa.duration("s"),
     "int64": pa.int64(),
     "uuid": pa.uuid(),
-    "dictionary(string)": pa.dictionary(pa.int8(), pa.string()),
-    "dict(view)": pa.dictionary(pa.int8(), pa.string_view()),
-    "dictionary(uuid)": pa.dictionary(pa.int8(), pa.uuid()),
-    "list(string_view)": pa.list_(pa.string_view()),
-    "list(large_string)": pa.list_(pa.large_string()),
+    "label": Label(pa.string()),
+    "label view": Label(pa.string_view()),
+    "label dict": Label(pa.dictionary(pa.int8(), pa.string())),
+    "dict": pa.dictionary(pa.int8(), pa.string()),
+    "dict view": pa.dictionary(pa.int8(), pa.string_view(), ordered=True),
+    "dict lrg": pa.dictionary(pa.int8(), pa.large_string(), ordered=True),
+    "dict half": pa.dictionary(pa.int8(), pa.float16()),
+    "dict uuid": pa.dictionary(pa.int8(), pa.uuid()),
+    "dict label": pa.dictionary(pa.int8(), Label(pa.string())),
+    "dict dict": pa.dictionary(pa.int8(), pa.dictionary(pa.int8(), pa.string())),
+    "run ends": pa.run_end_encoded(pa.int32(), pa.string_view()),
+    "list": pa.list_(pa.field("x", pa.string(), nullable=False)),
+    "list view": pa.list_(pa.field("x", pa.string_view(), nullable=False)),
+    "list lrg": pa.list_(pa.field("x", pa.large_string(), nullable=False)),
+    "large list": pa.large_list(pa.field("x", pa.string(), nullable=False)),
+    "pair view": pa.list_(pa.string_view(), 2),
+    "pair lrg": pa.list_(pa.large_string(), 2),
+    "view list": pa.list_view(pa.string_view()),
+    "list half": pa.list_(pa.float16()),
+    "list dict": pa.list_(pa.dictionary(pa.int8(), pa.string())),
+    "struct": pa.struct([("a", pa.list_(pa.string())), ("b", pa.int8())]),
+    "struct view": pa.struct([("a", pa.list_(pa.string_view())), ("b", pa.int8())]),
+    "struct l": pa.struct([("a", pa.list_(pa.large_string())), ("b", pa.int8())]),
+    "struct dict": pa.struct([("a", pa.dictionary(pa.int8(), pa.binary_view()))]),
+    "struct d": pa.struct([("a", pa.dictionary(pa.int8(), pa.large_binary()))]),
+    "struct uuid": pa.struct([("a", pa.uuid())]),
+    "map": pa.map_(pa.string(), pa.binary(), keys_sorted=True),
+    "map view": pa.map_(pa.string_view(), pa.binary_view(), keys_sorted=True),
+    "map l": pa.map_(pa.large_string(), pa.large_binary(), keys_sorted=True),
 }
 
 
-def conversions_of(arrow_type):
-    """Return what each function of the columns of CONVERSIONS makes of a type."""
-    without_views = recheck.schema_without_views(pa.schema([("c", arrow_type)]))
-    return [
-        hashed_type(arrow_type),
-        types.decoded_type(arrow_type),
-        types.decoded_storage_type(arrow_type),
-        expression.comparable_type(arrow_type),
-        key_values.normalized_type(arrow_type),
-        key_ranges.key_range_type(arrow_type),
-        without_views.field(0).type,
-    ]
+@pytest.mark.parametrize("line", CONVERSIONS.strip().splitlines()[1:])
+def test_each_step_of_normalisation_makes_the_type_of_the_table(line):
+    name, *wanted = (text.strip() for text in line.split("|"))
+    type_ = CONVERTED_TYPES[name]
+    expected = [type_ if text == "=" else CONVERTED_TYPES[text] for text in wanted]
+    assert [step(type_) for step in STEPS] == expected
 
 
-def test_each_conversion_of_types_is_the_one_that_its_use_needs():
-    for line in CONVERSIONS.strip().splitlines()[1:]:
-        name, *wanted = line.split(" | ")
-        arrow_type = CONVERTED_TYPES[name]
-        expected = [arrow_type if text == "=" else CONVERTED_TYPES[text] for text in wanted]
-        assert conversions_of(arrow_type) == expected, name
+@pytest.mark.parametrize("type_", [*PLAIN_TYPES, pa.bool_(), pa.null()], ids=str)
+def test_types_outside_of_the_table_are_converted_to_themselves(type_):
+    # Types of other parameters are converted as those of the table.
+    ids = {converted.id for converted in CONVERTED_TYPES.values()}
+    if type_.id not in ids or type_ in FLOATS[1:] or pa.types.is_fixed_size_binary(type_):
+        assert [step(type_) for step in STEPS] == [type_] * len(STEPS)
 
 
-@pytest.mark.parametrize("arrow_type", [*PLAIN_TYPES, pa.bool_(), pa.null()], ids=str)
-def test_all_other_types_are_converted_to_themselves(arrow_type):
-    is_converted = arrow_type in CONVERTED_TYPES.values() or (
-        pa.types.is_decimal(arrow_type) or pa.types.is_duration(arrow_type)
-    )
-    if not is_converted:
-        assert conversions_of(arrow_type) == [arrow_type] * 7
+def with_label(storage):
+    return pa.ExtensionArray.from_storage(Label(storage.type), storage)
 
 
-@pytest.mark.parametrize("module", [literal_module, types, names])
+VIEWS = pa.array(["a", "bc"], pa.string_view())
+OFFSETS = pa.array([0, 1, 2], pa.int32())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VIEWS,
+        VIEWS.cast(pa.binary_view()),
+        pa.DictionaryArray.from_arrays(OFFSETS[:2], VIEWS),
+        with_label(VIEWS),
+        pa.DictionaryArray.from_arrays(OFFSETS[:2], with_label(VIEWS)),
+    ],
+    ids=lambda values: str(values.type),
+)
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda values: values,
+        lambda values: pa.ListArray.from_arrays(OFFSETS, values),
+        lambda values: pa.LargeListArray.from_arrays(OFFSETS.cast(pa.int64()), values),
+        lambda values: pa.FixedSizeListArray.from_arrays(values, 1),
+        lambda values: pa.StructArray.from_arrays([values], ["a"]),
+        lambda values: pa.MapArray.from_arrays(OFFSETS, pa.array(["x", "y"]), values),
+    ],
+    ids=["flat", "list", "large_list", "pair", "struct", "map"],
+)
+def test_pyarrow_casts_a_column_to_its_type_without_views_and_back(values, nest):
+    column = nest(values)
+    converted = column.cast(normal_types.without_views(column.type))
+    assert converted.take(pa.array([1])).to_pylist() == column.to_pylist()[1:]
+    assert converted.cast(column.type).equals(column)
+    assert "view" not in str(converted.type)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VIEWS,
+        with_label(VIEWS),
+        with_label(with_label(VIEWS)),
+        pa.DictionaryArray.from_arrays(OFFSETS[:2], with_label(VIEWS)),
+        with_label(pa.DictionaryArray.from_arrays(OFFSETS[:2], VIEWS)),
+        pa.DictionaryArray.from_arrays(
+            OFFSETS[:2], pa.DictionaryArray.from_arrays(OFFSETS[:2], VIEWS)
+        ),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_hashed_values_have_no_dictionaries_or_extensions_and_the_same_hashes(values):
+    converted = normal_types.hashed_values(values)
+    assert converted.to_pylist() == ["a", "bc"]
+    assert converted.type in (pa.string_view(), pa.large_string())
+    assert hash_array(converted).values.tolist() == hash_array(values).values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("type_", "innermost"),
+    [
+        (pa.dictionary(pa.int8(), pa.uuid()), [pa.binary(16)]),
+        (pa.map_(pa.string(), pa.list_(Label(pa.float32()))), [pa.string(), pa.float32()]),
+        (pa.struct([("a", pa.date32()), ("b", pa.list_(pa.int8(), 2))]), [pa.date32(), pa.int8()]),
+        (pa.struct([]), []),
+    ],
+    ids=str,
+)
+def test_innermost_types_are_those_of_the_values_without_parts(type_, innermost):
+    assert list(normal_types.innermost_types(type_)) == innermost
+
+
+@pytest.mark.parametrize("module", [literal_module, types, names, normal_types])
 def test_docstring_examples(module):
     results = doctest.testmod(module, extraglobs={"pa": pa})
     assert results.failed == 0

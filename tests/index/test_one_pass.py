@@ -20,9 +20,10 @@ import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
 from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.index.key_ranges import KeyRangeBuilder, key_range_type, read_ranges, write_ranges
+from zonebloom.index.key_ranges import KeyRangeBuilder, read_ranges, write_ranges
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources import column_batches as columns
+from zonebloom.values.normal_types import key_range_type
 
 TYPES = [
     pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal32(5, 2),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonebloom.errors import UnsupportedType
-from zonebloom.sbbf.hashing import fixed_width, hash_array, hashed_type
+from zonebloom.sbbf.hashing import fixed_width, hash_array
 
 by_type = pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
 
@@ -187,11 +187,3 @@ def test_fixed_width_is_the_bytes_of_a_value(arrow_type):
     _, encoded = sample(arrow_type, rows=50)
     lengths = {len(data) for data in encoded if data is not None}
     assert fixed_width(arrow_type) == (lengths.pop() if len(lengths) == 1 else None)
-
-
-def test_value_type_looks_through_dictionaries_and_extensions():
-    nested = pa.dictionary(pa.int8(), pa.dictionary(pa.int8(), pa.string_view()))
-    assert hashed_type(nested) == pa.string_view()
-    assert hashed_type(pa.uuid()) == pa.binary(16)
-    assert hashed_type(pa.dictionary(pa.int8(), pa.uuid())) == pa.binary(16)
-    assert hashed_type(pa.int32()) == pa.int32()

@@ -32,9 +32,8 @@ from zonebloom.catalog.model import (
     ZoneParameters,
 )
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
-from zonebloom.index.key_ranges import key_range_type
 from zonebloom.opened import OpenedDataset
-from zonebloom.sbbf.hashing import hash_array, hashed_type
+from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import expected_folded_size, false_positive_probability
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
@@ -43,6 +42,7 @@ from zonebloom.sources.column_batches import Column, Run, columns_reader
 from zonebloom.sources.memory import TableSource
 from zonebloom.storage.files import ReadCounter, counting_filesystem
 from zonebloom.values.columns import column_path, find_leaf_type
+from zonebloom.values.normal_types import hashed_type, hashed_values, key_range_type
 from zonebloom.values.types import family, why_not_indexable
 
 if TYPE_CHECKING:
@@ -461,11 +461,9 @@ def _spread_sample(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _as_key_range_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return values in the type of key ranges, which has the same order and can be compared."""
-    while isinstance(values.type, pa.BaseExtensionType):
-        chunks = [chunk.storage for chunk in values.chunks]
-        values = pa.chunked_array(chunks, values.type.storage_type)
-    values, range_type = values.cast(hashed_type(values.type)), key_range_type(values.type)
+    range_type = key_range_type(values.type)
     if pa.types.is_decimal128(range_type):
         # Use the full precision, because a value may have more digits than its type allows.
         range_type = pa.decimal128(38, range_type.scale)
-    return values.cast(range_type)
+    chunks = [hashed_values(chunk).cast(range_type) for chunk in values.chunks]
+    return pa.chunked_array(chunks, range_type)

@@ -69,6 +69,13 @@ def is_view_type(type_: pa.DataType) -> bool:
     return pt.is_string_view(type_) or pt.is_binary_view(type_)
 
 
+def unwrap_extensions(values: pa.Array) -> pa.Array:
+    """Return the storage of an array of an extension type; other arrays as they are."""
+    while isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    return values
+
+
 def decode_dictionary(values: pa.DictionaryArray) -> pa.Array:
     """Return the values of a dictionary array; views become large strings or large binary.
 

@@ -26,6 +26,7 @@ from zonebloom.cli.options import (
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal, records_table
 from zonebloom.errors import InvalidArgument
+from zonebloom.values.normal_types import decoded_type
 
 if TYPE_CHECKING:
     from zonebloom.dataset import Dataset
@@ -170,8 +171,7 @@ def _cast_keys(
         keys.validate(full=True)
     except pa.ArrowException as error:
         raise InvalidArgument(f"keys of {name!r} are not UTF-8: {error}; convert them") from None
-    is_dictionary = isinstance(column_type, pa.DictionaryType)
-    value_type = column_type.value_type if is_dictionary else column_type
+    value_type = decoded_type(column_type)
     # The lookup itself reads UUIDs from text.
     if isinstance(value_type, pa.BaseExtensionType):
         return keys

@@ -31,11 +31,12 @@ import xxhash
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import Version
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.key_ranges import KeyRangeBuilder, key_range_type
+from zonebloom.index.key_ranges import KeyRangeBuilder
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources.column_batches import Column, columns_reader
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import identities
+from zonebloom.values.normal_types import key_range_type
 from zonebloom.values.types import family, is_lossless_cast, value_step
 
 if TYPE_CHECKING:

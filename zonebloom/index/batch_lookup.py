@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.view import IndexView
-from zonebloom.sbbf.hashing import hash_array, hashed_type
+from zonebloom.sbbf.hashing import hash_array
+from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.probe import probe
 from zonebloom.values.time_zones import time_zone_mismatch_message
 from zonebloom.values.types import hash_domain, is_comparable

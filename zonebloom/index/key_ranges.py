@@ -22,27 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zonebloom.base.arrays import unwrap_extensions
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
-from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.storage.ipc_layout import open_uncompressed
+from zonebloom.values.normal_types import key_range_type
 
 # Bounds longer than this would make the file large, so they are stored as unknown.
 _MAX_VALUE_BYTES = 256
-
-
-def key_range_type(arrow_type: pa.DataType) -> pa.DataType:
-    leaf = hashed_type(arrow_type)
-    if pt.is_float16(leaf):
-        return pa.float32()
-    if pt.is_decimal32(leaf) or pt.is_decimal64(leaf):
-        return pa.decimal128(leaf.precision, leaf.scale)
-    if pt.is_string_view(leaf):
-        return pa.large_string()
-    if pt.is_binary_view(leaf):
-        return pa.large_binary()
-    return pa.int64() if pt.is_duration(leaf) else leaf
 
 
 def schema_for(arrow_type: pa.DataType) -> pa.Schema:
@@ -75,8 +63,7 @@ class KeyRangeBuilder:
         self.num_rows = 0
 
     def add(self, array: pa.Array) -> None:
-        while isinstance(array, pa.ExtensionArray):
-            array = array.storage
+        array = unwrap_extensions(array)
         if isinstance(array, pa.DictionaryArray):
             # Dictionary values that no row uses make the bounds wider, but not wrong.
             self.add(array.dictionary)

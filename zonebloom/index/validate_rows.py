@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import decode_dictionary
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
@@ -34,6 +33,7 @@ from zonebloom.sources.column_batches import (
 from zonebloom.sources.fragment_rows import open_rows
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
+from zonebloom.values.normal_types import hashed_values
 
 # Hashes to collect before a lookup, because each lookup reads a sliced table whole.
 _MAX_PENDING_HASHES = 1 << 22
@@ -219,8 +219,8 @@ class RowValidation:
         values = KeyRangeBuilder(self._column.type)
         nulls = sum(part.null_count for part in rows.hashes)
         for array in rows.arrays:
-            is_dictionary = isinstance(array, pa.DictionaryArray)
-            values.add(decode_dictionary(array) if is_dictionary else array)
+            # The builder would add all values of a dictionary, but only these rows were read.
+            values.add(hashed_values(array))
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
             is_consistent = stored["num_rows"].as_py() == rows.fragment.num_rows

@@ -19,8 +19,8 @@ from zonebloom.parquet.leaf_type import (
     LeafType,
     Undecodable,
 )
-from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.sbbf.xxh64 import hash_offsets
+from zonebloom.values.normal_types import hashed_type
 
 _NUMBERS = (4, 8)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from zonebloom.parquet.file_layout import ColumnChunk, FileSchema, PageLocations, SchemaLeaf
 from zonebloom.parquet.synthetic_file import synthetic_file
 from zonebloom.predicates.ast import ColumnPath
+from zonebloom.values.normal_types import without_views
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -32,7 +33,6 @@ _PHYSICAL_TYPES = (
 )
 _WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _LARGE_TEXTS = (pa.large_string(), pa.large_binary())
 # The supported codecs of parquet.thrift, by pyarrow's names. Brotli is left to pyarrow: a page
 # would have to be decompressed twice to prove that it fills its buffer.
@@ -92,7 +92,7 @@ def _leaf_type(
     width = (
         column.length if physical_type == FIXED_LEN_BYTE_ARRAY else _WIDTHS.get(physical_type, 0)
     )
-    decoded = _decoded_type(arrow_type)
+    decoded = without_views(arrow_type)
     if stored is None or not _is_decodable(decoded, stored, physical_type, width):
         return None
     return LeafType(arrow_type, physical_type, width, column.max_definition_level)
@@ -152,11 +152,6 @@ def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int,
     return (number, leaf) if leaf.arrow_type == _type_at(schema, field, path) else None
 
 
-def _decoded_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which kernels decode values, before a cast to ``kind``."""
-    return _VIEWS.get(kind, kind)
-
-
 def _is_decodable(
     arrow_type: pa.DataType, stored: pa.DataType, physical_type: int, width: int
 ) -> bool:
@@ -184,7 +179,7 @@ def _is_decodable(
 def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
     """Return an array of values of a fixed width, null where ``valid`` is zero."""
     values = data.reshape(-1, leaf.width)
-    kind = _decoded_type(leaf.arrow_type)
+    kind = without_views(leaf.arrow_type)
     if pa.types.is_decimal(kind):
         if leaf.physical_type == FIXED_LEN_BYTE_ARRAY:
             # Decimals of this type are the only big-endian values of Parquet.
@@ -207,7 +202,7 @@ def text_array(
     leaf: LeafType, offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None
 ) -> pa.Array:
     """Return an array of strings, null where ``valid`` is zero."""
-    kind = _decoded_type(leaf.arrow_type)
+    kind = without_views(leaf.arrow_type)
     if kind in _LARGE_TEXTS:
         offsets = offsets.astype(np.int64)
     buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.parquet.thrift import Struct
-from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.values.literal import Literal, to_stored
+from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.probe import hash_bytes, probe, probe_many
 from zonebloom.values.types import is_lossless_cast
 

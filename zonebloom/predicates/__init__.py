@@ -39,14 +39,11 @@ from zonebloom.predicates.ast import (
     probed_columns,
     unknowns,
 )
-from zonebloom.predicates.expression import (
-    comparable_type,
-    expression_from_predicate,
-    join_balanced,
-)
+from zonebloom.predicates.expression import expression_from_predicate, join_balanced
 from zonebloom.predicates.sql import predicate_from_sql as sql_to_predicate
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
 from zonebloom.values.columns import find_leaf_type
+from zonebloom.values.normal_types import comparable_type
 
 __all__ = [
     "And",

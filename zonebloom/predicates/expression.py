@@ -25,14 +25,9 @@ from zonebloom.predicates import ast
 from zonebloom.predicates.arrow_form import SHORTEN_ADVICE
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.literal import floats_to_find, integers_in_range
+from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
 from zonebloom.values.time_zones import time_zone_mismatch_message
-from zonebloom.values.types import (
-    decoded_storage_type,
-    decoded_type,
-    family,
-    is_comparable,
-    is_flat,
-)
+from zonebloom.values.types import family, is_comparable, is_flat
 
 # pa.scalar(None) would import pandas to recognise the nulls of pandas.
 NULL_EXPRESSION = pc.scalar(pa.nulls(1, pa.bool_())[0])
@@ -118,28 +113,16 @@ def join_balanced(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
     return terms[0] if terms else pc.scalar(not is_or)
 
 
-def comparable_type(type_: pa.DataType) -> pa.DataType:
-    """Return a type that PyArrow can compare and that holds all values of the given type.
-
-    PyArrow has no comparison kernels for float16, view types and UUIDs. For a dictionary type it
-    would choose a type that is too small.
-    """
-    type_ = decoded_storage_type(type_)
-    if pt.is_float16(type_):
-        return pa.float32()
-    if pt.is_string_view(type_):
-        return pa.string()
-    return pa.binary() if pt.is_binary_view(type_) else type_
-
-
 def cast_to_comparable(
     expression: pc.Expression, type_: pa.DataType
 ) -> tuple[pc.Expression, pa.DataType]:
     """Cast an expression to a type that PyArrow can compare. Return the expression and the type."""
     target_type = comparable_type(type_)
-    decoded_values_type = decoded_type(type_)
-    if decoded_values_type not in (type_, target_type):
-        expression = expression.cast(decoded_values_type)
+    # PyArrow casts a dictionary only to the type of its values. Views were replaced before the
+    # expression is evaluated.
+    values_type = without_views(decoded_type(type_))
+    if values_type not in (without_views(type_), target_type):
+        expression = expression.cast(values_type)
     return (expression if target_type == type_ else expression.cast(target_type)), target_type
 
 
@@ -182,12 +165,7 @@ def _is_in_factory(
         sides = [_comparison_sides(path, value, resolve) for value in values]
         is_member = join_conditions([column == value for column, value in sides], is_or=True)
     else:
-        if pt.is_decimal(type_) and type_.bit_width < 128:
-            # PyArrow's is_in does not support decimals of fewer bits.
-            column = column.cast(pa.decimal128(type_.precision, type_.scale))
-            if values.type.bit_width < 128:
-                values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
-        elif pt.is_fixed_size_binary(type_):
+        if pt.is_fixed_size_binary(type_):
             values = _values_of_width(values, type_)
         elif pt.is_floating(values.type):
             values = floats_to_find(values)

@@ -38,8 +38,8 @@ from zonebloom.base.arrays import decode_dictionary
 from zonebloom.predicates import ast
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
+from zonebloom.values.normal_types import decoded_type, is_opaque_extension, without_views
 from zonebloom.values.types import (
-    decoded_type,
     family,
     has_nulls_outside_bitmap,
     is_comparable,
@@ -205,7 +205,7 @@ def _resolve_column(path: ast.ColumnPath, schema: pa.Schema) -> _PolarsColumn:
     kind = decoded_type(type_)
     if (pt.is_timestamp(kind) or pt.is_duration(kind)) and kind.unit == "s":
         raise Unanswerable(f"Polars reads {kind} as milliseconds, which may overflow")
-    if isinstance(kind, pa.BaseExtensionType) and not isinstance(kind, pa.UuidType):
+    if is_opaque_extension(kind):
         raise Unanswerable(f"how Polars reads {kind} is not known")
     return _PolarsColumn(path, type_, type_)
 
@@ -430,10 +430,7 @@ def _parse_literal_set(node: Any) -> pa.Array:
             raise Unanswerable("only a set of literals is answered by a Bloom filter")
     if pt.is_dictionary(column.type):
         column = decode_dictionary(column)
-    # PyArrow has few kernels for view types.
-    if pt.is_string_view(column.type):
-        return column.cast(pa.large_string())
-    return column.cast(pa.large_binary()) if pt.is_binary_view(column.type) else column
+    return column.cast(without_views(column.type))
 
 
 def _read_ipc_column(data: list[int]) -> Any:

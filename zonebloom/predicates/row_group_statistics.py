@@ -26,6 +26,7 @@ from zonebloom.predicates.arrow import predicate_from_arrow
 from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.expression import expression_from_predicate
 from zonebloom.values.columns import find_leaf_type
+from zonebloom.values.normal_types import innermost_types
 
 
 def statistics_safe_filter(filter: pc.Expression, schema: pa.Schema) -> pc.Expression | None:
@@ -83,16 +84,9 @@ def _is_safe_with_statistics(predicate: ast.Predicate, schema: pa.Schema) -> boo
 
 def _has_exact_statistics(arrow_type: pa.DataType | None) -> bool:
     """Return whether statistics of a type bound all its values, whichever writer made them."""
-    if arrow_type is None or pt.is_floating(arrow_type) or pt.is_decimal(arrow_type):
-        return False
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return _has_exact_statistics(arrow_type.storage_type)
-    if pt.is_dictionary(arrow_type):
-        return _has_exact_statistics(arrow_type.value_type)
-    if pt.is_nested(arrow_type):
-        field_types = (arrow_type.field(number).type for number in range(arrow_type.num_fields))
-        return all(map(_has_exact_statistics, field_types))
-    return True
+    return arrow_type is not None and not any(
+        pt.is_floating(type_) or pt.is_decimal(type_) for type_ in innermost_types(arrow_type)
+    )
 
 
 def _has_no_zero_or_nan(values: pa.Array) -> bool:

@@ -27,7 +27,6 @@ import pyarrow.types as pt
 from zonebloom.base.user_values import to_scalar
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import ast
-from zonebloom.predicates.expression import comparable_type
 from zonebloom.predicates.sql_literals import (
     comparison_predicate,
     membership_predicate,
@@ -35,7 +34,8 @@ from zonebloom.predicates.sql_literals import (
 )
 from zonebloom.values.columns import find_leaf, resolve_type
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
-from zonebloom.values.types import decoded_type, family
+from zonebloom.values.normal_types import comparable_type, decoded_type
+from zonebloom.values.types import family
 
 _MAX_DECIMAL_DIGITS = 38
 _SPARK_NUMBER = re.compile(r"\d+|(\d+\.\d*|\.\d+)|(\d+\.?\d*|\.\d+)[eE][+-]?\d{1,3}", re.ASCII)

@@ -32,7 +32,6 @@ from zonebloom.predicates.expression import (
     ORDER_OPERATORS,
     build_expression,
     cast_to_comparable,
-    comparable_type,
     expression_from_predicate,
 )
 from zonebloom.predicates.sql_keywords import quote_keyword_columns
@@ -47,10 +46,10 @@ from zonebloom.predicates.sql_tree import (
 )
 from zonebloom.values.columns import matching_names, resolve_type
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
+from zonebloom.values.normal_types import comparable_type, decoded_type
 from zonebloom.values.time_zones import TIME_ZONE_ADVICE
 from zonebloom.values.types import (
     TICKS_PER_SECOND,
-    decoded_type,
     family,
     integer_bounds,
     is_lossless_cast,

@@ -21,8 +21,9 @@ import pyarrow.types as pt
 from zonebloom.base.arrays import array_of
 from zonebloom.predicates import ast
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
+from zonebloom.values.normal_types import decoded_type
 from zonebloom.values.time_zones import describe_time_zone_mismatch
-from zonebloom.values.types import SECONDS_PER_DAY, decoded_type, family
+from zonebloom.values.types import SECONDS_PER_DAY, family
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 # Longer integers are outside the range of every column type.

@@ -13,21 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.arrays import unwrap_extensions
 from zonebloom.errors import UnsupportedType
 
 _NO_BITMAP = np.empty(0, dtype=np.uint8)
 _WIDTH_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type whose bytes are hashed: extension storage, dictionary values, or itself."""
-    while True:
-        if isinstance(arrow_type, pa.BaseExtensionType):
-            arrow_type = arrow_type.storage_type
-        elif pa.types.is_dictionary(arrow_type):
-            arrow_type = arrow_type.value_type
-        else:
-            return arrow_type
 
 
 _FIXED = (
@@ -88,8 +78,7 @@ class Hashes:
 
 def hash_array(array: pa.Array) -> Hashes:
     """Hash every value of an array of any type that can be indexed, without copying its buffers."""
-    while isinstance(array, pa.ExtensionArray):
-        array = array.storage
+    array = unwrap_extensions(array)
     if isinstance(array, pa.DictionaryArray):
         return _hash_dictionary(array)
     width = fixed_width(array.type)

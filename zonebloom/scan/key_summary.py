@@ -25,6 +25,7 @@ from zonebloom.sbbf.hashing import hash_array
 from zonebloom.scan.key_values import normalized_column, normalized_values
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.source import Source
+from zonebloom.values.normal_types import decoded_type
 from zonebloom.values.types import hash_domain
 
 # False positive rate: one row in 500 is compared with the keys needlessly.
@@ -174,8 +175,7 @@ def fragment_key_ranges(
 ) -> FragmentKeyRanges:
     """Return the key ranges of the current fragments, with bounds of type ``kind``."""
     if column in source.partition_columns():
-        stored = source.schema.field(column).type
-        value_type = stored.value_type if pt.is_dictionary(stored) else stored
+        value_type = decoded_type(source.schema.field(column).type)
         path_values = [source.constants(file.fragment).get(column) for file in present]
         partition_values = pa.array(path_values, value_type).cast(kind)
         # A null equals no key.

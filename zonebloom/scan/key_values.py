@@ -12,18 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.base.arrays import array_of, decode_dictionary, from_numpy, to_numpy
+from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 from zonebloom.predicates.ast import ColumnPath
-from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
+from zonebloom.values.normal_types import (
+    hashed_values,
+    normalized_type,
+    widened_type,
+    with_64_bit_offsets,
+)
 from zonebloom.values.types import integer_bounds
-
-_PLAIN = {
-    pa.string_view(): pa.large_string(),
-    pa.binary_view(): pa.large_binary(),
-    pa.float16(): pa.float32(),
-}
-LARGE_TYPES = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 
 def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
@@ -35,7 +33,7 @@ def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Arra
         keys = keys.drop_null()
     else:
         positions = np.arange(len(keys))
-    if LARGE_TYPES.get(keys.type) == stored_type:
+    if with_64_bit_offsets(keys.type) == stored_type:
         keys = keys.cast(stored_type)
     if keys.type == stored_type and pa.types.is_floating(stored_type):
         numbers = np.flatnonzero(~np.isnan(to_numpy(keys)))
@@ -89,14 +87,6 @@ def _array_of_stored(values: list[Any], stored_type: pa.DataType) -> pa.Array:
     return normalized_values(pa.array(values, stored_type))
 
 
-def normalized_type(stored: pa.DataType) -> pa.DataType:
-    """Return the type of `normalized_values` of a stored type, for which PyArrow has kernels."""
-    kind = hashed_type(stored)
-    if pa.types.is_decimal(kind) and kind.bit_width < 128:
-        return pa.decimal128(kind.precision, kind.scale)
-    return _PLAIN.get(kind, kind)
-
-
 def normalized_column(table: pa.Table, path: ColumnPath) -> pa.Array | pa.ChunkedArray:
     column: Any = table.column(path[0])
     for name in path[1:]:
@@ -112,12 +102,10 @@ def normalized_values(values: Any) -> Any:
         return pa.chunked_array(
             [normalized_values(chunk) for chunk in values.chunks], normalized_type(values.type)
         )
-    while isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    if isinstance(values, pa.DictionaryArray):
-        values = decode_dictionary(values)
-    if values.type != normalized_type(values.type):
-        values = values.cast(normalized_type(values.type))
+    values = hashed_values(values)
+    plain_type = widened_type(values.type)
+    if values.type != plain_type:
+        values = values.cast(plain_type)
     if pa.types.is_floating(values.type):
         return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
     return values

@@ -34,17 +34,13 @@ from zonebloom.scan.key_summary import (
     fragment_key_ranges,
     summarize_keys,
 )
-from zonebloom.scan.key_values import (
-    cast_keys_exactly,
-    normalized_column,
-    normalized_type,
-    normalized_values,
-)
+from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.plan import FragmentPlan, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
+from zonebloom.values.normal_types import normalized_type
 from zonebloom.values.types import hash_domain
 
 _ROWS_SCHEMA = pa.schema(

@@ -13,17 +13,13 @@ from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_values import (
-    cast_keys_exactly,
-    normalized_column,
-    normalized_type,
-    normalized_values,
-)
+from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
 from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
+from zonebloom.values.normal_types import normalized_type
 
 # Rows per key in a batch. Keys are looked up in each batch, so many keys need large batches.
 _ROWS_PER_KEY = 4

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.arrays import allocate_array, from_numpy, to_numpy
 from zonebloom.base.threads import num_cores
-from zonebloom.scan.key_values import LARGE_TYPES
+from zonebloom.values.normal_types import with_64_bit_offsets
 
 # Strings with 32-bit offsets cannot be larger.
 _MAX_STRING_BYTES = 1 << 31
@@ -80,8 +80,8 @@ def _encode(
 ) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(keys, NumberedKeys):
         return keys.find_positions(stored), keys.positions
-    if stored.nbytes >= _MAX_STRING_BYTES and stored.type in LARGE_TYPES:
-        large = LARGE_TYPES[stored.type]
+    large = with_64_bit_offsets(stored.type)
+    if stored.nbytes >= _MAX_STRING_BYTES and stored.type != large:
         return _encode(stored.cast(large), keys.cast(large))
     # A chunked array would get one dictionary per chunk, so concatenate the chunks.
     count = len(stored)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
 from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull
-from zonebloom.values.types import decoded_type
+from zonebloom.values.normal_types import decoded_type
 
 # PyArrow creates its compute functions at import, so type checkers do not know them.
 _functions: Any = pc

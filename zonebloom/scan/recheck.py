@@ -12,6 +12,7 @@ from zonebloom.base.arrays import to_numpy
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
+from zonebloom.values.normal_types import without_views
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -108,7 +109,7 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 def has_views(schema: pa.Schema) -> bool:
     """Return whether a column has a view type, which Arrow cannot filter."""
-    return any(_field_without_views(field).type != field.type for field in schema)
+    return any(without_views(type_) is not type_ for type_ in schema.types)
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -143,27 +144,5 @@ def filter_text(filter: RowFilter) -> str:
 
 def schema_without_views(schema: pa.Schema) -> pa.Schema:
     """Return the schema with view types replaced by types that Arrow can filter and gather."""
-    return pa.schema(map(_field_without_views, schema), metadata=schema.metadata)
-
-
-def _field_without_views(field: pa.Field) -> pa.Field:
-    kind = field.type
-    if pa.types.is_string_view(kind):
-        return field.with_type(pa.large_string())
-    if pa.types.is_binary_view(kind):
-        return field.with_type(pa.large_binary())
-    if isinstance(kind, pa.StructType):
-        return field.with_type(pa.struct([_field_without_views(child) for child in kind]))
-    if isinstance(kind, pa.ListType):
-        return field.with_type(pa.list_(_field_without_views(kind.value_field)))
-    if isinstance(kind, pa.LargeListType):
-        return field.with_type(pa.large_list(_field_without_views(kind.value_field)))
-    if isinstance(kind, pa.MapType):
-        return field.with_type(
-            pa.map_(
-                _field_without_views(kind.key_field),
-                _field_without_views(kind.item_field),
-                kind.keys_sorted,
-            )
-        )
-    return field
+    fields = [field.with_type(without_views(field.type)) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from zonebloom.errors import SourceError
 from zonebloom.sources.iceberg_deletes import EqualityColumns
 from zonebloom.storage.file_view import FieldKind, FieldNames
+from zonebloom.values.normal_types import with_32_bit_offsets
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
@@ -41,7 +42,8 @@ class IcebergColumns:
             raise SourceError(
                 f"the schema of the {self._name} has no counterpart in Arrow: {error}"
             ) from None
-        return pa.schema([field.with_type(_with_32_bit_offsets(field.type)) for field in arrow])
+        # Most Parquet files and pyiceberg's own scan have 32-bit offsets.
+        return pa.schema([field.with_type(with_32_bit_offsets(field.type)) for field in arrow])
 
     @cached_property
     def names(self) -> FieldNames:
@@ -159,25 +161,3 @@ def _mapped_names(fields: Sequence[MappedField]) -> Iterator[tuple[int | None, l
     for field in fields:
         yield field.field_id, list(field.names)
         yield from _mapped_names(field.fields)
-
-
-def _with_32_bit_offsets(type: pa.DataType) -> pa.DataType:
-    """Return a type with 32-bit offsets, like pyiceberg's own scan and most Parquet files."""
-    t = pa.types
-    if t.is_large_string(type):
-        return pa.string()
-    if t.is_large_binary(type):
-        return pa.binary()
-    if t.is_list(type) or t.is_large_list(type):
-        return pa.list_(type.value_field.with_type(_with_32_bit_offsets(type.value_type)))
-    if t.is_struct(type):
-        return pa.struct(
-            [field.with_type(_with_32_bit_offsets(field.type)) for field in type.fields]
-        )
-    if t.is_map(type):
-        key, item = type.key_field, type.item_field
-        return pa.map_(
-            key.with_type(_with_32_bit_offsets(key.type)),
-            item.with_type(_with_32_bit_offsets(item.type)),
-        )
-    return type

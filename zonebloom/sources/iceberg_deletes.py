@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.base.arrays import from_numpy, to_numpy
+from zonebloom.base.arrays import from_numpy, to_numpy, unwrap_extensions
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.sources.fragment_rows import read_view_batches
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.files import file_errors
+from zonebloom.values.normal_types import hashed_type
 
 # The blob of a deletion vector: | length of magic and bitmap, 4 | magic, 4 | bitmap | CRC, 4 |
 _DV_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
@@ -190,19 +191,19 @@ class _TupleSet:
 
 def _with_iceberg_equality(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Convert values so that they are equal as in Iceberg: NaN equals NaN, and -0.0 is not 0.0."""
-    kind, chunks = values.type, []
-    if isinstance(kind, pa.BaseExtensionType):
-        return pa.chunked_array([chunk.storage for chunk in values.chunks], kind.storage_type)
+    kind = hashed_type(values.type)
+    chunks = [unwrap_extensions(chunk) for chunk in values.chunks]
     if not pa.types.is_floating(kind):
-        return values
-    for chunk in values.chunks:
+        return pa.chunked_array(chunks, kind)
+    chunks_of_bits = []
+    for chunk in chunks:
         numbers = np.array(chunk.to_numpy(zero_copy_only=False))
         numbers[np.isnan(numbers)] = np.nan
         bits = from_numpy(numbers.view(f"i{kind.bit_width // 8}"))
-        chunks.append(
+        chunks_of_bits.append(
             pc.call_function("if_else", [chunk.is_valid(), bits, pa.scalar(None, bits.type)])
         )
-    return pa.chunked_array(chunks, f"int{kind.bit_width}")
+    return pa.chunked_array(chunks_of_bits, f"int{kind.bit_width}")
 
 
 @dataclass(eq=False)

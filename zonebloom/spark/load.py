@@ -37,6 +37,7 @@ from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, plain_path
 from zonebloom.values.columns import find_column
+from zonebloom.values.normal_types import decoded_type
 
 _OPTIONS = {
     "path": "a folder, a file, a glob or a URI",
@@ -305,9 +306,7 @@ def _int96_columns(source: Source) -> tuple[str, ...]:
 
 def _partition_type(source: Source, name: str) -> st.DataType | None:
     """Return the type that Spark infers from partition values, or None if it is pyarrow's type."""
-    arrow = source.schema.field(name).type
-    if pt.is_dictionary(arrow):
-        arrow = arrow.value_type
+    arrow = decoded_type(source.schema.field(name).type)
     values = {source.constants(fragment).get(name) for fragment in source.fragments}
     texts = [str(value) for value in values if value is not None]
     if not pt.is_string(arrow) or not texts:

@@ -25,6 +25,7 @@ from zonebloom.errors import SchemaMismatch
 from zonebloom.predicates import ast
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import file_errors
+from zonebloom.values.normal_types import innermost_types
 
 _FIRST_DAY = datetime.date(1582, 10, 15)
 # Spark changes no stored instant from 1900 on. A rebased instant differs from the stored one by up
@@ -89,15 +90,10 @@ def has_times(arrow_type: pa.DataType) -> bool:
 
     Timestamps without a zone do not count, because Spark reads them as they are stored.
     """
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return has_times(arrow_type.storage_type)
-    if isinstance(arrow_type, pa.DictionaryType):
-        return has_times(arrow_type.value_type)
-    if pt.is_nested(arrow_type):
-        return any(
-            has_times(arrow_type.field(number).type) for number in range(arrow_type.num_fields)
-        )
-    return pt.is_date(arrow_type) or (pt.is_timestamp(arrow_type) and arrow_type.tz is not None)
+    return any(
+        pt.is_date(type_) or (pt.is_timestamp(type_) and type_.tz is not None)
+        for type_ in innermost_types(arrow_type)
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.errors import SchemaMismatch, UnsupportedType
+from zonebloom.values.normal_types import hashed_type
 
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
 _SIMPLE_TYPES: dict[pa.DataType, st.DataType] = {
@@ -84,10 +85,7 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
 
     Raise `UnsupportedType`, which names the column, if Spark has no such type.
     """
-    if isinstance(arrow, pa.BaseExtensionType):
-        return spark_type(arrow.storage_type, column)
-    if isinstance(arrow, pa.DictionaryType):
-        return spark_type(arrow.value_type, column)
+    arrow = hashed_type(arrow)
     if arrow in _SIMPLE_TYPES:
         return _SIMPLE_TYPES[arrow]
     if pt.is_fixed_size_binary(arrow):

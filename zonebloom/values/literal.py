@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
-from zonebloom.sbbf.hashing import hashed_type
+from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import EXACT_INTEGER_LIMITS, family, integer_bounds, value_step
 
 _CODES = {16: "<e", 32: "<f", 64: "<d"}

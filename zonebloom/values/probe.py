@@ -9,8 +9,8 @@ import pyarrow as pa
 import xxhash
 
 from zonebloom.base.arrays import distinct_numbers
-from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.values.literal import Literal, Unanswerable, integers_in_range, stored_bytes
+from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import family, hash_domain, is_comparable
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)

@@ -7,7 +7,8 @@ import zoneinfo
 
 import pyarrow as pa
 
-from zonebloom.values.types import decoded_type, time_zones_differ
+from zonebloom.values.normal_types import decoded_type
+from zonebloom.values.types import time_zones_differ
 
 TIME_ZONE_ADVICE = (
     'pyarrow.compute.assume_timezone(field, "UTC") converts times to instants, and '

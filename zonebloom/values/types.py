@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.errors import UnsupportedType
-from zonebloom.sbbf.hashing import fixed_width, hashed_type
+from zonebloom.sbbf.hashing import fixed_width
+from zonebloom.values.normal_types import decoded_type, hashed_type, is_opaque_extension
 
 SECONDS_PER_DAY = 86_400
 # From the coarsest to the finest unit of time.
@@ -48,21 +49,6 @@ _COMPARABLE = {
     "date": ("date", "timestamp"),
     "timestamp": ("date", "timestamp"),
 }
-
-
-def decoded_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a dictionary type; other types as they are."""
-    return decoded_type(type_.value_type) if isinstance(type_, pa.DictionaryType) else type_
-
-
-def decoded_storage_type(type_: pa.DataType) -> pa.DataType:
-    """Return the decoded type, with UUIDs as fixed-size binary of 16 bytes.
-
-    Unlike `hashed_type`, this keeps other extension types: their storage may have another order or
-    other nulls than they have.
-    """
-    type_ = decoded_type(type_)
-    return type_.storage_type if isinstance(type_, pa.UuidType) else type_
 
 
 def family(type_: pa.DataType) -> str:
@@ -159,12 +145,8 @@ def may_hold_nan(type_: pa.DataType) -> bool:
 
 def has_nulls_outside_bitmap(type_: pa.DataType) -> bool:
     """Return whether the validity bitmap of a column may lack some of its nulls."""
-    type_ = decoded_storage_type(type_)
-    return (
-        pt.is_union(type_)
-        or pt.is_run_end_encoded(type_)
-        or isinstance(type_, pa.BaseExtensionType)
-    )
+    type_ = decoded_type(type_)
+    return pt.is_union(type_) or pt.is_run_end_encoded(type_) or is_opaque_extension(type_)
 
 
 def is_flat(type_: pa.DataType) -> bool:

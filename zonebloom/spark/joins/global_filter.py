@@ -19,7 +19,6 @@ from pyspark.sql import types as st
 from zonebloom.dataset import Dataset
 from zonebloom.errors import UnsupportedType, ZoneBloomError
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.hashing import hashed_type
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.sources.column_batches import columns_reader
@@ -29,6 +28,7 @@ from zonebloom.spark.rebase import first_exact_value
 from zonebloom.spark.session import byte_count, quote_name
 from zonebloom.spark.types import spark_type
 from zonebloom.values.columns import find_column
+from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import hash_domain
 
 # A filter that lets a larger share of keys pass costs more than it saves.
