@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import (
     array_of,
@@ -27,6 +28,7 @@ from e2e_helpers import (
     sql_literal,
     write_files,
 )
+from helpers import Label
 
 import zonebloom as zb
 from zonebloom import errors
@@ -425,3 +427,108 @@ def test_other_formats_are_indexed_and_searched(tmp_path: Path, format: str):
 def at_most_rows_of(ds: zb.Dataset, filter: str) -> list[tuple[str, int, int]]:
     table = ds.search(filter).to_table()
     return [(row["path"], row["start"], row["stop"]) for row in table.to_pylist()]
+
+
+@pytest.fixture
+def label_type():
+    """Register the extension type that is defined in Python, as its users do."""
+    pa.register_extension_type(Label(pa.string()))
+    yield Label
+    pa.unregister_extension_type("zonebloom.label")
+
+
+def write_columns(path: Path, columns: dict[str, pa.Array], format: str) -> zb.Dataset:
+    table = pa.table({**columns, "row": pa.array(range(len(next(iter(columns.values())))))})
+    path.mkdir()
+    if format == "parquet":
+        pq.write_table(table, path / "a.parquet", max_rows_per_page=16, write_page_index=True)
+    else:
+        with pa.ipc.new_file(path / "a.arrow", table.schema) as writer:
+            writer.write_table(table, max_chunksize=ZONE)
+    return zb.dataset(path, format=format)
+
+
+@pytest.mark.parametrize(
+    ("storage", "format"),
+    [
+        (pa.string(), "parquet"),
+        (pa.string(), "ipc"),
+        (pa.int64(), "parquet"),
+        (pa.binary(4), "parquet"),
+        # PyArrow aborts when it reads batches of an extension type over dictionaries from Parquet.
+        (pa.dictionary(pa.int8(), pa.string()), "ipc"),
+    ],
+    ids=str,
+)
+def test_extension_type_that_is_defined_in_python(
+    tmp_path: Path, label_type: type[Label], storage: pa.DataType, format: str
+):
+    value_type = storage.value_type if pa.types.is_dictionary(storage) else storage
+    values = raw_values(value_type, 60)
+    rows = [values[row % 60] if row % 11 else None for row in range(TOTAL)]
+    stored = pa.array(rows, value_type)
+    stored = stored.dictionary_encode().cast(storage) if value_type != storage else stored
+    column = pa.ExtensionArray.from_storage(label_type(storage), stored)
+    leaf = pa.StructArray.from_arrays([column], fields=[pa.field("leaf", column.type)])
+    ds = write_columns(tmp_path / "d", {"c": column, "s": leaf}, format)
+    assert isinstance(ds.schema.field("c").type, Label)
+    for name in ("c", "s.leaf", "row"):
+        ds.create_scalar_index(name, "BLOOMFILTER", number_of_items=ZONE)
+    for key in values[::7]:
+        wanted = [row for row, value in enumerate(rows) if value == key]
+        for name in ("c", "s.leaf"):
+            assert ds.lookup(name, [key])["row"].to_pylist() == wanted
+            # Keys may also have the extension type of the column.
+            position = rows.index(key)
+            keys = column[position : position + 1]
+            assert ds.lookup(name, keys)["row"].to_pylist() == wanted
+    assert ds.lookup("row", [3, 3])["c"].to_pylist() == [rows[3]] * 2
+    assert ds.scanner(filter="row = 3").to_table()["c"].to_pylist() == [rows[3]]
+    assert ds.scanner(filter=pc.field("row") == 3).to_table()["c"].to_pylist() == [rows[3]]
+    # PyArrow crashes the process if a scan of this type is dropped before its end.
+    assert ds.scanner(limit=3).to_table()["c"].to_pylist() == rows[:3]
+    assert {advice.column for advice in ds.advise()} == {"c", "s.leaf", "row"}
+    ds.validate_index("c_idx")
+
+
+def test_views_inside_of_other_types_are_filtered_and_gathered(
+    tmp_path: Path, label_type: type[Label]
+):
+    texts = [f"k{row % 40}" for row in range(TOTAL)]
+    views = pa.array(texts, pa.string_view())
+    codes = pa.array([row % 40 for row in range(TOTAL)], pa.int8())
+    columns = {
+        "dictionary": pa.DictionaryArray.from_arrays(codes, views[:40]),
+        "pair": pa.FixedSizeListArray.from_arrays(views, 1),
+        "label": pa.ExtensionArray.from_storage(label_type(pa.string_view()), views),
+    }
+    ds = write_columns(tmp_path / "d", columns, "ipc")
+    for name in ("row", "dictionary", "label"):
+        ds.create_scalar_index(name, "BLOOMFILTER", number_of_items=ZONE)
+    wanted = [row for row in range(TOTAL) if texts[row] == "k7"]
+    # Repeated keys repeat their rows, so the rows are gathered.
+    rows = ds.lookup("row", [7, 7, 50])
+    assert rows["row"].to_pylist() == [7, 7, 50]
+    for name, column in columns.items():
+        assert rows[name].to_pylist() == [column[row].as_py() for row in (7, 7, 50)]
+    for name in ("dictionary", "label"):
+        assert ds.lookup(name, ["k7"])["row"].to_pylist() == wanted
+    for filter in (
+        "dictionary = 'k7'",
+        "dictionary IN ('k7', 'absent')",
+        "dictionary >= 'k7' AND dictionary < 'k70'",
+        [("dictionary", "in", ["k7"])],
+        pc.field("dictionary") == "k7",
+    ):
+        rows = ds.scanner(filter=filter).to_table()
+        assert rows["row"].to_pylist() == wanted
+        assert rows.schema == ds.schema
+
+
+@pytest.mark.parametrize("nest", [pa.list_, lambda kind: pa.struct([("a", kind)])])
+def test_filters_beside_a_nested_uuid(tmp_path: Path, nest: Any):
+    kind = nest(pa.uuid())
+    storage = pa.array([None] * 20, nest(pa.binary(16)))
+    ds = write_columns(tmp_path / "d", {"c": storage.cast(kind)}, "ipc")
+    assert ds.scanner(filter=pc.field("row") == 7).to_table()["row"].to_pylist() == [7]
+    assert ds.scanner(filter="row = 7").to_table()["row"].to_pylist() == [7]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.base.arrays import empty_table
 from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
 from zonebloom.opened import OpenedDataset
@@ -185,7 +186,7 @@ class _Query:
     def schema(self) -> pl.Schema:
         import polars as pl
 
-        types = dict(to_frame(self._source.schema.empty_table()).schema)
+        types = dict(to_frame(empty_table(self._source.schema)).schema)
         if pl.Date in types.values() and self._can_use_polars():
             # For Arrow dates in milliseconds, pyarrow returns dates but Polars returns datetimes.
             first = self._source.fragments[0].path

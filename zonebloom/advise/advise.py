@@ -22,6 +22,7 @@ from zonebloom.advise.sample import (
     find_overlaps,
 )
 from zonebloom.base import arguments
+from zonebloom.base.arrays import empty_table, unwrap_extensions
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.base.threads import num_cores
 from zonebloom.building.zones import train_zones
@@ -166,7 +167,7 @@ class _Sample:
         self._planner = planner
         self._parameters = parameters
         self.counter = ReadCounter()
-        self._warm_types: set[pa.DataType] = set()
+        self._warm_types: set[str] = set()
         self._is_parquet = source.format.default_extname == "parquet"
         self.zones = self._draw()
 
@@ -262,7 +263,7 @@ class _Sample:
         source = self._source
         schema = pa.schema([source.schema.field(name) for name in names])
         if not self.zones:
-            return schema.empty_table()
+            return empty_table(schema)
         addresses = [
             np.arange(zone.start, zone.stop) + (zone.fragment.fragment_id << OFFSET_BITS)
             for zone in self.zones
@@ -313,10 +314,12 @@ class _Sample:
         seconds_to_read = seconds / max(rows, 1)
         num_row_groups = len(run.row_groups or ())
         array = array.slice(0, _TIMED_ROWS)
-        if array.type not in self._warm_types:
+        # Extension types that are defined in Python have no hash, so keep the text of the type.
+        type_text = str(unwrap_extensions(array).type)
+        if type_text not in self._warm_types:
             # The first call for a type loads or compiles kernels, so it is not timed.
             self._train(array.slice(0, 1))
-            self._warm_types.add(array.type)
+            self._warm_types.add(type_text)
         start_time = time.perf_counter()
         self._train(array)
         seconds_to_train = (time.perf_counter() - start_time) / max(len(array), 1)

@@ -69,6 +69,11 @@ def is_view_type(type_: pa.DataType) -> bool:
     return pt.is_string_view(type_) or pt.is_binary_view(type_)
 
 
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows. `pa.Schema.empty_table` fails for nested extension types."""
+    return pa.Table.from_batches([], schema)
+
+
 def unwrap_extensions(values: pa.Array) -> pa.Array:
     """Return the storage of an array of an extension type; other arrays as they are."""
     while isinstance(values, pa.ExtensionArray):

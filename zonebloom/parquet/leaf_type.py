@@ -5,7 +5,7 @@ Source: Encodings.md (PLAIN) and LogicalTypes.md of the Parquet format.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,7 +54,8 @@ class LeafType:
     Attributes
     ----------
     arrow_type : pyarrow.DataType
-        The type as which pyarrow reads the leaf.
+        The type as which pyarrow reads the leaf. It is not hashed, because extension types that
+        are defined in Python have no hash.
     physical_type : int
     width : int
         The bytes of a value, 0 for strings.
@@ -62,7 +63,7 @@ class LeafType:
         The definition level of a value that is not null, 0 if the leaf cannot be null.
     """
 
-    arrow_type: pa.DataType
+    arrow_type: pa.DataType = field(hash=False)
     physical_type: int
     width: int
     max_level: int

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base import arguments
+from zonebloom.base.arrays import empty_table
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.scan.recheck import Columns, filter_text, schema_without_views
@@ -115,7 +116,7 @@ def _no_rows(schema: pa.Schema) -> Any:
     # Import this late, because it imports pandas.
     import pyarrow.dataset as pads
 
-    return pads.dataset(schema.empty_table())
+    return pads.dataset(empty_table(schema))
 
 
 def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:

@@ -33,7 +33,7 @@ from zonebloom.scan.recheck import (
     rows_matching_predicate,
     select_rows,
 )
-from zonebloom.sources.column_batches import type_mismatch
+from zonebloom.sources.column_batches import read_to_end, type_mismatch
 from zonebloom.sources.fragment_rows import FragmentRows, open_rows, read_view_batches
 from zonebloom.sources.parquet_rows import ParquetRows
 from zonebloom.sources.source import Fragment, Source, require_all_rows, stated_row_count
@@ -162,7 +162,7 @@ class Execution:
                 filter=pushed_filter,
                 **self._scan_options(),
             )
-            for batch in scanner.to_batches():
+            for batch in read_to_end(scanner.to_batches(), self._source.schema):
                 num_rows += batch.num_rows
                 if is_complete:
                     yield batch
@@ -186,7 +186,7 @@ class Execution:
             scanner = dataset.scanner(
                 columns=request.columns if is_complete else self._needed, **self._scan_options()
             )
-            for batch in scanner.to_batches():
+            for batch in read_to_end(scanner.to_batches(), self._source.schema):
                 num_rows += batch.num_rows
                 for matches in [batch] if is_complete else self._recheck(batch):
                     num_skipped = min(num_rows_to_skip, matches.num_rows)

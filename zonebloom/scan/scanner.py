@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from zonebloom.base import arguments
+from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.predicates import EngineFilter
@@ -198,7 +199,7 @@ class Scanner(ProcessBound, Displayed):
             batches = execution.batches(plan.fragments)
         elif isinstance(self._request.filter, EngineFilter):
             # Refuse an invalid filter even if no rows are read. PyArrow's were checked before.
-            _ = self._request.filter.matching_rows(self._source.schema.empty_table())
+            _ = self._request.filter.matching_rows(empty_table(self._source.schema))
         try:
             for batch in batches:
                 if num_rows_left is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ from zonebloom.sources.source import (
 )
 from zonebloom.storage.file_view import FieldNames
 from zonebloom.storage.files import file_errors, without_short_reads
+from zonebloom.values.normal_types import has_python_extension
 from zonebloom.values.types import is_lossless_cast
 
 if TYPE_CHECKING:
@@ -51,14 +52,34 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A leaf column by its path through structs, with the dataset's type."""
+    """A leaf column by its path through structs, with the dataset's type.
+
+    The type is not hashed, because extension types that are defined in Python have no hash.
+    """
 
     path: tuple[str, ...]
-    type: pa.DataType
+    type: pa.DataType = field(hash=False)
 
     @property
     def name(self) -> str:
         return ".".join(self.path)
+
+
+def read_to_end(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a scan on one thread, which callers may abandon before its end.
+
+    PyArrow crashes the process if such a scan is dropped before its end and a type of the schema is
+    an extension type that is defined in Python. So read the remaining batches then.
+    """
+    batches = iter(batches)
+    try:
+        # `yield from` would close PyArrow's generator before the rest is read.
+        while (batch := next(batches, None)) is not None:
+            yield batch
+    finally:
+        if any(map(has_python_extension, schema.types)):
+            for _ in batches:
+                pass
 
 
 class ColumnsReader:
@@ -156,9 +177,10 @@ class ColumnsReader:
         projection = {
             str(number): pc.field(*column.path) for number, column in enumerate(self._columns)
         }
-        for batch in fragment.to_batches(
+        batches = fragment.to_batches(
             schema=self._schema, columns=projection, batch_size=_BATCH_ROWS, use_threads=False
-        ):
+        )
+        for batch in read_to_end(batches, self._schema):
             for values in batch.columns:
                 # Arrays of an IPC file point into its bytes, so check the offsets first.
                 values.validate(full=True)

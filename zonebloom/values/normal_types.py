@@ -182,6 +182,15 @@ def innermost_types(type_: pa.DataType) -> Iterator[pa.DataType]:
         yield from innermost_types(type_.field(number).type)
 
 
+def has_python_extension(type_: pa.DataType) -> bool:
+    """Return whether a type is, or contains, an extension type that is defined in Python."""
+    if isinstance(type_, pa.ExtensionType):
+        return True
+    if isinstance(type_, pa.DictionaryType):
+        return has_python_extension(type_.value_type)
+    return any(has_python_extension(type_.field(number).type) for number in range(type_.num_fields))
+
+
 def _convert_at_every_depth(
     type_: pa.DataType, convert: Callable[[pa.DataType], pa.DataType]
 ) -> pa.DataType:
