@@ -198,6 +198,9 @@ def _convert_at_every_depth(
 
     The types inside dictionaries and list views are not converted.
     """
+    if not type_.num_fields:
+        # Most columns are not nested, and a lookup checks each of them for views.
+        return convert(type_)
     fields = _nested_fields(type_)
     types = [field.type for field in fields]
     converted = [_convert_at_every_depth(child, convert) for child in types]
