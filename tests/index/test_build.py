@@ -52,11 +52,13 @@ def source_of(folder: Path, schema: pa.Schema) -> Source:
     return Source(schema, pads.ParquetFileFormat(), LOCAL, str(folder), ())
 
 
-def fragments_of(paths: list[str], found: list[Any] | None = None) -> list[PresentFragment]:
-    found = found or identities(LOCAL, paths)
+def fragments_of(
+    paths: list[str], file_identities: list[Any] | None = None
+) -> list[PresentFragment]:
+    file_identities = file_identities or identities(LOCAL, paths)
     return [
         PresentFragment(Fragment(path, path, pads.scalar(True)), identity, number)
-        for number, (path, identity) in enumerate(zip(paths, found, strict=True))
+        for number, (path, identity) in enumerate(zip(paths, file_identities, strict=True))
     ]
 
 
@@ -76,23 +78,23 @@ def test_threads_write_the_same_bytes_as_one(
 ):
     rows = 60_000
     distinct = raw_values(arrow_type, 500)
-    picked = np.random.default_rng(0).integers(0, 500, rows)
-    raws = [None if i % 9001 == 5 else distinct[k] for i, k in enumerate(picked)]
+    indices = np.random.default_rng(0).integers(0, 500, rows)
+    raws = [None if i % 9001 == 5 else distinct[k] for i, k in enumerate(indices)]
     table = numbered(0, rows, key=array_of(arrow_type, raws))
     write_files(tmp_path, [table, table.slice(7, 12_345)], row_group_size=2500)
     # Runs of three row groups: a file has several runs, and none ends at a zone boundary.
     monkeypatch.setattr(columns, "_RUN_ROWS", 7500)
-    found = {}
+    outputs = {}
     for threads in (1, 2, 5):
         task = task_of(tmp_path, "key", f"threads{threads}", number_of_items=items)
         trained = train_task(task, threads=threads)
-        assert [known.num_rows for known in trained.fragments] == [rows, 12_345]
+        assert [fragment.num_rows for fragment in trained.fragments] == [rows, 12_345]
         assert trained.segments[0].num_bytes == segment_path(task).stat().st_size
-        found[threads] = table_of(task, trained).to_table(), segment_path(task).read_bytes()
-    assert found[2][0].equals(found[1][0])
-    assert found[5][0].equals(found[1][0])
-    assert found[2][1] == found[1][1]
-    assert found[5][1] == found[1][1]
+        outputs[threads] = table_of(task, trained).to_table(), segment_path(task).read_bytes()
+    assert outputs[2][0].equals(outputs[1][0])
+    assert outputs[5][0].equals(outputs[1][0])
+    assert outputs[2][1] == outputs[1][1]
+    assert outputs[5][1] == outputs[1][1]
 
 
 def test_filters_are_those_of_the_plain_reference(tmp_path: Path):
@@ -109,7 +111,7 @@ def test_filters_are_those_of_the_plain_reference(tmp_path: Path):
         assert table.filter_words(zone).tobytes() == filter.to_bytes()
 
 
-def test_batches_of_any_cut_train_the_same_zones():
+def test_batch_boundaries_do_not_change_the_zones():
     values = pa.array([None if i % 10 == 3 else f"v{i % 300}" for i in range(1000)])
     parameters = ZoneParameters(number_of_items=64)
     encoded = values.dictionary_encode()
@@ -123,53 +125,63 @@ def test_batches_of_any_cut_train_the_same_zones():
         "large": [values.cast(pa.large_string())],
         "views": [values.cast(pa.string_view())],
     }
-    found = {name: list(train_zones(arrays, parameters)) for name, arrays in layouts.items()}
-    for name, runs in found.items():
-        (zones,), (expected,) = runs, found["whole"]
+    runs_by_layout = {
+        name: list(train_zones(arrays, parameters)) for name, arrays in layouts.items()
+    }
+    for name, runs in runs_by_layout.items():
+        (zones,), (expected,) = runs, runs_by_layout["whole"]
         assert zones.filters.tobytes() == expected.filters.tobytes(), name
         assert zones.has_null.tolist() == expected.has_null.tolist(), name
         assert zones.lengths.tolist() == [64] * 15 + [40], name
 
 
-def test_progress_tells_every_row_once(tmp_path: Path):
+def test_progress_counts_every_row_once(tmp_path: Path):
     write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], row_group_size=300)
     for threads in (1, 3):
-        told: list[int] = []
-        train_task(task_of(tmp_path, "id", f"p{threads}"), threads=threads, progress=told.append)
-        assert sum(told) == 1000
+        row_counts: list[int] = []
+        train_task(
+            task_of(tmp_path, "id", f"p{threads}"), threads=threads, progress=row_counts.append
+        )
+        assert sum(row_counts) == 1000
 
 
-def test_a_small_file_written_again_within_a_tick_of_the_clock_is_noticed(tmp_path, monkeypatch):
+def test_the_build_notices_a_small_file_that_is_rewritten_within_a_clock_tick(
+    tmp_path, monkeypatch
+):
     """The identity stays the same, so the content is compared before the build."""
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     (path,) = write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], **plain)
     task = task_of(tmp_path, "id")
-    (later,) = write_files(
+    (rewritten_file,) = write_files(
         tmp_path / "later", [numbered(0, 1000, id=pa.array([7] * 1000))], **plain
     )
-    monkeypatch.setattr(FileIdentity, "is_still", lambda self, now: True)
-    monkeypatch.setattr("zonebloom.building.train.is_at_rest", lambda identity, at: False)
+    monkeypatch.setattr(FileIdentity, "is_still", lambda self, other_time: True)
+    monkeypatch.setattr("zonebloom.building.train.is_at_rest", lambda identity, time: False)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):
-        train_task(task, progress=lambda rows: path.write_bytes(later.read_bytes()) and None)
+        train_task(
+            task, progress=lambda rows: path.write_bytes(rewritten_file.read_bytes()) and None
+        )
 
 
-def test_task_pickles_and_trains_the_same_elsewhere(tmp_path: Path):
+def test_a_pickled_task_trains_the_same_segment(tmp_path: Path):
     write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))])
     task = task_of(tmp_path, "id", "here")
     trained = train_task(task)
     before = segment_path(task).read_bytes()
     # A build creates each file anew, and never writes over one.
     shutil.rmtree(segment_path(task).parents[1])
-    again = train_task(pickle.loads(pickle.dumps(task)))
-    (known,), (fragment,) = again.fragments, trained.fragments
+    retrained = train_task(pickle.loads(pickle.dumps(task)))
+    (retrained_fragment,), (fragment,) = retrained.fragments, trained.fragments
     # Another machine may see the same file under another inode.
     identity = fragment.identity._replace(inode=0)
-    assert known == fragment._replace(identity=identity, seen_at=known.seen_at)
-    assert replace(again, fragments=()) == replace(trained, fragments=())
+    assert retrained_fragment == fragment._replace(
+        identity=identity, seen_at=retrained_fragment.seen_at
+    )
+    assert replace(retrained, fragments=()) == replace(trained, fragments=())
     assert segment_path(task).read_bytes() == before
 
 
-def test_tasks_share_fragments_out_in_order_by_bytes(tmp_path: Path):
+def test_tasks_divide_fragments_in_order_by_bytes(tmp_path: Path):
     sizes = [40 << 20, 10 << 20, 20 << 20, 200 << 20, 1, 0, 63 << 20]
     fragments = fragments_of(
         [f"f{number}" for number in range(len(sizes))], [FileIdentity(size, 0) for size in sizes]
@@ -186,7 +198,7 @@ def test_tasks_share_fragments_out_in_order_by_bytes(tmp_path: Path):
     assert [task.segment for task in tasks] == ["p-0000", "p-0001", "p-0002", "p-0003"]
 
 
-def test_many_segments_answer_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_many_segments_give_the_answers_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(building, "_TASK_BYTES", 1)
     tables = [numbered(i * 50, 50, id=pa.array(range(i * 50, i * 50 + 50))) for i in range(6)]
     write_files(tmp_path, tables)
@@ -216,7 +228,7 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
     ]
 
 
-def test_file_that_changes_while_it_is_indexed_is_an_error(tmp_path: Path):
+def test_a_file_that_changes_during_the_build_raises(tmp_path: Path):
     (path,) = write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
     task = task_of(tmp_path, "id")
     touch_later(path)

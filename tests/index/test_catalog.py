@@ -86,11 +86,11 @@ def adding(name, fragments=2):
     """Return a change that adds an index, and entries of fragments."""
 
     def change(latest):
-        known = {f.key: f for f in map(fragment, range(fragments))}
+        new_fragments = {f.key: f for f in map(fragment, range(fragments))}
         return replace(
             latest,
             next_fragment_id=max(latest.next_fragment_id, fragments),
-            fragments={**latest.fragments, **known},
+            fragments={**latest.fragments, **new_fragments},
             indices={**latest.indices, name: entry(name)},
         )
 
@@ -99,7 +99,7 @@ def adding(name, fragments=2):
 
 @pytest.fixture(params=["local", "other"])
 def catalog(request, tmp_path):
-    """A catalog on the local file system, and on one that `os` functions do not reach."""
+    """Return a catalog on the local file system, or on one that `os` functions do not reach."""
     if request.param == "local":
         return Filled(LOCAL, str(tmp_path / "_zonebloom"))
     return Filled(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "_zonebloom")
@@ -130,7 +130,7 @@ def tree(folder):
 # Versions
 
 
-def test_a_folder_without_a_catalog_is_version_0_and_stays_untouched(catalog, tmp_path):
+def test_reading_a_folder_without_a_catalog_gives_version_0_and_writes_nothing(catalog, tmp_path):
     assert catalog.latest() == Version()
     assert list(tmp_path.iterdir()) == []
 
@@ -154,7 +154,7 @@ def test_round_trip_of_an_empty_version(catalog):
     assert anew(catalog).latest() == Version(1)
 
 
-def test_versions_are_numbered_one_after_another_and_never_changed(local):
+def test_versions_have_consecutive_numbers_and_never_change(local):
     local.commit(adding("a"))
     first = tree(versions_of(local))
     for number in range(2, 12):
@@ -182,7 +182,7 @@ def test_reading_writes_nothing(local, tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_a_change_that_refuses_leaves_nothing(local, tmp_path):
+def test_a_change_that_raises_writes_nothing(local, tmp_path):
     def refuse(latest):
         raise CommitConflict("no")
 
@@ -198,10 +198,10 @@ def test_time_of_a_commit_is_utc():
 # Several writers
 
 
-def test_eight_writers_at_once_all_get_in_and_readers_never_see_a_part(local):
+def test_eight_concurrent_writers_all_commit_and_readers_see_whole_versions(local):
     names = [f"idx{i}" for i in range(8)]
     barrier = threading.Barrier(len(names))
-    done = threading.Event()
+    stop_event = threading.Event()
     trouble = []
 
     def write(name):
@@ -209,14 +209,14 @@ def test_eight_writers_at_once_all_get_in_and_readers_never_see_a_part(local):
         return local.commit(adding(name, fragments=40)).number
 
     def read():
-        seen = 0
+        newest_number = 0
         try:
             # An unreadable version would warn, and warnings are errors in tests.
-            while not done.is_set():
+            while not stop_event.is_set():
                 latest = local.latest()
-                assert latest.number >= seen
+                assert latest.number >= newest_number
                 assert len(latest.indices) == latest.number
-                seen = latest.number
+                newest_number = latest.number
         except Exception as error:  # noqa: BLE001 - handed to the test's thread
             trouble.append(error)
 
@@ -224,14 +224,14 @@ def test_eight_writers_at_once_all_get_in_and_readers_never_see_a_part(local):
     reader.start()
     with ThreadPoolExecutor(len(names)) as pool:
         numbers = list(pool.map(write, names))
-    done.set()
+    stop_event.set()
     reader.join()
     assert trouble == []
     assert sorted(numbers) == list(range(1, 9))
     assert sorted(local.latest().indices) == names
 
 
-def test_a_writer_that_lost_leaves_the_winners_version_whole_at_every_instant(local, monkeypatch):
+def test_a_losing_writer_never_damages_the_winners_version(local, monkeypatch):
     first = local.commit(adding("a"))
 
     def fail(descriptor):
@@ -247,7 +247,7 @@ def test_a_writer_that_lost_leaves_the_winners_version_whole_at_every_instant(lo
     assert local.latest() == anew(local).latest() == first
 
 
-def test_a_writer_that_was_overtaken_starts_again_on_top(local):
+def test_an_overtaken_writer_repeats_its_change_on_the_newer_version(local):
     calls = []
 
     def change(latest):
@@ -261,7 +261,7 @@ def test_a_writer_that_was_overtaken_starts_again_on_top(local):
     assert sorted(local.latest().indices) == ["mine", "other"]
 
 
-def test_a_writer_that_is_always_overtaken_gives_up_clearly(local, monkeypatch):
+def test_a_writer_that_is_always_overtaken_raises_a_clear_error(local, monkeypatch):
     monkeypatch.setattr(catalog_module, "_MAX_TRIES", 3)
 
     def change(latest):
@@ -276,7 +276,7 @@ def test_a_writer_that_is_always_overtaken_gives_up_clearly(local, monkeypatch):
 # Crashes
 
 
-def test_what_a_crash_leaves_is_passed_over(local):
+def test_readers_ignore_files_that_a_crash_left(local):
     first = local.commit(adding("a"))
     folder = versions_of(local)
     (folder / ".0123456789abcdef").write_bytes(b'{"format_version": 1')
@@ -323,7 +323,7 @@ def listing_of(catalog, number):
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
 @pytest.mark.parametrize("which", [json_of, listing_of])
-def test_a_damaged_newest_version_is_reported_and_the_one_before_is_used(local, which, damage):
+def test_a_damaged_newest_version_is_reported_and_the_previous_one_is_used(local, which, damage):
     first = local.commit(adding("a"))
     local.commit(adding("b", fragments=3))
     path = which(local, 2)
@@ -360,7 +360,7 @@ def test_every_flipped_bit_of_a_version_is_noticed(local, which):
         check_falls_back(anew(local), first)
 
 
-def test_several_flipped_bits_never_pass_for_another_format():
+def test_several_flipped_bits_do_not_look_like_another_format():
     rng = random.Random(7)
     keys = frozenset({"version", "next_fragment_id", "fragments", "indices"})
     content = {"version": 1, "next_fragment_id": 2, "fragments": {}, "indices": []}
@@ -368,9 +368,9 @@ def test_several_flipped_bits_never_pass_for_another_format():
     for number in range(5000):
         data = bytearray(written)
         # The name of the format is at the start.
-        among = range(75 if number % 2 else len(data))
-        for at in rng.sample(among, rng.randint(2, 4)):
-            data[at] ^= 1 << rng.randrange(8)
+        positions = range(75 if number % 2 else len(data))
+        for position in rng.sample(positions, rng.randint(2, 4)):
+            data[position] ^= 1 << rng.randrange(8)
         with pytest.raises(ValueError):
             log_module.decode_document(bytes(data), keys)
 
@@ -395,10 +395,10 @@ def first_index(document):
 
 def put(*path, value):
     def change(document):
-        at = document
+        node = document
         for step in path[:-1]:
-            at = at[step]
-        at[path[-1]] = value
+            node = node[step]
+        node[path[-1]] = value
 
     change.__name__ = f"{'.'.join(map(str, path))}={str(value)[:30]}"
     return change
@@ -406,10 +406,10 @@ def put(*path, value):
 
 def dropped(*path):
     def change(document):
-        at = document
+        node = document
         for step in path[:-1]:
-            at = at[step]
-        del at[path[-1]]
+            node = node[step]
+        del node[path[-1]]
 
     change.__name__ = f"no {'.'.join(map(str, path))}"
     return change
@@ -517,7 +517,7 @@ HOSTILE_FIRST = [
     ],
     ids=lambda parameter: parameter.__name__ if callable(parameter) else str(parameter),
 )
-def test_a_version_that_does_not_hold_is_not_used(local, written_as, change):
+def test_an_invalid_version_is_not_used(local, written_as, change):
     first = local.commit(adding("a"))
     local.commit(adding("b", fragments=3))
     forge(local, 2, change, written_as)
@@ -537,7 +537,7 @@ def replaced(value, other):
             yield changed
 
 
-def test_records_are_read_back_as_they_were_or_not_at_all():
+def test_records_are_read_back_unchanged_or_raise():
     written = replace(entry(), global_filter=GlobalFilterEntry("g", 1, "00", (0,), 5, 0.5))
     value = json.loads(json.dumps(asdict(written)))
     assert from_json(IndexEntry, value) == written
@@ -548,14 +548,14 @@ def test_records_are_read_back_as_they_were_or_not_at_all():
                 from_json(IndexEntry, changed)
 
 
-def test_json_nested_beyond_reason_is_not_used(local):
+def test_too_deeply_nested_json_is_not_used(local):
     first = local.commit(adding("a"))
     local.commit(adding("b"))
     json_of(local, 2).write_text("[" * 200_000)
     check_falls_back(local, first)
 
 
-def test_a_version_of_a_newer_format_is_named_as_such(local):
+def test_the_error_names_a_version_of_a_newer_format(local):
     first = local.commit(adding("a"))
     local.commit(adding("b"))
     with pytest.MonkeyPatch.context() as patch:
@@ -608,7 +608,7 @@ def forge_listing(catalog, number, rows, fields=FRAGMENT_FIELDS, nullable=False)
         pytest.param([(0, "a", 1, 1, None)], id="null"),
     ],
 )
-def test_fragments_that_do_not_hold_are_not_used(local, rows):
+def test_invalid_fragments_are_not_used(local, rows):
     first = local.commit(adding("a"))
     local.commit(adding("b", fragments=3))
     forge_listing(local, 2, rows)
@@ -635,9 +635,9 @@ def test_a_well_formed_forgery_is_read(local, written_as):
     forge(local, 1, lambda document: None, written_as)
     identity = FileIdentity(5, 6, 8, "tag", 2**64 - 1)
     assert local.latest().fragments == {"x": KnownFragment(1, "x", identity, 7, "digest", 9)}
-    known = local.latest().fragments
-    local.commit(lambda latest: replace(latest, fragments=known))
-    assert local.latest().fragments == known
+    fragments = local.latest().fragments
+    local.commit(lambda latest: replace(latest, fragments=fragments))
+    assert local.latest().fragments == fragments
 
 
 def grown(key, fragments):
@@ -646,27 +646,27 @@ def grown(key, fragments):
     def change(latest):
         first = latest.next_fragment_id
         new = [fragment(i, f"{key}/{i}") for i in range(first, first + fragments)]
-        known = {**latest.fragments, **{fragment.key: fragment for fragment in new}}
-        return replace(latest, next_fragment_id=first + fragments, fragments=known)
+        all_fragments = {**latest.fragments, **{fragment.key: fragment for fragment in new}}
+        return replace(latest, next_fragment_id=first + fragments, fragments=all_fragments)
 
     return change
 
 
 def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     local.commit(grown("a", 5000))
-    written, most = 0, 0
+    written, max_listings = 0, 0
     for number in range(300):
         before = set(versions_of(local).glob("*.arrow"))
         version = local.commit(grown("b", 1))
         new = set(versions_of(local).glob("*.arrow")) - before
         assert len(new) == 1
         written += sum(path.stat().st_size for path in new)
-        most = max(most, len(version.listings))
+        max_listings = max(max_listings, len(version.listings))
         if number % 50 == 7:
             vacuum_catalog(local, timedelta(0))
             assert len(list(versions_of(local).glob("*.arrow"))) == len(version.listings)
             assert anew(local).latest() == version
-    assert most == 3
+    assert max_listings == 3
     (whole,) = versions_of(local).glob(version.listings[0].file)
     assert written < 16 * whole.stat().st_size
     # Changed fragments go to a new listing. After a deletion, all fragments are listed anew.
@@ -678,9 +678,9 @@ def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     assert anew(local).latest().fragments["a/7"].num_rows == 5
     same = local.commit(lambda latest: replace(latest, indices={}))
     assert same.listings == at_rest.listings
-    left = {"a/7": changed}
-    assert len(local.commit(lambda latest: replace(latest, fragments=left)).listings) == 1
-    assert anew(local).latest().fragments == left
+    one_fragment = {"a/7": changed}
+    assert len(local.commit(lambda latest: replace(latest, fragments=one_fragment)).listings) == 1
+    assert anew(local).latest().fragments == one_fragment
 
 
 @pytest.mark.parametrize(
@@ -693,7 +693,7 @@ def test_a_commit_lists_what_it_adds_and_listings_stay_few(local):
     ],
     ids=["twice", "elsewhere", "no file", "no name"],
 )
-def test_listings_that_do_not_hold_are_not_used(local, change):
+def test_invalid_listings_are_not_used(local, change):
     first = local.commit(adding("a"))
     local.commit(adding("b", fragments=3))
     forge(local, 2, change, FORMAT_VERSION)
@@ -703,7 +703,7 @@ def test_listings_that_do_not_hold_are_not_used(local, change):
 # Folders that cannot be written
 
 
-def test_a_folder_that_is_only_readable_is_read_and_refuses_commits(open_folder):
+def test_a_read_only_folder_is_read_and_commits_to_it_raise(open_folder):
     catalog = Filled(LOCAL, str(open_folder / "_zonebloom"))
     first = catalog.commit(adding("a"))
     before = tree(open_folder)
@@ -717,7 +717,7 @@ def test_a_folder_that_is_only_readable_is_read_and_refuses_commits(open_folder)
     assert tree(open_folder) == before
 
 
-def test_a_file_where_the_folder_should_be_is_no_catalog(local, tmp_path):
+def test_a_file_in_place_of_the_folder_is_no_catalog(local, tmp_path):
     (tmp_path / "_zonebloom").write_bytes(b"x")
     assert local.latest() == Version()
     with pytest.raises(CatalogError, match=r"cannot write to .*_zonebloom"):
@@ -725,7 +725,7 @@ def test_a_file_where_the_folder_should_be_is_no_catalog(local, tmp_path):
     assert (tmp_path / "_zonebloom").read_bytes() == b"x"
 
 
-# What a commit depends on
+# Conditions of a commit
 
 
 def writing(catalog, name, prefix):
@@ -734,14 +734,14 @@ def writing(catalog, name, prefix):
     catalog.write(catalog.path(segment.name, "bloomfilter.arrow"), b"segment")
 
     def change(latest):
-        made = replace(entry(name, segments=0), segments=(segment,))
-        return replace(latest, indices={**latest.indices, name: made})
+        new_entry = replace(entry(name, segments=0), segments=(segment,))
+        return replace(latest, indices={**latest.indices, name: new_entry})
 
     return change
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_version_is_not_written_when_a_file_it_names_is_not_there(catalog, tmp_path, damage):
+def test_a_version_that_names_a_missing_file_is_not_written(catalog, tmp_path, damage):
     first = catalog.commit(adding("a"))
     change = writing(catalog, "b", BBB)
     path = tmp_path / "_zonebloom" / "segments" / f"{BBB}-0000" / "bloomfilter.arrow"
@@ -807,44 +807,46 @@ def test_a_vacuum_keeps_segments_that_are_committed_before_it_marks_them(local, 
     assert segments_of(local) == sorted(local.latest().segment_names)
 
 
-def test_a_version_a_vacuum_deletes_before_it_is_read_makes_way_for_the_newer(local, monkeypatch):
+def test_a_reader_uses_the_newer_version_if_a_vacuum_deletes_its_own(local, monkeypatch):
     local.commit(adding("a"))
-    read = Catalog.version
+    original = Catalog.version
 
     def overtaken(self, number):
-        monkeypatch.setattr(Catalog, "version", read)
+        monkeypatch.setattr(Catalog, "version", original)
         local.commit(adding("b"))
         vacuum_catalog(local, timedelta(0))
-        return read(self, number)
+        return original(self, number)
 
     monkeypatch.setattr(Catalog, "version", overtaken)
     assert sorted(local.latest().indices) == ["a", "b"]
 
 
 def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch):
-    done = []
+    events = []
     fsync, link = os.fsync, os.link
 
     def noted(descriptor):
         fsync(descriptor)
-        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
 
     monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(os, "link", lambda *paths: (done.append("link"), link(*paths)))
+    monkeypatch.setattr(os, "link", lambda *paths: (events.append("link"), link(*paths)))
     local.commit(writing(local, "a", AAA))
     path = local.path(f"{AAA}-0000", "bloomfilter.arrow")
-    assert done[0] == path
-    before = done[: done.index("link")]
+    assert events[0] == path
+    before = events[: events.index("link")]
     assert {os.path.dirname(path), os.path.dirname(os.path.dirname(path))} <= set(before)
     # Every file is synced exactly once.
-    done.clear()
+    events.clear()
     local.commit(writing(local, "b", BBB))
-    assert path not in done
-    assert len(done) == len(set(done))
+    assert path not in events
+    assert len(events) == len(set(events))
 
 
 @pytest.mark.parametrize("built", [True, False])
-def test_a_commit_whose_number_others_used_and_vacuumed_goes_on_top(local, monkeypatch, built):
+def test_a_commit_whose_number_was_used_and_vacuumed_gets_a_higher_number(
+    local, monkeypatch, built
+):
     local.commit(adding("a"))
     local.commit(adding("b"))
     create = Catalog._create
@@ -902,18 +904,18 @@ def segments_of(catalog):
     return sorted(info.base_name for info in catalog.filesystem.get_file_info(selector))
 
 
-def test_segments_lie_apart_from_versions(catalog):
+def test_segments_and_versions_have_separate_folders(catalog):
     assert catalog.path(f"{ABC}-0000", "bloomfilter.arrow").endswith(
         f"segments/{ABC}-0000/bloomfilter.arrow"
     )
 
 
-def test_segment_prefixes_are_never_the_same():
+def test_segment_prefixes_are_unique():
     catalog = Catalog(LOCAL, "x")
     assert len({catalog.new_segment_prefix() for _ in range(1000)}) == 1000
 
 
-def test_segments_of_a_build_are_deleted_but_those_named(catalog):
+def test_deleting_the_segments_of_a_build_keeps_the_named_ones(catalog):
     version = catalog.commit(adding("a"))
     assert version.segment_names == {f"{ABC}-0000"}
     segment_files(catalog, f"{ABC}-0001", f"{ABD}-0000", f"{BBB}-0000")
@@ -921,7 +923,7 @@ def test_segments_of_a_build_are_deleted_but_those_named(catalog):
     assert segments_of(catalog) == [f"{ABC}-0000", f"{BBB}-0000"]
 
 
-def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
+def test_the_catalog_keeps_page_maps_of_files_that_an_index_covers(catalog):
     entries = [PageMapEntry(f"m{i}", 5, "00", ids) for i, ids in enumerate([(0,), (1, 2)])]
     for page_map in entries:
         catalog.write(catalog.path(page_map.segment, "pages.arrow"), b"pages")
@@ -939,12 +941,12 @@ def test_page_maps_are_kept_for_files_that_an_index_covers(catalog):
     assert version.with_indices({}).page_maps == ()
 
 
-def test_deleting_segments_where_there_are_none_does_nothing(catalog, tmp_path):
+def test_deleting_segments_does_nothing_if_there_are_none(catalog, tmp_path):
     assert catalog.delete_orphan_segments([AAA]) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_first_build_that_failed_leaves_no_folder(local, tmp_path):
+def test_a_failed_first_build_leaves_no_folder(local, tmp_path):
     segment_files(local, f"{AAA}-0000")
     local.delete_orphan_segments([AAA])
     assert list(tmp_path.iterdir()) == []

@@ -23,15 +23,15 @@ def files(*keys):
 
 
 def version(*keys, next_fragment_id=10):
-    known = {key: KnownFragment(i, key, SAME, 100 + i) for i, key in enumerate(keys)}
-    return Version(3, next_fragment_id, known, {})
+    fragments = {key: KnownFragment(i, key, SAME, 100 + i) for i, key in enumerate(keys)}
+    return Version(3, next_fragment_id, fragments, {})
 
 
 def shown(coverage):
     return [(p.fragment.key, p.fragment_id, p.is_known, p.num_rows) for p in coverage.fragments]
 
 
-def test_files_as_they_were_keep_their_ids_and_rows():
+def test_unchanged_files_keep_their_ids_and_rows():
     coverage = compute_coverage(files("a", "b"), [SAME, SAME], version("a", "b"))
     assert shown(coverage) == [("a", 0, True, 100), ("b", 1, True, 101)]
     assert coverage.known_ids == {0, 1}
@@ -48,7 +48,7 @@ def test_files_as_they_were_keep_their_ids_and_rows():
     ],
     ids=["size", "newer by a nanosecond", "older by a nanosecond"],
 )
-def test_a_file_that_changed_is_another_fragment(identity):
+def test_a_changed_file_is_a_new_fragment(identity):
     coverage = compute_coverage(files("a", "b"), [identity, SAME], version("a", "b"))
     assert shown(coverage) == [("a", 10, False, None), ("b", 1, True, 101)]
     assert coverage.known_ids == {1}
@@ -56,13 +56,13 @@ def test_a_file_that_changed_is_another_fragment(identity):
     assert coverage.fragments[0].identity == identity
 
 
-def test_new_files_get_ids_nobody_had():
+def test_new_files_get_unused_ids():
     coverage = compute_coverage(files("x", "a", "y"), [SAME] * 3, version("a", next_fragment_id=7))
     assert shown(coverage) == [("x", 7, False, None), ("a", 0, True, 100), ("y", 8, False, None)]
     assert coverage.fragments[0].reason == "not indexed"
 
 
-def test_the_id_of_a_file_that_is_gone_is_not_given_again():
+def test_the_id_of_a_deleted_file_is_not_reused():
     before = version("a", "b", next_fragment_id=2)
     coverage = compute_coverage(files("c"), [SAME], before)
     assert shown(coverage) == [("c", 2, False, None)]
@@ -71,31 +71,31 @@ def test_the_id_of_a_file_that_is_gone_is_not_given_again():
     assert shown(coverage) == [("c", 2, False, None)]
 
 
-def test_a_file_that_moved_is_another_fragment():
+def test_a_moved_file_is_a_new_fragment():
     coverage = compute_coverage(files("day=2/a"), [SAME], version("day=1/a"))
     assert shown(coverage) == [("day=2/a", 10, False, None)]
 
 
-def test_files_that_vanished_are_named_and_left_out():
+def test_deleted_files_are_named_and_left_out():
     coverage = compute_coverage(files("a", "b", "new"), [None, SAME, None], version("a", "b"))
     assert shown(coverage) == [("b", 1, True, 101)]
     assert coverage.missing_keys == ("a", "new")
     assert coverage.known_ids == {1}
 
 
-def test_fragments_stay_in_scan_order_whatever_their_ids():
+def test_fragments_stay_in_scan_order():
     keys = ["d", "a", "c", "b"]
     coverage = compute_coverage(files(*keys), [SAME] * 4, version("a", "b", "c", "d"))
     assert [fragment.fragment.key for fragment in coverage.fragments] == keys
     assert [fragment.fragment_id for fragment in coverage.fragments] == [3, 0, 2, 1]
 
 
-def test_a_dataset_whose_files_are_all_gone_is_an_error():
+def test_a_dataset_without_any_existing_file_raises():
     with pytest.raises(NoFragments, match="open it again"):
         compute_coverage(files("a", "b"), [None, None], version("a"))
 
 
-def test_the_universe_is_every_row_and_only_unknown_files_are_counted():
+def test_the_universe_has_every_row_and_only_unknown_files_are_counted():
     coverage = compute_coverage(files("a", "new"), [SAME, SAME], version("a"))
     counted = []
 
@@ -115,7 +115,7 @@ def test_an_empty_fragment_is_no_part_of_the_universe():
     assert list(coverage.all_rows(lambda _: 0)) == [(0, 100)]
 
 
-def test_a_fragment_of_too_many_rows_for_an_address_is_an_error():
+def test_a_fragment_with_too_many_rows_for_an_address_raises():
     coverage = compute_coverage(files("new"), [SAME], version())
     assert len(coverage.all_rows(lambda _: MAX_ROWS_PER_FRAGMENT)) == MAX_ROWS_PER_FRAGMENT
     with pytest.raises(SourceError, match=r"/data/new has 4,294,967,296 rows"):
@@ -135,29 +135,33 @@ def indexed(version, **ids):
     return version.with_indices({entry.name: entry for entry in entries})
 
 
-def test_a_file_written_anew_is_appended_and_deleted():
-    known = indexed(version("a", "b", "c"), all=(0, 1, 2), some=(0, 1))
+def test_a_rewritten_file_counts_as_appended_and_deleted():
+    version_3 = indexed(version("a", "b", "c"), all=(0, 1, 2), some=(0, 1))
     larger = FileIdentity(1001, SAME.mtime_ns)
-    present = compute_coverage(files("a", "b", "d"), [SAME, larger, SAME], known).fragments
-    drift = measure_drift(known, ["all"], present)
+    present = compute_coverage(files("a", "b", "d"), [SAME, larger, SAME], version_3).fragments
+    drift = measure_drift(version_3, ["all"], present)
     assert drift.num_bytes == 3001
     assert drift.indexed == {0: 1000, 1: 1000, 2: 1000}
     assert list(drift.appended.values()) == [1001, 1000]
     assert drift.deleted == {"-1": 1000, "-2": 1000}
     # A fragment is covered if all indices cover it.
-    both = measure_drift(known, ["all", "some"], present)
-    assert (both.indexed.keys(), both.deleted.keys()) == ({0, 1}, {"-1"})
-    assert both.appended == drift.appended
-    assert not measure_drift(known, ["all", "none"], present).indexed
+    drift_of_both = measure_drift(version_3, ["all", "some"], present)
+    assert (drift_of_both.indexed.keys(), drift_of_both.deleted.keys()) == ({0, 1}, {"-1"})
+    assert drift_of_both.appended == drift.appended
+    assert not measure_drift(version_3, ["all", "none"], present).indexed
     # Equal changes have equal names, different changes different ones.
-    later = FileIdentity(1001, SAME.mtime_ns + 1)
-    again = compute_coverage(files("a", "b", "d"), [SAME, later, SAME], known).fragments
-    names = measure_drift(known, ["all"], again).appended.keys()
+    newer_identity = FileIdentity(1001, SAME.mtime_ns + 1)
+    changed_fragments = compute_coverage(
+        files("a", "b", "d"), [SAME, newer_identity, SAME], version_3
+    ).fragments
+    names = measure_drift(version_3, ["all"], changed_fragments).appended.keys()
     assert len(names & drift.appended.keys()) == 1 and len(names) == 2
 
 
-def test_a_file_the_catalog_forgot_counts_as_the_others():
-    known = indexed(version("a"), all=(0, 7))
-    drift = measure_drift(known, ["all"], compute_coverage(files("a"), [SAME], known).fragments)
+def test_a_file_that_the_catalog_lost_counts_as_deleted_with_the_mean_size():
+    version_3 = indexed(version("a"), all=(0, 7))
+    drift = measure_drift(
+        version_3, ["all"], compute_coverage(files("a"), [SAME], version_3).fragments
+    )
     assert (drift.indexed, drift.deleted) == ({0: 1000, 7: 1000}, {"-7": 1000})
     assert drift.appended == {}

@@ -36,8 +36,8 @@ def stored(tmp_path_factory) -> dict[str, bytes]:
         ids = np.arange(1000) + 1000 * number
         pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
     zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
-    found = {name: list(index_folder(folder).rglob(name)) for name in READERS}
-    return {name: paths[0].read_bytes() for name, paths in found.items()}
+    paths_by_name = {name: list(index_folder(folder).rglob(name)) for name in READERS}
+    return {name: paths[0].read_bytes() for name, paths in paths_by_name.items()}
 
 
 def written(table: pa.Table, **options) -> bytes:
@@ -47,9 +47,9 @@ def written(table: pa.Table, **options) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def assert_refused(name: str, data: bytes, why: str) -> None:
+def assert_refused(name: str, data: bytes, message: str) -> None:
     before, peak = pa.total_allocated_bytes(), pa.default_memory_pool().max_memory()
-    with pytest.raises((CorruptIndex, ValueError), match=why):
+    with pytest.raises((CorruptIndex, ValueError), match=message):
         READERS[name](pa.py_buffer(data))
     assert pa.total_allocated_bytes() - before <= 2 * len(data)
     assert pa.default_memory_pool().max_memory() - peak <= 2 * len(data)
@@ -57,7 +57,7 @@ def assert_refused(name: str, data: bytes, why: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
-def test_compressed_buffers_are_not_unpacked(stored, name, codec):
+def test_compressed_buffers_are_refused_before_they_are_unpacked(stored, name, codec):
     READERS[name](pa.py_buffer(stored[name]))
     table = pa.ipc.open_file(stored[name]).read_all()
     data = written(table, compression=codec)
@@ -76,14 +76,14 @@ def forged_blocks(data: bytes, times: int) -> bytes:
     footer = data[-10 - size : -10]
     root = struct.unpack_from("<I", footer)[0]
     slots = root - struct.unpack_from("<i", footer, root)[0]
-    at = root + struct.unpack_from("<H", footer, slots + 4 + 2 * 3)[0]
-    vector = at + struct.unpack_from("<I", footer, at)[0]
+    position = root + struct.unpack_from("<H", footer, slots + 4 + 2 * 3)[0]
+    vector = position + struct.unpack_from("<I", footer, position)[0]
     count = struct.unpack_from("<I", footer, vector)[0]
     blocks = footer[vector + 4 : vector + 4 + 24 * count]
     # Write the vector again at the end, where its 8-byte numbers are aligned.
     place = -(-(len(footer) + 4) // 8) * 8 - 4
     new = bytearray(footer.ljust(place, b"\0") + struct.pack("<I", times * count) + blocks * times)
-    struct.pack_into("<I", new, at, place - at)
+    struct.pack_into("<I", new, position, place - position)
     return data[: -10 - size] + bytes(new) + struct.pack("<i", len(new)) + b"ARROW1"
 
 
@@ -98,15 +98,15 @@ def test_a_batch_listed_many_times_is_refused(stored, name):
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 999])
-def test_a_listing_of_fewer_rows_than_zones_loses_none(tmp_path, num_rows):
+def test_a_listing_with_fewer_rows_than_zones_loses_no_row(tmp_path, num_rows):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)
     [path] = index_folder(tmp_path).glob("versions/*.arrow")
     [version] = index_folder(tmp_path).glob("versions/*.json")
     table = pa.ipc.open_file(path.read_bytes()).read_all()
-    at = table.schema.get_field_index("num_rows")
+    field_index = table.schema.get_field_index("num_rows")
     rows = pa.array([num_rows], pa.int64())
-    data = written(table.set_column(at, table.schema.field(at), rows))
+    data = written(table.set_column(field_index, table.schema.field(field_index), rows))
     path.write_bytes(data)
 
     def change(content):
@@ -121,7 +121,7 @@ def test_a_listing_of_fewer_rows_than_zones_loses_none(tmp_path, num_rows):
     assert ds.to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 
-def test_zones_of_another_length_than_the_index_has_lose_no_row(tmp_path):
+def test_zones_whose_length_differs_from_the_index_lose_no_row(tmp_path):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     zb.dataset(tmp_path).create_scalar_index("id", number_of_items=100, spark=False)
     [version] = index_folder(tmp_path).glob("versions/*.json")
@@ -136,7 +136,7 @@ def test_zones_of_another_length_than_the_index_has_lose_no_row(tmp_path):
         assert zb.dataset(tmp_path).to_table(filter="id = 500")["id"].to_pylist() == [500]
 
 
-def test_a_directory_of_more_zones_than_filters_is_not_unpacked():
+def test_a_directory_with_more_zones_than_filters_is_refused_before_it_is_unpacked():
     zones = 8 << 20
     head = struct.pack("<qdQQQQQQ", 8192, 0.00057, zones, 1, 1, 0, 0, 0)
     numbers = np.array([0, 0, zones, zones, 1], dtype="<u8").tobytes()
@@ -150,7 +150,7 @@ def test_a_directory_of_more_zones_than_filters_is_not_unpacked():
     assert peak < len(data)
 
 
-def test_smaller_filters_than_a_tile_has_are_refused(tmp_path):
+def test_filters_smaller_than_those_of_the_tile_are_refused(tmp_path):
     pq.write_table(pa.table({"id": range(1000)}), tmp_path / "a.parquet")
     options = {"layout": "sliced", "number_of_items": 100, "spark": False}
     zb.dataset(tmp_path).create_scalar_index("id", **options)

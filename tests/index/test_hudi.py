@@ -38,7 +38,7 @@ def of128(text):
     return hashlib.md5(text.encode()).digest()
 
 
-def test_keys_use_hashes_of_hudi():
+def test_record_keys_use_the_hashes_of_hudi():
     for name, text in SIGNED_64.items():
         assert of64(name).hex().upper() == text
         for file, published in PUBLISHED_128.items():
@@ -92,7 +92,7 @@ WRAPPERS = [
 ]
 
 
-def test_bounds_and_counts_are_those_of_the_files(lake):
+def test_bounds_and_counts_equal_those_of_the_files(lake):
     stats = export(zb.dataset(lake), [*NAMES, "nan"]).column_stats
     records = {row["key"]: row for row in stats.to_pylist()}
     assert {row["type"] for row in records.values()} == {3}
@@ -106,7 +106,7 @@ def test_bounds_and_counts_are_those_of_the_files(lake):
     for (partition, file), start in files.items():
         for number, name in enumerate(NAMES):
             ids = [of64(name), of64(partition), of128(file)]
-            key = "".join(base64.b64encode(each).decode() for each in ids)
+            key = "".join(base64.b64encode(hash_bytes).decode() for hash_bytes in ids)
             result = records[key]["ColumnStatsMetadata"]
             values = columns(start)[name]
             assert (result["fileName"], result["columnName"]) == (file, name)
@@ -150,12 +150,12 @@ def test_deleted_files_are_flagged(lake):
     os.remove(lake / "root.parquet")
     # A rewritten file is a new file of the same name, and it exists.
     pq.write_table(columns(5_000), lake / "day=2024-05-01" / "f.parquet")
-    made = export(zb.dataset(lake), "id")
+    tables = export(zb.dataset(lake), "id")
     deleted_files = [
-        row["BloomFilterMetadata"]["isDeleted"] for row in made.bloom_filters.to_pylist()
+        row["BloomFilterMetadata"]["isDeleted"] for row in tables.bloom_filters.to_pylist()
     ]
     assert sorted(deleted_files) == [False, False, True]
-    by_key = {row["key"]: row["ColumnStatsMetadata"] for row in made.column_stats.to_pylist()}
+    by_key = {row["key"]: row["ColumnStatsMetadata"] for row in tables.column_stats.to_pylist()}
     deleted = by_key[column_stats_key("id", ".", "root.parquet")]
     assert deleted["isDeleted"] and deleted["minValue"] is None and deleted["valueCount"] is None
     anew = by_key[column_stats_key("id", "day=2024-05-01", "f.parquet")]
@@ -171,21 +171,21 @@ def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
         pq.write_table(columns(number * 1_000), data / f"{number}.parquet")
     zb.dataset(data, index_dir=folder).create_scalar_index("id", spark=False)
     paths = [str(data / f"{number}.parquet") for number in range(2)]
-    some = zb.dataset(paths, index_dir=folder or str(index_folder(data)))
+    ds = zb.dataset(paths, index_dir=folder or str(index_folder(data)))
     os.remove(data / "2.parquet" if is_apart else paths[1])
-    made = export(some, "id").bloom_filters.to_pylist()
-    flags = {row["key"]: row["BloomFilterMetadata"]["isDeleted"] for row in made}
+    records = export(ds, "id").bloom_filters.to_pylist()
+    flags = {row["key"]: row["BloomFilterMetadata"]["isDeleted"] for row in records}
     deleted_file = "2.parquet" if is_apart else "1.parquet"
     assert {key for key, deleted in flags.items() if deleted} == {
         bloom_filter_key("", deleted_file)
     }
     assert len(flags) == (3 if is_apart else 2)
     pq.write_table(columns(0), data / deleted_file)
-    made = export(zb.dataset(paths, index_dir=folder), "id").bloom_filters.to_pylist()
-    assert [row["BloomFilterMetadata"]["isDeleted"] for row in made] == [False, False]
+    records = export(zb.dataset(paths, index_dir=folder), "id").bloom_filters.to_pylist()
+    assert [row["BloomFilterMetadata"]["isDeleted"] for row in records] == [False, False]
 
 
-def test_schemas_have_the_names_of_hudi(lake):
+def test_schemas_use_the_names_of_hudi(lake):
     tables = export(zb.dataset(lake), "id")
     stats, bloom = tables.column_stats.schema, tables.bloom_filters.schema
     assert stats.names == ["key", "type", "ColumnStatsMetadata"]
@@ -205,14 +205,14 @@ def test_schemas_have_the_names_of_hudi(lake):
     assert fields == ["type", "timestamp", "bloomFilter", "isDeleted"]
 
 
-def test_written_as_parquet_and_read_back(lake, tmp_path_factory):
+def test_tables_are_written_as_parquet_and_read_back(lake, tmp_path_factory):
     folder = tmp_path_factory.mktemp("metadata")
     for _ in range(2):
-        made = export(zb.dataset(lake), ["id", "name"], str(folder), record_key="name")
+        tables = export(zb.dataset(lake), ["id", "name"], str(folder), record_key="name")
     for name in ("column_stats", "bloom_filters"):
-        read = pads.dataset(folder / name).to_table()
-        assert read.to_pylist() == getattr(made, name).to_pylist()
-    data = made.bloom_filters.to_pylist()[0]["BloomFilterMetadata"]["bloomFilter"]
+        stored_table = pads.dataset(folder / name).to_table()
+        assert stored_table.to_pylist() == getattr(tables, name).to_pylist()
+    data = tables.bloom_filters.to_pylist()[0]["BloomFilterMetadata"]["bloomFilter"]
     assert zb.Sbbf.from_parquet_bytes(data).check(pa.array(["n1", "n499"])).all()
 
 

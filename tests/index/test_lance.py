@@ -40,8 +40,8 @@ def values(arrow_type: pa.DataType, rows: int = 3 * ROWS) -> pa.Array:
     distinct = raw_values(arrow_type, 200 if arrow_type in (pa.int8(), pa.uint8()) else 3000)
     if pa.types.is_floating(arrow_type):
         distinct += [-0.0, float("nan")]
-    picked = np.random.default_rng(1).integers(0, len(distinct), rows)
-    raws = [distinct[i] for i in picked]
+    indices = np.random.default_rng(1).integers(0, len(distinct), rows)
+    raws = [distinct[i] for i in indices]
     for row in range(0, rows, 17):
         raws[row] = None
     # These are the second zone of the first fragment and the first zone of the second.
@@ -213,7 +213,7 @@ def test_filters_of_different_sizes_in_one_file_are_used_by_lance(tmp_path: Path
     [([(0, 2), (2, 4)], 3), ([(0, 4)], 2)],
     ids=["several segments as one file", "fragments outside the table are read"],
 )
-def test_lance_answers_from_parts_of_a_table(tmp_path: Path, slices, indexed):
+def test_lance_searches_parts_of_a_table(tmp_path: Path, slices, indexed):
     rows = 3 * ROWS
     table = numbered(0, rows, key=pa.array(range(rows), pa.int64()))
     theirs, _, tables = both(tmp_path, table, "key")
@@ -288,7 +288,7 @@ def test_failed_commit_leaves_no_file_in_the_lance_dataset(
     assert os.listdir(os.path.join(theirs.uri, "_indices")) == []
 
 
-def test_other_files_are_not_read_as_tables(tmp_path: Path):
+def test_files_of_other_kinds_are_not_read_as_tables(tmp_path: Path):
     with pytest.raises(errors.CorruptIndex, match=r"missing\.lance is not a bloomfilter table"):
         from_lance(tmp_path / "missing.lance")
     (tmp_path / "garbage.lance").write_bytes(os.urandom(5000))
@@ -322,7 +322,7 @@ def test_damaged_index_is_not_exported(tmp_path: Path):
     assert not (tmp_path / "no.lance").exists()
 
 
-def test_without_pylance_the_error_says_what_to_install(
+def test_the_error_without_pylance_names_the_package_to_install(
     tmp_path: Path, small: tuple, monkeypatch: pytest.MonkeyPatch
 ):
     _, ours, tables = small
@@ -337,7 +337,7 @@ def test_without_pylance_the_error_says_what_to_install(
             call()
 
 
-def test_dates_before_1970_are_found_by_lance_in_our_table(tmp_path: Path):
+def test_lance_finds_dates_before_1970_in_our_table(tmp_path: Path):
     days = [datetime.date(1969, 12, 31), datetime.date(1, 1, 1), datetime.date(2024, 2, 29)]
     table = numbered(0, 3, key=pa.array(days, pa.date32()))
     theirs, _, tables = both(tmp_path, table, "key")

@@ -1,4 +1,4 @@
-"""A vacuum deletes what the newest version does not name, and nothing else."""
+"""Test that a vacuum deletes what the newest version does not name, and nothing else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def age(folder: Path) -> None:
         os.utime(path, (then, then))
 
 
-def test_segments_replaced_or_dropped_are_deleted_and_lookups_still_work(lake):
+def test_a_vacuum_deletes_replaced_and_dropped_segments_and_lookups_still_work(lake):
     dataset = zb.dataset(lake)
     for column in ("id", "id", "x"):
         dataset.create_scalar_index(column, spark=False)
@@ -58,7 +58,7 @@ def test_segments_replaced_or_dropped_are_deleted_and_lookups_still_work(lake):
     assert "zones kept" in reopened.scanner(filter="id = 7").explain_plan()
 
 
-def test_what_is_young_is_kept(lake):
+def test_a_vacuum_keeps_young_segments(lake):
     dataset = zb.dataset(lake)
     dataset.create_scalar_index("id", spark=False)
     dataset.create_scalar_index("id", spark=False)
@@ -70,7 +70,7 @@ def test_what_is_young_is_kept(lake):
     assert sorted(index_folder(lake).rglob("*")) == before
 
 
-def test_reader_of_a_deleted_version_loses_no_row(lake):
+def test_a_reader_of_a_deleted_version_loses_no_row(lake):
     reader = zb.dataset(lake)
     reader.create_scalar_index("id", spark=False)
     writer = zb.dataset(lake)
@@ -82,7 +82,7 @@ def test_reader_of_a_deleted_version_loses_no_row(lake):
         assert stale.count_rows(filter="id = 19999") == 1
 
 
-def test_a_version_is_kept_as_long_as_it_was_replaced_a_short_time_ago(lake):
+def test_a_vacuum_keeps_versions_that_were_replaced_recently(lake):
     zb.dataset(lake).create_scalar_index("id", spark=False)
     folder = index_folder(lake)
     long_ago = time.time() - timedelta(days=30).total_seconds()
@@ -176,7 +176,7 @@ def test_nothing_is_deleted_while_a_kept_version_cannot_be_read(lake):
     [({}, 4), ({"retention": None}, 4), ({"retention": timedelta(0)}, 1)],
     ids=["default", "none", "zero"],
 )
-def test_refreshes_forget_what_was_replaced_long_enough_ago(lake, options, num_versions):
+def test_a_refresh_forgets_segments_that_were_replaced_long_ago(lake, options, num_versions):
     zb.dataset(lake).create_scalar_index("id", spark=False)
     for number in range(3):
         pq.write_table(pa.table({"id": [number], "x": [0]}), lake / f"late-{number}.parquet")
@@ -190,7 +190,7 @@ def test_refreshes_forget_what_was_replaced_long_enough_ago(lake, options, num_v
 
 
 class Vacuuming(threading.Thread):
-    """Vacuum without a grace period until told to stop."""
+    """Vacuum without a grace period until the event is set."""
 
     def __init__(self, lake: Path):
         super().__init__()
@@ -228,10 +228,10 @@ def test_a_build_during_vacuums_without_grace_fails_or_is_complete(lake):
             outcomes.add("built")
     finally:
         vacuuming.stop()
-    now = zb.dataset(lake)
-    for index in now.describe_indices():
-        assert now.validate_index(index.name) == 3
-    assert "x_idx" in {index.name for index in now.describe_indices()}
+    newest = zb.dataset(lake)
+    for index in newest.describe_indices():
+        assert newest.validate_index(index.name) == 3
+    assert "x_idx" in {index.name for index in newest.describe_indices()}
     assert outcomes
 
 
@@ -256,32 +256,32 @@ def test_a_log_is_never_empty_while_each_version_is_replaced_by_the_next(tmp_pat
         writer.join()
 
 
-def test_a_dataset_is_opened_while_folders_of_its_index_come_and_go(lake):
+def test_a_dataset_can_be_opened_while_index_folders_appear_and_disappear(lake):
     zb.dataset(lake).create_scalar_index("x", spark=False)
-    stopped = threading.Event()
-    passing = [index_folder(lake) / "segments" / f"passing-{number}" for number in range(50)]
+    stop_event = threading.Event()
+    folders = [index_folder(lake) / "segments" / f"passing-{number}" for number in range(50)]
 
     def come_and_go() -> None:
-        while not stopped.is_set():
-            for folder in passing:
+        while not stop_event.is_set():
+            for folder in folders:
                 (folder / "below").mkdir(parents=True)
-            for folder in passing:
+            for folder in folders:
                 shutil.rmtree(folder)
 
-    others = threading.Thread(target=come_and_go)
-    others.start()
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
     try:
         for _ in range(200):
             assert zb.dataset(lake).count_rows() == 20_000
     finally:
-        stopped.set()
-        others.join()
+        stop_event.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("deed", ["drop_index", "vacuum", "create_scalar_index"])
-def test_a_full_disk_is_named_with_what_to_do(lake, deed):
+def test_the_error_on_a_full_disk_says_what_to_do(lake, deed):
     zb.dataset(lake).create_scalar_index("x", spark=False)
-    found = run_python(
+    output = run_python(
         """
         import resource, sys
         from datetime import timedelta
@@ -304,16 +304,16 @@ def test_a_full_disk_is_named_with_what_to_do(lake, deed):
     )
     if deed == "vacuum":
         # Deleting needs no disk space.
-        assert found == ""
+        assert output == ""
     else:
-        assert f"cannot write to {index_folder(lake)}" in found
-        assert "make room there, or give another index_dir" in found
-        assert found.rstrip().endswith("None True")
+        assert f"cannot write to {index_folder(lake)}" in output
+        assert "make room there, or give another index_dir" in output
+        assert output.rstrip().endswith("None True")
     assert zb.dataset(lake).validate_index("x_idx") == 3
 
 
 @pytest.mark.parametrize("deed", ["drop_index", "vacuum"])
-def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(open_folder, deed):
+def test_the_error_for_an_unwritable_folder_says_what_to_do(open_folder, deed):
     data = open_folder / "data"
     data.mkdir()
     pq.write_table(pa.table({"x": range(20_000)}), data / "a.parquet")
@@ -332,7 +332,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(open_folder, d
     assert zb.dataset(data).validate_index("x_idx") == 3
 
 
-def test_a_catalog_that_cannot_be_listed_is_reported_and_the_data_read(open_folder):
+def test_an_unlistable_catalog_is_reported_and_the_data_is_read(open_folder):
     data, index = open_folder / "data", open_folder / "index"
     data.mkdir()
     pq.write_table(pa.table({"x": range(20_000)}), data / "a.parquet")
@@ -358,7 +358,7 @@ ORPHAN = "0123456789abcdef-0-0000-0"
 
 @pytest.fixture
 def shared(lake: Path, tmp_path_factory) -> tuple[zb.Dataset, Path, Path]:
-    """A dataset with one index, the folder of the index, and a folder that another program uses."""
+    """Return a dataset with one index, the index folder, and a folder of another program."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "bloomfilter.arrow").write_bytes(b"of others")
     ds = zb.dataset(lake)
@@ -380,8 +380,8 @@ def vacuum_leaves(ds: zb.Dataset, folder: Path, foreign: list[str]) -> None:
 def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
     """Return the contents of files by path, following links."""
     places = [folder / name for name in names]
-    found = [*places, *(path for place in places for path in place.rglob("*"))]
-    return {str(path): path.read_bytes() if path.is_file() else b"" for path in found}
+    paths = [*places, *(path for place in places for path in place.rglob("*"))]
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def everything_below(folder: Path, names: list[str]) -> dict[str, bytes]:
         ("empty", []),
     ],
 )
-def test_folders_with_other_names_are_left_alone(shared, name, files):
+def test_a_vacuum_keeps_folders_with_other_names(shared, name, files):
     ds, folder, _ = shared
     (folder / "segments" / name).mkdir()
     for file in files:
@@ -405,7 +405,7 @@ def test_folders_with_other_names_are_left_alone(shared, name, files):
 
 
 @pytest.mark.parametrize("inside", ["customers.parquet", "bloomfilter.arrow.bak", "below/x"])
-def test_a_folder_named_like_a_segment_with_other_files_is_left_whole(shared, inside):
+def test_a_vacuum_keeps_a_foreign_folder_that_is_named_like_a_segment(shared, inside):
     ds, folder, _ = shared
     path = folder / "segments" / ORPHAN / inside
     path.parent.mkdir(parents=True)
@@ -415,7 +415,7 @@ def test_a_folder_named_like_a_segment_with_other_files_is_left_whole(shared, in
     assert path.with_name("bloomfilter.arrow").exists()
 
 
-def test_other_files_in_a_segment_in_use_are_left_alone(shared):
+def test_a_vacuum_keeps_foreign_files_in_a_used_segment(shared):
     ds, folder, elsewhere = shared
     (segment,) = (path.parent for path in folder.rglob("bloomfilter.arrow"))
     (segment / "notes.txt").write_bytes(b"of others")
@@ -424,7 +424,7 @@ def test_other_files_in_a_segment_in_use_are_left_alone(shared):
     vacuum_leaves(ds, folder, foreign)
 
 
-def test_other_files_among_versions_are_left_alone(shared):
+def test_a_vacuum_keeps_foreign_files_among_versions(shared):
     ds, folder, elsewhere = shared
     versions = folder / "versions"
     ds.drop_index("id_idx")
@@ -442,7 +442,7 @@ def test_other_files_among_versions_are_left_alone(shared):
 
 
 @pytest.mark.parametrize("place", ["segments", "inside"])
-def test_links_are_neither_followed_nor_deleted(shared, place):
+def test_a_vacuum_neither_follows_nor_deletes_links(shared, place):
     ds, folder, elsewhere = shared
     link = folder / "segments" / ORPHAN
     if place == "segments":
@@ -461,7 +461,7 @@ def test_links_are_neither_followed_nor_deleted(shared, place):
 
 
 @pytest.mark.parametrize("name", ["segments", "versions"])
-def test_nothing_is_deleted_where_a_folder_of_the_index_is_a_link(shared, name):
+def test_a_vacuum_deletes_nothing_if_an_index_folder_is_a_link(shared, name):
     ds, folder, elsewhere = shared
     ds.create_scalar_index("id", spark=False)
     shutil.move(folder / name, elsewhere / name)
@@ -473,7 +473,7 @@ def test_nothing_is_deleted_where_a_folder_of_the_index_is_a_link(shared, name):
     assert sorted([*folder.rglob("*"), *elsewhere.rglob("*")]) == before
 
 
-def test_a_refresh_leaves_others_alone_and_deletes_its_own(shared):
+def test_a_refresh_keeps_foreign_files_and_deletes_its_own(shared):
     ds, folder, elsewhere = shared
     (folder / "segments" / "theirs").mkdir()
     (folder / "segments" / "theirs" / "bloomfilter.arrow").write_bytes(b"of others")
@@ -489,7 +489,7 @@ def test_a_refresh_leaves_others_alone_and_deletes_its_own(shared):
     assert own == ds.opened.version.segment_names
 
 
-def test_segments_that_a_spark_task_left_are_deleted(shared):
+def test_a_vacuum_deletes_segments_that_a_spark_task_left(shared):
     ds, folder, _ = shared
     names = ["0123456789abcdef-0-0003-00c0ffee-1", "0123456789abcdef-0-0003-00c0ffee-pages"]
     names += ["0123456789abcdef-0-0003-00c0ffee-1-keys", "0123456789abcdef-1-all-2"]

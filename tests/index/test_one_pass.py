@@ -1,4 +1,4 @@
-"""What one pass over the files also yields: key ranges, and filters over all keys."""
+"""Test the other results of one pass over the files: key ranges, and filters over all keys."""
 
 from __future__ import annotations
 
@@ -45,27 +45,27 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
     value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
     # The extreme values come first. Python cannot represent these dates.
     raws = raw_values(value_type, 19)[10:]
-    parts = [array_of(arrow_type, [*raws[at::3], None]) for at in range(3)]
+    parts = [array_of(arrow_type, [*raws[start::3], None]) for start in range(3)]
     parts.append(array_of(arrow_type, [None, None]))
     for part in parts:
-        made = KeyRangeBuilder(arrow_type)
-        for at in range(len(part)):
-            made.add(part.slice(at, 1))
-        found = read_ranges(
-            write_ranges([made.to_row(7)], arrow_type), "here", arrow_type
+        builder = KeyRangeBuilder(arrow_type)
+        for start in range(len(part)):
+            builder.add(part.slice(start, 1))
+        key_ranges = read_ranges(
+            write_ranges([builder.to_row(7)], arrow_type), "here", arrow_type
         ).to_pylist()
         values = [v for v in part.cast(key_range_type(arrow_type)).to_pylist() if v is not None]
         bounded = [v for v in values if not (isinstance(v, float) and math.isnan(v))]
-        assert found[0]["fragment_id"] == 7
-        assert found[0]["is_known"]
-        assert found[0]["has_nan"] == (len(bounded) < len(values))
+        assert key_ranges[0]["fragment_id"] == 7
+        assert key_ranges[0]["is_known"]
+        assert key_ranges[0]["has_nan"] == (len(bounded) < len(values))
         wanted = (min(bounded), max(bounded)) if bounded else (None, None)
         if pa.types.is_dictionary(arrow_type) and bounded:
             # All values of a dictionary count, used or not.
-            assert found[0]["minimum"] <= wanted[0]
-            assert found[0]["maximum"] >= wanted[1]
+            assert key_ranges[0]["minimum"] <= wanted[0]
+            assert key_ranges[0]["maximum"] >= wanted[1]
         else:
-            assert (found[0]["minimum"], found[0]["maximum"]) == wanted
+            assert (key_ranges[0]["minimum"], key_ranges[0]["maximum"]) == wanted
     ds = zb.dataset(pa.table({"key": parts[0]}))
     ds.create_scalar_index("key", spark=False)
     (row,) = ds.key_ranges("key").to_pylist()
@@ -73,12 +73,12 @@ def test_ranges_of_every_type_bound_their_values(tmp_path: Path, arrow_type: pa.
 
 
 def test_ranges_of_nan_zeros_and_long_text():
-    made = KeyRangeBuilder(pa.float64())
-    made.add(pa.array([math.nan, None]))
-    assert (made.to_row(0)["minimum"].as_py(), made.to_row(0)["has_nan"]) == (None, True)
-    made.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
-    assert made.to_row(0)["minimum"].as_py() == -math.inf
-    assert made.to_row(0)["maximum"].as_py() == 0.0
+    builder = KeyRangeBuilder(pa.float64())
+    builder.add(pa.array([math.nan, None]))
+    assert (builder.to_row(0)["minimum"].as_py(), builder.to_row(0)["has_nan"]) == (None, True)
+    builder.add(pa.array([0.0, math.nan, -0.0, -math.inf]))
+    assert builder.to_row(0)["minimum"].as_py() == -math.inf
+    assert builder.to_row(0)["maximum"].as_py() == 0.0
     # A signaling NaN, 0x7ff0000000000001, after the greatest value.
     bits = np.array([9.0, 0.0, 1.0, 2.0]).view(np.int64)
     bits[1] = 0x7FF0000000000001
@@ -92,7 +92,7 @@ def test_ranges_of_nan_zeros_and_long_text():
     assert text.to_row(0)["maximum"].as_py() is None
 
 
-def test_key_ranges_of_a_dataset_as_it_is_now(tmp_path: Path):
+def test_key_ranges_describe_the_current_files(tmp_path: Path):
     ds = files_of(tmp_path, [[3, None, 1], [7, 9], [None], []], pa.int32())
     ds.create_scalar_index("key", spark=False)
     rows = ds.key_ranges("key").to_pylist()
@@ -104,15 +104,15 @@ def test_key_ranges_of_a_dataset_as_it_is_now(tmp_path: Path):
     touch_later(tmp_path / "part-001.parquet")
     pq.write_table(pa.table({"key": pa.array([8], pa.int32())}), tmp_path / "part-009.parquet")
     (tmp_path / "part-002.parquet").unlink()
-    now = zb.dataset(tmp_path)
-    assert [row["is_known"] for row in now.key_ranges("key").to_pylist()] == [
+    reopened = zb.dataset(tmp_path)
+    assert [row["is_known"] for row in reopened.key_ranges("key").to_pylist()] == [
         True, False, True, False,
     ]  # fmt: skip
-    now.optimize.optimize_indices(spark=False)
-    rows = now.key_ranges("key").to_pylist()
+    reopened.optimize.optimize_indices(spark=False)
+    rows = reopened.key_ranges("key").to_pylist()
     assert [(r["minimum"], r["maximum"]) for r in rows] == [(1, 3), (5, 5), (None, None), (8, 8)]
     with pytest.raises(errors.ColumnNotFound):
-        now.key_ranges("other")
+        reopened.key_ranges("other")
 
 
 @pytest.mark.parametrize("layout", ["table", "sliced"])
@@ -182,19 +182,23 @@ def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_b
     ds = zb.dataset(folder)
     ds.create_scalar_index(["key", "t"], spark=False, global_filter=True, global_probability=0.02)
     for name, kind in (("key", pa.int64()), ("t", pa.string())):
-        found = ds.global_filter(name)
+        global_filter = ds.global_filter(name)
         wanted = Sbbf(9003, 0.02, sizing="exact")
         wanted.insert(ds.to_table([name])[name])
-        assert found.sbbf == wanted
-        assert found.is_current
-        assert (found.column, found.type, found.num_items) == (name, kind, 9003)
-        assert found.estimated_fpp == pytest.approx(0.02, abs=0.003)
+        assert global_filter.sbbf == wanted
+        assert global_filter.is_current
+        assert (global_filter.column, global_filter.type, global_filter.num_items) == (
+            name,
+            kind,
+            9003,
+        )
+        assert global_filter.estimated_fpp == pytest.approx(0.02, abs=0.003)
     assert ds.validate_index("key_idx") == 3
     # The parts are deleted after they were merged.
     assert len(list(index_folder(folder).rglob("global.sbbf"))) == 2
 
 
-def test_global_filter_after_files_come_change_and_go(tmp_path: Path):
+def test_a_global_filter_is_stale_after_changes_and_a_refresh_updates_it(tmp_path: Path):
     ds = files_of(tmp_path, [[1, 2], [3, 4], [5, 6]], pa.int64())
     ds.create_scalar_index("key", spark=False, global_filter=True, expected_num_items=5000)
     assert ds.global_filter("key").covered == {0, 1, 2}
@@ -202,24 +206,24 @@ def test_global_filter_after_files_come_change_and_go(tmp_path: Path):
     touch_later(tmp_path / "part-001.parquet")
     (tmp_path / "part-002.parquet").unlink()
     pq.write_table(pa.table({"key": [88]}), tmp_path / "part-007.parquet")
-    now = zb.dataset(tmp_path)
-    stale = now.global_filter("key")
+    reopened = zb.dataset(tmp_path)
+    stale = reopened.global_filter("key")
     assert not stale.is_current
     assert [Path(e.fragment.path).name for e in stale.missing] == [
         "part-001.parquet",
         "part-007.parquet",
     ]
     assert stale.covered == {0}
-    now.optimize.optimize_indices(spark=False)
-    found = now.global_filter("key")
-    assert found.is_current
-    assert found.num_items == 5000
-    assert found.sbbf.check(pa.array([1, 2, 77, 88])).all()
-    assert now.vacuum(timedelta(0)).num_segments > 0
-    assert zb.dataset(tmp_path).global_filter("key").sbbf == found.sbbf
+    reopened.optimize.optimize_indices(spark=False)
+    refreshed = reopened.global_filter("key")
+    assert refreshed.is_current
+    assert refreshed.num_items == 5000
+    assert refreshed.sbbf.check(pa.array([1, 2, 77, 88])).all()
+    assert reopened.vacuum(timedelta(0)).num_segments > 0
+    assert zb.dataset(tmp_path).global_filter("key").sbbf == refreshed.sbbf
 
 
-def test_global_filter_is_refused_early(tmp_path: Path):
+def test_an_impossible_global_filter_is_refused_before_the_build(tmp_path: Path):
     ds = files_of(tmp_path, [[1]], pa.int64())
     for options, message in [
         ({"expected_num_items": 5}, "give global_filter=True"),
@@ -245,7 +249,7 @@ def test_very_many_keys_get_a_higher_default_probability():
         _ = GlobalFilterSize(90_000_000, 0.001).num_bytes
 
 
-def test_damage_is_noticed(tmp_path: Path):
+def test_damaged_ranges_and_global_filters_are_noticed(tmp_path: Path):
     ds = files_of(tmp_path, [[1, 2]], pa.int64())
     ds.create_scalar_index("key", spark=False, global_filter=True)
     for name in ("global.sbbf", "ranges.arrow"):
@@ -265,7 +269,7 @@ def test_damage_is_noticed(tmp_path: Path):
 
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.integers(-50, 50)), max_size=30), max_size=5))
-def test_ranges_of_runs_put_together(lists):
+def test_ranges_of_several_runs_are_merged(lists):
     whole, parts = KeyRangeBuilder(pa.int64()), KeyRangeBuilder(pa.int64())
     for values in lists:
         array = pa.array(values, pa.int64())

@@ -52,7 +52,7 @@ def build(data: Path, index_dir: str | None = None) -> None:
 
 @pytest.fixture(params=[0o077, 0o022, 0o000], ids=oct)
 def umask(request) -> Iterator[None]:
-    """The umask of the user that builds."""
+    """Set the umask of the user that builds."""
     before = os.umask(request.param)
     yield
     os.umask(before)
@@ -60,7 +60,7 @@ def umask(request) -> Iterator[None]:
 
 @pytest.fixture
 def place(open_folder) -> Path:
-    """A folder that other users can reach, with a folder of data."""
+    """Return a folder that other users can reach, with a folder of data."""
     (open_folder / "data").mkdir()
     pq.write_table(pa.table({"id": range(1000)}), open_folder / "data" / "a.parquet")
     (open_folder / "data" / "a.parquet").chmod(0o644)
@@ -68,12 +68,12 @@ def place(open_folder) -> Path:
 
 
 def modes(folder: Path, files: bool) -> set[int]:
-    found = [folder, *folder.rglob("*")]
-    return {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file() == files}
+    paths = [folder, *folder.rglob("*")]
+    return {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file() == files}
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o700, 0o775, 0o2770, 0o777, 0o1777])
-def test_an_index_beside_the_data_takes_its_permissions(place, umask, mode):
+def test_an_index_beside_the_data_has_the_permissions_of_the_data(place, umask, mode):
     (place / "data").chmod(mode)
     build(place / "data")
     index = index_folder(place / "data")
@@ -82,7 +82,7 @@ def test_an_index_beside_the_data_takes_its_permissions(place, umask, mode):
     assert stat.S_IMODE((place / "data").stat().st_mode) == mode
 
 
-def test_an_index_apart_takes_those_of_its_folder(place, umask):
+def test_a_separate_index_has_the_permissions_of_its_folder(place, umask):
     (place / "indices").mkdir()
     (place / "indices").chmod(0o750)
     build(place / "data", str(place / "indices"))
@@ -90,7 +90,7 @@ def test_an_index_apart_takes_those_of_its_folder(place, umask):
     assert modes(place / "indices", files=True) == {0o640}
 
 
-def test_an_index_apart_in_a_new_folder_takes_those_above_it(place, umask):
+def test_a_separate_index_in_a_new_folder_has_the_permissions_of_the_parent(place, umask):
     build(place / "data", str(place / "new" / "indices"))
     assert modes(place / "new", files=False) == {0o755}
     assert modes(place / "new", files=True) == {0o644}
@@ -107,18 +107,18 @@ def test_another_user_reads_the_data_and_the_index(place, umask, index_dir):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("umask", [0o077], indirect=True)
-def test_what_root_builds_for_a_user_is_the_users(place, umask):
+def test_an_index_that_root_builds_belongs_to_the_owner_of_the_data(place, umask):
     os.chown(place / "data", NOBODY, NOBODY)
     (place / "data").chmod(0o700)
     build(place / "data")
     index = index_folder(place / "data")
-    found = [path.stat() for path in (index, *index.rglob("*"))]
-    assert {(status.st_uid, status.st_gid) for status in found} == {(NOBODY, NOBODY)}
+    statuses = [path.stat() for path in (index, *index.rglob("*"))]
+    assert {(status.st_uid, status.st_gid) for status in statuses} == {(NOBODY, NOBODY)}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize(("groups", "group", "mode"), [([], NOBODY, 0o755), ([7], 7, 0o775)])
-def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mode):
+def test_group_permissions_are_not_given_to_another_group(place, groups, group, mode):
     os.chown(place / "data", NOBODY, 7)
     (place / "data").chmod(0o775)
     run_python(
@@ -135,8 +135,8 @@ def test_the_rights_of_a_group_are_not_given_to_another(place, groups, group, mo
         *groups,
     )
     for name in ("a", "a/b"):
-        found = (place / "data" / name).stat()
-        assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (group, mode)
+        status = (place / "data" / name).stat()
+        assert (status.st_gid, stat.S_IMODE(status.st_mode)) == (group, mode)
     assert stat.S_IMODE((place / "data" / "a/b/c").stat().st_mode) == 0o644
 
 
@@ -163,7 +163,7 @@ PLANT_LINKS = """
 
 @pytest.fixture
 def users_place(place) -> Path:
-    """The same folder, with data of a user, and a file and a folder of root."""
+    """Return the same folder with data of a user, and with a file and a folder of root."""
     os.chown(place / "data", NOBODY, NOBODY)
     (place / "root").mkdir(mode=0o700)
     (place / "root" / "file").write_bytes(b"of root")
@@ -197,7 +197,7 @@ def test_links_that_a_user_plants_during_a_build_change_no_file_of_root(users_pl
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 @pytest.mark.parametrize("name", ["segments", "versions"])
-def test_a_link_in_the_place_of_a_folder_is_not_written_through(users_place, name):
+def test_a_build_does_not_write_through_a_link_in_place_of_a_folder(users_place, name):
     index = index_folder(users_place / "data")
     index.mkdir(parents=True)
     (index / name).symlink_to(users_place / "root")
@@ -207,7 +207,7 @@ def test_a_link_in_the_place_of_a_folder_is_not_written_through(users_place, nam
     assert_untouched(users_place / "root", 0o700)
 
 
-def test_an_index_folder_that_is_a_link_itself_is_used(place):
+def test_an_index_folder_may_be_a_link_itself(place):
     (place / "large").mkdir()
     index = index_folder(place / "data")
     index.parent.mkdir()
@@ -220,7 +220,9 @@ def test_an_index_folder_that_is_a_link_itself_is_used(place):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_folder_that_a_user_puts_in_the_place_of_a_new_one_stays_roots(users_place, monkeypatch):
+def test_a_folder_that_a_user_puts_in_place_of_a_new_one_keeps_its_owner_root(
+    users_place, monkeypatch
+):
     private = users_place / "data" / "private"
     private.mkdir(mode=0o700)
     (private / "file").write_bytes(b"of root")
@@ -243,7 +245,7 @@ def test_a_folder_that_a_user_puts_in_the_place_of_a_new_one_stays_roots(users_p
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_a_file_is_its_creators_until_its_last_byte(users_place):
+def test_a_file_belongs_to_its_creator_until_it_is_complete(users_place):
     path = users_place / "data" / "_zonebloom" / "segments" / "file"
     base = str(users_place / "data" / "_zonebloom")
     with create_file(str(path), base, model_folder=str(users_place / "data")) as file:

@@ -53,13 +53,13 @@ def hashed(values):
 def brute_force(values):
     """Return the number of distinct values, and the mean number of zones with a row's value."""
     pairs = np.unique(np.stack([values, AT // ZONE]), axis=1)
-    distinct, held = np.unique(pairs[0], return_counts=True)
-    return distinct.size, held[np.searchsorted(distinct, values)].mean()
+    distinct, zone_counts = np.unique(pairs[0], return_counts=True)
+    return distinct.size, zone_counts[np.searchsorted(distinct, values)].mean()
 
 
 def estimates(values, wanted):
     positions = draw_zones(ZONES, wanted)
-    result = find_overlaps([hashed(values[at * ZONE : (at + 1) * ZONE]) for at in positions])
+    result = find_overlaps([hashed(values[zone * ZONE : (zone + 1) * ZONE]) for zone in positions])
     shares = result.shared_rows / result.num_rows[:, None]
     return (
         estimate_distinct(result, positions, ZONES, ROWS),
@@ -68,7 +68,7 @@ def estimates(values, wanted):
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_estimates_are_near_the_truth(name):
+def test_estimates_are_near_the_exact_figures(name):
     values, distinct_factor, zones_factor = COLUMNS[name]
     distinct, zones = brute_force(values)
     guessed_distinct, guessed_zones = estimates(values, 50)
@@ -77,7 +77,7 @@ def test_estimates_are_near_the_truth(name):
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_all_zones_give_the_truth(name):
+def test_a_sample_of_all_zones_gives_the_exact_figures(name):
     values, *_ = COLUMNS[name]
     distinct, zones = brute_force(values)
     assert estimates(values, ZONES) == (distinct, pytest.approx(zones))
@@ -96,17 +96,17 @@ def test_overlaps_count_rows_and_values():
 
 @pytest.mark.parametrize("num_zones", [0, 1, 2, 10, 49, 50, 51, 60, 99, 100, 1000, 10**7])
 @pytest.mark.parametrize("wanted", [10, 50])
-def test_zones_are_drawn_from_everywhere(num_zones, wanted):
-    drawn = draw_zones(num_zones, wanted)
-    assert np.array_equal(drawn, np.unique(drawn))
-    assert drawn.size <= wanted and drawn.size >= min(num_zones, wanted) * 0.6
-    assert drawn.size == 0 or (drawn[0] >= 0 and drawn[-1] < num_zones)
+def test_the_sample_covers_all_parts_of_the_data(num_zones, wanted):
+    positions = draw_zones(num_zones, wanted)
+    assert np.array_equal(positions, np.unique(positions))
+    assert positions.size <= wanted and positions.size >= min(num_zones, wanted) * 0.6
+    assert positions.size == 0 or (positions[0] >= 0 and positions[-1] < num_zones)
     if num_zones > wanted:
-        assert 1 in np.diff(drawn)
-        assert np.diff(drawn).max() < num_zones / 2
+        assert 1 in np.diff(positions)
+        assert np.diff(positions).max() < num_zones / 2
 
 
-def test_no_values_to_compare():
+def test_an_empty_sample_has_no_overlaps():
     result = find_overlaps([])
     none = np.empty(0, dtype=np.int64)
     assert estimate_distinct(result, none, 0, 0) == 0

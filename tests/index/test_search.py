@@ -48,7 +48,7 @@ def zone(row: int) -> set[int]:
 # Bounds
 
 
-def test_at_most_has_ranges_per_fragment(plain: tuple):
+def test_an_upper_bound_has_ranges_for_each_fragment(plain: tuple):
     ds, _ = plain
     result = ds.search("id IN (50, 2500, 2590)")
     assert result.kind == "AtMost"
@@ -64,7 +64,7 @@ def test_at_most_has_ranges_per_fragment(plain: tuple):
     assert "part-002.parquet" in result._repr_html_()
 
 
-def test_no_row_can_match(plain: tuple):
+def test_a_search_for_an_absent_value_has_no_candidates(plain: tuple):
     ds, _ = plain
     for filter in ("id = 55555", "id = 50 AND id = 60000", "id = 50 AND name = 'name 200'"):
         result = ds.search(filter)
@@ -115,8 +115,8 @@ def test_not_turns_an_upper_bound_into_a_lower_bound(plain: tuple):
     alone = ds.search("NOT (id = 50)")
     assert (len(alone.at_most), len(alone.at_least)) == (300, 0)
     # Combined with a bounded part, the rows in at_least do match it.
-    both = ds.search("name = 'name 9' AND NOT (id = 50) OR name = 'name 9'")
-    assert rows_in(ds, both.at_most, both.paths) == zone(9)
+    result = ds.search("name = 'name 9' AND NOT (id = 50) OR name = 'name 9'")
+    assert rows_in(ds, result.at_most, result.paths) == zone(9)
     negated = ds.search("id = 50 AND NOT (name = 'name 200')")
     assert rows_in(ds, negated.at_most, negated.paths) == zone(5)
     assert rows_in(
@@ -143,17 +143,19 @@ def test_filter_that_no_index_answers_reads_no_index_bytes(tmp_path: Path):
         ds.scanner(filter=filter, scan_stats_callback=stats.append).to_table()
         assert stats[0].index_bytes == 0, filter
         ds.search(filter)
-        assert [each.loaded_bytes for each in ds.opened.planner.loaded_indices.values()] == [
+        assert [table.loaded_bytes for table in ds.opened.planner.loaded_indices.values()] == [
             0,
             0,
         ], filter
     ds.search("id = 50 AND value = 3")
-    loaded = {name: each.loaded_bytes for name, each in ds.opened.planner.loaded_indices.items()}
-    assert loaded["id_idx"] == ds.index_statistics("id_idx")["num_bytes"]
-    assert loaded["name_idx"] == 0
+    loaded_bytes = {
+        name: table.loaded_bytes for name, table in ds.opened.planner.loaded_indices.items()
+    }
+    assert loaded_bytes["id_idx"] == ds.index_statistics("id_idx")["num_bytes"]
+    assert loaded_bytes["name_idx"] == 0
 
 
-def test_last_built_index_of_a_column_is_used(tmp_path: Path):
+def test_the_newest_index_of_a_column_is_used(tmp_path: Path):
     ds = zb.dataset(plain_dataset(tmp_path, rows=100))
     build(ds, "id", name="fine", number_of_items=10)
     build(ds, "id", name="coarse", number_of_items=50)
@@ -174,9 +176,9 @@ def test_many_values_at_once(plain: tuple):
         ):
             filter = pc.field("id").isin(typed)
             assert_equals_pyarrow(ds, folder, filter, filter)
-            kept = at_most_rows(ds, filter)
-            assert kept.issuperset(range(0, 300, 60))
-            assert len(kept) < 300
+            candidate_rows = at_most_rows(ds, filter)
+            assert candidate_rows.issuperset(range(0, 300, 60))
+            assert len(candidate_rows) < 300
 
 
 def test_literals_out_of_the_columns_range_in_long_lists(tmp_path: Path):
@@ -190,9 +192,9 @@ def test_literals_out_of_the_columns_range_in_long_lists(tmp_path: Path):
     assert ds.to_table(["row"], f"key IN ({', '.join(map(str, values.to_pylist()))})")[
         "row"
     ].to_pylist() == [7, 107]
-    kept = at_most_rows(ds, filter)
-    assert {7, 107} <= kept
-    assert len(kept) < 100
+    candidate_rows = at_most_rows(ds, filter)
+    assert {7, 107} <= candidate_rows
+    assert len(candidate_rows) < 100
 
 
 # Random filters
@@ -202,11 +204,11 @@ def test_literals_out_of_the_columns_range_in_long_lists(tmp_path: Path):
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, pads.Dataset, pa.Table]:
     """Write six columns with few distinct values and nulls. All but ``c`` are indexed."""
     folder = tmp_path_factory.mktemp("mixed")
-    tables, at = [], 0
+    tables, first_row = [], 0
     floats = [0.0, -0.0, 1.5, math.nan, math.inf, None, 0.1]
     start = datetime.datetime(2024, 1, 1)
     for rows in (37, 0, 64, 1, 50):
-        index = range(at, at + rows)
+        index = range(first_row, first_row + rows)
         inner = pa.StructArray.from_arrays(
             [pa.array([i // 8 % 6 for i in index], pa.int16())],
             ["x"],
@@ -214,7 +216,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, pads.Da
         )
         tables.append(
             numbered(
-                at,
+                first_row,
                 rows,
                 a=pa.array([None if i % 13 == 0 else i // 10 for i in index], pa.int32()),
                 b=pa.array([None if i // 6 % 5 == 1 else f"s{i // 7}" for i in index], pa.string()),
@@ -226,7 +228,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[zb.Dataset, pads.Da
                 st=inner,
             )
         )
-        at += rows
+        first_row += rows
     write_files(folder, tables, row_group_size=15)
     ds = zb.dataset(folder)
     for column in ("a", "b", "d", "e", "st.x"):
@@ -286,7 +288,7 @@ FILTERS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1]),
         st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
-        inner.map(lambda each: ~each),
+        inner.map(lambda expression: ~expression),
     ),
     max_leaves=8,
 )
@@ -294,7 +296,7 @@ FILTERS = st.recursive(
 
 @settings(max_examples=cases(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filter=FILTERS)
-def test_random_filters_find_what_pyarrow_finds(mixed: tuple, filter: pc.Expression):
+def test_random_filters_find_the_rows_that_pyarrow_finds(mixed: tuple, filter: pc.Expression):
     ds, source, _ = mixed
     # Filter the table, because pyarrow's scan loses rows with NaN through row group statistics.
     expected = source.to_table().filter(filter)

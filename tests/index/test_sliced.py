@@ -173,15 +173,15 @@ def test_tiles_end_where_they_are_full(tmp_path, zones):
     assert_same_bits(rows, table)
 
 
-def test_conversion_back_to_rows_gives_the_same_bytes(tmp_path):
+def test_a_sliced_table_converts_back_to_the_same_row_table(tmp_path):
     fragments = [(3, zones_of(9000, 16, last=4)), (5, zones_of(100, 16, 1))]
     # A build writes 4 MiB of filters per batch.
-    cut = [
-        (fragment, zones.slice(at, at + 8192))
+    batches = [
+        (fragment, zones.slice(start, start + 8192))
         for fragment, zones in fragments
-        for at in range(0, len(zones), 8192)
+        for start in range(0, len(zones), 8192)
     ]
-    rows, table = both(tmp_path, cut)
+    rows, table = both(tmp_path, batches)
     outcome = write_row_table([table], LOCAL, str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "rows").read_bytes()
     assert (outcome.num_bytes, outcome.num_zones) == (rows.num_bytes, 9100)
@@ -207,7 +207,7 @@ def test_a_table_without_zones(tmp_path):
     table.verify()
 
 
-def test_no_hash_is_in_no_zone(tmp_path):
+def test_an_empty_set_of_hashes_is_in_no_zone(tmp_path):
     _, table = both(tmp_path, [(0, zones_of(10, 2))])
     assert not may_hold(table, some_hashes(0)).any()
     assert list(table.pairs(some_hashes(0))) == []
@@ -215,11 +215,11 @@ def test_no_hash_is_in_no_zone(tmp_path):
 
 def test_single_zones_are_located(tmp_path):
     rows, table = both(tmp_path, UNLIKE)
-    some = np.array([0, 69, 70, 100, 205], dtype=np.int64)
-    ids, starts, lengths = table.runs.locate(some)
-    assert ids.tolist() == rows.fragment_ids[some].tolist()
-    assert starts.tolist() == rows.starts[some].tolist()
-    assert lengths.tolist() == rows.lengths[some].tolist()
+    zones = np.array([0, 69, 70, 100, 205], dtype=np.int64)
+    ids, starts, lengths = table.runs.locate(zones)
+    assert ids.tolist() == rows.fragment_ids[zones].tolist()
+    assert starts.tolist() == rows.starts[zones].tolist()
+    assert lengths.tolist() == rows.lengths[zones].tolist()
 
 
 @given(
@@ -227,7 +227,7 @@ def test_single_zones_are_located(tmp_path):
         st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 12)), min_size=1, max_size=9
     )
 )
-def test_runs_represent_any_zones(zones):
+def test_runs_can_represent_any_zones(zones):
     columns = [np.array(column, dtype=np.uint64) for column in zip(*zones, strict=True)]
     runs = ZoneRuns.from_zones(*columns, ITEMS)
     result = runs.locate(np.arange(len(zones), dtype=np.int64))
@@ -256,12 +256,14 @@ def test_all_search_methods_agree(tmp_path, count, remote, monkeypatch):
     hashes = some_hashes(count)
     hashes[-1] = hashes[0]
     wanted = pairs_in_rows(rows, hashes)
-    for few in (False, True):
-        if few and count > 100:
+    for one_by_one in (False, True):
+        if one_by_one and count > 100:
             continue
-        cost = 0 if few else 1 << 40
+        cost = 0 if one_by_one else 1 << 40
         monkeypatch.setattr("zonebloom.storage.random_access.RandomAccessFile.read_cost", cost)
-        monkeypatch.setattr("zonebloom.index.sliced._MAX_REMOTE_ROW_SEARCHES", count if few else 0)
+        monkeypatch.setattr(
+            "zonebloom.index.sliced._MAX_REMOTE_ROW_SEARCHES", count if one_by_one else 0
+        )
         assert pairs_of(table, hashes) == wanted
         assert np.array_equal(may_hold(table, hashes), in_rows(rows, hashes))
 
@@ -276,7 +278,7 @@ def test_numpy_and_kernels_find_the_same_zones(tmp_path):
         )
 
 
-def test_pairs_come_in_parts(tmp_path, monkeypatch):
+def test_pairs_are_yielded_in_parts(tmp_path, monkeypatch):
     """Every zone holds every hash, so there are many more pairs than are held in memory at once."""
     zones = zones_of(1000, 2)
     zones.filters[:] = 0xFFFFFFFF
@@ -331,7 +333,7 @@ def test_a_lookup_of_a_billion_rows_would_read_little(tmp_path):
     assert result.tolist() == small.find(key).tolist()
 
 
-def test_near_tiles_take_one_request_to_an_object_store(tmp_path):
+def test_adjacent_tiles_need_one_request_to_an_object_store(tmp_path):
     rows, _ = both(tmp_path, [(0, zones_of(300, 64))], tile_zones=128)
     table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
     before = table.counter.num_requests
@@ -376,14 +378,17 @@ def test_merge_fills_tiles(tmp_path, one_salt):
     first, second, third = UNLIKE[:2], UNLIKE[2:4], UNLIKE[4:]
     rows, _ = both(tmp_path, UNLIKE)
     base = sliced_table(tmp_path / "base", first)
-    more = [rows_table(tmp_path / "second", second), sliced_table(tmp_path / "third", third)]
+    other_tables = [
+        rows_table(tmp_path / "second", second),
+        sliced_table(tmp_path / "third", third),
+    ]
     for tile_zones in (32, 100, 32768):
         path = str(tmp_path / f"merged-{tile_zones}")
-        outcome = merge_tables([base, *more], LOCAL, path, tile_zones)
+        outcome = merge_tables([base, *other_tables], LOCAL, path, tile_zones)
         merged = SlicedTable(LOCAL, path, outcome.num_bytes, outcome.checksum)
-        again = merge_tables([merged], LOCAL, str(tmp_path / "again"), tile_zones)
+        repeated_outcome = merge_tables([merged], LOCAL, str(tmp_path / "again"), tile_zones)
         assert (tmp_path / "again").read_bytes() == Path(path).read_bytes()
-        assert again.checksum == outcome.checksum
+        assert repeated_outcome.checksum == outcome.checksum
         sizes = [t.num_zones for t in merged.directory.tiles if t.num_blocks == 8]
         assert sizes == [tile_zones] * (110 // tile_zones) + [110 % tile_zones]
         merged.verify()
@@ -448,10 +453,10 @@ def test_any_flipped_bit_of_the_directory_is_noticed(sound):
     start = max(tile.offset + tile.num_bytes for tile in table.directory.tiles)
     source = random.Random(1)
     reserved = range(end - 12, end - 8)
-    for at in source.sample([n for n in range(start, end) if n not in reserved], 60):
+    for position in source.sample([n for n in range(start, end) if n not in reserved], 60):
 
-        def flip(data, at=at):
-            data[at] ^= 1 << source.randrange(8)
+        def flip(data, position=position):
+            data[position] ^= 1 << source.randrange(8)
 
         with pytest.raises(CorruptIndex):
             SlicedTable(LOCAL, damaged_copy(path, flip))
@@ -468,11 +473,11 @@ def test_wrong_numbers_with_a_valid_checksum_are_refused(tmp_path_factory, data)
     size = TRAILER.unpack(whole[-TRAILER.size :])[0]
     start = len(whole) - TRAILER.size - size
     directory = whole[start : start + size]
-    at = data.draw(st.integers(0, size // 8 - 1)) * 8
+    position = data.draw(st.integers(0, size // 8 - 1)) * 8
     value = data.draw(
         st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 300), st.sampled_from([2**63, 2**32]))
     )
-    directory[at : at + 8] = value.to_bytes(8, "little")
+    directory[position : position + 8] = value.to_bytes(8, "little")
     fields = list(TRAILER.unpack(whole[-TRAILER.size :]))
     fields[1] = xxhash.xxh64_intdigest(bytes(directory))
     whole[start:] = bytes(directory) + TRAILER.pack(*fields)
@@ -499,10 +504,10 @@ def test_a_damaged_tile_loses_no_row_and_is_reported_once(sound, count, remote):
 
     name = damaged_copy(path, clear)
     reports = []
-    where = (
+    location = (
         (pafs.SubTreeFileSystem(str(path.parent), LOCAL), "damaged") if remote else (LOCAL, name)
     )
-    result = SlicedTable(*where, table.num_bytes, report=reports.append)
+    result = SlicedTable(*location, table.num_bytes, report=reports.append)
     hashes = some_hashes(count)
     hit, wanted = may_hold(result, hashes), in_rows(rows, hashes)
     assert not (wanted & ~hit).any()
@@ -511,7 +516,7 @@ def test_a_damaged_tile_loses_no_row_and_is_reported_once(sound, count, remote):
     assert len(reports) == 1
     assert isinstance(reports[0], CorruptIndex)
     assert "build the index again" in str(reports[0])
-    silent = SlicedTable(*where, table.num_bytes)
+    silent = SlicedTable(*location, table.num_bytes)
     with pytest.raises(CorruptIndex, match="damaged"):
         may_hold(silent, hashes)
     with pytest.raises(CorruptIndex, match="damaged"):
@@ -525,12 +530,12 @@ def test_a_damaged_tile_loses_no_row_and_is_reported_once(sound, count, remote):
 
 @given(st.integers(0, 2**30), st.integers(0, 7))
 @settings(max_examples=40)
-def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, at, bit):
+def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, position, bit):
     folder = tmp_path_factory.mktemp("flip")
     rows, _ = both(folder, UNLIKE[:3], 64)
 
     def flip(data):
-        data[8 + at % (len(data) - 8)] ^= 1 << bit
+        data[8 + position % (len(data) - 8)] ^= 1 << bit
 
     reports = []
     try:
@@ -543,20 +548,20 @@ def test_a_flipped_bit_anywhere_loses_no_row(tmp_path_factory, at, bit):
 
 @pytest.mark.parametrize("count", [1, 5000])
 @pytest.mark.parametrize("remote", [False, True])
-def test_exchanged_blocks_are_damage(tmp_path, count, remote):
+def test_exchanged_blocks_are_noticed_as_damage(tmp_path, count, remote):
     """Replace a block by one of another tile, by its neighbour, and by itself."""
     rows, table = both(tmp_path, [(0, zones_of(128, 2))], tile_zones=64)
     first, second = table.directory.tiles
     size = first.block_words * 8
-    places = [first.offset, first.offset + size, second.offset, second.offset + size]
+    offsets = [first.offset, first.offset + size, second.offset, second.offset + size]
 
     def exchange(data):
-        whole = [bytes(data[at : at + size]) for at in places]
-        for at, block in zip(places, [whole[1], whole[0], whole[3], whole[2]], strict=True):
-            data[at : at + size] = block
+        whole = [bytes(data[offset : offset + size]) for offset in offsets]
+        for offset, block in zip(offsets, [whole[1], whole[0], whole[3], whole[2]], strict=True):
+            data[offset : offset + size] = block
 
     def across(data):
-        for one, other in ((places[0], places[2]), (places[1], places[3])):
+        for one, other in ((offsets[0], offsets[2]), (offsets[1], offsets[3])):
             data[one : one + size], data[other : other + size] = (
                 data[other : other + size],
                 data[one : one + size],
@@ -564,9 +569,9 @@ def test_exchanged_blocks_are_damage(tmp_path, count, remote):
 
     for change in (exchange, across):
         name = damaged_copy(tmp_path / "sliced", change)
-        where = (pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "damaged")
+        location = (pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "damaged")
         reports = []
-        result = SlicedTable(*(where if remote else (LOCAL, name)), report=reports.append)
+        result = SlicedTable(*(location if remote else (LOCAL, name)), report=reports.append)
         hashes = some_hashes(count)
         assert not (in_rows(rows, hashes) & ~may_hold(result, hashes)).any()
         assert may_hold(result, hashes).all()
@@ -576,7 +581,7 @@ def test_exchanged_blocks_are_damage(tmp_path, count, remote):
 
 
 @pytest.mark.parametrize("count", [1, 5000])
-def test_tiles_of_another_file_are_damage(tmp_path, count):
+def test_tiles_of_another_file_are_noticed_as_damage(tmp_path, count):
     """The other file has the same zones, so only the filters differ."""
     rows = {}
     for name, seed in (("one", 1), ("other", 2)):
@@ -658,16 +663,16 @@ def test_a_file_of_version_1_gives_the_same_answers(tmp_path):
     merged = SlicedTable(LOCAL, str(tmp_path / "merged"), outcome.num_bytes, outcome.checksum)
     merged.verify()
     written = write_row_table([table], LOCAL, str(tmp_path / "rows"))
-    for each in (table, merged):
-        filters_now = filters_of(each)
+    for candidate in (table, merged):
+        filters_now = filters_of(candidate)
         rows = read_row_table(LOCAL, str(tmp_path / "rows"), written.num_bytes, written.checksum)
         hashes = hashes_of([value for values, _ in filters for value in values])
         for zone, (_, wanted) in enumerate(filters):
             assert filters_now[zone] == wanted
             for hashed in hashes[3 * zone : 3 * zone + 3]:
-                assert zone in each.find(hashed.reshape(1))
-                places_both_ways(each, hashed)
-        assert pairs_of(each, hashes) == pairs_in_rows(rows, hashes)
+                assert zone in candidate.find(hashed.reshape(1))
+                places_both_ways(candidate, hashed)
+        assert pairs_of(candidate, hashes) == pairs_in_rows(rows, hashes)
 
 
 def test_damage_to_a_file_of_version_1_is_noticed(tmp_path):
@@ -694,7 +699,7 @@ def test_a_file_truncated_after_opening_loses_no_row(sound, count):
     places_both_ways(result, hashes[0])
 
 
-def test_threads_may_search_one_table(tmp_path):
+def test_several_threads_can_search_one_table(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
     rows, table = both(tmp_path, UNLIKE, 64)

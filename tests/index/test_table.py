@@ -76,7 +76,7 @@ def columns_of(filters, **changed):
 # Format
 
 
-def test_schema_is_lances():
+def test_the_schema_equals_that_of_lance():
     schema = table_schema(8192, 0.00057)
     assert schema.names == [
         "fragment_id",
@@ -146,11 +146,11 @@ def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
         lengths = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
     assert lengths == [3, 3, 3, 1]
     monkeypatch.undo()
-    again = write(tmp_path / "u", [(0, zones_of(95))])
+    table_in_one_batch = write(tmp_path / "u", [(0, zones_of(95))])
     assert (
         opened(tmp_path / "t", written_table)
         .to_table()
-        .equals(opened(tmp_path / "u", again).to_table())
+        .equals(opened(tmp_path / "u", table_in_one_batch).to_table())
     )
 
 
@@ -190,9 +190,9 @@ def test_round_trip(written):
     assert table.num_bytes == written_table.num_bytes
     with pa.memory_map(str(path)) as source:
         stored = pa.ipc.open_file(source).read_all()
-    given = table.to_table()
-    assert given.equals(stored)
-    assert stored.schema.metadata == {**given.schema.metadata, b"zonebloom_format": b"5"}
+    result = table.to_table()
+    assert result.equals(stored)
+    assert stored.schema.metadata == {**result.schema.metadata, b"zonebloom_format": b"5"}
 
 
 def test_the_kernel_reads_the_file_buffer_in_place(written):
@@ -223,7 +223,7 @@ def test_a_file_is_read_into_memory_once(tmp_path):
     assert all(np.shares_memory(table.filter_words(zone), table.words) for zone in (0, 63))
 
 
-def test_a_remote_file_is_read_the_same(written):
+def test_a_remote_file_gives_the_same_table(written):
     path, written_table, _ = written
     elsewhere = pafs.SubTreeFileSystem(str(path.parent), LOCAL)
     table = read_row_table(elsewhere, path.name, written_table.num_bytes, written_table.checksum)
@@ -238,7 +238,7 @@ def test_a_table_without_zones(tmp_path):
     assert table.to_table().schema.equals(table_schema(10, 0.01), check_metadata=True)
 
 
-def test_filters_may_differ_in_size_from_zone_to_zone():
+def test_filters_of_zones_may_differ_in_size():
     filters = [bytes([i]) * 32 * z for i, z in enumerate((1, 604, 2, 1024), 1)]
     table = RowTable(stored(columns_of(filters)), "t")
     assert table.num_blocks.tolist() == [1, 604, 2, 1024]
@@ -278,20 +278,20 @@ def check_survives(data):
     is_within_bounds(table)
 
 
-def test_every_flipped_byte_is_found_by_the_checksum(written):
+def test_the_checksum_detects_every_flipped_byte(written):
     path, written_table, _ = written
     data = path.read_bytes()
     rng = random.Random(5)
-    for at in [0, len(data) - 1, *rng.sample(range(len(data)), 300)]:
+    for position in [0, len(data) - 1, *rng.sample(range(len(data)), 300)]:
         damaged = bytearray(data)
-        damaged[at] ^= rng.randrange(1, 256)
+        damaged[position] ^= rng.randrange(1, 256)
         path.write_bytes(damaged)
         with pytest.raises(CorruptIndex, match="checksum"):
             opened(path, written_table)
         check_survives(damaged)
 
 
-def test_every_truncation_is_found(written):
+def test_every_truncation_is_refused(written):
     path, written_table, _ = written
     data = path.read_bytes()
     for size in [0, 1, 7, 8, *random.Random(6).sample(range(len(data)), 100), len(data) - 1]:
@@ -314,21 +314,21 @@ _SMALL_TABLE = stored(columns_of([b"\x11" * 64, b"\x22" * 32])).to_pybytes()
         max_size=6,
     )
 )
-def test_no_damage_crashes_or_leads_outside_the_file(changes):
+def test_damaged_bytes_never_cause_a_crash_or_a_read_outside_the_file(changes):
     damaged = bytearray(_SMALL_TABLE)
-    for at, byte in changes:
-        damaged[at] = byte
+    for position, byte in changes:
+        damaged[position] = byte
     check_survives(damaged)
 
 
-def test_a_grown_file_is_found(written):
+def test_a_file_that_grew_is_refused(written):
     path, written_table, _ = written
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(CorruptIndex, match=r"bytes, .* were written"):
         opened(path, written_table)
 
 
-def test_a_missing_file_is_found(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     for filesystem in (LOCAL, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)):
         with pytest.raises(CorruptIndex, match=r"cannot open .*build the index again"):
             read_row_table(filesystem, str(tmp_path / "none"), 100, None)

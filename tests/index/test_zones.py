@@ -1,4 +1,4 @@
-"""Zones: how rows are divided into them, and that batch boundaries do not change a filter."""
+"""Test the division of rows into zones. Batch boundaries must not change a filter."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def listed(runs):
 
 def expected(encoded, parameters):
     """Return the zones of a fragment by the reference, which computes every row's zone number."""
-    found = {}
+    rows_by_zone = {}
     for row, data in enumerate(encoded):
-        found.setdefault(row // parameters.number_of_items, []).append((row, data))
+        rows_by_zone.setdefault(row // parameters.number_of_items, []).append((row, data))
     num_blocks = parameters.filter_bytes // 32
     return [
         (
@@ -52,7 +52,7 @@ def expected(encoded, parameters):
             None in [data for _, data in rows],
             reference_filter(num_blocks, [data for _, data in rows]),
         )
-        for rows in found.values()
+        for rows in rows_by_zone.values()
     ]
 
 
@@ -98,7 +98,7 @@ def test_any_batches_give_the_zones_of_the_reference(numbers, data, items, sizin
 
 @given(rows, st.integers(1, 5), st.integers(1, 4))
 def test_small_buffers_give_the_same_zones(numbers, items, capacity):
-    # As many slices as a run of several gigabytes has.
+    # Small limits cut these few values into as many slices as a run of several gigabytes.
     parameters = ZoneParameters(items, 0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
@@ -108,7 +108,7 @@ def test_small_buffers_give_the_same_zones(numbers, items, capacity):
     assert listed(runs) == expected(encode(numbers), parameters)
 
 
-def test_zones_yielded_early_are_not_touched_later():
+def test_yielded_zones_do_not_change_later():
     parameters = ZoneParameters(2, 0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zones_module, "_BUFFER_BYTES", parameters.filter_bytes)
@@ -120,18 +120,18 @@ def test_zones_yielded_early_are_not_touched_later():
     assert len(rest) == 1
 
 
-def test_three_times_ten_thousand_rows():
+def test_batches_of_10000_rows_give_zones_of_8192():
     # A shape that made Lance 1.0 lose rows.
     numbers = list(range(30_000))
     parameters = ZoneParameters()
     array = pa.array(numbers, pa.int64())
-    batches = [array.slice(at, 10_000) for at in (0, 10_000, 20_000)]
-    found = listed(train_zones(batches, parameters))
-    assert [zone[:2] for zone in found] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
-    assert found == expected(encode(numbers), parameters)
+    batches = [array.slice(start, 10_000) for start in (0, 10_000, 20_000)]
+    zones = listed(train_zones(batches, parameters))
+    assert [zone[:2] for zone in zones] == [(0, 8192), (8192, 8192), (16_384, 8192), (24_576, 5424)]
+    assert zones == expected(encode(numbers), parameters)
 
 
-def test_the_last_zone_is_short_and_a_full_one_is_followed_by_none():
+def test_the_last_zone_may_be_short_but_is_never_empty():
     def lengths(count):
         array = pa.array(range(count), pa.int64())
         return [run.lengths.tolist() for run in train_zones([array], SMALL)]
@@ -148,16 +148,16 @@ def test_zero_rows_give_no_zone():
 
 def test_all_null_zones_have_empty_filters():
     array = pa.concat_arrays([pa.nulls(7, pa.int64()), pa.array(range(7)), pa.nulls(3, pa.int64())])
-    found = listed(train_zones([array], SMALL))
+    zones = listed(train_zones([array], SMALL))
     empty = bytes(SMALL.filter_bytes)
-    assert [(null, data == empty) for *_, null, data in found] == [
+    assert [(null, data == empty) for *_, null, data in zones] == [
         (True, True),
         (False, False),
         (True, True),
     ]
 
 
-def test_types_are_refused_before_a_zone_is_made():
+def test_unsupported_types_are_refused_before_the_first_zone():
     with pytest.raises(UnsupportedType):
         list(train_zones([pa.array([True])], SMALL))
 
@@ -171,7 +171,7 @@ def test_number_of_zones():
 # Parameters
 
 
-def test_default_parameters_are_lances():
+def test_the_default_parameters_equal_those_of_lance():
     parameters = ZoneParameters()
     assert (parameters.number_of_items, parameters.probability) == (8192, 0.00057)
     assert parameters.filter_bytes == 32_768
@@ -196,7 +196,7 @@ def test_default_parameters_are_lances():
     ],
     ids=str,
 )
-def test_impossible_parameters_are_refused_when_given(arguments):
+def test_impossible_parameters_raise_at_construction(arguments):
     # Sizes are cached by argument, where True == 1 and 8192.0 == 8192.
     ZoneParameters(1)
     ZoneParameters()
