@@ -16,7 +16,7 @@ COLUMNS, META_DATA, STATISTICS = 1, 3, 12
 MAX, MIN, NULL_COUNT, MAX_VALUE, MIN_VALUE = 1, 2, 3, 5, 6
 
 Fields = dict[int, tuple[int, Any]]
-"""The fields of a struct: their types and values, by number."""
+"""The fields of a struct. Each field number maps to the field's type and value."""
 
 
 def rewrite(path: Path, change: Callable[[Fields], None]) -> None:
@@ -30,7 +30,7 @@ def rewrite(path: Path, change: Callable[[Fields], None]) -> None:
     path.write_bytes(data[:body] + encoded + struct.pack("<I", len(encoded)) + b"PAR1")
 
 
-def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None:
+def set_statistics(path: Path, column: int, **statistics: bytes | int | None) -> None:
     """Replace the statistics of a column's chunks, as older writers stored them.
 
     Parameters
@@ -50,12 +50,12 @@ def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None
     }
 
     def change(footer: Fields) -> None:
-        if "created_by" in known:
-            writer = known["created_by"]
+        if "created_by" in statistics:
+            writer = statistics["created_by"]
             footer.pop(CREATED_BY, None)
             if isinstance(writer, bytes):
                 footer[CREATED_BY] = thrift.BINARY, writer
-        if "minimum" in known:
+        if "minimum" in statistics:
             # Readers use the deprecated bounds only if the file has no column orders.
             footer.pop(COLUMN_ORDERS, None)
         for group in footer[ROW_GROUPS][1][1]:
@@ -63,9 +63,12 @@ def set_statistics(path: Path, column: int, **known: bytes | int | None) -> None
             chunk[STATISTICS] = (
                 thrift.STRUCT,
                 {
-                    number: (thrift.I64 if isinstance(known[name], int) else thrift.BINARY, value)
+                    number: (
+                        thrift.I64 if isinstance(statistics[name], int) else thrift.BINARY,
+                        value,
+                    )
                     for name, number in numbers.items()
-                    if (value := known.get(name)) is not None
+                    if (value := statistics.get(name)) is not None
                 },
             )
 

@@ -103,7 +103,7 @@ def _is_nan(value: pa.Scalar) -> bool:
 
 
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
-def test_pyarrow_every_type(tmp_path, arrow_type):
+def test_filters_of_pyarrow_are_read_for_every_type(tmp_path, arrow_type):
     if arrow_type == pa.date64():
         pytest.skip("random milliseconds are no dates")
     array, _ = sample(arrow_type, 800)
@@ -142,7 +142,7 @@ def test_small_integers_are_hashed_as_int32(tmp_path):
         w=pa.array([1, 2**32 - 1, 7], pa.uint32()),
     )
     filters, schema = open_filters(path), pq.read_schema(path)
-    for name, value, found in [
+    for name, value, may_match in [
         ("i", -1, True),
         ("i", 5, True),
         ("i", 6, False),
@@ -156,7 +156,7 @@ def test_small_integers_are_hashed_as_int32(tmp_path):
         ("w", -1, False),
         ("w", 8, False),
     ]:
-        assert filters.candidate_row_groups(equals(name, value), schema) == [0] * found, (
+        assert filters.candidate_row_groups(equals(name, value), schema) == [0] * may_match, (
             name,
             value,
         )
@@ -175,8 +175,8 @@ def test_zeros_nan_and_nulls(tmp_path):
                 assert filters.candidate_row_groups(equals("v", zero), schema) == [0]
             assert filters.candidate_row_groups(equals("v", 2.0), schema) == []
             assert filters.candidate_row_groups(equals("v", nan), schema) is None
-            both = IsIn(("v",), pa.array([2.0, nan]))
-            assert filters.candidate_row_groups(both, schema) is None
+            two_values = IsIn(("v",), pa.array([2.0, nan]))
+            assert filters.candidate_row_groups(two_values, schema) is None
             assert filters.candidate_row_groups(IsNull(("v",)), schema) is None
             with_null = IsIn(("v",), pa.array([2.0]), null_matches=True)
             assert filters.candidate_row_groups(with_null, schema) is None
@@ -185,7 +185,7 @@ def test_zeros_nan_and_nulls(tmp_path):
             assert filters.candidate_row_groups(equals("v", 0.1), schema) == expected
 
 
-def test_columns_filter_and_nested_leaves(tmp_path):
+def test_filters_of_nested_leaves_are_used(tmp_path):
     structs = pa.array([{"x": i, "y.z": str(i)} if i % 3 else None for i in range(400)])
     lists = pa.array([[i, i + 1] for i in range(400)])
     path = write(
@@ -218,7 +218,7 @@ def test_columns_filter_and_nested_leaves(tmp_path):
         assert filters.candidate_row_groups(Equals(column, pa.scalar(250)), schema) is None
 
 
-def test_types_of_the_dataset_other_than_the_files(tmp_path):
+def test_the_type_of_the_dataset_may_differ_from_the_file(tmp_path):
     path = write(
         tmp_path / "f.parquet",
         i=pa.array([1, 2, 300], pa.int32()),
@@ -329,7 +329,7 @@ def test_a_lookup_reads_headers_and_single_blocks(tmp_path):
 # Other writers
 
 
-def test_duckdb(tmp_path):
+def test_filters_of_duckdb_are_read(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "d.parquet"
     # DuckDB writes filters only for dictionary-encoded columns, so each row group has 40 values.
@@ -432,7 +432,7 @@ def write_with_spark(spark, folder):
             writer.parquet(f"{folder}/{name}")
 
 
-def test_spark(spark, tmp_path):
+def test_filters_of_spark_are_read(spark, tmp_path):
     write_with_spark(spark, tmp_path)
     for folder in ("plain", "legacy", "millis"):
         (path,) = (tmp_path / folder).glob("*.parquet")
@@ -454,7 +454,7 @@ def test_spark(spark, tmp_path):
 UNANNOTATED = ("time32[s]", "timestamp[s]", "date64[ms]")
 
 
-def test_datafusion(tmp_path):
+def test_filters_of_datafusion_are_read(tmp_path):
     datafusion = pytest.importorskip("datafusion")
     columns = {}
     for number, arrow_type in enumerate(t for t in PLAIN_TYPES if not pa.types.is_decimal(t)):
@@ -539,22 +539,22 @@ def keys_file(path: Path, arrow_type=None, **options) -> Path:
 @pytest.mark.parametrize(
     "claim, message",
     [
-        (lambda at, n: (-5, n), "outside"),
-        (lambda at, n: (0, n), "outside"),
-        (lambda at, n: (10**15, n), "outside"),
-        (lambda at, n: (2**63 - 1, n), "outside"),
-        (lambda at, n: (at, -1), "outside"),
-        (lambda at, n: (at, 0), "outside"),
-        (lambda at, n: (at, 10**9), "outside"),
-        (lambda at, n: (at, n - 1), "not as long"),
-        (lambda at, n: (at, n - 32), "not as long"),
-        (lambda at, n: (at, n + 32), "not as long"),
-        (lambda at, n: (at, 3), "cut short"),
-        (lambda at, n: (at + 1, n), "header"),
-        (lambda at, n: (4, n), "header"),
-        (lambda at, n: (4, None), "header"),
-        (lambda at, n: (at - n, n), "overlap"),
-        (lambda at, n: (at - n, None), "overlap"),
+        (lambda offset, size: (-5, size), "outside"),
+        (lambda offset, size: (0, size), "outside"),
+        (lambda offset, size: (10**15, size), "outside"),
+        (lambda offset, size: (2**63 - 1, size), "outside"),
+        (lambda offset, size: (offset, -1), "outside"),
+        (lambda offset, size: (offset, 0), "outside"),
+        (lambda offset, size: (offset, 10**9), "outside"),
+        (lambda offset, size: (offset, size - 1), "not as long"),
+        (lambda offset, size: (offset, size - 32), "not as long"),
+        (lambda offset, size: (offset, size + 32), "not as long"),
+        (lambda offset, size: (offset, 3), "cut short"),
+        (lambda offset, size: (offset + 1, size), "header"),
+        (lambda offset, size: (4, size), "header"),
+        (lambda offset, size: (4, None), "header"),
+        (lambda offset, size: (offset - size, size), "overlap"),
+        (lambda offset, size: (offset - size, None), "overlap"),
     ],
 )
 def test_a_false_claim_loses_no_row_group(tmp_path, claim, message):
@@ -571,7 +571,7 @@ def test_a_false_claim_loses_no_row_group(tmp_path, claim, message):
 
 def test_lengths_may_be_absent(tmp_path):
     path = keys_file(tmp_path / "f.parquet")
-    claims = dict.fromkeys(range(4), lambda at, n: (at, None))
+    claims = dict.fromkeys(range(4), lambda offset, size: (offset, None))
     filters = open_filters(with_claims(path.read_bytes(), claims))
     assert filters.columns() == open_filters(path).columns()
     for row in range(0, 800, 50):
@@ -595,7 +595,7 @@ def test_exchanged_filters_are_detected_by_the_statistics(tmp_path, whole):
 
 @pytest.mark.parametrize("error", [OSError("gone"), FragmentUnreadable("gone")])
 @pytest.mark.parametrize("num_good_reads", [1, 2])
-def test_reads_that_fail(tmp_path, error, num_good_reads):
+def test_failing_reads_lose_no_row_group(tmp_path, error, num_good_reads):
     path = keys_file(tmp_path / "f.parquet")
 
     whole, requests = path.read_bytes(), []
@@ -613,13 +613,13 @@ def test_reads_that_fail(tmp_path, error, num_good_reads):
     assert len(filters.columns()) == (num_good_reads == 2)
 
 
-def test_a_header_that_claims_much_reads_little(tmp_path):
+def test_a_header_with_a_huge_claim_causes_small_reads(tmp_path):
     path = keys_file(tmp_path / "f.parquet")
     data = bytearray(path.read_bytes())
     start = pq.read_metadata(path).row_group(1).column(0).bloom_filter_offset
     huge = Sbbf.from_bytes(bytes(1 << 20)).to_parquet_bytes()[:64]
     data[start : start + len(huge)] = huge
-    filters = open_filters(with_claims(bytes(data), {1: lambda at, n: (at, None)}))
+    filters = open_filters(with_claims(bytes(data), {1: lambda offset, size: (offset, None)}))
     with pytest.warns(IndexNotUsedWarning, match="not as long"):
         assert filters.candidate_row_groups(equals("v", 5), pq.read_schema(path)) == [0, 1]
 
@@ -668,19 +668,19 @@ def test_flipped_bytes_lose_no_row_group(tmp_path, arrow_type):
 
 
 @pytest.mark.parametrize("stop", [0, 4, 20, -9])
-def test_truncated_files(tmp_path, stop):
+def test_truncated_files_raise(tmp_path, stop):
     with pytest.raises(FragmentUnreadable):
         open_filters(keys_file(tmp_path / "f.parquet").read_bytes()[:stop])
 
 
-def test_statistics_of_a_wrong_size_do_not_end_the_process(tmp_path):
+def test_statistics_of_a_wrong_size_do_not_crash_the_process(tmp_path):
     """``ColumnChunkMetaData.statistics`` of pyarrow 26 aborts the process on them."""
     path = keys_file(tmp_path / "f.parquet")
-    bound = (199).to_bytes(8, "little")
+    maximum = (199).to_bytes(8, "little")
 
     def shorter(footer):
-        assert b"\x08" + bound in footer
-        return footer.replace(b"\x08" + bound, b"\x05" + bound[:5])
+        assert b"\x08" + maximum in footer
+        return footer.replace(b"\x08" + maximum, b"\x05" + maximum[:5])
 
     data = with_footer(path.read_bytes(), shorter)
     filters, schema = open_filters(data), pq.read_schema(path)
@@ -710,7 +710,7 @@ def test_encrypted_columns_have_no_filters(tmp_path):
     assert filters.candidate_row_groups(equals("a", 5), table.schema) is None
 
 
-def test_damaged_footers_raise_nothing(tmp_path):
+def test_damaged_footers_do_not_raise(tmp_path):
     path = write(
         tmp_path / "f.parquet", v=pa.array([str(i) for i in range(800)]), w=pa.array(range(800))
     )
@@ -738,7 +738,7 @@ def test_damaged_footers_raise_nothing(tmp_path):
     assert opened > 100
 
 
-def test_wide_values_and_int96_are_left_alone(tmp_path):
+def test_filters_of_wide_values_and_int96_are_not_used(tmp_path):
     path = tmp_path / "f.parquet"
     stamps = pa.array([datetime.datetime(2020, 1, 1)] * 3)
     pq.write_table(
@@ -765,7 +765,7 @@ def test_negative_and_wide_decimals_are_big_endian(tmp_path):
         assert filters.candidate_row_groups(IsIn(("v",), pa.array([7, 8])), schema) == []
 
 
-def test_values_hashed_are_the_physical_ones(tmp_path):
+def test_physical_values_are_hashed(tmp_path):
     path = write(tmp_path / "f.parquet", v=pa.array([-3], pa.int8()))
     chunk = pq.read_metadata(path).row_group(0).column(0)
     start, stop = chunk.bloom_filter_offset, chunk.bloom_filter_offset + chunk.bloom_filter_length

@@ -44,7 +44,7 @@ class Kms(encryption.KmsClient):
     """A KMS that wraps keys with the name of their master key. ``requests`` are these names."""
 
     requests: ClassVar[list[str]] = []
-    refused: ClassVar[set[str]] = set()
+    refused_ids: ClassVar[set[str]] = set()
 
     def __init__(self, config):
         super().__init__()
@@ -145,7 +145,7 @@ def kinds() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=str)
-def test_pages_hold_the_rows_that_were_written(tmp_path, kind):
+def test_decrypted_pages_hold_the_written_rows(tmp_path, kind):
     path, table = tmp_path / "0.parquet", rows()
     write(path, table, by_kms(**kind["how"]), **kind["written"])
     theirs = encryption.CryptoFactory(Kms).file_decryption_properties(
@@ -154,12 +154,12 @@ def test_pages_hold_the_rows_that_were_written(tmp_path, kind):
     assert pq.read_table(path, decryption_properties=theirs).equals(table)
     keys = zb.ParquetKeys(Kms)
     assert read(path, keys)[0].equals(table)
-    some = RowRanges([(3, 4), (PAGE - 1, PAGE + 1), (GROUP - 1, GROUP + 1), (ROWS - 1, ROWS)])
-    wanted = table.take(some.rows())
-    assert read(path, keys, wanted=some)[0].equals(wanted)
+    ranges = RowRanges([(3, 4), (PAGE - 1, PAGE + 1), (GROUP - 1, GROUP + 1), (ROWS - 1, ROWS)])
+    wanted = table.take(ranges.rows())
+    assert read(path, keys, wanted=ranges)[0].equals(wanted)
     # The second read reuses the page locations of the first.
-    few, num_bytes = read(path, keys, ["id", "text"], some)
-    assert few.equals(wanted.select(["id", "text"]))
+    selected_rows, num_bytes = read(path, keys, ["id", "text"], ranges)
+    assert selected_rows.equals(wanted.select(["id", "text"]))
     assert num_bytes < path.stat().st_size / 4
 
 
@@ -212,7 +212,7 @@ def test_copies_are_recognized(tmp_path, monkeypatch, is_clear):
 
 @pytest.mark.parametrize("is_stored", [True, False])
 @pytest.mark.parametrize("is_clear", [True, False])
-def test_one_key_and_a_prefix(tmp_path, is_stored, is_clear):
+def test_one_key_may_encrypt_all_columns_with_an_aad_prefix(tmp_path, is_stored, is_clear):
     path, table = tmp_path / "0.parquet", rows()
     properties = by_one(aad_prefix=b"a", store_aad_prefix=is_stored, plaintext_footer=is_clear)
     write(path, table, properties, write_page_index=True)
@@ -293,15 +293,15 @@ def test_pages_cannot_be_exchanged(tmp_path):
     assert not check_damaged(path, table, keys, whole)
 
 
-def test_a_store_is_asked_for_ranges(tmp_path):
+def test_a_store_reads_only_ranges(tmp_path):
     path, table = tmp_path / "0.parquet", rows()
     for has_index in (True, False):
         write(path, table, by_kms(), write_page_index=has_index)
         store = fsspec.filesystem("file")
         for names in (NAMES, ["id"]):
-            some = RowRanges([(7, 9), (GROUP + 1, GROUP + 2)])
-            result, num_bytes = read(path, zb.ParquetKeys(Kms), names, some, store)
-            assert result.equals(table.take(some.rows()).select(names))
+            ranges = RowRanges([(7, 9), (GROUP + 1, GROUP + 2)])
+            result, num_bytes = read(path, zb.ParquetKeys(Kms), names, ranges, store)
+            assert result.equals(table.take(ranges.rows()).select(names))
         assert num_bytes < path.stat().st_size / (2 if has_index else 1)
 
 
@@ -324,8 +324,8 @@ def test_other_engines_read_by_the_same_keys(tmp_path):
         if indexed:
             ds.create_scalar_index("id", plaintext=True, spark=False)
         assert ds.to_polars().collect().equals(expected)
-        few = pl.col("id").is_in([3, 4242])
-        assert ds.to_polars().filter(few).collect().equals(expected.filter(few))
+        condition = pl.col("id").is_in([3, 4242])
+        assert ds.to_polars().filter(condition).collect().equals(expected.filter(condition))
         orders = ds.to_arrow_dataset()  # noqa: F841 - read by name
         result = duckdb.sql("SELECT id, text FROM orders WHERE id = 4242").fetchall()
         assert result == expected.filter(pl.col("id") == 4242).select("id", "text").rows()
@@ -353,12 +353,12 @@ def test_pyarrow_reads_by_the_same_keys(tmp_path):
     ids=str,
 )
 def test_invalid_keys_are_refused_and_not_shown(arguments):
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument) as caught:
         zb.ParquetKeys(*arguments)
-    assert "short" not in str(refused.value)
+    assert "short" not in str(caught.value)
 
 
-def test_other_formats_take_no_keys(tmp_path):
+def test_keys_for_other_formats_are_refused(tmp_path):
     with pytest.raises(InvalidArgument, match="parquet_keys"):
         zb.dataset(tmp_path, "ipc", parquet_keys=zb.ParquetKeys(KEY))
 

@@ -39,7 +39,7 @@ def data() -> bytes:
     return written(TABLE)
 
 
-def test_agrees_with_pyarrow(data):
+def test_a_parsed_footer_agrees_with_pyarrow(data):
     footer = File(data).footer
     metadata = pq.read_metadata(io.BytesIO(data))
     assert footer.num_rows == metadata.num_rows
@@ -84,16 +84,16 @@ def test_page_locations_tile_the_chunk(data):
         (b"\x59\0\0\0PAR1", "more than the file has"),
     ],
 )
-def test_tails(tail, says):
+def test_invalid_tails_are_refused(tail, says):
     with pytest.raises(FragmentUnreadable, match=says):
         footer_length(tail, 100)
 
 
-def test_longest_footer():
+def test_the_longest_footer_is_read():
     assert footer_length(b"\x58\0\0\0PAR1", 100) == 88
 
 
-def test_cut_anywhere(data):
+def test_a_footer_that_is_cut_anywhere_is_refused(data):
     length = int.from_bytes(data[-8:-4], "little")
     footer = data[-8 - length : -8]
     for stop in range(0, length, 7):
@@ -101,7 +101,7 @@ def test_cut_anywhere(data):
             parse_footer(footer[:stop], len(data))
 
 
-def test_chunks_outside_the_file(data):
+def test_chunks_outside_of_the_file_are_refused(data):
     length = int.from_bytes(data[-8:-4], "little")
     with pytest.raises(FragmentUnreadable, match="outside the file"):
         parse_footer(data[-8 - length : -8], 3000)
@@ -141,13 +141,13 @@ LIES = {
 
 
 @pytest.mark.parametrize("changed", LIES.values(), ids=LIES.keys())
-def test_lies(data, changed):
+def test_false_numbers_in_the_footer_are_refused(data, changed):
     assert parse_footer(rewritten(data), len(data)).num_rows == 2000
     with pytest.raises(FragmentUnreadable):
         parse_footer(rewritten(data, **changed), len(data))
 
 
-def test_schema_nested_too_deep():
+def test_a_schema_that_is_nested_too_deeply_is_refused():
     child = encode_struct([(4, 8, b"\x01a"), (5, 5, encode_integer(1))])
     schema = encode_list(STRUCT, [child] * 3000)
     footer = encode_struct(
@@ -196,7 +196,7 @@ def test_impossible_page_locations_are_refused(pages):
         checked(*pages)
 
 
-def test_empty_chunks_need_no_place(data):
+def test_empty_chunks_need_no_location(data):
     file = File(written(TABLE.slice(0, 0)))
     for group in file.footer.row_groups:
         for chunk in group.chunks:

@@ -46,27 +46,27 @@ def read(file: File, field: int, pages: PageLocations | None, rows: RowRanges, *
     return reader.read([field], rows)[field].to_pylist()
 
 
-def moved(pages: PageLocations, what: str, page: int, by: int) -> PageLocations:
-    values = getattr(pages, what).copy()
+def moved(pages: PageLocations, field: str, page: int, by: int) -> PageLocations:
+    values = getattr(pages, field).copy()
     values[page] += by
-    return dataclasses.replace(pages, **{what: values})
+    return dataclasses.replace(pages, **{field: values})
 
 
 @pytest.mark.parametrize("field", [0, 1])
 @pytest.mark.parametrize("by", [-1, 1])
-@pytest.mark.parametrize("what", ["starts", "sizes", "first_rows"])
-def test_locations_that_are_off_by_one(file, what, by, field):
+@pytest.mark.parametrize("name", ["starts", "sizes", "first_rows"])
+def test_page_locations_that_are_off_by_one_are_refused(file, name, by, field):
     pages = file.indexed(0, field)
     assert pages is not None
     first = int(pages.first_rows[2])
     rows = RowRanges([(first + 2, first + 4)])
     read(file, field, pages, rows)
     with pytest.raises(FragmentUnreadable):
-        read(file, field, moved(pages, what, 2, by), rows)
+        read(file, field, moved(pages, name, 2, by), rows)
 
 
 @pytest.mark.parametrize("field", [0, 1])
-def test_locations_of_another_column(file, field):
+def test_page_locations_of_another_column_are_refused(file, field):
     pages = file.indexed(0, 1 - field)
     with pytest.raises(FragmentUnreadable):
         read(file, field, pages, RowRanges([(300, 301)]))
@@ -74,7 +74,7 @@ def test_locations_of_another_column(file, field):
 
 @pytest.mark.parametrize("field", [0, 1])
 @pytest.mark.parametrize("num_values", [1, 599, 10_000, 1 << 31, 1 << 62])
-def test_number_of_values_of_a_chunk(file, num_values, field):
+def test_a_false_number_of_values_is_refused(file, num_values, field):
     with pytest.raises(FragmentUnreadable):
         read(file, field, None, RowRanges([(300, 301)]), num_values=num_values)
     chunk = dataclasses.replace(file.footer.row_groups[0].chunks[field], num_values=num_values)
@@ -84,7 +84,7 @@ def test_number_of_values_of_a_chunk(file, num_values, field):
 
 @pytest.mark.parametrize("num_rows", [1, 599, 601, 1 << 31, 1 << 40])
 @pytest.mark.parametrize("field", [0, 1])
-def test_number_of_rows_of_a_group(file, field, num_rows):
+def test_a_false_number_of_rows_is_refused(file, field, num_rows):
     group = dataclasses.replace(file.footer.row_groups[0], num_rows=num_rows)
     reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
     with pytest.raises(FragmentUnreadable):
@@ -106,7 +106,7 @@ def header(kind: int, size: int, *values: int, uncompressed: int | None = None) 
 
 
 @pytest.mark.parametrize("codec", [codec for codec in CODECS if codec])
-def test_dictionaries_that_claim_more_than_their_body_becomes(codec):
+def test_dictionaries_with_a_false_size_are_refused(codec):
     """Codecs leave memory as it was after the end of the body, so values there would be random."""
     leaf = LeafType(pa.int64(), INT64, 8, 0)
     values = np.array([7, 9])
@@ -138,12 +138,12 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("data", HEADERS.values(), ids=HEADERS.keys())
-def test_headers(data):
+def test_false_page_headers_are_refused(data):
     with pytest.raises(FragmentUnreadable):
         parse_page_header(data + b"\0" * 10)
 
 
-def test_walk_of_pages_without_values_ends():
+def test_a_walk_over_pages_without_values_ends():
     """Walk ten thousand pages without values, in a chunk that claims one value."""
     page = header(0, 0, 0, 0, 3, 3)
     data = page * 10_000
@@ -153,7 +153,7 @@ def test_walk_of_pages_without_values_ends():
         walk_pages(lambda ranges: [data[a:b] for a, b in ranges], chunk, 1)
 
 
-def test_arrow_schema_of_another_file(file):
+def test_an_arrow_schema_of_another_file_is_refused(file):
     other = File(written(pa.table({"a": [1]}))).footer.schema.arrow_schema
     assert other is not None
     for schema in (other, other[: len(other) // 2], b"!!", b""):
@@ -164,7 +164,7 @@ def test_arrow_schema_of_another_file(file):
             reader.read([1], RowRanges([(0, 1)]))
 
 
-def test_pages_are_small_beside_what_they_claim():
+def test_small_pages_with_huge_claims_are_refused():
     """A file cannot have more rows than its page headers claim."""
     table = pa.table({"x": np.zeros(1000, dtype=np.int64)})
     file = File(written(table, row_group_size=1000))

@@ -56,7 +56,7 @@ def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def test_the_map_says_what_the_footer_says(file: Path) -> None:
+def test_the_page_map_equals_the_footer(file: Path) -> None:
     pages, size = footer_pages(file)
     mapped = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow").file_pages(
         7, size, 2000
@@ -73,7 +73,7 @@ def test_the_map_says_what_the_footer_says(file: Path) -> None:
                 assert np.array_equal(getattr(actual, name), getattr(expected, name))
 
 
-def test_other_fragments_are_not_in_it(file: Path) -> None:
+def test_the_page_map_has_no_other_fragments(file: Path) -> None:
     pages, size = footer_pages(file)
     assert (
         PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow").file_pages(8, size, 2000)
@@ -83,22 +83,22 @@ def test_other_fragments_are_not_in_it(file: Path) -> None:
 
 def test_a_smaller_file_is_refused(file: Path) -> None:
     pages, _ = footer_pages(file)
-    made = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow")
+    page_map = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow")
     with pytest.raises(CorruptIndex, match="outside the file"):
-        made.file_pages(7, 1000, 2000)
+        page_map.file_pages(7, 1000, 2000)
 
 
 def test_a_map_that_lacks_a_row_group_is_refused(file: Path) -> None:
     pages, size = footer_pages(file)
     rows = page_map_rows(7, pages)
     rows[-1]["fragment_id"] = 8
-    made = PageMap(encode_page_map(rows), "pages.arrow")
+    page_map = PageMap(encode_page_map(rows), "pages.arrow")
     with pytest.raises(CorruptIndex, match="1,500 of 2,000 rows"):
-        made.file_pages(7, size, 2000)
+        page_map.file_pages(7, size, 2000)
 
 
 @pytest.mark.parametrize("data", [b"", b"no Arrow file", b"ARROW1" * 20])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_damaged_page_maps_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptIndex, match=r"pages\.arrow"):
         PageMap(pa.py_buffer(data), "pages.arrow")
 

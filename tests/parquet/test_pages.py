@@ -40,7 +40,7 @@ def mixed_table(rows: int = 1500, seed: int = 0) -> pa.Table:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_types(kind, version):
+def test_pages_of_every_type_are_read(kind, version):
     rng = random.Random(1)
     table = pa.table({"x": sample(TYPES[kind], 1500, rng), "n": pa.array(range(1500))})
     check_file(written(table, data_page_version=version))
@@ -48,7 +48,7 @@ def test_types(kind, version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", CODECS)
-def test_codecs(codec, version):
+def test_pages_of_every_codec_are_read(codec, version):
     check_file(written(mixed_table(), compression=codec, data_page_version=version))
 
 
@@ -64,7 +64,7 @@ def test_codecs(codec, version):
         ("RLE", ["bool"]),
     ],
 )
-def test_encodings(encoding, names, version):
+def test_pages_of_every_encoding_are_read(encoding, names, version):
     rng = random.Random(2)
     table = pa.table({name: sample(SCALARS[name], 1500, rng) for name in names})
     data = written(
@@ -77,7 +77,7 @@ def test_encodings(encoding, names, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_dictionary_that_gives_way_to_plain_pages(version):
+def test_a_chunk_may_change_from_dictionary_to_plain_pages(version):
     rng = random.Random(3)
     table = pa.table({"s": [f"{rng.randrange(10**9):030}" for _ in range(3000)], "n": range(3000)})
     data = written(
@@ -101,24 +101,24 @@ def test_dictionary_that_gives_way_to_plain_pages(version):
 
 @pytest.mark.parametrize("dictionary", [True, False])
 @pytest.mark.parametrize("name", ["int64", "string", "bool", *list(NESTED)[:3]])
-def test_nulls_alone(name, dictionary):
+def test_columns_of_only_nulls_are_read(name, dictionary):
     column = pa.nulls(1000, TYPES[name])
     check_file(written(pa.table({"x": column}), use_dictionary=dictionary))
 
 
-def test_arrow_schema_left_out():
+def test_files_without_an_arrow_schema_are_read():
     check_file(written(mixed_table(), store_schema=False))
 
 
-def test_old_timestamps():
+def test_int96_timestamps_are_read():
     moments = pa.array(range(0, 10**12, 10**9), pa.timestamp("us"))
     check_file(written(pa.table({"t": moments}), use_deprecated_int96_timestamps=True))
 
 
 @pytest.mark.parametrize("use_dictionary", [False, True])
-def test_old_timestamps_by_kernels(use_dictionary):
-    most = (1 << 63) - 1
-    values = [0, -1, 1, most, -most, 86_400 * 10**9, -86_400 * 10**9 - 1, None]
+def test_kernels_read_int96_timestamps(use_dictionary):
+    maximum = (1 << 63) - 1
+    values = [0, -1, 1, maximum, -maximum, 86_400 * 10**9, -86_400 * 10**9 - 1, None]
     moments = pa.array([value for value in values for _ in range(40)], pa.timestamp("ns"))
     table = pa.table({"t": moments})
     options = {"use_deprecated_int96_timestamps": True, "use_dictionary": use_dictionary}
@@ -126,11 +126,11 @@ def test_old_timestamps_by_kernels(use_dictionary):
     assert file.leaves(0, file.indexed, [0])
 
 
-def test_page_checksums():
+def test_pages_with_checksums_are_read():
     check_file(written(mixed_table(), write_page_checksum=True))
 
 
-def test_damage_is_noticed_by_checksum():
+def test_checksums_detect_damage():
     data = bytearray(
         written(pa.table({"n": range(3000)}), write_page_checksum=True, compression="none")
     )
@@ -145,16 +145,16 @@ def test_damage_is_noticed_by_checksum():
 
 
 @pytest.mark.parametrize("options", [{}, {"write_page_index": False}, {"data_page_size": 1 << 30}])
-def test_rows_at_group_bounds(options):
+def test_rows_at_the_ends_of_row_groups_are_read(options):
     check_file(written(mixed_table(), **options))
 
 
-def test_row_group_without_rows():
+def test_row_groups_without_rows_are_read():
     table = mixed_table(100)
     check_file(written(table.slice(0, 0)))
 
 
-def test_columns_with_the_same_name_and_odd_names():
+def test_columns_with_equal_or_unusual_names_are_read():
     arrays = [
         pa.array(range(1000)),
         pa.array([str(i) for i in range(1000)]),
@@ -164,7 +164,7 @@ def test_columns_with_the_same_name_and_odd_names():
         check_file(written(pa.Table.from_arrays(arrays, names)))
 
 
-def test_wide_file_reads_only_what_is_asked():
+def test_only_requested_columns_of_a_wide_file_are_read():
     table = pa.table({f"c{i}": np.arange(2000) + i for i in range(50)})
     file = File(written(table, row_group_size=2000, use_dictionary=False, max_rows_per_page=100))
     columns = file.rows(0, RowRanges([(150, 160), (1900, 1901)]), fields=[40, 3])
@@ -175,7 +175,7 @@ def test_wide_file_reads_only_what_is_asked():
     assert sum(stop - start for start, stop in file.requests) <= wanted + 4 * 4096
 
 
-def test_pages_of_struct_leaves_that_do_not_align_are_read_whole():
+def test_struct_leaves_with_unaligned_pages_are_read_whole():
     kind = pa.struct([("a", pa.int8()), ("b", pa.string())])
     file = File(written(pa.table({"s": sample(kind, 700, random.Random(0))}), use_dictionary=False))
     left, right = (file.indexed(0, leaf) for leaf in (0, 1))
@@ -187,7 +187,7 @@ def test_pages_of_struct_leaves_that_do_not_align_are_read_whole():
     assert sum(stop - start for start, stop in file.requests) >= chunks[1].stop - chunks[1].start
 
 
-def test_walk_of_repeated_columns():
+def test_a_page_walk_handles_repeated_columns():
     table = pa.table({"l": sample(pa.list_(pa.int64()), 2000, random.Random(0))})
     options = {"write_page_index": False, "row_group_size": 2000}
     first = File(written(table, data_page_version="1.0", **options))
@@ -199,7 +199,7 @@ def test_walk_of_repeated_columns():
     assert all(stop - start <= 16 << 10 for start, stop in second.requests)
 
 
-def test_walk_finds_what_the_offset_index_says():
+def test_a_page_walk_finds_the_pages_of_the_offset_index():
     file = File(written(mixed_table(), data_page_version="2.0"))
     for leaf in range(len(file.footer.schema.leaves)):
         index, walked = file.indexed(0, leaf), file.walked(0, leaf)
@@ -209,7 +209,7 @@ def test_walk_finds_what_the_offset_index_says():
             assert getattr(index, name).tolist() == getattr(walked, name).tolist()
 
 
-def test_file_cut_while_it_is_read(tmp_path):
+def test_a_file_that_is_truncated_during_a_read_raises(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_bytes(written(mixed_table()))
     (identity,) = identities(LOCAL, [str(path)])
@@ -221,7 +221,7 @@ def test_file_cut_while_it_is_read(tmp_path):
 
 
 @given(data=st.data())
-def test_random_files(data):
+def test_random_files_are_read_as_by_pyarrow(data):
     rng = random.Random(data.draw(st.integers(0, 1 << 32), label="seed"))
     names = data.draw(
         st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=4), label="types"

@@ -119,14 +119,16 @@ def streams(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 @given(streams())
-def test_sound_streams(stream: tuple[bytes, int]):
+def test_valid_streams_are_decompressed(stream: tuple[bytes, int]):
     data = by_kernel(*stream)
     assert data is not None
     assert data == by_reference(*stream)
 
 
 @given(streams(), st.data())
-def test_damaged_streams_are_read_alike_or_refused(stream: tuple[bytes, int], data: st.DataObject):
+def test_damaged_streams_raise_or_give_the_bytes_of_the_reference(
+    stream: tuple[bytes, int], data: st.DataObject
+):
     damaged, size = bytearray(stream[0]), stream[1]
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -135,7 +137,7 @@ def test_damaged_streams_are_read_alike_or_refused(stream: tuple[bytes, int], da
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_pyarrow_compressed(seed: int):
+def test_streams_of_pyarrow_are_decompressed(seed: int):
     rng = np.random.default_rng(seed)
     for data in (
         b"",

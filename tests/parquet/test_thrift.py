@@ -1,4 +1,4 @@
-"""Thrift's compact protocol: what is written is read; what is hostile is refused."""
+"""Test Thrift's compact protocol: structs survive a round trip, and hostile bytes raise."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @given(value=INTEGERS)
-def test_integers(value):
+def test_integers_survive_a_round_trip(value):
     assert ThriftReader(encode_integer(value)).zigzag() == value
 
 
 @given(value=st.integers(0, (1 << 64) - 1))
-def test_varints(value):
+def test_varints_survive_a_round_trip(value):
     reader = ThriftReader(varint(value))
     assert reader.read_varint() == value
     assert reader.at == len(varint(value))
@@ -42,7 +42,7 @@ def test_varints(value):
 @pytest.mark.parametrize(
     "value, encoded", [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (150, "ac02")]
 )
-def test_integers_as_the_specification_has_them(value, encoded):
+def test_encoded_integers_equal_the_examples_of_the_specification(value, encoded):
     assert encode_integer(value).hex() == encoded
 
 
@@ -51,7 +51,7 @@ def test_integers_as_the_specification_has_them(value, encoded):
         st.integers(1, 300), st.one_of(INTEGERS, st.binary(), st.lists(INTEGERS)), max_size=12
     )
 )
-def test_structs(fields):
+def test_structs_survive_a_round_trip(fields):
     encoded = []
     for number, value in sorted(fields.items()):
         if isinstance(value, int):
@@ -62,19 +62,19 @@ def test_structs(fields):
             encoded.append((number, LIST, encode_list(I64, map(encode_integer, value))))
     data = encode_struct(encoded)
     for view in (data, memoryview(data)):
-        read = ThriftReader(view).read_struct()
-        assert dict(read) == fields
-        assert (read.start, read.stop) == (0, len(data))
+        read_fields = ThriftReader(view).read_struct()
+        assert dict(read_fields) == fields
+        assert (read_fields.start, read_fields.stop) == (0, len(data))
 
 
-def test_nested_structs_say_where_they_lie():
+def test_nested_structs_know_their_positions():
     inner = encode_struct([(1, I64, encode_integer(7))])
     data = encode_struct([(2, LIST, encode_list(STRUCT, [inner, inner]))])
     first, second = ThriftReader(data).read_struct()[2]
     assert data[first.start : first.stop] == data[second.start : second.stop] == inner
 
 
-def test_every_type_is_passed_over():
+def test_a_reader_skips_every_type():
     data = bytes.fromhex(
         "11"  # 1: true
         "12"  # 2: false
@@ -101,11 +101,11 @@ def test_every_type_is_passed_over():
         "01"  # 10: a map of i32 to boolean
         "00"
     )
-    read = ThriftReader(data).read_struct()
-    assert read.stop == len(data)
-    assert sorted(read) == list(range(1, 11))
-    assert read[6] == [(b"a", b"b")]
-    assert read[7] == [True, False]
+    fields = ThriftReader(data).read_struct()
+    assert fields.stop == len(data)
+    assert sorted(fields) == list(range(1, 11))
+    assert fields[6] == [(b"a", b"b")]
+    assert fields[7] == [True, False]
 
 
 HOSTILE = {
@@ -125,16 +125,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile(data):
+def test_hostile_structs_raise(data):
     with pytest.raises(MalformedThrift):
         ThriftReader(data).read_struct()
 
 
 @given(data=st.binary(max_size=200))
-def test_random_bytes(data):
+def test_random_bytes_raise_or_decode(data):
     with contextlib.suppress(FragmentUnreadable):
         assert ThriftReader(data).read_struct().stop <= len(data)
 
 
-def test_numbers_of_types():
+def test_type_numbers_equal_the_specification():
     assert (thrift.STOP, thrift.BINARY, thrift.STRUCT, thrift.UUID) == (0, 8, 12, 13)

@@ -67,7 +67,7 @@ def check_folder(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy", "zstd", "lz4", "gzip", "brotli"])
-def test_polars(original, tmp_path, codec):
+def test_files_of_polars_are_read(original, tmp_path, codec):
     pl = pytest.importorskip("polars")
     pl.read_parquet(original).write_parquet(
         tmp_path / "a.parquet", compression=codec, row_group_size=1000, data_page_size=4096
@@ -77,7 +77,7 @@ def test_polars(original, tmp_path, codec):
 
 @pytest.mark.parametrize("version", ["V1", "V2"])
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy", "zstd", "gzip", "brotli", "lz4_raw"])
-def test_duckdb(original, tmp_path, codec, version):
+def test_files_of_duckdb_are_read(original, tmp_path, codec, version):
     duckdb = pytest.importorskip("duckdb")
     duckdb.sql(f"select * from '{original}'").query(
         "t",
@@ -87,7 +87,7 @@ def test_duckdb(original, tmp_path, codec, version):
     check_folder(tmp_path)
 
 
-def test_datafusion(original, tmp_path):
+def test_files_of_datafusion_are_read(original, tmp_path):
     datafusion = pytest.importorskip("datafusion")
     context = datafusion.SessionContext()
     context.sql("set datafusion.execution.parquet.data_page_row_count_limit = 200")
@@ -99,7 +99,7 @@ def test_datafusion(original, tmp_path):
 
 @pytest.mark.parametrize("version", ["parquet_1_0", "parquet_2_0"])
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy", "zstd(3)", "gzip(6)", "lz4_raw"])
-def test_arro3(tmp_path, codec, version):
+def test_files_of_arro3_are_read(tmp_path, codec, version):
     arro3 = pytest.importorskip("arro3.io")
     arro3.write_parquet(
         table(),
@@ -113,7 +113,7 @@ def test_arro3(tmp_path, codec, version):
     assert check_folder(tmp_path)
 
 
-def test_spark(spark, original, tmp_path):
+def test_files_of_spark_are_read(spark, original, tmp_path):
     frame = spark.read.parquet(str(original))
     for version, codec in (("v1", "snappy"), ("v2", "zstd")):
         out = tmp_path / version
@@ -222,7 +222,7 @@ def by_arro3(table: pa.Table, path: Path, rng: random.Random) -> None:
         str(path),
         compression=rng.choice(RUST_CODECS),
         writer_version=rng.choice(["parquet_1_0", "parquet_2_0"]),
-        column_dictionary_enabled=dict.fromkeys(plain, False),
+        column_dictionary_enabled={name: False for name in plain},
         column_encoding={name: _encoding(table.schema.field(name).type, rng) for name in plain},
         dictionary_page_size_limit=rng.choice([64, 1 << 20]),
         data_page_row_count_limit=rng.choice([50, 1000]),
@@ -247,8 +247,8 @@ def generated(kind: pa.DataType, rows: int, rng: random.Random) -> pa.ChunkedArr
     while rows:
         values = sample(kind, rng.randint(1, rows), rng, rng.choice([0, 0, 0.05, 0.5, 0.95, 1]))
         if rng.random() < 0.3:
-            few = [values.slice(i, 1) for i in range(min(len(values), 5))]
-            runs = [[rng.choice(few)] * rng.choice([1, 3, 30]) for _ in range(5)]
+            single_values = [values.slice(i, 1) for i in range(min(len(values), 5))]
+            runs = [[rng.choice(single_values)] * rng.choice([1, 3, 30]) for _ in range(5)]
             values = pa.concat_arrays([value for run in runs for value in run][: len(values)])
         pieces.append(values)
         rows -= len(values)
@@ -258,7 +258,9 @@ def generated(kind: pa.DataType, rows: int, rng: random.Random) -> pa.ChunkedArr
 @pytest.mark.parametrize("write", WRITERS)
 @settings(max_examples=cases(1000, 8))
 @given(seed=st.integers(0, 1 << 40), rows=st.integers(1, 1500))
-def test_generated_files(tmp_path_factory, write: Write, seed: int, rows: int) -> None:
+def test_random_files_of_all_writers_are_read(
+    tmp_path_factory, write: Write, seed: int, rows: int
+) -> None:
     folder = tmp_path_factory.getbasetemp()
     rng = random.Random(seed)
     names = [name for name in SCALARS if not name.startswith(WRITERS[write])]
