@@ -1,4 +1,4 @@
-"""Fixtures for an S3 server on loopback."""
+"""Start an S3 server on loopback."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def metadata(fields, partitioned_by=(), **configuration):
     }
 
 
-def add(path, name, values=None, **more):
+def add(path, name, values=None, **fields):
     return {
         "add": {
             "path": name,
@@ -50,7 +50,7 @@ def add(path, name, values=None, **more):
             "size": path.stat().st_size,
             "modificationTime": 1,
             "dataChange": True,
-            **more,
+            **fields,
         }
     }
 
@@ -103,7 +103,7 @@ def arrow_field(field) -> pa.Field:
     metadata = field["metadata"]
     ids = {"PARQUET:field_id": str(metadata["delta.columnMapping.id"])}
     return pa.field(
-        metadata["delta.columnMapping.physicalName"], arrow_type(field["type"]), True, ids
+        metadata["delta.columnMapping.physicalName"], arrow_type(field["type"]), metadata=ids
     )
 
 
@@ -120,7 +120,7 @@ def as_stored(value, kind):
         case list(), {"elementType": item}:
             return [as_stored(element, item) for element in value]
         case dict(), {"valueType": item}:
-            return [(key, as_stored(each, item)) for key, each in value.items()]
+            return [(key, as_stored(item_value, item)) for key, item_value in value.items()]
     return value
 
 
@@ -176,8 +176,10 @@ class MappedTable:
             stored.reverse()
         fields = [arrow_field(column) for column in stored]
         arrays = [
-            pa.array([as_stored(row.get(each["name"]), each["type"]) for row in rows], field.type)
-            for each, field in zip(stored, fields, strict=True)
+            pa.array(
+                [as_stored(row.get(column["name"]), column["type"]) for row in rows], field.type
+            )
+            for column, field in zip(stored, fields, strict=True)
         ]
         name = f"{uuid.uuid4()}.parquet"
         pq.write_table(pa.table(arrays, schema=pa.schema(fields)), self.path / name, **options)
@@ -185,16 +187,16 @@ class MappedTable:
             self.physical(column): None if rows[0][column] is None else str(rows[0][column])
             for column in self.partitioned_by
         }
-        made = add(self.path / name, name, values, stats=json.dumps({"numRecords": len(rows)}))
+        action = add(self.path / name, name, values, stats=json.dumps({"numRecords": len(rows)}))
         removals = [self._remove(path) for path in removed]
-        self.adds[name] = made["add"]
-        commit(self.path, *removals, made)
+        self.adds[name] = action["add"]
+        commit(self.path, *removals, action)
         return name
 
     def _remove(self, name) -> dict:
         before = self.adds.pop(name)
-        more = {k: before[k] for k in ("deletionVector",) if k in before}
-        return {"remove": {"path": name, "deletionTimestamp": 1, "dataChange": True, **more}}
+        vector = {k: before[k] for k in ("deletionVector",) if k in before}
+        return {"remove": {"path": name, "deletionTimestamp": 1, "dataChange": True, **vector}}
 
     def delete(self, name, deleted, in_file: bool = False) -> None:
         """Commit a deletion vector with all rows of a file that are deleted from now on."""

@@ -50,16 +50,16 @@ class History:
         values = {name: self.value(kind) for name, kind in self.columns.items()}
         return {**values, "id": number}
 
-    def some(self, least: int = 1) -> list[int]:
+    def some(self, min_count: int = 1) -> list[int]:
         """Return some ids of present rows, but never all."""
-        most = max(least, min(len(self.rows) - 5, 12))
-        count = int(self.random.integers(least, most + 1))
+        max_count = max(min_count, min(len(self.rows) - 5, 12))
+        count = int(self.random.integers(min_count, max_count + 1))
         return self.random.permutation(list(self.rows))[:count].tolist()
 
     def sought(self) -> list[int]:
         """Return ids of present rows, ids of deleted rows, and one that never existed."""
-        there = self.random.permutation(list(self.rows))[:3].tolist()
-        return [*there, *dict.fromkeys(self.gone[-3:]), 10**9]
+        present_ids = self.random.permutation(list(self.rows))[:3].tolist()
+        return [*present_ids, *dict.fromkeys(self.gone[-3:]), 10**9]
 
     def step(self) -> str:
         steps = [self.append, self.delete, self.delete, self.update, *self.more()]
@@ -166,13 +166,16 @@ class MappedDelta(History):
     def __init__(self, random, folder):
         super().__init__(random)
         mode = ["name", "id"][int(random.integers(2))]
-        self.made = made = MappedTable(folder / "mapped", mode)
-        inner = {"type": "struct", "fields": [made.field("a", "long"), made.field("b", "string")]}
+        self.made = new_table = MappedTable(folder / "mapped", mode)
+        inner = {
+            "type": "struct",
+            "fields": [new_table.field("a", "long"), new_table.field("b", "string")],
+        }
         # A table that was mapped later has files with the names from before.
         keeps_names = random.random() < 0.5
-        made.set_fields(
+        new_table.set_fields(
             [
-                made.field(name, inner if kind == "s" else kind, name if keeps_names else None)
+                new_table.field(name, inner if kind == "s" else kind, name if keeps_names else None)
                 for name, kind in self.columns.items()
             ]
         )
@@ -193,9 +196,11 @@ class MappedDelta(History):
         self.files[name], self.deleted[name] = list(ids), set()
 
     def remove(self, ids) -> None:
-        for name, held in self.files.items():
+        for name, row_ids in self.files.items():
             rows = {
-                at for at, each in enumerate(held) if each in ids and at not in self.deleted[name]
+                row
+                for row, row_id in enumerate(row_ids)
+                if row_id in ids and row not in self.deleted[name]
             }
             if rows:
                 self.deleted[name] |= rows
@@ -204,10 +209,10 @@ class MappedDelta(History):
     def compact(self) -> None:
         names = list(self.files)[: int(self.random.integers(1, len(self.files) + 1))]
         ids = [
-            each
+            row_id
             for name in names
-            for at, each in enumerate(self.files[name])
-            if at not in self.deleted[name]
+            for row, row_id in enumerate(self.files[name])
+            if row not in self.deleted[name]
         ]
         if ids:
             for name in names:
@@ -314,7 +319,7 @@ class Iceberg(History):
             # Find the id column by its field id of 1, whatever its name is.
             ids = pq.read_table(path.removeprefix("file://"))["id"].to_pylist()
             self.files[path] = ids
-            self.homes |= {each: (path, at) for at, each in enumerate(ids)}
+            self.homes |= {row_id: (path, row) for row, row_id in enumerate(ids)}
         for path in self.files.keys() - live:
             del self.files[path]
             self.positions.pop(path, None)
@@ -332,8 +337,8 @@ class Iceberg(History):
     def _placed(self, ids) -> dict[str, list[int]]:
         by_file: dict[str, list[int]] = {}
         for row_id in ids:
-            path, at = self.homes[row_id]
-            by_file.setdefault(path, []).append(at)
+            path, row = self.homes[row_id]
+            by_file.setdefault(path, []).append(row)
         return by_file
 
     def _by_copy(self, ids) -> None:
@@ -414,13 +419,13 @@ class Iceberg(History):
         name = self.free_name()
         value = int(self.random.integers(40)) if self.random.random() < 0.5 else None
         if value is None:
-            kind, made = [("string", StringType()), ("double", DoubleType())][
+            kind, column_type = [("string", StringType()), ("double", DoubleType())][
                 int(self.random.integers(2))
             ]
-            self._changed(lambda update: update.add_column(name, made))
+            self._changed(lambda update: update.add_column(name, column_type))
         else:
-            kind, made = "int", IntegerType()
-            self._changed(lambda update: update.add_column(name, made, default_value=value))
+            kind, column_type = "int", IntegerType()
+            self._changed(lambda update: update.add_column(name, column_type, default_value=value))
         self.add_in_memory(name, kind, value)
 
     def drop(self) -> None:

@@ -29,8 +29,10 @@ from pyroaring import BitMap64
 
 POSITIONS = pa.schema(
     [
-        pa.field("file_path", pa.string(), False, {b"PARQUET:field_id": b"2147483546"}),
-        pa.field("pos", pa.int64(), False, {b"PARQUET:field_id": b"2147483545"}),
+        pa.field(
+            "file_path", pa.string(), nullable=False, metadata={b"PARQUET:field_id": b"2147483546"}
+        ),
+        pa.field("pos", pa.int64(), nullable=False, metadata={b"PARQUET:field_id": b"2147483545"}),
     ]
 )
 
@@ -91,7 +93,14 @@ class _AddDeletes(_FastAppendFiles):
 
 
 def add_delete_file(
-    table, path: Path, record_count: int, *, partition=(), spec_id=None, dropped=(), **more
+    table,
+    path: Path,
+    record_count: int,
+    *,
+    partition=(),
+    spec_id=None,
+    dropped=(),
+    **data_file_fields,
 ) -> None:
     """Commit an existing delete file, and drop manifests in the same commit."""
     file = DataFile.from_args(
@@ -100,7 +109,7 @@ def add_delete_file(
         partition=Record(*partition),
         record_count=record_count,
         file_size_in_bytes=path.stat().st_size,
-        **{"file_format": FileFormat.PARQUET, **more},
+        **{"file_format": FileFormat.PARQUET, **data_file_fields},
     )
     file.spec_id = table.spec().spec_id if spec_id is None else spec_id
     with (
@@ -111,7 +120,9 @@ def add_delete_file(
         update.append_data_file(file)
 
 
-def delete_positions(table, folder: Path, positions: dict[str, list[int]], **more) -> None:
+def delete_positions(
+    table, folder: Path, positions: dict[str, list[int]], **data_file_fields
+) -> None:
     """Write a file of positions in data files, in the order of the spec."""
     pairs = sorted((path, row) for path, rows in positions.items() for row in rows)
     data = pa.table(
@@ -121,10 +132,10 @@ def delete_positions(table, folder: Path, positions: dict[str, list[int]], **mor
     path = folder / f"{uuid.uuid4()}-deletes.parquet"
     pq.write_table(data, path)
     content = DataFileContent.POSITION_DELETES
-    add_delete_file(table, path, len(pairs), content=content, **more)
+    add_delete_file(table, path, len(pairs), content=content, **data_file_fields)
 
 
-def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
+def delete_equal(table, folder: Path, columns: dict[str, list], **data_file_fields) -> None:
     """Write an equality delete file. It deletes rows with the same values in all columns."""
     schema = table.schema()
     fields = [schema.find_field(name) for name in columns]
@@ -137,8 +148,7 @@ def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
                     # Names in the file have no meaning, so use other ones.
                     f"k{field.field_id}",
                     arrow.field(field.name).type,
-                    True,
-                    {"PARQUET:field_id": str(field.field_id)},
+                    metadata={"PARQUET:field_id": str(field.field_id)},
                 )
                 for field in fields
             ]
@@ -152,7 +162,7 @@ def delete_equal(table, folder: Path, columns: dict[str, list], **more) -> None:
         data.num_rows,
         content=DataFileContent.EQUALITY_DELETES,
         equality_ids=[field.field_id for field in fields],
-        **more,
+        **data_file_fields,
     )
 
 
@@ -166,7 +176,7 @@ def delete_by_vector(
     location: str,
     rows: list[int] | BitMap64,
     before: str | None = None,
-    **more,
+    **data_file_fields,
 ) -> str:
     """Replace the deletion vector in the manifest ``before``. Return the new manifest's path."""
     body = bytes([0xD1, 0xD3, 0x39, 0x64]) + _bitmap(rows).serialize()
@@ -180,11 +190,11 @@ def delete_by_vector(
                 "fields": [],
                 "snapshot-id": -1,
                 "sequence-number": -1,
-                "offset": at,
+                "offset": offset,
                 "length": len(blob),
                 "properties": {"referenced-data-file": path, "cardinality": str(len(rows))},
             }
-            for at, path in ((4, "elsewhere"), (len(other), location))
+            for offset, path in ((4, "elsewhere"), (len(other), location))
         ]
     }
     payload = json.dumps(footer).encode()
@@ -201,7 +211,7 @@ def delete_by_vector(
         referenced_data_file=location,
         content_offset=len(other),
         content_size_in_bytes=len(blob),
-        **more,
+        **data_file_fields,
     )
     newest = table.current_snapshot().manifests(table.io)
     return newest[0].manifest_path

@@ -42,9 +42,9 @@ def check_addresses(opened) -> None:
 
 
 def _whole(opened, want, sought):
-    got = opened.to_table()
-    assert got.schema == opened.schema
-    assert in_order(got) == in_order(want)
+    table = opened.to_table()
+    assert table.schema == opened.schema
+    assert in_order(table) == in_order(want)
     assert opened.count_rows() == want.num_rows
 
 
@@ -74,8 +74,8 @@ def _filtered(opened, want, sought):
 
 def _lookup(opened, want, sought):
     matches = opened.lookup("id", sought)
-    there = want.filter(pa.compute.field("id").isin(sought))
-    assert in_order(matches.drop("key_index")) == in_order(there)
+    expected = want.filter(pa.compute.field("id").isin(sought))
+    assert in_order(matches.drop("key_index")) == in_order(expected)
     assert [sought[index] for index in matches["key_index"].to_pylist()] == matches[
         "id"
     ].to_pylist()
@@ -89,9 +89,11 @@ def _located(opened, want, sought):
         assert (row["row"] is not None) == (sought[row["key_index"]] in present)
     files = opened.files_with_keys("id", sought)
     assert sum(files["num_rows"].to_pylist()) == len(present & set(sought))
-    there = located.filter(located["row"].is_valid())
-    addresses = (there["fragment_id"].to_numpy().astype(np.int64) << 32) | there["row"].to_numpy()
-    wanted = [sought[index] for index in there["key_index"].to_pylist()]
+    present_rows = located.filter(located["row"].is_valid())
+    addresses = (present_rows["fragment_id"].to_numpy().astype(np.int64) << 32) | present_rows[
+        "row"
+    ].to_numpy()
+    wanted = [sought[index] for index in present_rows["key_index"].to_pylist()]
     assert opened.take(addresses, columns=["id"])["id"].to_pylist() == wanted
 
 
@@ -109,8 +111,8 @@ def _polars(opened, want, sought):
 
     frame = opened.to_polars()
     assert sorted(frame.collect()["id"].to_list()) == sorted(want["id"].to_pylist())
-    got = frame.filter(pl.col("id").is_in(sought)).collect()
-    assert sorted(got["id"].to_list()) == sorted(set(sought) & set(want["id"].to_pylist()))
+    matches = frame.filter(pl.col("id").is_in(sought)).collect()
+    assert sorted(matches["id"].to_list()) == sorted(set(sought) & set(want["id"].to_pylist()))
 
 
 def _arrow(opened, want, sought):
@@ -124,8 +126,8 @@ def _arrow(opened, want, sought):
     by_file = [fragment.to_table(schema=opened.schema) for fragment in arrow.get_fragments()]
     assert in_order(pa.concat_tables(by_file)) == in_order(want)
     by_file = [fragment.count_rows() for fragment in arrow.get_fragments(condition)]
-    least = want.filter(condition).num_rows
-    assert least <= sum(by_file)
+    num_matches = want.filter(condition).num_rows
+    assert num_matches <= sum(by_file)
     ordered = arrow.sort_by("id").to_table()["id"].to_pylist()
     assert ordered == sorted(want["id"].to_pylist())
 
@@ -135,9 +137,11 @@ def _duckdb(opened, want, sought):
     with duckdb.connect() as db:
         db.register("t", arrow)
         [(count,)] = db.sql("SELECT count(*) FROM t").fetchall()
-        got = db.sql(f"SELECT id FROM t WHERE id IN ({', '.join(map(str, sought))})").fetchall()
+        matches = db.sql(f"SELECT id FROM t WHERE id IN ({', '.join(map(str, sought))})").fetchall()
     assert count == want.num_rows
-    assert sorted(each for (each,) in got) == sorted(set(sought) & set(want["id"].to_pylist()))
+    assert sorted(row_id for (row_id,) in matches) == sorted(
+        set(sought) & set(want["id"].to_pylist())
+    )
 
 
 READS = [

@@ -39,9 +39,9 @@ def same_rows(path, expression: pc.Expression, text: str, version: int | None = 
     want = table.to_pyarrow_table().filter(expression)
     opened = zb.dataset(table)
     for filter in (expression, text):
-        got = opened.to_table(filter=filter)
-        assert got.schema == want.schema
-        assert in_order(got) == in_order(want)
+        result = opened.to_table(filter=filter)
+        assert result.schema == want.schema
+        assert in_order(result) == in_order(want)
     assert opened.count_rows(filter=text) == want.num_rows
     return want.num_rows
 
@@ -53,14 +53,14 @@ def path(tmp_path):
 
 @pytest.fixture
 def indexed(path):
-    """An indexed table of three commits with one file each."""
+    """Return the path of an indexed table of three commits with one file each."""
     for seed in range(3):
         write_deltalake(path, rows(seed), mode="append")
     zb.dataset(DeltaTable(path)).create_scalar_index(["id", "key"])
     return path
 
 
-def test_other_objects_are_no_delta_tables(path):
+def test_other_objects_are_not_taken_for_delta_tables(path):
     write_deltalake(path, rows(0, 10))
     assert is_delta(DeltaTable(path))
     assert not any(map(is_delta, [str(path), rows(0, 10), None]))
@@ -70,8 +70,8 @@ def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
     opened = zb.dataset(DeltaTable(indexed))
     whole = opened.to_table()
     counts = []
-    got = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
-    assert got == whole.filter(pc.field("id") == 50_000)
+    table = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
+    assert table == whole.filter(pc.field("id") == 50_000)
     size = sum(os.path.getsize(file) for file in opened.files)
     assert 0 < counts[0].data_bytes < size / 3
     assert counts[0].fragments_read == 1
@@ -110,7 +110,7 @@ def test_files_removed_from_the_table_are_not_read(indexed):
         assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
 
 
-def test_merges_updates_and_compaction(indexed):
+def test_merges_updates_and_compactions_lose_no_row(indexed):
     change = pa.table(
         {"id": [5, 200_000], "key": ["five", "new"], "part": ["a", "b"], "x": [0.0] * 2}
     )
@@ -138,7 +138,7 @@ def test_merges_updates_and_compaction(indexed):
         assert opened.count_rows(filter="id = 6") == 0
 
 
-def test_an_older_version_is_read_as_it_was(indexed):
+def test_an_older_version_has_its_old_rows(indexed):
     DeltaTable(indexed).delete("id >= 40000")
     assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 0
     assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000", version=2) == 1
@@ -154,7 +154,7 @@ def test_a_missing_file_of_the_version_is_an_error(indexed):
             opened.to_table(filter=filter)
 
 
-def test_deleted_rows_do_not_come_back_by_a_folder_of_the_table(tmp_path):
+def test_the_folder_of_a_table_is_refused_because_deleted_rows_would_return(tmp_path):
     write_deltalake(
         tmp_path / "t", pa.table({"id": range(10), "day": ["a", "b"] * 5}), partition_by="day"
     )
@@ -186,10 +186,10 @@ def test_refresh_takes_the_version_the_table_has_loaded(indexed):
     frame = opened.to_polars()
     write_deltalake(indexed, rows(10, 10), mode="append")
     table.update_incremental()
-    (done,) = [
+    (outcome,) = [
         index for index in opened.optimize.optimize_indices(spark=False) if index.name == "id_idx"
     ]
-    assert done.fragments_added == 2
+    assert outcome.fragments_added == 2
     assert opened.count_rows() == frame.collect().height == before + 20
 
 
@@ -254,8 +254,8 @@ def test_pages_are_read_with_the_partition_s_value(path):
 
 
 def test_columns_added_later_are_null_in_older_files(indexed):
-    later = rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)]))
-    write_deltalake(indexed, later, mode="append", schema_mode="merge")
+    new_rows = rows(3).append_column("new", pa.array([f"n{i}" for i in range(ROWS)]))
+    write_deltalake(indexed, new_rows, mode="append", schema_mode="merge")
     zb.dataset(DeltaTable(indexed)).create_scalar_index(["id", "key", "new"])
     assert same_rows(indexed, pc.field("new") == "n77", "new = 'n77'") == 1
     null = pc.field("new").is_null() & (pc.field("id") == 7)
@@ -264,7 +264,7 @@ def test_columns_added_later_are_null_in_older_files(indexed):
     assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
 
 
-def test_struct_fields_added_later(path):
+def test_struct_fields_that_were_added_later_are_null_in_older_files(path):
     write_deltalake(path, pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]}))
     write_deltalake(
         path,
@@ -280,7 +280,7 @@ def test_struct_fields_added_later(path):
     assert same_rows(path, pc.field("s", "b") == "y", "s.b = 'y'") == 1
 
 
-def test_widened_columns(path):
+def test_widened_columns_are_read_and_indexed(path):
     """Spark widens a column's type, and older files keep the narrow type."""
     path.mkdir()
     fields = [
@@ -315,7 +315,7 @@ def test_widened_columns(path):
     assert opened.count_rows(filter="id = 18") == 0
 
 
-def test_files_with_a_uri_in_the_log(path, tmp_path):
+def test_files_with_a_uri_in_the_log_are_read(path, tmp_path):
     """The log names files outside the table, like that of a shallow clone."""
     path.mkdir()
     far = tmp_path / "far away"
@@ -406,7 +406,7 @@ def table_with(path, features, kind="long"):
 
 
 @pytest.mark.parametrize("feature", READER_FEATURES)
-def test_a_reader_feature_that_no_column_uses(path, feature):
+def test_an_unused_reader_feature_is_accepted(path, feature):
     try:
         table_with(path, [feature])
         table = DeltaTable(path)
@@ -476,12 +476,12 @@ def test_an_empty_table_has_no_fragments(path):
 
 
 def test_a_folder_with_a_space_in_it_can_be_moved(tmp_path):
-    here, there = tmp_path / "my é table", tmp_path / "elsewhere"
-    write_deltalake(here, rows(0, 1000), partition_by=["part"])
-    zb.dataset(DeltaTable(here)).create_scalar_index("id")
-    assert same_rows(here, pc.field("id") == 7, "id = 7") == 1
-    shutil.move(here, there)
-    opened = zb.dataset(DeltaTable(there))
+    first_folder, moved_folder = tmp_path / "my é table", tmp_path / "elsewhere"
+    write_deltalake(first_folder, rows(0, 1000), partition_by=["part"])
+    zb.dataset(DeltaTable(first_folder)).create_scalar_index("id")
+    assert same_rows(first_folder, pc.field("id") == 7, "id = 7") == 1
+    shutil.move(first_folder, moved_folder)
+    opened = zb.dataset(DeltaTable(moved_folder))
     assert opened.count_rows(filter="id = 7") == 1
     assert opened.describe_indices()[0].num_fragments_indexed == len(opened.files)
 

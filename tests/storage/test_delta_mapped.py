@@ -41,7 +41,7 @@ def path(tmp_path):
 
 @pytest.fixture(params=["name", "id"])
 def mapped(path, request):
-    """An indexed table of two files with 200 rows under physical names."""
+    """Return an indexed table of two files with 200 rows under physical names."""
     table = MappedTable(path, request.param)
     inner = (
         {"type": "struct", "fields": [table.field("a", "long"), table.field("b", "string")]}
@@ -99,13 +99,13 @@ def renamed(fields, old, new):
         return [renamed(field, old, new) for field in fields]
     if not isinstance(fields, dict):
         return fields
-    made = {k: v if k == "metadata" else renamed(v, old, new) for k, v in fields.items()}
-    if made.get("name") == old and "metadata" in made:
-        made["name"] = new
-    return made
+    new_fields = {k: v if k == "metadata" else renamed(v, old, new) for k, v in fields.items()}
+    if new_fields.get("name") == old and "metadata" in new_fields:
+        new_fields["name"] = new
+    return new_fields
 
 
-def test_columns_are_renamed(mapped):
+def test_renamed_columns_keep_their_values_and_index(mapped):
     fields = renamed(mapped.fields, "key", "other")
     mapped.set_fields(renamed(renamed(fields, "a", "z"), "x", "key"))
     ds = check(mapped)
@@ -128,7 +128,7 @@ def test_columns_are_renamed(mapped):
     assert ds.count_rows("s.z IN (41, 1000)") == ds.count_rows("other IN ('key 41', 'key 1000')")
 
 
-def test_columns_swap_their_names(mapped):
+def test_columns_that_swap_names_keep_their_values_and_index(mapped):
     """After a swap of names, each column uses its own index."""
     fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
     mapped.set_fields(renamed(fields, "?", "x"))
@@ -139,7 +139,7 @@ def test_columns_swap_their_names(mapped):
     assert ds.scanner(filter="x = 41").plan().indices[0].name == "id_idx"
 
 
-def test_a_column_dropped_and_added_again(mapped):
+def test_a_column_that_is_dropped_and_added_again_is_another_column(mapped):
     without = [field for field in mapped.fields if field["name"] != "key"]
     mapped.set_fields(without)
     assert "key" not in check(mapped).schema.names
@@ -159,7 +159,7 @@ def test_a_column_dropped_and_added_again(mapped):
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_deletion_vectors(mapped, in_file):
+def test_deletion_vectors_hide_rows(mapped, in_file):
     first, second = mapped.adds
     before = opened(mapped.path)
     old_candidates = before.search("id = 41").at_most
@@ -207,12 +207,12 @@ def test_arrow_datasets_pickle(mapped):
         _ = fragment.metadata
 
 
-def test_partitions_under_physical_names(path):
+def test_partition_columns_have_physical_names(path):
     table = MappedTable(path, "name", ["part"])
     table.set_fields([table.field(*field) for field in (("id", "long"), ("part", "string"))])
     names = [
-        table.append([{"id": 10 * at + n, "part": part} for n in range(10)])
-        for at, part in enumerate(["a b", "x/y", None])
+        table.append([{"id": 10 * number + n, "part": part} for n in range(10)])
+        for number, part in enumerate(["a b", "x/y", None])
     ]
     opened(path).create_scalar_index("id")
     table.partitioned_by = ["piece"]
@@ -225,7 +225,7 @@ def test_partitions_under_physical_names(path):
     assert located["row"].to_pylist() == [None, 6]
 
 
-def test_deletion_vectors_without_a_mapping(path):
+def test_deletion_vectors_hide_rows_without_column_mapping(path):
     write_deltalake(path, rows(0, 100))
     zb.dataset(DeltaTable(path)).create_scalar_index("id", number_of_items=16)
     commit(path, protocol("deletionVectors"))
@@ -275,7 +275,7 @@ def test_a_mapping_that_renamed_nothing_needs_no_view(path):
     assert not ds.opened.source.has_views
 
 
-def test_pages_that_only_pyarrow_reads(mapped, monkeypatch):
+def test_row_groups_that_only_pyarrow_reads_have_the_tables_names(mapped, monkeypatch):
     """A row group whose pages cannot be read is read whole, under the table's names."""
     from zonebloom.sources.parquet_rows import ParquetRows
 

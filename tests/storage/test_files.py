@@ -58,14 +58,14 @@ def test_counted_file_system_lists_and_refuses_to_write(tmp_path: Path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_identity_has_the_status_of_a_file_and_is_none_when_missing(tmp_path: Path):
+def test_an_identity_has_the_status_of_the_file_and_is_none_if_it_is_missing(tmp_path: Path):
     path, missing = tmp_path / "a", tmp_path / "missing"
     path.write_bytes(b"xyz")
     other = CountingFileSystem().wrapped()
     for filesystem in (LOCAL, other):
-        first, gone = identities(filesystem, [str(path), str(missing)])
+        first, missing_identity = identities(filesystem, [str(path), str(missing)])
         assert first is not None and first.is_still(FileIdentity(3, path.stat().st_mtime_ns))
-        assert gone is None
+        assert missing_identity is None
         touch_later(path)
         assert identities(filesystem, [str(path)]) != [first]
     (ours,), (theirs,) = identities(LOCAL, [str(path)]), identities(other, [str(path)])

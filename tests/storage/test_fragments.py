@@ -125,7 +125,9 @@ def test_missing_sources_raise(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "source", [42, None, b"bytes", {"a": 1}, object], ids=lambda each: type(each).__name__
+    "source",
+    [42, None, b"bytes", {"a": 1}, object],
+    ids=lambda source_value: type(source_value).__name__,
 )
 def test_objects_that_are_no_dataset_raise(source: object):
     with pytest.raises(errors.SourceError, match="is not a dataset; give a folder") as caught:

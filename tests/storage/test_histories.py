@@ -26,10 +26,10 @@ STEPS = 7
 @pytest.mark.filterwarnings(f"ignore::{IndexNotUsedWarning.__module__}.IndexNotUsedWarning")
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records:UserWarning")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("made", FORMATS, ids=lambda history: history.__name__)
-def test_rows_after_each_step(tmp_path, made, seed):
-    random = np.random.default_rng([FORMATS.index(made), seed])
-    history = made(random, tmp_path)
+@pytest.mark.parametrize("history_class", FORMATS, ids=lambda history: history.__name__)
+def test_reads_are_right_after_each_step_of_a_table(tmp_path, history_class, seed):
+    random = np.random.default_rng([FORMATS.index(history_class), seed])
+    history = history_class(random, tmp_path)
     history.append()
     steps = []
     indexed_at, refreshed_at = random.integers(3), random.integers(2, STEPS)

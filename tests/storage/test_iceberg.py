@@ -39,17 +39,17 @@ from pyiceberg.types import (
 @pytest.fixture
 def catalog(tmp_path):
     (tmp_path / "house").mkdir()
-    made = SqlCatalog(
+    new_catalog = SqlCatalog(
         "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=(tmp_path / "house").as_uri()
     )
-    made.create_namespace("n")
-    yield made
-    made.close()
+    new_catalog.create_namespace("n")
+    yield new_catalog
+    new_catalog.close()
 
 
 @pytest.fixture
 def indexed(catalog):
-    """An indexed table of three snapshots, each with one file more."""
+    """Return an indexed table of three snapshots. Each snapshot adds one file."""
     table = catalog.create_table("n.t", schema=rows(0, 1).schema)
     for seed in range(3):
         table.append(rows(seed))
@@ -62,16 +62,16 @@ def same_rows(table, expression: pc.Expression, text: str) -> int:
     want = table.scan().to_arrow().filter(expression)
     opened = zb.dataset(table)
     for filter in (expression, text):
-        got = opened.to_table(filter=filter)
+        table_rows = opened.to_table(filter=filter)
         # pyiceberg gives columns that a file lacks other types than columns that it reads.
-        assert got.schema == opened.schema
-        want = want.cast(got.schema)
-        assert in_order(got) == in_order(want)
+        assert table_rows.schema == opened.schema
+        want = want.cast(table_rows.schema)
+        assert in_order(table_rows) == in_order(want)
     assert opened.count_rows(filter=text) == want.num_rows
     return want.num_rows
 
 
-def test_other_objects_are_no_iceberg_tables(catalog):
+def test_other_objects_are_not_taken_for_iceberg_tables(catalog):
     assert is_iceberg(catalog.create_table("n.t", schema=rows(0, 1).schema))
     assert not any(map(is_iceberg, [catalog, "n.t", rows(0, 1), None]))
 
@@ -80,8 +80,8 @@ def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
     opened = zb.dataset(indexed)
     assert opened.index_dir == f"{indexed.location().removeprefix('file://')}/_zonebloom"
     counts = []
-    got = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
-    assert got == opened.to_table().filter(pc.field("id") == 50_000)
+    matches = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
+    assert matches == opened.to_table().filter(pc.field("id") == 50_000)
     assert 0 < counts[0].data_bytes < sum(map(os.path.getsize, opened.files)) / 3
     assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
     assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
@@ -181,7 +181,7 @@ def test_partition_values_have_the_table_s_type(catalog, name):
     assert opened.count_rows(filter="part IS NULL") == data["part"].null_count
 
 
-def test_changed_partition_specs(indexed):
+def test_files_of_older_partition_specs_are_read(indexed):
     """Some files have a spec with a column's own value, and others have specs without."""
     with indexed.update_spec() as update:
         update.add_identity("part")
@@ -198,7 +198,7 @@ def test_changed_partition_specs(indexed):
     assert same_rows(indexed, pc.field("part") == "p 1/%", "part = 'p 1/%'") == ROWS
 
 
-def test_added_files_that_lack_their_partition_column(catalog, tmp_path):
+def test_files_that_lack_their_partition_column_get_its_value(catalog, tmp_path):
     """Files lack the partition column, as after Spark's add_files on Hive folders."""
     data = rows(0, 1000)
     table = catalog.create_table("n.t", schema=data.schema)
@@ -242,8 +242,8 @@ def test_columns_added_later_are_null_in_older_files(indexed):
     assert same_rows(indexed, pc.field("new").is_null(), "new IS NULL") == 3 * ROWS
 
 
-def test_widened_columns(catalog):
-    def data(first, wide):
+def test_widened_columns_are_read_and_indexed(catalog):
+    def data(first, *, wide):
         numbers = range(first, first + 50)
         return pa.table(
             {
@@ -253,14 +253,14 @@ def test_widened_columns(catalog):
             }
         )
 
-    table = catalog.create_table("n.t", schema=data(0, False).schema)
-    table.append(data(0, False))
+    table = catalog.create_table("n.t", schema=data(0, wide=False).schema)
+    table.append(data(0, wide=False))
     zb.dataset(table).create_scalar_index("i")
     with table.update_schema() as update:
         update.update_column("i", field_type=LongType())
         update.update_column("f", field_type=DoubleType())
         update.update_column("d", field_type=DecimalType(18, 2))
-    table.append(data(50, True))
+    table.append(data(50, wide=True))
     zb.dataset(table).create_scalar_index(["i", "f", "d"])
     for number in (0, 3, 49, 50, 99):
         assert same_rows(table, pc.field("i") == number, f"i = {number}") == 1
@@ -268,7 +268,7 @@ def test_widened_columns(catalog):
         assert same_rows(table, pc.field("d") == Decimal(number), f"d = {number}") == 1
 
 
-def test_an_index_made_before_its_column_widened(catalog):
+def test_an_index_is_not_used_after_its_column_is_widened(catalog):
     data = pa.table({"i": pa.array(range(9), pa.int32())})
     table = catalog.create_table("n.t", schema=data.schema)
     table.append(data)
@@ -279,7 +279,7 @@ def test_an_index_made_before_its_column_widened(catalog):
         assert zb.dataset(table).to_table(filter="i = 5").to_pylist() == [{"i": 5}]
 
 
-def test_columns_in_another_order(indexed):
+def test_columns_may_have_another_order(indexed):
     with indexed.update_schema() as update:
         update.move_first("x")
     indexed.append(rows(3).select(["x", "id", "key", "part"]))
@@ -288,7 +288,7 @@ def test_columns_in_another_order(indexed):
     assert same_rows(indexed, pc.field("id") == 120_000, "id = 120000") == 1
 
 
-def test_struct_fields_added_later(catalog):
+def test_struct_fields_that_were_added_later_are_null_in_older_files(catalog):
     data = pa.table({"id": [1, 2], "s": [{"a": 1}, {"a": 2}]})
     table = catalog.create_table("n.t", schema=data.schema)
     table.append(data)

@@ -53,12 +53,12 @@ SOUGHT = [3, 40, 41, 170, 999_999]
 @pytest.fixture
 def catalog(tmp_path):
     (tmp_path / "house").mkdir()
-    made = SqlCatalog(
+    new_catalog = SqlCatalog(
         "c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=(tmp_path / "house").as_uri()
     )
-    made.create_namespace("n")
-    yield made
-    made.close()
+    new_catalog.create_namespace("n")
+    yield new_catalog
+    new_catalog.close()
 
 
 def data(first: int, count: int = 200) -> pa.Table:
@@ -81,18 +81,18 @@ def data(first: int, count: int = 200) -> pa.Table:
 
 @pytest.fixture
 def table(catalog):
-    """An indexed table of two files with 200 rows."""
-    made = catalog.create_table("n.t", schema=data(0, 1).schema)
-    made.append(data(0))
-    made.append(data(200))
-    zb.dataset(made).create_scalar_index(["id", "key", "s.a"], number_of_items=16)
-    return made
+    """Return an indexed table of two files with 200 rows."""
+    new_table = catalog.create_table("n.t", schema=data(0, 1).schema)
+    new_table.append(data(0))
+    new_table.append(data(200))
+    zb.dataset(new_table).create_scalar_index(["id", "key", "s.a"], number_of_items=16)
+    return new_table
 
 
 def locations(table) -> list[str]:
     return sorted(
         (task.file.file_path for task in table.scan().plan_files()),
-        key=lambda each: pq.read_table(each)["id"][0].as_py(),
+        key=lambda path: pq.read_table(path)["id"][0].as_py(),
     )
 
 
@@ -109,7 +109,7 @@ def without(table: pa.Table, *ids: int) -> pa.Table:
 # Columns that changed
 
 
-def test_columns_are_renamed(table):
+def test_renamed_columns_keep_their_values_and_index(table):
     with table.update_schema() as update:
         update.rename_column("key", "name")
         update.rename_column("s.a", "z")
@@ -120,15 +120,15 @@ def test_columns_are_renamed(table):
     for text in ("name = 'key 41'", "s.z = 41"):
         assert ds.scanner(filter=text).plan().indices[0].kept_zones == 1
         assert ds.count_rows(text) == 1
-    more = data(400).rename_columns(["id", "name", "part", "x", "s", "l"])
-    table.append(more.select(ds.schema.names).cast(ds.schema))
+    renamed_rows = data(400).rename_columns(["id", "name", "part", "x", "s", "l"])
+    table.append(renamed_rows.select(ds.schema.names).cast(ds.schema))
     with pytest.warns(StaleIndexWarning):
         ds = check(table)
     assert ds.optimize.optimize_indices(spark=False)[0].fragments_added == 1
     assert ds.count_rows("name IN ('key 41', 'key 401')") == 2
 
 
-def test_columns_swap_their_names(table):
+def test_columns_that_swap_names_keep_their_values_and_index(table):
     with table.update_schema() as update:
         update.rename_column("key", "?")
         update.rename_column("part", "key")
@@ -140,7 +140,7 @@ def test_columns_swap_their_names(table):
     assert ds.scanner(filter="part = 'key 41'").plan().indices[0].kept_zones == 1
 
 
-def test_a_column_dropped_and_added_again(table):
+def test_a_column_that_is_dropped_and_added_again_is_another_column(table):
     with table.update_schema() as update:
         update.delete_column("key")
     assert "key" not in check(table).schema.names
@@ -154,25 +154,25 @@ def test_a_column_dropped_and_added_again(table):
     assert ds.scanner(filter="key = 'key 41'").plan().indices[0].kept_zones == 0
 
 
-def test_initial_defaults(catalog):
+def test_older_files_have_the_initial_default(catalog):
     """Files from before a column was added have its default, also in an index."""
-    made = catalog.create_table("n.t", schema=data(0, 1).schema)
-    made.append(data(0))
-    with made.update_schema() as update:
+    new_table = catalog.create_table("n.t", schema=data(0, 1).schema)
+    new_table.append(data(0))
+    with new_table.update_schema() as update:
         update.add_column("new", IntegerType(), default_value=7, required=True)
     added = data(200).append_column(
         pa.field("new", pa.int32(), nullable=False), pa.array(range(200), pa.int32())
     )
-    made.append(added)
+    new_table.append(added)
     want = pa.concat_tables(
         [
             data(0).append_column(added.schema.field("new"), pa.array([7] * 200, pa.int32())),
             added,
         ]
     )
-    ds = zb.dataset(made)
+    ds = zb.dataset(new_table)
     ds.create_scalar_index(["id", "new"], number_of_items=16)
-    ds = check(made, want)
+    ds = check(new_table, want)
     assert ds.count_rows("new = 7") == 201
     assert ds.scanner(filter="new = 8").plan().indices[0].kept_zones == 1
     assert ds.count_rows("new > 190 OR new = 7") == 9 + 201
@@ -181,36 +181,38 @@ def test_initial_defaults(catalog):
 
 
 def test_files_of_format_version_1(catalog):
-    made = catalog.create_table("n.t", schema=data(0, 1).schema, properties={"format-version": "1"})
-    made.append(data(0))
-    check(made)
+    new_table = catalog.create_table(
+        "n.t", schema=data(0, 1).schema, properties={"format-version": "1"}
+    )
+    new_table.append(data(0))
+    check(new_table)
     # Columns are identified by their ids, so other names in the file do not matter.
-    path = zb.dataset(made).files[0]
+    path = zb.dataset(new_table).files[0]
     stored = pq.ParquetFile(path).read()
     pq.write_table(stored.rename_columns(["id", "key", "old", "x", "s", "l"]), path)
-    check(made, data(0))
+    check(new_table, data(0))
 
 
 def test_files_without_field_ids(catalog, tmp_path):
     pq.write_table(data(0), tmp_path / "a.parquet")
-    made = catalog.create_table("n.t", schema=data(0).schema)
-    made.add_files([(tmp_path / "a.parquet").as_uri()])
-    check(made)
-    with made.update_schema() as update:
+    new_table = catalog.create_table("n.t", schema=data(0).schema)
+    new_table.add_files([(tmp_path / "a.parquet").as_uri()])
+    check(new_table)
+    with new_table.update_schema() as update:
         update.rename_column("key", "name")
         update.rename_column("s.a", "z")
-    ds = check(made)
+    ds = check(new_table)
     assert ds.count_rows("name = 'key 41' AND s.z = 41") == 1
-    with made.transaction() as transaction:
+    with new_table.transaction() as transaction:
         transaction.remove_properties("schema.name-mapping.default")
     with pytest.raises(FragmentUnreadable, match="no field ids"):
-        zb.dataset(made).to_table()
+        zb.dataset(new_table).to_table()
 
 
 # Deletes
 
 
-def test_position_deletes(table, tmp_path):
+def test_position_deletes_hide_rows(table, tmp_path):
     first, second = locations(table)
     delete_positions(table, tmp_path, {first: [0, 41, 199]})
     ds = check(table)
@@ -229,12 +231,12 @@ def test_position_deletes(table, tmp_path):
     check(table, sought=[41, 1041, 1000])
 
 
-def test_deletion_vectors(table, tmp_path):
+def test_deletion_vectors_hide_rows(table, tmp_path):
     first, second = locations(table)
     delete_positions(table, tmp_path, {first: [1], second: [2]})
-    made = delete_by_vector(table, tmp_path, first, [1, 41])
+    manifest = delete_by_vector(table, tmp_path, first, [1, 41])
     check(table)
-    delete_by_vector(table, tmp_path, first, [1, 40, 41], made)
+    delete_by_vector(table, tmp_path, first, [1, 40, 41], manifest)
     check(table, without(pa.concat_tables([data(0), data(200)]), 1, 40, 41, 202))
 
 
@@ -319,7 +321,7 @@ def test_invalid_position_deletes_raise(tmp_path, columns):
         deletes.rows_of("a")
 
 
-def test_equality_deletes(table, tmp_path):
+def test_equality_deletes_hide_rows(table, tmp_path):
     everything = pa.concat_tables([data(0), data(200)])
     delete_equal(table, tmp_path, {"id": [41, 250, 5000]})
     want = without(everything, 41, 250)
@@ -341,7 +343,7 @@ def test_equality_deletes(table, tmp_path):
     check(table, without(want, 41))
 
 
-def test_equality_deletes_by_changed_columns(table, tmp_path):
+def test_equality_deletes_follow_changed_columns(table, tmp_path):
     """Equality deletes compare a column that was renamed, dropped, or is not in older files."""
     everything = pa.concat_tables([data(0), data(200)])
     with table.update_schema() as update:
@@ -359,44 +361,44 @@ def test_equality_deletes_by_changed_columns(table, tmp_path):
     check(table, without(want, 40).drop("name"))
 
 
-def test_equality_of_floating_point_numbers(catalog, tmp_path):
+def test_equality_deletes_compare_floats_as_java_does(catalog, tmp_path):
     """Floats compare as in Java: NaN equals NaN, and 0.0 differs from -0.0."""
     values = [0.0, -0.0, math.nan, 1.5, None]
     numbers = pa.table({"id": pa.array(range(5), pa.int64()), "x": values})
-    made = catalog.create_table("n.t", schema=numbers.schema)
-    made.append(numbers)
-    delete_equal(made, tmp_path, {"x": [math.nan, -0.0]})
-    assert zb.dataset(made).to_table()["id"].to_pylist() == [0, 3, 4]
-    delete_equal(made, tmp_path, {"x": [None]})
-    assert zb.dataset(made).to_table()["id"].to_pylist() == [0, 3]
+    new_table = catalog.create_table("n.t", schema=numbers.schema)
+    new_table.append(numbers)
+    delete_equal(new_table, tmp_path, {"x": [math.nan, -0.0]})
+    assert zb.dataset(new_table).to_table()["id"].to_pylist() == [0, 3, 4]
+    delete_equal(new_table, tmp_path, {"x": [None]})
+    assert zb.dataset(new_table).to_table()["id"].to_pylist() == [0, 3]
 
 
 def test_deletes_apply_to_their_partition(catalog, tmp_path):
-    made = catalog.create_table("n.t", schema=data(0, 1).schema)
-    made.append(data(1000, 30))
-    with made.update_spec() as update:
+    new_table = catalog.create_table("n.t", schema=data(0, 1).schema)
+    new_table.append(data(1000, 30))
+    with new_table.update_spec() as update:
         update.add_identity("part")
     for first in (0, 200):
-        made.append(data(first))
-    zb.dataset(made).create_scalar_index(["id", "key"], number_of_items=16)
+        new_table.append(data(first))
+    zb.dataset(new_table).create_scalar_index(["id", "key"], number_of_items=16)
     everything = pa.concat_tables([data(0), data(200), data(1000, 30)])
     # This deletes in partition "p 1" only, which holds 40 but not 41.
-    delete_equal(made, tmp_path, {"id": [40, 41, 1000]}, partition=("p 1",))
-    check(made, without(everything, 40))
-    delete_equal(made, tmp_path, {"part": ["p 1"], "id": [43]}, partition=("p 1",))
+    delete_equal(new_table, tmp_path, {"id": [40, 41, 1000]}, partition=("p 1",))
+    check(new_table, without(everything, 40))
+    delete_equal(new_table, tmp_path, {"part": ["p 1"], "id": [43]}, partition=("p 1",))
     want = without(everything, 40, 43)
-    check(made, want)
+    check(new_table, want)
     # Deletes of an unpartitioned spec apply to all partitions.
-    delete_equal(made, tmp_path, {"id": [41, 1001]}, spec_id=0)
+    delete_equal(new_table, tmp_path, {"id": [41, 1001]}, spec_id=0)
     want = without(want, 41, 1001)
-    check(made, want)
+    check(new_table, want)
     # Positions in a file of another partition are ignored.
-    ds = zb.dataset(made)
+    ds = zb.dataset(new_table)
     located = ds.locate("id", [3, 4]).to_pylist()
-    there = {row["key_index"]: row for row in located}
-    rows_of = {f"file://{row['path']}": [row["row"]] for row in there.values()}
-    delete_positions(made, tmp_path, rows_of, partition=("p 0",))
-    check(made, without(want, 3))
+    rows_by_key = {row["key_index"]: row for row in located}
+    rows_of = {f"file://{row['path']}": [row["row"]] for row in rows_by_key.values()}
+    delete_positions(new_table, tmp_path, rows_of, partition=("p 0",))
+    check(new_table, without(want, 3))
 
 
 def test_deleted_rows_are_not_taken(table, tmp_path):

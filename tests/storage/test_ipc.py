@@ -50,7 +50,7 @@ def table(first: int, rows: int) -> pa.Table:
 
 
 def write(path: Path, first: int, compression: str | None) -> Path:
-    """Six record batches of 100 rows, except that the third is empty."""
+    """Write six record batches. The third is empty, and the others have 100 rows."""
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_file(str(path), table(0, 0).schema, options=options) as writer:
         for number in range(BATCHES):
@@ -93,14 +93,14 @@ def test_rows_equal_those_of_pyarrow(
         assert_equals_pyarrow(ds, source, expression, expression, columns)
 
 
-def test_types_and_columns_that_differ_between_files(tmp_path: Path) -> None:
+def test_types_and_columns_may_differ_between_files(tmp_path: Path) -> None:
     tables = [
         pa.table({"id": pa.array(range(500), pa.int32())}),
         pa.table({"y": ["a"] * 500, "id": pa.array(range(500, 1000), pa.int64())}),
     ]
-    for number, each in enumerate(tables):
-        with pa.ipc.new_file(str(tmp_path / f"{number}.arrow"), each.schema) as writer:
-            writer.write_table(each, 100)
+    for number, table in enumerate(tables):
+        with pa.ipc.new_file(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
+            writer.write_table(table, 100)
     schema = pa.schema({"id": pa.int64(), "y": pa.string()})
     source = pads.dataset(tmp_path, format="ipc", schema=schema)
     ds = zb.dataset(source)
@@ -164,7 +164,7 @@ def test_invalid_offsets_raise(tmp_path: Path) -> None:
 
 
 def wide(rows: int) -> pa.Table:
-    """Columns of every kind: those whose rows have computable offsets and those pyarrow reads."""
+    """Return columns of every kind: some with computable row offsets, others that pyarrow reads."""
     rng = np.random.default_rng(rows)
     views = (pa.string_view(), pa.binary_view())
     kinds = [kind for kind in PLAIN_TYPES if kind not in views and kind != pa.date64()]
@@ -190,23 +190,23 @@ def wide(rows: int) -> pa.Table:
     return pa.table(columns)
 
 
-@pytest.mark.parametrize("how", ["plain", "legacy", "lz4", "remote"])
-def test_random_rows_of_every_type(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("variant", ["plain", "legacy", "lz4", "remote"])
+def test_random_rows_of_every_type_equal_those_of_pyarrow(tmp_path: Path, variant: str) -> None:
     whole = wide(1272)
     options = pa.ipc.IpcWriteOptions(
-        use_legacy_format=how == "legacy",
-        compression="lz4" if how == "lz4" else None,
+        use_legacy_format=variant == "legacy",
+        compression="lz4" if variant == "lz4" else None,
     )
     path = tmp_path / "a.arrow"
     with pa.ipc.new_file(str(path), whole.schema, options=options) as writer:
         writer.write_table(whole, 300)
-    where, name = LOCAL, str(path)
-    if how == "remote":
-        where, name = pafs.SubTreeFileSystem(str(tmp_path), LOCAL), path.name
-    (identity,) = identities(where, [name])
+    filesystem, name = LOCAL, str(path)
+    if variant == "remote":
+        filesystem, name = pafs.SubTreeFileSystem(str(tmp_path), LOCAL), path.name
+    (identity,) = identities(filesystem, [name])
     assert identity is not None
     counter = ReadCounter()
-    reader = IpcRows(FragmentFile(where, name, identity, counter), whole.schema, {})
+    reader = IpcRows(FragmentFile(filesystem, name, identity, counter), whole.schema, {})
     rng = np.random.default_rng(5)
     sets = [[(0, 1)], [(0, len(whole))], [(299, 301)], [(13, 14), (600, 603), (1263, 1272)]]
     sets += [
@@ -252,11 +252,11 @@ def test_few_bytes_are_read_for_few_rows(tmp_path: Path) -> None:
 @given(st.integers(0, 2**30), st.integers(1, 255))
 @settings(max_examples=cases(150))
 def test_a_damaged_byte_gives_rows_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, at: int, change: int
+    tmp_path_factory: pytest.TempPathFactory, position: int, change: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("ipc") / "a.arrow", 0, None)
     data = bytearray(path.read_bytes())
-    data[at % len(data)] ^= change
+    data[position % len(data)] ^= change
     path.write_bytes(data)
     try:
         reader = opened(path)

@@ -43,14 +43,14 @@ def test_rows_equal_those_of_pyarrow(chunks: int, rows: int) -> None:
         pa.table({"id": pa.chunked_array([], pa.int64())}),
     ],
 )
-def test_no_rows(table: pa.Table) -> None:
+def test_tables_without_rows_can_be_searched(table: pa.Table) -> None:
     ds = zb.dataset(table)
     build(ds, "id")
     assert ds.to_table(filter=ID == 3).equals(table)
     assert ds.count_rows() == 0
 
 
-def test_nulls_within_a_dictionary() -> None:
+def test_nulls_within_a_dictionary_are_found() -> None:
     words = pa.DictionaryArray.from_arrays(
         pa.array([0, 1] * 500, pa.int8()), pa.array(["a", None], pa.string())
     )

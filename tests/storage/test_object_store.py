@@ -128,12 +128,12 @@ def test_credentials_of_a_uri_are_never_shown_or_stored(indexed, s3, endpoint):
         contents = [s3.open_input_file(info.path).read() for info in files if info.is_file]
         assert len(contents) > 2 and b"PASSWORD" not in b"".join(contents)
     s3.delete_file("lake/data/part-0.parquet")
-    with pytest.raises(SourceError) as refused:
+    with pytest.raises(SourceError) as caught:
         ds.to_table(filter="id = 7")
-    assert "PASSWORD" not in str(refused.value)
-    with pytest.raises(SourceError) as refused:
+    assert "PASSWORD" not in str(caught.value)
+    with pytest.raises(SourceError) as caught:
         zb.dataset(uri.replace("lake/data", "lake/nowhere"))
-    assert "nowhere" in str(refused.value) and "PASSWORD" not in str(refused.value)
+    assert "nowhere" in str(caught.value) and "PASSWORD" not in str(caught.value)
 
 
 def test_dataset_is_opened_from_a_uri(indexed, endpoint):
@@ -143,7 +143,7 @@ def test_dataset_is_opened_from_a_uri(indexed, endpoint):
     assert dataset.count_rows(filter="id = 7") == 1
 
 
-def test_rewritten_object_is_read_whole(indexed, s3):
+def test_a_rewritten_object_is_read_whole(indexed, s3):
     changed = table(1).set_column(0, "id", pa.array(np.arange(ROWS) + 10**9))
     pq.write_table(changed, "lake/data/part-1.parquet", filesystem=s3)
     dataset = zb.dataset("lake/data", filesystem=s3)
@@ -185,7 +185,7 @@ def test_object_overwritten_within_a_second_is_noticed_by_its_tag(s3):
             break
 
 
-def test_object_overwritten_with_the_same_size(s3):
+def test_an_object_overwritten_with_the_same_size_is_noticed(s3):
     pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
     dataset = zb.dataset("lake/same", filesystem=s3)
     dataset.create_scalar_index("id", number_of_items=100, spark=False)
@@ -261,8 +261,8 @@ def test_cached_listings_of_a_file_system_are_not_used():
         assert dataset.count_rows("id = 1007") == 1
     assert dataset.count_rows("id = 7") == 0
     write("b", 2)
-    (done,) = dataset.optimize.optimize_indices(spark=False)
-    assert done.fragments_added == 2
+    (outcome,) = dataset.optimize.optimize_indices(spark=False)
+    assert outcome.fragments_added == 2
     assert dataset.count_rows("id = 2007") == 1
 
 
@@ -291,25 +291,28 @@ def test_fsspec_file_system_is_accepted():
 
 
 def test_an_index_is_copied_to_a_store_and_back(s3, tmp_path):
-    here, back = tmp_path / "here", tmp_path / "back"
-    here.mkdir()
+    local_folder, copied_back = tmp_path / "here", tmp_path / "back"
+    local_folder.mkdir()
     for seed in range(2):
-        pq.write_table(table(seed), here / f"part-{seed}.parquet")
-    zb.dataset(here).create_scalar_index("id", number_of_items=1024, spark=False)
+        pq.write_table(table(seed), local_folder / f"part-{seed}.parquet")
+    zb.dataset(local_folder).create_scalar_index("id", number_of_items=1024, spark=False)
     local = pafs.LocalFileSystem()
-    places = [(str(here), "lake/up"), (str(index_folder(here)), "lake/_zonebloom/up")]
+    places = [
+        (str(local_folder), "lake/up"),
+        (str(index_folder(local_folder)), "lake/_zonebloom/up"),
+    ]
     for source, target in places:
         pafs.copy_files(source, target, source_filesystem=local, destination_filesystem=s3)
-    there = zb.dataset("lake/up", filesystem=s3)
-    assert [index.num_fragments_indexed for index in there.describe_indices()] == [0]
-    assert there.adopt_index().num_files == 2
-    assert there.count_rows("id = 70000") == 1
-    assert len(there.search("id = 70000").at_most) == 1024
-    places = [("lake/up", str(back)), ("lake/_zonebloom/up", str(index_folder(back)))]
+    remote = zb.dataset("lake/up", filesystem=s3)
+    assert [index.num_fragments_indexed for index in remote.describe_indices()] == [0]
+    assert remote.adopt_index().num_files == 2
+    assert remote.count_rows("id = 70000") == 1
+    assert len(remote.search("id = 70000").at_most) == 1024
+    places = [("lake/up", str(copied_back)), ("lake/_zonebloom/up", str(index_folder(copied_back)))]
     for source, target in places:
         os.makedirs(target)
         pafs.copy_files(source, target, source_filesystem=s3, destination_filesystem=local)
-    reopened = zb.dataset(back)
+    reopened = zb.dataset(copied_back)
     assert reopened.adopt_index().num_files == 2
     assert reopened.validate_index("id_idx", sample="all").zones_read == 2 * -(-ROWS // 1024)
     # An adopted index leaves nothing to adopt again.

@@ -161,10 +161,10 @@ class PlainFiles(BaseHTTPRequestHandler):
 
     def do_GET(self):
         start, stop = 0, len(self.content)
-        if asked := self.headers.get("Range"):
-            first, _, last = asked.removeprefix("bytes=").partition("-")
+        if range_header := self.headers.get("Range"):
+            first, _, last = range_header.removeprefix("bytes=").partition("-")
             start, stop = int(first), min(int(last) + 1, stop)
-        self.send_response(206 if asked else 200)
+        self.send_response(206 if range_header else 200)
         self.send_header("Content-Length", str(stop - start))
         self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(self.content)}")
         self.send_header("Last-Modified", "Sun, 22 Nov 2026 12:00:00 GMT")
@@ -323,14 +323,14 @@ def test_credentials_of_a_store_are_never_shown(bucket, endpoint):
     ]
     for store in deaf:
         for source in ("data", ["data/a.parquet"], "s3://user:PASSWORD@lake/x"):
-            with pytest.raises((SourceError, InvalidArgument)) as refused:
+            with pytest.raises((SourceError, InvalidArgument)) as caught:
                 zb.dataset(source, filesystem=store)
-            text = f"{refused.value!r}{refused.value}{pickle.loads(pickle.dumps(refused.value))}"
+            text = f"{caught.value!r}{caught.value}{pickle.loads(pickle.dumps(caught.value))}"
             assert "PASSWORD" not in text and "Debug source" not in text
         with pytest.raises(OSError) as failed:
             identities(as_arrow_filesystem(store), ["a"])
         assert "PASSWORD" not in f"{failed.value!r}"
     wrong = s3_store(endpoint, bucket="nowhere")
-    with pytest.raises(CatalogError) as refused:
+    with pytest.raises(CatalogError) as caught:
         Catalog(as_arrow_filesystem(wrong), "index").commit(lambda latest: latest)
-    assert "PASSWORD" not in str(refused.value)
+    assert "PASSWORD" not in str(caught.value)

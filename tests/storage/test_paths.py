@@ -47,5 +47,5 @@ def test_keys_are_relative_only_below_the_root(root):
     assert key_below("/lakeside/a", root) == "/lakeside/a"
 
 
-def test_keys_below_the_root_of_all():
+def test_keys_below_the_file_system_root_are_relative():
     assert key_below("/a/b", "/") == "a/b"

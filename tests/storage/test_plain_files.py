@@ -26,25 +26,25 @@ def write(folder, names):
         pq.write_table(pa.table({"id": [number], name: [name]}), path)
 
 
-def assert_same(found, expected):
-    assert [fragment.path for fragment in found.fragments] == expected.files
-    assert found.schema.equals(expected.schema, check_metadata=True)
-    assert found.format == expected.format
-    assert found.partition_columns() == set()
-    opened = [found.open(fragment, LOCAL) for fragment in found.fragments]
+def assert_same(source, expected):
+    assert [fragment.path for fragment in source.fragments] == expected.files
+    assert source.schema.equals(expected.schema, check_metadata=True)
+    assert source.format == expected.format
+    assert source.partition_columns() == set()
+    opened = [source.open(fragment, LOCAL) for fragment in source.fragments]
     assert (
-        pads.FileSystemDataset(opened, found.schema, found.format, LOCAL).to_table()
+        pads.FileSystemDataset(opened, source.schema, source.format, LOCAL).to_table()
         == expected.to_table()
     )
 
 
 @pytest.mark.parametrize("end", ["", "/", "//"])
-def test_a_folder(tmp_path, end):
+def test_a_folder_gives_the_files_of_pyarrow(tmp_path, end):
     write(tmp_path, NAMES + HIDDEN)
     (tmp_path / "empty" / "_x").mkdir(parents=True)
     os.symlink(tmp_path / "a.parquet", tmp_path / "linked.parquet")
     os.symlink(tmp_path / "z", tmp_path / "y")
-    source = plain_files(LOCAL, f"{tmp_path}{end}", True)
+    source = plain_files(LOCAL, f"{tmp_path}{end}", is_folder=True)
     assert_same(source, pads.dataset(f"{tmp_path}", partitioning="hive"))
     assert source.root == str(tmp_path)
     assert [fragment.key for fragment in source.fragments] == [
@@ -53,9 +53,9 @@ def test_a_folder(tmp_path, end):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "_hidden", "sub/.dir/x", "year=1/x"])
-def test_one_file(tmp_path, name):
+def test_one_file_gives_the_dataset_of_pyarrow(tmp_path, name):
     write(tmp_path, [name, "other.parquet"])
-    source = plain_files(LOCAL, f"{tmp_path / name}", False)
+    source = plain_files(LOCAL, f"{tmp_path / name}", is_folder=False)
     if "=" in name:
         # The folders above a single file give no partition values.
         assert [fragment.key for fragment in source.fragments] == ["x"]
@@ -65,17 +65,17 @@ def test_one_file(tmp_path, name):
 @pytest.mark.parametrize("names", [["year=1/a"], ["a.parquet", "sub/x=/b"], [], HIDDEN])
 def test_pyarrow_handles_partition_folders_and_missing_files(tmp_path, names):
     write(tmp_path, names)
-    assert plain_files(LOCAL, str(tmp_path), True) is None
+    assert plain_files(LOCAL, str(tmp_path), is_folder=True) is None
 
 
 def test_pyarrow_raises_for_invalid_files(tmp_path):
     write(tmp_path, ["b.parquet"])
     (tmp_path / "a.parquet").write_bytes(b"no Parquet")
-    assert plain_files(LOCAL, str(tmp_path), True) is None
+    assert plain_files(LOCAL, str(tmp_path), is_folder=True) is None
     with pytest.raises(FragmentUnreadable, match=r"a\.parquet"):
         zb.dataset(tmp_path)
-    assert plain_files(LOCAL, str(tmp_path / "nothing"), True) is None
-    assert plain_files(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "/", True) is None
+    assert plain_files(LOCAL, str(tmp_path / "nothing"), is_folder=True) is None
+    assert plain_files(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "/", is_folder=True) is None
 
 
 TYPES = [
@@ -102,7 +102,7 @@ def typed():
 @pytest.mark.parametrize("options", [{}, {"use_deprecated_int96_timestamps": True}])
 def test_types_and_metadata_equal_those_of_pyarrow(tmp_path, store_schema, options):
     pq.write_table(typed(), tmp_path / "a", store_schema=store_schema, **options)
-    source = plain_files(LOCAL, str(tmp_path), True)
+    source = plain_files(LOCAL, str(tmp_path), is_folder=True)
     expected = pads.dataset(f"{tmp_path}", partitioning="hive")
     assert source.schema.equals(expected.schema, check_metadata=True)
     assert zb.dataset(tmp_path).to_table() == expected.to_table()

@@ -12,7 +12,7 @@ import zonebloom as zb
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))
-def test_a_failed_read_is_repeated_by_pyarrow(tmp_path, error):
+def test_pyarrow_repeats_a_failed_read(tmp_path, error):
     plain_dataset(tmp_path, write_page_index=True, max_rows_per_page=100)
     ds = zb.dataset(tmp_path)
     build(ds, "id", number_of_items=100)
@@ -22,13 +22,13 @@ def test_a_failed_read_is_repeated_by_pyarrow(tmp_path, error):
         with calls.armed():
             assert ds.to_table(filter=pc.field("id") == 12340).num_rows == 1
     num_calls = calls.count
-    refused = 0
+    num_refused = 0
     for number in range(num_calls):
         with quiet(), calls.armed(number, error):
             try:
                 matches = ds.to_table(filter=pc.field("id") == 12340)
             except zb.errors.ZoneBloomError:
-                refused += 1
+                num_refused += 1
                 continue
         assert matches["row"].to_pylist() == [1234]
-    assert refused < num_calls
+    assert num_refused < num_calls

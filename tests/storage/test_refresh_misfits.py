@@ -118,11 +118,11 @@ class Iceberg:
 def table(request, tmp_path):
     package = {Delta: "deltalake", Iceberg: "pyiceberg"}.get(request.param, "pyarrow")
     pytest.importorskip(package)
-    made = request.param(tmp_path)
-    ds = zb.dataset(made.load())
+    new_table = request.param(tmp_path)
+    ds = zb.dataset(new_table.load())
     ds.create_scalar_index(["changed", "kept"], number_of_items=50, spark=False)
-    yield made
-    getattr(made, "close", lambda: None)()
+    yield new_table
+    getattr(new_table, "close", lambda: None)()
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -175,7 +175,7 @@ def test_the_advice_can_be_followed(table, change):
             assert want.num_rows == 1
 
 
-def test_a_later_file_of_another_type(tmp_path):
+def test_a_newer_file_of_another_type_is_named(tmp_path):
     """The schema still fits the index, but one file does not."""
     table = Folder(tmp_path)
     ds = zb.dataset(table.load())
@@ -194,7 +194,7 @@ def test_a_later_file_of_another_type(tmp_path):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_refresh_on_the_command_line(tmp_path, change, capsys):
+def test_the_command_line_refreshes_the_other_indices(tmp_path, change, capsys):
     pytest.importorskip("click")
     table = Folder(tmp_path)
     folder = table.load()

@@ -42,11 +42,11 @@ class OneRead:
         self.number, self.is_empty, self.count = number, is_empty, 0
         self.position: int | None = None
 
-    def __call__(self, at: int, num_bytes: int) -> int:
+    def __call__(self, offset: int, num_bytes: int) -> int:
         if self.count == self.number:
-            self.position = at
+            self.position = offset
         self.count += 1
-        if at != self.position:
+        if offset != self.position:
             return num_bytes
         return 0 if self.is_empty else num_bytes // 2
 
@@ -64,8 +64,8 @@ def write(folder: Path, format: str) -> None:
         csv.write_csv(TABLE, path)
 
 
-def opened(folder: Path, format: str, cut: Callable[[int, int], int]) -> zb.Dataset:
-    return zb.dataset(str(folder), format, filesystem=ShortReads(cut).wrapped())
+def opened(folder: Path, format: str, hook: Callable[[int, int], int]) -> zb.Dataset:
+    return zb.dataset(str(folder), format, filesystem=ShortReads(hook).wrapped())
 
 
 def cuts(run: Callable[[Callable[[int, int], int]], Any]) -> Iterator[Any]:
@@ -87,8 +87,8 @@ FORMATS = ["parquet", "ipc", "orc", "csv"]
 def test_a_build_stores_all_rows_or_raises(tmp_path, format):
     write(tmp_path, format)
 
-    def run(cut: Callable[[int, int], int]) -> zb.Dataset:
-        build(opened(tmp_path, format, cut), "id", name="id_idx", replace=True)
+    def run(hook: Callable[[int, int], int]) -> zb.Dataset:
+        build(opened(tmp_path, format, hook), "id", name="id_idx", replace=True)
         return zb.dataset(tmp_path, format)
 
     for ds in cuts(run):
@@ -97,11 +97,11 @@ def test_a_build_stores_all_rows_or_raises(tmp_path, format):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("how", ["all", "filter", "polars", "names", "lookup", "locate"])
-def test_a_read_returns_all_rows_or_raises(tmp_path, format, how):
+@pytest.mark.parametrize("operation", ["all", "filter", "polars", "names", "lookup", "locate"])
+def test_a_read_returns_all_rows_or_raises(tmp_path, format, operation):
     write(tmp_path, format)
-    if how in ("lookup", "locate"):
-        build(opened(tmp_path, format, lambda at, num_bytes: num_bytes), "id")
+    if operation in ("lookup", "locate"):
+        build(opened(tmp_path, format, lambda offset, num_bytes: num_bytes), "id")
     keys = IDS[[3, 15_000, ROWS - 2]]
     expected = {
         "all": ROWS,
@@ -110,11 +110,11 @@ def test_a_read_returns_all_rows_or_raises(tmp_path, format, how):
         "names": ROWS,
         "lookup": keys.size,
         "locate": keys.size,
-    }[how]
+    }[operation]
 
-    def run(cut: Callable[[int, int], int]) -> int:
-        ds = opened(tmp_path, format, cut)
-        match how:
+    def run(hook: Callable[[int, int], int]) -> int:
+        ds = opened(tmp_path, format, hook)
+        match operation:
             case "all":
                 return ds.to_table().num_rows
             case "filter":
@@ -142,8 +142,8 @@ def test_a_refresh_stores_all_rows_or_raises(tmp_path):
     shutil.copytree(index, tmp_path / "before")
     pq.write_table(TABLE.slice(0, 4_000), folder / "b.parquet", row_group_size=2_000)
 
-    def run(cut: Callable[[int, int], int]) -> zb.Dataset:
-        opened(folder, "parquet", cut).optimize.optimize_indices(spark=False)
+    def run(hook: Callable[[int, int], int]) -> zb.Dataset:
+        opened(folder, "parquet", hook).optimize.optimize_indices(spark=False)
         return zb.dataset(folder)
 
     for ds in cuts(run):
@@ -157,9 +157,9 @@ def test_a_build_counts_rows_where_pyarrow_reads_the_store_itself(tmp_path):
     write(tmp_path, "parquet")
     path, column = str(tmp_path / "a.parquet"), Column(("id",), pa.int64())
 
-    def run(cut: Callable[[int, int], int]) -> int:
+    def run(hook: Callable[[int, int], int]) -> int:
         # `without_short_reads` sees only the reads of Python file systems, so bypass it here.
-        files = ShortReads(cut).wrapped()
+        files = ShortReads(hook).wrapped()
         reader = ColumnsReader(pads.ParquetFileFormat(), files, path, [column], TABLE.schema)
         return sum(len(arrays[0]) for run in reader.runs(split=True) for arrays in reader.read(run))
 
@@ -191,12 +191,12 @@ def test_rows_are_compared_with_what_the_file_states(tmp_path):
 
 def test_the_error_names_the_file_and_the_read(tmp_path):
     write(tmp_path, "csv")
-    files = without_short_reads(ShortReads(lambda at, num_bytes: num_bytes // 2).wrapped())
+    files = without_short_reads(ShortReads(lambda offset, num_bytes: num_bytes // 2).wrapped())
     with files.open_input_file(str(tmp_path / "a.csv")) as file:
         size = file.size()
         with pytest.raises(OSError, match=rf"at byte 0 returned 50 bytes.*has {size:,}"):
             file.read(100)
-    ds = opened(tmp_path, "csv", lambda at, num_bytes: num_bytes)
-    ds.opened.source.filesystem.handler.cut = lambda at, num_bytes: num_bytes // 2
+    ds = opened(tmp_path, "csv", lambda offset, num_bytes: num_bytes)
+    ds.opened.source.filesystem.handler.cut = lambda offset, num_bytes: num_bytes // 2
     with pytest.raises(FragmentUnreadable, match=r"a\.csv.*returned"):
         ds.to_table()
