@@ -173,7 +173,7 @@ def test_no_selected_row_is_ruled_out(expression):
 
 
 @pytest.mark.parametrize("name", TABLE.column_names)
-def test_every_pair_of_a_column_and_a_literal(name):
+def test_every_column_can_be_compared_with_every_literal(name):
     # Test all pairs, because rounding affects only a few of them.
     column = pc.field(name)
     for literal in LITERALS:
@@ -255,7 +255,7 @@ ANSWERED = [
 
 
 @pytest.mark.parametrize(("expression", "predicate"), ANSWERED, ids=lambda value: str(value)[:40])
-def test_answerable_expressions(expression, predicate):
+def test_answerable_expressions_have_the_right_predicate(expression, predicate):
     assert predicate_from_arrow(expression, TABLE.schema) == predicate
 
 
@@ -352,7 +352,7 @@ def test_layout_of_another_pyarrow_version_is_unknown(monkeypatch, entries):
     assert predicate.text == "(i64 == 5)"
 
 
-def test_the_layout_is_the_one_this_module_knows():
+def test_the_expression_layout_of_this_pyarrow_is_known():
     with pa.ipc.open_file((F("i64") == 5).__reduce__()[1][0]) as reader:
         row = reader.get_batch(0)
     assert module._schema_entries(row.schema) == GOOD
@@ -380,7 +380,7 @@ def test_metadata_keeps_repeated_keys():
     assert module._schema_entries(schema) == [("k", "1"), ("k", ""), ("é", "ü")]
 
 
-def test_very_long_chains():
+def test_very_long_chains_are_translated():
     expression = F("i64") == 0
     for value in range(1, 20_000):
         expression = expression | (F("i64") == value)

@@ -49,7 +49,7 @@ RANGE = Unknown("id > 5", "a range")
         (Constant(True), "TRUE"),
     ],
 )
-def test_text(predicate, text):
+def test_predicates_have_a_readable_text(predicate, text):
     assert str(predicate) == text
 
 
@@ -73,7 +73,7 @@ def test_nodes_are_frozen():
         ID.column = ("other",)  # type: ignore[misc]
 
 
-def test_columns_and_unknowns():
+def test_columns_and_unknowns_of_a_predicate_are_listed():
     other = Unknown("f(x)", "a function")
     tree = Or((And((ID, RANGE)), Not(LEAF), Not(other), NAMES, Constant(True)))
     assert probed_columns(tree) == {("id",), ("st", "x"), ("name",)}
@@ -103,7 +103,7 @@ def test_fold_visits_leaves_in_order_including_shared_ones():
     assert simplify(tree) == Or((shared, Not(And((ID, LEAF, RANGE)))))
 
 
-def test_many_inequalities_become_a_set():
+def test_many_inequalities_become_one_set():
     terms = tuple(Not(Equals(("id",), pa.scalar(number))) for number in range(100))
     assert simplify(And(terms)) == Not(IsIn(("id",), pa.array(range(100))))
 

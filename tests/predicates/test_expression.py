@@ -138,7 +138,7 @@ def truth(predicate, row) -> bool | None:
 
 @settings(max_examples=cases(300))
 @given(predicates)
-def test_rows_of_random_predicates(ds, predicate):
+def test_random_predicates_match_the_rows_of_the_oracle(ds, predicate):
     wanted = [row["row"] for row in ROWS if truth(predicate, row) is True]
     assert ds.to_table(filter=predicate)["row"].to_pylist() == wanted
 
@@ -159,7 +159,7 @@ def test_sets_that_pyarrow_would_round_are_compared_one_by_one(ds):
     assert ds.count_rows(IsIn(("i",), pa.array([1.5, 2.0, 2.0**40]))) == wanted
 
 
-def test_empty_and_or(ds):
+def test_empty_and_or_are_constants(ds):
     assert ds.to_table(filter=Or(())).num_rows == 0
     assert ds.count_rows(filter=And(())) == len(ROWS)
     assert ds.search(Or(())).kind == "Exact"
@@ -184,7 +184,7 @@ UUIDS = [uuid.UUID(int=number).bytes for number in range(4)]
     ],
     ids=str,
 )
-def test_types_that_pyarrow_does_not_compare(type_, values):
+def test_types_that_pyarrow_does_not_compare_are_filtered(type_, values):
     column = pa.array([*values, None], type_)
     rows = column.to_pylist()
     ds = zb.dataset(pa.table({"c": column}))

@@ -118,7 +118,7 @@ def test_rewritten_expressions_have_the_same_results(expression):
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE.column_names if name != "st"])
-def test_chains_of_every_type(name):
+def test_chains_of_every_type_keep_their_results(name):
     column, values = F(name), TABLE[name].combine_chunks()
     values = [value for value in values if value.is_valid]
     chain = functools.reduce(operator.or_, [column == value for value in values[:2] * 100])
@@ -194,7 +194,7 @@ def test_the_index_answers_a_long_chain(ds):
     assert numbers_of(ds, chain) == [3 * ROWS - 3]
 
 
-def test_long_chains_of_other_conditions(ds):
+def test_long_chains_of_other_conditions_are_answered_or_raise(ds):
     texts = [str(number) for number in KEYS]
     # LIKE without a wildcard is an equality.
     equalities = [f"s LIKE '{number}'" for number in range(4500)]
@@ -249,7 +249,7 @@ def test_deep_filters_are_answered_or_raise(ds, kind):
         assert ds.scanner(filter=filter).explain_plan()
 
 
-def test_comparing_int64_with_uint64(ds):
+def test_int64_is_compared_exactly_with_uint64(ds):
     top = 2**64 - 1
     for filter in (
         F("u") == pa.scalar(top - 3, pa.uint64()),

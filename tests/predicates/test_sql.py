@@ -109,9 +109,7 @@ def literal_for(column: str, text: str):
 def compare(op: str, left, right) -> bool | None:
     if left is None or right is None:
         return None
-    if isinstance(left, Decimal):
-        left = Fraction(left)
-    return COMPARE[op](left, right)
+    return COMPARE[op](Fraction(left) if isinstance(left, Decimal) else left, right)
 
 
 def negate(value: bool | None) -> bool | None:
@@ -147,9 +145,9 @@ def quote(text: str) -> str:
 
 
 @st.composite
-def atoms(draw, numeric=NUMERIC, text=TEXT, others=True):
+def atoms(draw, numeric=NUMERIC, text=TEXT, with_other_atoms=True):
     kinds = ["compare", "in", "between", "null", "distinct"] + ["text", "text_in"] * bool(text)
-    kinds += ["like", "bool", "constant", "columns", "null_type"] * others
+    kinds += ["like", "bool", "constant", "columns", "null_type"] * with_other_atoms
     kind = draw(st.sampled_from(kinds))
     negated = draw(st.booleans())
     word = "NOT " if negated else ""
@@ -277,7 +275,7 @@ def trees(leaves):
                 ]
             )
         )
-        turned = inner.flatmap(
+        compound = inner.flatmap(
             lambda term: st.sampled_from(
                 [
                     (f"NOT ({term[0]})", lambda r: negate(term[1](r))),
@@ -287,7 +285,7 @@ def trees(leaves):
                 ]
             )
         )
-        return st.one_of(joined, turned)
+        return st.one_of(joined, compound)
 
     return st.recursive(leaves, grow, max_leaves=6)
 
@@ -300,7 +298,7 @@ def test_rows_agree_with_three_valued_logic(tree):
 
 
 @settings(max_examples=100, deadline=None)
-@given(trees(atoms(numeric=("i", "big"), text=("s",), others=False)))
+@given(trees(atoms(numeric=("i", "big"), text=("s",), with_other_atoms=False)))
 def test_rows_agree_with_duckdb(tree):
     text, _ = tree
     connection = duckdb.connect()
@@ -412,7 +410,7 @@ NAMES = pa.schema(
         ("date = 1", ("date",)),
     ],
 )
-def test_names(text, path):
+def test_column_names_follow_the_rules_of_sql(text, path):
     _, predicate = translate_filter(text, NAMES)
     assert isinstance(predicate, Equals)
     assert predicate.column == path
@@ -480,12 +478,12 @@ def test_unsupported_casts_raise_before_the_scan():
         zb.dataset(pa.table({"c": [True]})).search("CAST(c AS DATE) = DATE '2020-01-01'")
 
 
-def test_long_chains():
+def test_long_chains_are_parsed():
     # The column holds 0, 1, -1, 5, 5, 2^31 - 1, -2^31, null, 6, 7, null, 3.
     assert rows(" OR ".join(f"i = {n}" for n in range(2, 3000))) == [3, 4, 8, 9, 11]
 
 
-def test_columns_of_several_types():
+def test_columns_of_several_types_are_compared():
     def both(op, left, right):
         pairs = zip(ROWS[left], ROWS[right], strict=True)
         return [r for r, (a, b) in enumerate(pairs) if None not in (a, b) and COMPARE[op](a, b)]
@@ -529,7 +527,7 @@ UUIDS = [uuid.UUID(int=7 * i) for i in range(5)]
         (f"b = UUID '{UUIDS[4]}'", [4], True),
     ],
 )
-def test_uuids(filter, numbers, answered):
+def test_uuids_are_compared_as_bytes(filter, numbers, answered):
     raw = [value.bytes for value in UUIDS] + [None]
     table = pa.table(
         {"u": pa.array(raw, pa.uuid()), "b": pa.array(raw, pa.binary(16)), "row": range(6)}
