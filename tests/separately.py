@@ -1,7 +1,7 @@
-"""Checks that need a Spark session of their own: a process runs one session at a time.
+"""Run checks that need a Spark session of their own, because a process has one session at a time.
 
-A test file's functions ``check_*`` run in their order in one process with one session. All are
-one test: test processes that share a file's tests would each start what they need.
+The functions ``check_*`` of a test file run in their order, in one process with one session. They
+are one test. As several tests, each process of a parallel run would start a session of its own.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def main(namespace, start, stop) -> None:
 
 
 def run_without_zonebloom(script: str, folder: Path, cache: Path) -> None:
-    """The same, with executors whose Python lacks the package, and a cache for what is sent."""
+    """Run checks with executors that lack the package, and with a cache for the sent package."""
     python = python_without_zonebloom(folder)
     run(script, folder, PYSPARK_PYTHON=python, XDG_CACHE_HOME=str(cache))
 
 
 def python_without_zonebloom(folder: Path) -> str:
-    """A Python with every package of this one but ours."""
+    """Return a Python environment that has every package of this one except zonebloom."""
     packages = folder / "packages"
     packages.mkdir()
     for path in map(Path, sys.path):
@@ -117,7 +117,7 @@ def write_lake(folder: Path, files: int = 3, rows: int = 30_000) -> None:
 
 
 def segments(index: Path) -> list[tuple[str, bytes]]:
-    """Every file of the segments of an index, by its contents: names are new for each build."""
+    """Return the contents of all segment files. Their names differ between builds."""
     paths = (index / "segments").rglob("*.arrow")
     return sorted((path.name, path.read_bytes()) for path in paths)
 
@@ -131,7 +131,7 @@ def rows_of(frame) -> list[tuple]:
 
 
 def rows_in(lake: Path, **wanted) -> list[tuple]:
-    """The rows with these values, by PyArrow's read of all of them."""
+    """Return the rows with these values, by a full scan of PyArrow."""
     table = pads.dataset(lake, format="parquet", exclude_invalid_files=True).to_table()
     rows = (row for row in table.to_pylist() if all(row[k] == v for k, v in wanted.items()))
     return sorted(tuple(row.values()) for row in rows)

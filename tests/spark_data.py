@@ -20,11 +20,11 @@ ZONE_ROWS = 250
 
 
 @contextlib.contextmanager
-def settings(spark, **given):
+def settings(spark, **options):
     """Change settings of a session for a while."""
-    old_values = {name: spark.conf.get(name, None) for name in given}
+    old_values = {name: spark.conf.get(name, None) for name in options}
     try:
-        for name, value in given.items():
+        for name, value in options.items():
             spark.conf.set(name, value)
         yield
     finally:

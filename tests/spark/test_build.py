@@ -23,7 +23,7 @@ ROWS = 30_000
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three files, each of which is a task."""
+    """Write three files. Each file is a task of its own."""
     monkeypatch.setattr(zonebloom.building.tasks, "_TASK_BYTES", 1)
     random = np.random.default_rng(3)
     for number in range(3):
@@ -39,7 +39,7 @@ def listing(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("column", ["id", "name"])
-def test_same_bytes_from_spark_and_in_process(spark, lake, column):
+def test_spark_writes_the_same_bytes_as_this_process(spark, lake, column):
     dataset = zb.dataset(lake)
     written = []
     for engine in (spark, False):
@@ -61,8 +61,8 @@ def test_lookups_over_an_index_built_on_spark(spark, lake):
     dataset = zb.dataset(lake)
     dataset.create_scalar_index(["id", "name"], spark=spark)
     scan = pads.dataset(lake, format="parquet")
-    some = scan.head(40_000).take([0, 100, 29_999, 30_001]).to_pylist()
-    for row in some:
+    sample_rows = scan.head(40_000).take([0, 100, 29_999, 30_001]).to_pylist()
+    for row in sample_rows:
         for filter in (f"id = {row['id']}", f"name = '{row['name']}'"):
             expression = [("id", "=", row["id"])] if "id" in filter else None
             result = dataset.to_table(filter=expression or filter)
@@ -109,7 +109,9 @@ def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, 
     monkeypatch.setattr(jobs, "_MAX_BYTES_PER_SPARK_TASK", most_bytes)
     dataset = zb.dataset(lake)
     calls = []
-    dataset.create_scalar_index("id", spark=spark, progress=lambda done, _: calls.append(done))
+    dataset.create_scalar_index(
+        "id", spark=spark, progress=lambda num_rows, _: calls.append(num_rows)
+    )
     assert counts == [wanted]
     assert len(dataset.opened.version.indices["id_idx"].segments) == 12
     assert calls == sorted(calls) and calls[-1] == 12 * ROWS
@@ -118,12 +120,12 @@ def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, 
 def test_progress_ends_at_all_rows(spark, lake):
     calls = []
     zb.dataset(lake).create_scalar_index(
-        "id", spark=spark, progress=lambda done, total: calls.append((done, total))
+        "id", spark=spark, progress=lambda num_rows, total: calls.append((num_rows, total))
     )
     assert calls[-1] == (3 * ROWS, 3 * ROWS)
 
 
-def test_unreadable_file_is_named_and_nothing_is_left(spark, lake):
+def test_the_error_names_an_unreadable_file_and_the_build_leaves_nothing(spark, lake):
     dataset = zb.dataset(lake)
     (lake / "1.parquet").write_bytes(b"PAR1 this is not one PAR1")
     before = listing(lake)

@@ -1,4 +1,4 @@
-"""Old days and times: files that may store them in another calendar are refused or left to Spark.
+"""Test old days and times, whose files are refused or left to Spark if their calendar may differ.
 
 Spark writes the files, in the calendar of Spark 2 or of today, and its own reader is the oracle.
 """
@@ -89,7 +89,7 @@ def modern(lakes):
 
 
 @pytest.fixture(scope="module")
-def shown(spark, legacy, modern):
+def spark_rows(spark, legacy, modern):
     """Return the rows that Spark shows, which are the same in both calendars."""
     with settings(spark, **{"spark.sql.session.timeZone": "UTC"}):
         result, other = (rows(spark.read.parquet(lake)) for lake in (legacy, modern))
@@ -110,17 +110,17 @@ def refused(frame):
 
 
 def test_spark_corrects_what_is_stored(spark, legacy):
-    """Otherwise the tests below would prove nothing."""
+    """Check that Spark corrects stored days. Without this, the tests below would prove nothing."""
     stored = pq.read_table(f"{legacy}/0.parquet", columns=["id", "d"]).slice(1, 1)
     assert stored.to_pylist() == [{"id": 1, "d": datetime.date(1500, 3, 9)}]
     (row,) = spark.read.parquet(legacy).where("id = 1").selectExpr("string(d)").collect()
     assert row[0] == "1500-02-28"
 
 
-def test_columns_without_times_and_files_of_today_are_read(spark, legacy, shown):
+def test_columns_without_times_and_files_of_today_are_read(spark, legacy, spark_rows):
     result = rows(scan(spark, legacy, "id = 1 OR id = 5", ["id", "n"]))
-    assert result == [{"id": row["id"], "n": row["n"]} for row in (shown[1], shown[5])]
-    assert rows(scan(spark, legacy, "id = 107")) == [row for row in shown if row["id"] == 107]
+    assert result == [{"id": row["id"], "n": row["n"]} for row in (spark_rows[1], spark_rows[5])]
+    assert rows(scan(spark, legacy, "id = 107")) == [row for row in spark_rows if row["id"] == 107]
 
 
 def test_columns_with_times_are_refused(spark, legacy):
@@ -135,9 +135,11 @@ def test_columns_with_times_are_refused(spark, legacy):
     ("column", "day"),
     [("d", "0001-01-01"), ("d", "1900-01-01"), ("t", "1900-01-01"), ("t", "2024-02-29")],
 )
-def test_days_and_times_asked_for(spark, legacy, modern, shown, column, day):
+def test_filters_on_old_days_of_legacy_files_are_refused(
+    spark, legacy, modern, spark_rows, column, day
+):
     condition = f"{column} = DATE'{day}'" if column == "d" else f"t = TIMESTAMP'{day} 00:00:00Z'"
-    expected = [row for row in shown if row["d"] == day]
+    expected = [row for row in spark_rows if row["d"] == day]
     assert len(expected) == 4
     option = spark.read.format("zonebloom").option("filter", condition)
     for result in (scan(spark, modern, condition), option.load(modern)):
@@ -147,12 +149,12 @@ def test_days_and_times_asked_for(spark, legacy, modern, shown, column, day):
         refused(result)
 
 
-def test_only_files_that_are_read_count(spark, legacy, shown):
+def test_files_that_are_not_read_do_not_matter(spark, legacy, spark_rows):
     result = rows(scan(spark, legacy, "d = DATE'1500-02-28' AND id = 103"))
-    assert result == [row for row in shown if row["id"] == 103] != []
+    assert result == [row for row in spark_rows if row["id"] == 103] != []
 
 
-def test_int96(spark, tmp_path):
+def test_int96_timestamps_follow_their_own_setting(spark, tmp_path):
     write(spark, tmp_path / "lake", "LEGACY", "INT96")
     lake = str(tmp_path / "lake")
     assert rows(scan(spark, lake, "id = 5", ["id"])) == [{"id": 5}]
@@ -177,7 +179,7 @@ def is_refused(calendars, opened):
     return False
 
 
-def test_marks_of_writers(spark, tmp_path):
+def test_marks_of_the_writer_decide_the_calendar(spark, tmp_path):
     """Spark and this package choose the same files for correction."""
     time = datetime.datetime(1500, 3, 9, tzinfo=datetime.UTC)
     for number, (version, mark, kind) in enumerate(MARKS):
@@ -207,7 +209,7 @@ def test_marks_of_writers(spark, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["LEGACY", "EXCEPTION"])
-def test_files_of_other_writers_under_another_mode(spark, tmp_path, mode):
+def test_the_rebase_mode_decides_for_files_of_other_writers(spark, tmp_path, mode):
     day = datetime.date(1500, 3, 9)
     table = pa.table({"d": [day, datetime.date(2024, 1, 1)], "id": [0, 1]})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -235,7 +237,9 @@ def keys_of(spark, column, days):
 
 
 @pytest.mark.parametrize(("column", "way"), [("d", "here"), ("t", "here"), ("d", "dense")])
-def test_keys(spark, legacy, modern, column, way, monkeypatch):
+def test_keys_with_days_are_refused_for_legacy_files(
+    spark, legacy, modern, column, way, monkeypatch
+):
     if way == "dense":
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
         monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
@@ -252,7 +256,7 @@ def test_keys(spark, legacy, modern, column, way, monkeypatch):
     assert tag_location(spark.range(1, 2), legacy, "id").where("row_offset = 1").count() == 1
 
 
-def test_times_that_are_shown_as_later_ones(spark, tmp_path):
+def test_times_that_spark_shows_as_later_are_refused(spark, tmp_path):
     """Local solar time makes Spark show times after 1900 that are stored before it."""
     stored = [datetime.datetime(1899, 12, 31, 23, 50 + i, tzinfo=datetime.UTC) for i in range(3)]
     table = pa.table({"t": pa.array(stored, pa.timestamp("us", "UTC")), "id": range(3)})
@@ -286,8 +290,8 @@ def test_conditions_on_old_times_are_unknown():
     assert without_rebased_literals(unchanged) == unchanged
     mixed = without_rebased_literals(ast.Or((ast.Equals(("d",), new), ast.Equals(("d",), old))))
     assert len(ast.unknowns(mixed)) == 1
-    both = ast.IsIn(("d",), pa.array([new.as_py(), old.as_py()]))
-    assert isinstance(without_rebased_literals(both), ast.Unknown)
+    is_in = ast.IsIn(("d",), pa.array([new.as_py(), old.as_py()]))
+    assert isinstance(without_rebased_literals(is_in), ast.Unknown)
 
 
 DAY = datetime.date(1500, 1, 1)
@@ -310,7 +314,7 @@ def test_nested_times_are_found(arrow_type):
 @pytest.mark.parametrize(
     "arrow_type", [pa.timestamp("us"), pa.int64(), pa.list_(pa.string()), pa.struct([])]
 )
-def test_types_that_no_calendar_changes(arrow_type):
+def test_types_without_times_are_not_affected_by_the_calendar(arrow_type):
     assert not has_times(arrow_type)
 
 

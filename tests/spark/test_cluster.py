@@ -186,7 +186,7 @@ def check_speculative_attempts(spark, folder):
     assert kept(folder) == folders
 
 
-def test_on_a_cluster(tmp_path, cache_of_run):
+def test_all_checks_pass_on_a_cluster(tmp_path, cache_of_run):
     separately.run_without_zonebloom(__file__, tmp_path, cache_of_run)
 
 

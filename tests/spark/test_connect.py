@@ -1,4 +1,4 @@
-"""A session over Spark Connect, on a server of this machine whose Python lacks zonebloom."""
+"""Test a session over Spark Connect, on a local server whose Python lacks zonebloom."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def check_refresh_and_scan(spark, folder):
         f"OPTIONS (path '{lake}', filter 'id = {wanted}')"
     )
     assert rows_of(spark.sql("SELECT * FROM v")) == rows_in(lake, id=wanted)
-    both = load.where("name IS NULL").unionAll(load.where("name IS NOT NULL"))
-    assert rows_of(both) == rows_in(lake, id=wanted)
+    union = load.where("name IS NULL").unionAll(load.where("name IS NOT NULL"))
+    assert rows_of(union) == rows_in(lake, id=wanted)
 
 
 def check_errors_are_those_of_classic_sessions(spark, folder):
@@ -141,10 +141,10 @@ def check_keys_are_tagged(spark, folder):
     times = 2 * len(rows_in(lake, id=existing_id))
     wanted = Counter({(existing_id, False): times, (None, True): 1, (-1, True): 1})
     # The rows are first located on the driver, and then by jobs.
-    for few in (locate._MAX_COLLECTED_KEYS, 0):
+    for max_keys in (locate._MAX_COLLECTED_KEYS, 0):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(locate, "_MAX_COLLECTED_KEYS", few)
-            patched.setattr(locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if few else -1)
+            patched.setattr(locate, "_MAX_COLLECTED_KEYS", max_keys)
+            patched.setattr(locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1)
             result = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in result) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))
@@ -168,8 +168,8 @@ def check_joins(spark, folder):
     write_lake(lake)
     zb.dataset(lake).create_scalar_index(["id", "name"], global_filter=True, spark=False)
     stored = spark.read.parquet(str(lake))
-    some = [(some_id(lake), "a"), (-1, "b"), (None, "c")]
-    keys = spark.createDataFrame(some, "id bigint, x string")
+    key_rows = [(some_id(lake), "a"), (-1, "b"), (None, "c")]
+    keys = spark.createDataFrame(key_rows, "id bigint, x string")
     names = spark.range(200).selectExpr("concat('name ', id) AS name", "id AS n")
     by_id = rows_of(keys.join(stored, "id"))
     by_name = rows_of(names.join(stored, "name", "left_semi"))
@@ -189,10 +189,10 @@ def check_joins(spark, folder):
     with pytest.warns(IndexNotUsedWarning, match="stored_keys=True"):
         plain = zb.spark.filter_join(keys, stored, "id", right_index=str(lake))
     assert rows_of(plain) == by_id
-    both = stored.union(stored.selectExpr("id - id - 1", "name"))
+    union = stored.union(stored.selectExpr("id - id - 1", "name"))
     with pytest.warns(IndexNotUsedWarning, match="whether id is computed"):
-        plain = zb.spark.filter_join(keys, both, "id", right_index=str(lake))
-    assert rows_of(plain.select("id", "x")) == rows_of(keys.join(both, "id").select("id", "x"))
+        plain = zb.spark.filter_join(keys, union, "id", right_index=str(lake))
+    assert rows_of(plain.select("id", "x")) == rows_of(keys.join(union, "id").select("id", "x"))
     part = zb.spark.Indexed(lake)
     plan = zb.spark.explain_join(names, part, "name", "left_semi", max_keys=0)
     assert len(plan.used) == 1
@@ -225,7 +225,7 @@ def check_an_encrypted_index(spark, folder):
 
 
 def check_a_filter_of_64_mib(spark):
-    """A filter that is sent in parts and broadcast in pieces."""
+    """Send a filter in parts and broadcast it in pieces."""
     sbbf = Sbbf.from_bytes(bytes(64 << 20))
     sbbf.insert(pa.array(range(0, 1_000, 7)))
     keys, inserted_keys = spark.range(1_000), spark.range(0, 1_000, 7)
@@ -233,7 +233,7 @@ def check_a_filter_of_64_mib(spark):
     assert rows_of(result.join(inserted_keys, "id")) == rows_of(inserted_keys)
 
 
-def test_over_connect(tmp_path, cache_of_run):
+def test_all_checks_pass_over_spark_connect(tmp_path, cache_of_run):
     separately.run_without_zonebloom(__file__, tmp_path, cache_of_run)
 
 

@@ -80,7 +80,7 @@ def test_leaked_keys_are_noticed():
             require_no_key(data)
 
 
-def test_scan(spark, lake, tmp_path_factory):
+def test_scans_use_an_encrypted_index(spark, lake, tmp_path_factory):
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
         frames.append(zs.scan(spark, lake, "id = 142", encryption=KEYS))
@@ -102,17 +102,17 @@ def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
         spark.read.format("zonebloom").option("encryption", "99").load(lake)
 
 
-def test_joins(spark, lake, tmp_path_factory):
-    few = spark.createDataFrame([(42,), (142,), (999,)], "id bigint")
-    wanted = sorted(few.join(spark.read.parquet(lake), "id").collect())
+def test_joins_use_an_encrypted_index(spark, lake, tmp_path_factory):
+    key_frame = spark.createDataFrame([(42,), (142,), (999,)], "id bigint")
+    wanted = sorted(key_frame.join(spark.read.parquet(lake), "id").collect())
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
-        frames.append(zs.filter_join(few, zs.Indexed(lake, encryption=KEYS), "id"))
+        frames.append(zs.filter_join(key_frame, zs.Indexed(lake, encryption=KEYS), "id"))
         assert sorted(frames[0].collect()) == wanted != []
     assert repr(KEY) not in repr(zs.Indexed(lake, encryption=KEYS))
 
 
-def test_tag_location(spark, lake, tmp_path_factory):
+def test_tag_location_uses_an_encrypted_index(spark, lake, tmp_path_factory):
     keys = spark.createDataFrame([(142,), (999,)], "id bigint")
     frames = []
     with untold(spark, tmp_path_factory.mktemp("log") / "events", frames):
@@ -128,7 +128,7 @@ def test_tag_location(spark, lake, tmp_path_factory):
         zs.tag_location(keys, zb.dataset(lake, encryption=KEYS), "id", encryption=KEYS)
 
 
-def test_manager(spark, tmp_path):
+def test_the_manager_builds_and_uses_an_encrypted_index(spark, tmp_path):
     lake = tmp_path / "lake"
     lake.mkdir()
     write(lake)

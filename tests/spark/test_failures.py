@@ -80,7 +80,7 @@ def message(spark, dataset, tmp_path) -> str:
     return str(raised.value)
 
 
-def test_workers_of_another_python_version(spark, dataset, tmp_path):
+def test_the_error_names_workers_of_another_python_version(spark, dataset, tmp_path):
     command, version = other_python(tmp_path)
     ours = "{}.{}".format(*sys.version_info)
     with workers_run(spark, command):
@@ -91,7 +91,7 @@ def test_workers_of_another_python_version(spark, dataset, tmp_path):
     assert f"a Python like this one ({sys.executable}" in text and "set PYSPARK_PYTHON" in text
 
 
-def test_workers_of_a_python_without_packages(spark, dataset, tmp_path):
+def test_the_error_names_workers_without_packages(spark, dataset, tmp_path):
     with workers_run(spark, script(tmp_path / "python", f'exec {sys.executable} -S "$@"')):
         says = r"no module (zonebloom|pyarrow|numpy)\. Executors need .*set PYSPARK_PYTHON"
         with pytest.raises(EngineError, match=says):
@@ -113,13 +113,13 @@ def test_workers_of_a_python_without_packages(spark, dataset, tmp_path):
     ],
     ids=["absent", "ends", "talks", "no pyspark"],
 )
-def test_python_that_does_not_start(spark, dataset, tmp_path, text, says):
+def test_the_error_names_a_python_that_does_not_start(spark, dataset, tmp_path, text, says):
     command = script(tmp_path / "python", text) if text else str(tmp_path / "python")
     with workers_run(spark, command):
         assert re.match(says, message(spark, dataset, tmp_path))
 
 
-def test_worker_that_dies(spark, tmp_path):
+def test_the_error_names_a_worker_that_dies(spark, tmp_path):
     separately.write_lake(tmp_path / "lake", files=1, rows=1_000)
     files = Watched(log=str(tmp_path / "log"), kind="dies")
     dataset = zb.dataset(str(tmp_path / "lake"), filesystem=files)
@@ -148,7 +148,9 @@ def older(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("knows_of_versions", [True, False])
-def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_of_versions):
+def test_the_error_names_executors_with_another_version(
+    spark, dataset, tmp_path, older, knows_of_versions
+):
     if not knows_of_versions:
         (older / "zonebloom" / "spark" / "jobs.py").unlink()
     command = f'PYTHONPATH={older}:$PYTHONPATH exec {sys.executable} "$@"'
@@ -162,11 +164,13 @@ def test_executors_with_another_version(spark, dataset, tmp_path, older, knows_o
             check_executors(spark)
 
 
-@pytest.mark.parametrize("few", [0, 1_000])
-def test_tagging_by_another_version(spark, dataset, tmp_path, older, monkeypatch, few):
+@pytest.mark.parametrize("max_keys", [0, 1_000])
+def test_tagging_with_another_worker_version_raises(
+    spark, dataset, tmp_path, older, monkeypatch, max_keys
+):
     """Workers with another version refuse to unpickle their functions."""
     dataset.create_scalar_index("id", spark=False)
-    monkeypatch.setattr(locate, "_MAX_COLLECTED_KEYS", few)
+    monkeypatch.setattr(locate, "_MAX_COLLECTED_KEYS", max_keys)
     monkeypatch.setattr(locate, "_MAX_DRIVER_ROWS", -1)
     lake = str(tmp_path / "lake")
     stored = dataset.to_table(["id"])["id"][0].as_py()
@@ -179,7 +183,7 @@ def test_tagging_by_another_version(spark, dataset, tmp_path, older, monkeypatch
         zb.spark.tag_location(keys, lake, "id")
 
 
-def test_what_executors_lack_is_listed(spark, tmp_path):
+def test_the_error_lists_what_executors_lack(spark, tmp_path):
     python = separately.python_without_zonebloom(tmp_path)
     for entry in (tmp_path / "packages").iterdir():
         if entry.name.startswith(("numba", "sqlglot")):
@@ -223,7 +227,7 @@ def test_unknown_failures_keep_their_message():
     ("version", "says"),
     [(None, r"found at JAVA_HOME \(.*\), so"), ("11.0.2", r"found at JAVA_HOME .*it is 11\.0\.2")],
 )
-def test_session_without_java(tmp_path, version, says):
+def test_the_error_names_a_session_without_java(tmp_path, version, says):
     if version:
         (tmp_path / "bin").mkdir()
         script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\" 2019-01-15' >&2")

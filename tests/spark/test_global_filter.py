@@ -116,13 +116,13 @@ def test_every_key_gets_the_result_of_the_filter(spark, ansi, codegen):
     assert 0 < sum(map(sum, wanted.values())) < 0.9 * COUNT * len(wanted)
 
 
-def test_user_defined_functions(spark):
+def test_user_defined_functions_do_not_replace_those_of_spark(spark):
     """A user's function with the name of a Spark function is not called instead."""
     sbbf = Sbbf(10)
     sbbf.insert(pa.array([3, 5]))
     names = ["xxhash64", "shiftleft", "shiftrightunsigned", "get"]
     for name in names:
-        spark.udf.register(name, lambda *given: 7, "bigint")
+        spark.udf.register(name, lambda *arguments: 7, "bigint")
     try:
         condition = may_contain(spark, st.StructField("id", st.LongType()), sbbf, pa.int64())
         assert [row.id for row in spark.range(9).where(condition).collect()] == [3, 5]
@@ -145,7 +145,7 @@ def test_keys_of_the_old_calendar_pass(spark):
 
 
 @pytest.mark.parametrize(
-    ("key", "stored", "why"),
+    ("key", "stored", "message"),
     [
         (st.DoubleType(), pa.float64(), "0.0 and -0.0"),
         (st.LongType(), pa.float64(), "0.0 and -0.0"),
@@ -166,5 +166,5 @@ def test_keys_of_the_old_calendar_pass(spark):
         (st.StructType([]), pa.int64(), "after a cast"),
     ],
 )
-def test_unsupported_key_types(key, stored, why):
-    assert why in filter_mismatch_reason(st.StructField("key", key), stored)
+def test_unsupported_key_types_are_refused_with_a_reason(key, stored, message):
+    assert message in filter_mismatch_reason(st.StructField("key", key), stored)

@@ -113,10 +113,10 @@ def oracle(spark, folder):
 
 
 @pytest.fixture(scope="module")
-def others(spark):
-    """A side of which about a third has a match, with nulls and duplicates."""
-    made = pa.concat_tables([stored_table(7, LEFT_ROWS), stored_table(2, 300), stored_table(30)])
-    other = made.rename_columns([*made.column_names[:-1], "other"])
+def other_frame(spark):
+    """Return a frame with nulls and duplicates. About a third of its rows have a match."""
+    table = pa.concat_tables([stored_table(7, LEFT_ROWS), stored_table(2, 300), stored_table(30)])
+    other = table.rename_columns([*table.column_names[:-1], "other"])
     return spark.createDataFrame(other).repartition(2).cache()
 
 
@@ -126,81 +126,85 @@ HOWS = ["inner", "left_semi", "left", "right"]
 def cases(columns):
     """Return all kinds of joins for the first column, and one kind for each other column."""
     other_cases = [(column, HOWS[i % 4]) for i, column in enumerate(columns[1:])]
-    return [(columns[0], how) for how in HOWS] + other_cases
+    return [(columns[0], join_type) for join_type in HOWS] + other_cases
 
 
-@pytest.mark.parametrize(("column", "how"), cases(LOOKED_UP))
-def test_filter_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
+@pytest.mark.parametrize(("column", "join_type"), cases(LOOKED_UP))
+def test_filter_rule_gives_the_rows_of_the_join(
+    spark, folder, oracle, other_frame, column, join_type
+):
     """The keys of the indexed side may filter the other side."""
-    stored, other = oracle.select(column, "row"), others.select(column, "other")
-    sides = (stored, other) if how == "left" else (other, stored)
-    which = "left_index" if how == "left" else "right_index"
-    plan = zs.explain_join(*sides, column, how, **{which: folder})
+    stored, other = oracle.select(column, "row"), other_frame.select(column, "other")
+    sides = (stored, other) if join_type == "left" else (other, stored)
+    which = "left_index" if join_type == "left" else "right_index"
+    plan = zs.explain_join(*sides, column, join_type, **{which: folder})
     assert len(plan.used) == 1 and "Spark expressions" in plan.used[0], plan
-    assert rows(plan.frame) == rows(sides[0].join(sides[1], column, how))
+    assert rows(plan.frame) == rows(sides[0].join(sides[1], column, join_type))
 
 
-@pytest.mark.parametrize(("column", "how"), cases(KEYS))
-def test_zones_rule_gives_the_rows_of_the_join(spark, folder, oracle, others, column, how):
-    few = others.where("other % 9 = 0").select(column, "other")
+@pytest.mark.parametrize(("column", "join_type"), cases(KEYS))
+def test_zones_rule_gives_the_rows_of_the_join(
+    spark, folder, oracle, other_frame, column, join_type
+):
+    small_side = other_frame.where("other % 9 = 0").select(column, "other")
     part = zs.Indexed(folder, columns=[column, "row"])
     stored = oracle.select(column, "row")
-    sides = (part, few) if how == "right" else (few, part)
-    plain = (stored, few) if how == "right" else (few, stored)
-    plan = zs.explain_join(*sides, column, how)
+    sides = (part, small_side) if join_type == "right" else (small_side, part)
+    plain = (stored, small_side) if join_type == "right" else (small_side, stored)
+    plan = zs.explain_join(*sides, column, join_type)
     assert len(plan.used) == 1 and "zones" in plan.used[0], plan
-    assert rows(plan.frame) == rows(plain[0].join(plain[1], column, how))
+    assert rows(plan.frame) == rows(plain[0].join(plain[1], column, join_type))
 
 
-def test_composite_keys(spark, folder, oracle, others):
+def test_composite_keys_give_the_rows_of_the_join(spark, folder, oracle, other_frame):
     """Only some key columns are looked up in the index; the join compares all of them."""
-    plan = zs.explain_join(others, oracle, ["id", "x", "dec"], right_index=folder)
+    plan = zs.explain_join(other_frame, oracle, ["id", "x", "dec"], right_index=folder)
     assert [sentence.split(" whose ")[1][:3] for sentence in plan.used] == ["id "]
     assert len(plan.not_used) == 2
-    assert rows(plan.frame) == rows(others.join(oracle, ["id", "x", "dec"]))
-    few = others.where("other % 6 = 0")
-    plan = zs.explain_join(few, zs.Indexed(folder), ["id", "name", "x"])
+    assert rows(plan.frame) == rows(other_frame.join(oracle, ["id", "x", "dec"]))
+    small_side = other_frame.where("other % 6 = 0")
+    plan = zs.explain_join(small_side, zs.Indexed(folder), ["id", "name", "x"])
     assert "zones" in plan.used[0]
-    assert rows(plan.frame) == rows(few.join(oracle, ["id", "name", "x"]))
+    assert rows(plan.frame) == rows(small_side.join(oracle, ["id", "name", "x"]))
 
 
-def test_names_in_another_case(spark, folder, oracle, others):
-    result = zs.filter_join(others.select("ID", "other"), oracle, "Id", right_index=folder)
-    assert rows(result) == rows(others.select("ID", "other").join(oracle, "Id"))
+def test_names_in_another_case_give_the_rows_of_the_join(spark, folder, oracle, other_frame):
+    result = zs.filter_join(other_frame.select("ID", "other"), oracle, "Id", right_index=folder)
+    assert rows(result) == rows(other_frame.select("ID", "other").join(oracle, "Id"))
 
 
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_integers_of_other_widths(spark, folder, oracle, ansi):
+def test_integers_of_other_widths_give_the_rows_of_the_join(spark, folder, oracle, ansi):
     """A bigint that is out of range for int matches nothing, and raises no error."""
     wide = pa.array([5, 120, None, 2**31 + 5, -(2**63), 2**32 + 120, 2**63 - 1], pa.int64())
-    left = spark.createDataFrame(pa.table({"id": wide, "other": range(7)}))
-    narrow = left.selectExpr("try_cast(id AS smallint) AS big", "other")
+    wide_frame = spark.createDataFrame(pa.table({"id": wide, "other": range(7)}))
+    narrow = wide_frame.selectExpr("try_cast(id AS smallint) AS big", "other")
     with settings(spark, **{"spark.sql.ansi.enabled": ansi}):
-        frame = zs.filter_join(left, oracle, "id", right_index=folder)
-        assert rows(frame) == rows(left.join(oracle, "id")) != []
+        frame = zs.filter_join(wide_frame, oracle, "id", right_index=folder)
+        assert rows(frame) == rows(wide_frame.join(oracle, "id")) != []
         frame = zs.filter_join(narrow, oracle, "big", right_index=folder)
         assert rows(frame) == rows(narrow.join(oracle, "big")) == []
-        few = zs.filter_join(left, zs.Indexed(folder), "id", "left")
-        assert rows(few) == rows(left.join(oracle, "id", "left"))
+        left_join = zs.filter_join(wide_frame, zs.Indexed(folder), "id", "left")
+        assert rows(left_join) == rows(wide_frame.join(oracle, "id", "left"))
 
 
-def test_empty_sides(spark, folder, oracle, others):
-    nobody = others.where("other < 0")
+def test_empty_sides_give_the_rows_of_the_join(spark, folder, oracle, other_frame):
+    nobody = other_frame.where("other < 0")
     assert zs.filter_join(nobody, oracle, "id", right_index=folder).count() == 0
     assert zs.filter_join(nobody, zs.Indexed(folder), "id").count() == 0
-    right = zs.filter_join(others, oracle.where("row < 0"), "id", right_index=folder)
+    right = zs.filter_join(other_frame, oracle.where("row < 0"), "id", right_index=folder)
     assert right.count() == 0
 
 
-def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, others):
-    frame = zs.filter_join(others, oracle, "id", right_index=folder)
+def test_only_rows_that_may_match_are_shuffled(spark, folder, oracle, other_frame):
+    frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
     ids = oracle.select("id").distinct()
-    matching = others.join(ids, "id", "left_semi").count()
+    matching = other_frame.join(ids, "id", "left_semi").count()
     result = frame.toArrow()
     assert result.num_rows > 0
     written = shuffled(frame)
     assert len(written) == 2
-    assert min(written) <= matching * 1.1 < others.count() / 2
+    assert min(written) <= matching * 1.1 < other_frame.count() / 2
 
 
 def shuffled(frame):
@@ -228,10 +232,10 @@ def test_zones_without_a_key_are_not_read(spark, folder):
     options = {**zs.Indexed(folder, ["id", "row"]).options(spark), "keys": encode_keys(keys)}
     load = Load(Options(options))
     plan = load.plan()
-    read = sum(len(fragment.rows) for fragment in plan.fragments)
+    num_candidate_rows = sum(len(fragment.rows) for fragment in plan.fragments)
     table = zb.dataset(folder).to_table(["id", "row"])
     wanted = {row for key, row in zip(*table.to_pydict().values(), strict=True) if key in (3, 300)}
-    assert 0 < len(wanted) < read <= 600 < table.num_rows
+    assert 0 < len(wanted) < num_candidate_rows <= 600 < table.num_rows
     batches = [b for pieces in load.partitions(plan) for b in load.reader.batches(pieces)]
     assert {row for batch in batches for row in batch.column("row").to_pylist()} == wanted
 
@@ -241,13 +245,13 @@ def test_keys_that_are_no_arrow_stream_are_refused(folder):
         Options({"path": folder, "keys": "nonsense"})
 
 
-def test_filters_of_a_side_stay(spark, folder, oracle, others):
+def test_a_join_keeps_the_filter_of_an_indexed_side(spark, folder, oracle, other_frame):
     text = "upper(name) < 'N2' AND x > 1"
-    part, few = zs.Indexed(folder, filter=text), others.where("other % 5 = 0")
-    frame = zs.filter_join(few, part, "id", "left_semi")
-    assert rows(frame) == rows(few.join(oracle.where(text), "id", "left_semi"))
-    frame = zs.filter_join(others, part, "id", max_keys=0)
-    assert rows(frame) == rows(others.join(oracle.where(text), "id"))
+    part, small_side = zs.Indexed(folder, filter=text), other_frame.where("other % 5 = 0")
+    frame = zs.filter_join(small_side, part, "id", "left_semi")
+    assert rows(frame) == rows(small_side.join(oracle.where(text), "id", "left_semi"))
+    frame = zs.filter_join(other_frame, part, "id", max_keys=0)
+    assert rows(frame) == rows(other_frame.join(oracle.where(text), "id"))
 
 
 def test_a_frame_that_changes_each_time_is_computed_once(spark, folder, oracle):
@@ -259,11 +263,11 @@ def test_a_frame_that_changes_each_time_is_computed_once(spark, folder, oracle):
     assert frame.where("row IS NULL").count() == 0
 
 
-def test_a_side_that_is_not_small_is_filtered(spark, folder, oracle, others):
-    plan = zs.explain_join(others, zs.Indexed(folder), "id", max_keys=100)
+def test_a_side_that_is_not_small_is_filtered(spark, folder, oracle, other_frame):
+    plan = zs.explain_join(other_frame, zs.Indexed(folder), "id", max_keys=100)
     assert "more than max_keys=100 rows" in plan.not_used[0]
     assert len(plan.used) == 1 and "filter" in plan.used[0]
-    assert rows(plan.frame) == rows(others.join(oracle, "id"))
+    assert rows(plan.frame) == rows(other_frame.join(oracle, "id"))
 
 
 # Costs of a join
@@ -272,64 +276,66 @@ def test_a_side_that_is_not_small_is_filtered(spark, folder, oracle, others):
 BROADCASTS = {"spark.sql.autoBroadcastJoinThreshold": "10MB"}
 
 
-@pytest.mark.parametrize("how", ["inner", "left_semi"])
+@pytest.mark.parametrize("join_type", ["inner", "left_semi"])
 @pytest.mark.parametrize(
     ("column", "keys"),
     [("id", [3, 5, None, 9_999]), ("name", ["n3", "n17"]), ("b", [b"5", b""])],
 )
-def test_files_without_a_key_of_a_small_side_are_not_read(spark, folder, oracle, column, keys, how):
+def test_files_without_a_key_of_a_small_side_are_not_read(
+    spark, folder, oracle, column, keys, join_type
+):
     kind = oracle.schema[column].dataType.simpleString()
     rows_of_keys = spark.createDataFrame([(key,) for key in keys], f"{column} {kind}")
-    few = spark.createDataFrame(rows_of_keys.toArrow(), rows_of_keys.schema)
-    sides = (few, oracle.select(column, "row"))
+    small_side = spark.createDataFrame(rows_of_keys.toArrow(), rows_of_keys.schema)
+    sides = (small_side, oracle.select(column, "row"))
     with settings(spark, **BROADCASTS):
-        plan = zs.explain_join(*sides, column, how, right_index=zb.dataset(folder))
+        plan = zs.explain_join(*sides, column, join_type, right_index=zb.dataset(folder))
         assert "files of right that may hold" in plan.used[0] and "1 are read" in plan.used[0], plan
-        assert rows(plan.frame) == rows(few.join(sides[1], column, how))
+        assert rows(plan.frame) == rows(small_side.join(sides[1], column, join_type))
         assert files_read(plan.frame) == [1]
 
 
-def test_keys_that_are_in_most_files_choose_none(spark, folder, oracle):
-    few = spark.createDataFrame(pa.table({"id": pa.array([3, 120, 250], pa.int32())}))
+def test_keys_in_most_files_skip_no_files(spark, folder, oracle):
+    small_side = spark.createDataFrame(pa.table({"id": pa.array([3, 120, 250], pa.int32())}))
     with settings(spark, **BROADCASTS):
-        plan = zs.explain_join(few, oracle, "id", right_index=folder)
+        plan = zs.explain_join(small_side, oracle, "id", right_index=folder)
     assert not plan.used and plan.is_by_cost
     assert "of the zones and 100% of the files" in plan.not_used[0], plan
 
 
-def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, others):
-    """There is no warning about it, because nothing is wrong."""
+def test_sides_that_spark_broadcasts_are_not_filtered(spark, folder, oracle, other_frame):
+    """The plan gives no warning, because nothing is wrong."""
     with settings(spark, **BROADCASTS), warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan = zs.explain_join(others, oracle, "id", right_index=folder)
-        frame = zs.filter_join(others, oracle, "id", right_index=folder)
+        plan = zs.explain_join(other_frame, oracle, "id", right_index=folder)
+        frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
     assert "Spark plans BroadcastHashJoinExec" in plan.not_used[-1]
-    assert frame.sameSemantics(others.join(oracle, "id"))
+    assert frame.sameSemantics(other_frame.join(oracle, "id"))
 
 
 @pytest.mark.parametrize(("share", "is_used"), [(0.9, False), (0.2, True)])
 def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_path, share, is_used):
-    """A sample of the files of the other side decides, whatever the frame does with them."""
+    """A sample of the other side's files decides, whatever operations the frame applies to them."""
     dice = np.random.default_rng(1)
     stored_keys = zb.dataset(folder).to_table(["id"])["id"].drop_null().to_numpy()
     for number in range(3):
         ids = np.where(dice.random(500) < share, dice.choice(stored_keys, 500), 10_000)
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{number}.parquet")
-    left = spark.read.parquet(str(tmp_path))
-    plan = zs.explain_join(left, oracle, "id", right_index=folder)
+    other_side = spark.read.parquet(str(tmp_path))
+    plan = zs.explain_join(other_side, oracle, "id", right_index=folder)
     assert bool(plan.used) == is_used, plan
     shares = "9.%|8.%" if share > 0.5 else "2.%|1.%"
     assert re.search(f"({shares}) (would pass|of 1,024 sampled)", str(plan)), plan
-    assert rows(plan.frame) == rows(left.join(oracle, "id"))
+    assert rows(plan.frame) == rows(other_side.join(oracle, "id"))
 
 
-def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatch):
+def test_small_files_are_read_by_spark(spark, folder, oracle, other_frame, monkeypatch):
     monkeypatch.setattr(rules, "_MIN_BYTES_TO_PRUNE", 1 << 20)
-    few = others.where("other % 9 = 0")
+    small_side = other_frame.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
-        plan = zs.explain_join(few, zs.Indexed(folder, filter="x > 1"), "id")
+        plan = zs.explain_join(small_side, zs.Indexed(folder, filter="x > 1"), "id")
     assert not plan.used and "Spark reads only" in plan.not_used[0]
-    assert rows(plan.frame) == rows(few.join(oracle.where("x > 1"), "id"))
+    assert rows(plan.frame) == rows(small_side.join(oracle.where("x > 1"), "id"))
 
 
 # Files that changed
@@ -337,14 +343,14 @@ def test_small_files_are_read_by_spark(spark, folder, oracle, others, monkeypatc
 
 def changed(spark, folder, column="id"):
     """Return the rows of a join with a stale index, and those of Spark's own join."""
-    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    other_side = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    plan = zs.explain_join(left, stored, column, right_index=folder)
-    assert rows(plan.frame) == rows(left.join(stored, column))
+    plan = zs.explain_join(other_side, stored, column, right_index=folder)
+    assert rows(plan.frame) == rows(other_side.join(stored, column))
     return plan
 
 
-def test_files_that_came_since_are_added(spark, tmp_path):
+def test_files_that_are_newer_than_the_index_are_added_to_the_filter(spark, tmp_path):
     folder = write(tmp_path / "data")
     index(folder, ["id"])
     before = changed(spark, folder)
@@ -357,7 +363,7 @@ def test_files_that_came_since_are_added(spark, tmp_path):
     assert "added" not in changed(spark, folder).used[0]
 
 
-def test_files_that_changed_or_went(spark, tmp_path):
+def test_changed_and_deleted_files_lose_no_rows(spark, tmp_path):
     folder = write(tmp_path / "data")
     index(folder, ["id"])
     pq.write_table(stored_table(12, 333), tmp_path / "data" / "1.parquet")
@@ -371,12 +377,12 @@ def test_a_filter_too_stale_is_not_used(spark, tmp_path, monkeypatch):
     folder = write(tmp_path / "data")
     index(folder, ["id"])
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
-    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    other_side = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
     monkeypatch.setattr(global_filter, "_MAX_MISSING_ROWS", 399)
     with pytest.warns(IndexNotUsedWarning, match="400 rows came or changed .*, more than 399"):
-        frame = zs.filter_join(left, stored, "id", right_index=folder)
-    assert rows(frame) == rows(left.join(stored, "id"))
+        frame = zs.filter_join(other_side, stored, "id", right_index=folder)
+    assert rows(frame) == rows(other_side.join(stored, "id"))
 
 
 def test_a_new_file_of_another_type_is_no_reason_to_lose_rows(spark, tmp_path):
@@ -384,31 +390,31 @@ def test_a_new_file_of_another_type_is_no_reason_to_lose_rows(spark, tmp_path):
     index(folder, ["id"])
     other = stored_table(15).set_column(0, "id", stored_table(15)["id"].cast(pa.string()))
     pq.write_table(other, tmp_path / "data" / "new.parquet")
-    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    other_side = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(str(tmp_path / "data" / "0.parquet"))
     with pytest.warns(IndexNotUsedWarning, match="cannot be added"):
-        frame = zs.filter_join(left, stored, "id", right_index=folder)
-    assert rows(frame) == rows(left.join(stored, "id"))
+        frame = zs.filter_join(other_side, stored, "id", right_index=folder)
+    assert rows(frame) == rows(other_side.join(stored, "id"))
 
 
-def test_a_dataset_opened_before_the_frame(spark, tmp_path):
+def test_a_dataset_that_lacks_newer_files_of_the_frame_is_not_used(spark, tmp_path):
     folder = write(tmp_path / "data dir")
     opened = index(folder, ["id"])
-    left = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
+    other_side = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    assert zs.explain_join(left, stored, "id", right_index=opened).used
+    assert zs.explain_join(other_side, stored, "id", right_index=opened).used
     pq.write_table(stored_table(15), tmp_path / "data dir" / "new file.parquet")
     stored = spark.read.parquet(folder)
     with pytest.warns(IndexNotUsedWarning, match=r"new file.parquet, which was not there"):
-        frame = zs.filter_join(left, stored, "id", right_index=opened)
-    assert rows(frame) == rows(left.join(stored, "id"))
+        frame = zs.filter_join(other_side, stored, "id", right_index=opened)
+    assert rows(frame) == rows(other_side.join(stored, "id"))
 
 
 # Joins without rules
 
 
 @pytest.mark.parametrize(
-    ("column", "cast", "why"),
+    ("column", "cast", "message"),
     [
         ("x", "x", "0.0 and -0.0"),
         ("dec", "dec", "other bytes"),
@@ -419,43 +425,50 @@ def test_a_dataset_opened_before_the_frame(spark, tmp_path):
         ("row", "other", "no index"),
     ],
 )
-def test_keys_that_need_a_cast_are_not_looked_up(spark, folder, oracle, others, column, cast, why):
-    left = others.selectExpr(f"{cast} AS {column}", "other AS o")
+def test_keys_that_need_a_cast_are_not_looked_up(
+    spark, folder, oracle, other_frame, column, cast, message
+):
+    other_side = other_frame.selectExpr(f"{cast} AS {column}", "other AS o")
     right = oracle
     if "COLLATE" in cast:
         right = oracle.withColumn("name", sf.expr(cast))
-    with pytest.warns(IndexNotUsedWarning, match=why):
-        frame = zs.filter_join(left, right, column, right_index=folder)
-    assert rows(frame) == rows(left.join(right, column))
+    with pytest.warns(IndexNotUsedWarning, match=message):
+        frame = zs.filter_join(other_side, right, column, right_index=folder)
+    assert rows(frame) == rows(other_side.join(right, column))
 
 
 @pytest.mark.parametrize("cast", ["cast(id AS double)", "cast(id AS string)"])
 def test_keys_of_small_sides_that_need_a_cast_are_not_looked_up(spark, folder, oracle, cast):
-    left = spark.range(200).selectExpr(f"{cast} AS id")
+    small_side = spark.range(200).selectExpr(f"{cast} AS id")
     with pytest.warns(IndexNotUsedWarning, match="compared after a cast"):
-        frame = zs.filter_join(left, zs.Indexed(folder), "id")
-    assert rows(frame) == rows(left.join(oracle, "id"))
+        frame = zs.filter_join(small_side, zs.Indexed(folder), "id")
+    assert rows(frame) == rows(small_side.join(oracle, "id"))
 
 
-def test_an_index_without_a_filter_over_all_keys(spark, tmp_path, others):
+def test_an_index_without_a_global_filter_is_not_used(spark, tmp_path, other_frame):
     folder = write(tmp_path / "data")
     zb.dataset(folder).create_scalar_index("id", spark=False)
     stored = spark.read.parquet(folder)
     with pytest.warns(IndexNotUsedWarning, match="global_filter=True"):
-        frame = zs.filter_join(others, stored, "id", right_index=folder)
-    assert rows(frame) == rows(others.join(stored, "id"))
+        frame = zs.filter_join(other_frame, stored, "id", right_index=folder)
+    assert rows(frame) == rows(other_frame.join(stored, "id"))
 
 
-def test_filters_too_large_or_too_full(spark, folder, oracle, others, monkeypatch):
+def test_too_large_or_too_full_filters_are_not_used(
+    spark, folder, oracle, other_frame, monkeypatch
+):
     keys = pa.array(np.arange(30_000), pa.int32())
     large = Sbbf(30_000, 1e-6)
     large.insert(keys)
     full = Sbbf(100, 0.5)
     full.insert(keys)
     heap = 1 << 30
-    for sbbf, most, why in ((large, 1_024, "more than 1,024: give"), (full, 1 << 20, "so full")):
-        monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // most)
-        with pytest.raises(RuleNotUsed, match=why):
+    for sbbf, max_bytes, message in (
+        (large, 1_024, "more than 1,024: give"),
+        (full, 1 << 20, "so full"),
+    ):
+        monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // max_bytes)
+        with pytest.raises(RuleNotUsed, match=message):
             global_filter.fit_to_memory(spark, sbbf)
     monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // 70_000)
     folded = global_filter.fit_to_memory(spark, large)
@@ -464,75 +477,79 @@ def test_filters_too_large_or_too_full(spark, folder, oracle, others, monkeypatc
     stored = zb.dataset(folder).global_filter("id").sbbf
     monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // (stored.nbytes // 2))
     sent = bytes_text(global_filter.fit_to_memory(spark, stored).nbytes)
-    plan = zs.explain_join(others, oracle, "id", right_index=folder)
+    plan = zs.explain_join(other_frame, oracle, "id", right_index=folder)
     assert sent != bytes_text(stored.nbytes) and f"filter of {sent}" in plan.used[0], plan
-    assert rows(plan.frame) == rows(others.join(oracle, "id"))
+    assert rows(plan.frame) == rows(other_frame.join(oracle, "id"))
     monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap)
     with pytest.warns(IndexNotUsedWarning, match="more than 1: give spark.driver.memory"):
-        frame = zs.filter_join(others, oracle, "id", right_index=folder)
-    assert rows(frame) == rows(others.join(oracle, "id"))
+        frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
+    assert rows(frame) == rows(other_frame.join(oracle, "id"))
 
 
 @pytest.mark.parametrize("column", ["id", "name", "d"])
-def test_filters_in_pieces(spark, folder, oracle, others, monkeypatch, column):
-    """A filter in pieces, as large ones are sent, keeps the same rows as a whole filter."""
+def test_filters_in_pieces_give_the_rows_of_the_join(
+    spark, folder, oracle, other_frame, monkeypatch, column
+):
+    """Large filters are sent in pieces, and must keep the same rows as a whole filter."""
     stored = zb.dataset(folder).global_filter(column)
-    key = others.schema[column]
-    whole = others.where(may_contain(spark, key, stored.sbbf, stored.type))
+    key = other_frame.schema[column]
+    whole = other_frame.where(may_contain(spark, key, stored.sbbf, stored.type))
     monkeypatch.setattr(global_filter, "_SUBQUERY_BYTES", 0)
     monkeypatch.setattr(global_filter, "_PIECE_BITS", 2)
     monkeypatch.setattr(global_filter, "_PIECE_BLOCKS", 4)
     assert stored.sbbf.num_blocks > 8
-    pieces = global_filter.keep_possible_matches(others, key, stored.sbbf, stored.type)
+    pieces = global_filter.keep_possible_matches(other_frame, key, stored.sbbf, stored.type)
     assert rows(pieces.select(column, "other")) == rows(whole.select(column, "other"))
-    frame = zs.filter_join(others, oracle, column, right_index=folder)
+    frame = zs.filter_join(other_frame, oracle, column, right_index=folder)
     assert "LeftSemi" in frame._jdf.queryExecution().optimizedPlan().toString()
-    assert frame.count() == others.join(oracle, column).count()
+    assert frame.count() == other_frame.join(oracle, column).count()
 
 
-@pytest.mark.parametrize("how", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])
-def test_joins_that_return_rows_without_a_match_are_refused(folder, oracle, others, how):
+@pytest.mark.parametrize("join_type", ["full", "outer", "left_anti", "anti", "cross", "nonsense"])
+def test_joins_that_return_rows_without_a_match_are_refused(folder, oracle, other_frame, join_type):
     with pytest.raises(InvalidArgument, match="one of inner, left_semi, left, right"):
-        zs.filter_join(others, oracle, "id", how, right_index=folder)
+        zs.filter_join(other_frame, oracle, "id", join_type, right_index=folder)
 
 
-@pytest.mark.parametrize(("how", "which"), [("left", "right_index"), ("right_outer", "left_index")])
-def test_wrong_directions_are_refused(folder, oracle, others, how, which):
+@pytest.mark.parametrize(
+    ("join_type", "which"), [("left", "right_index"), ("right_outer", "left_index")]
+)
+def test_wrong_directions_are_refused(folder, oracle, other_frame, join_type, which):
     with pytest.raises(InvalidArgument, match="with a match or not"):
-        zs.filter_join(oracle, others, "id", how, **{which: folder})
+        zs.filter_join(oracle, other_frame, "id", join_type, **{which: folder})
 
 
-def test_an_indexed_side_that_must_keep_all_rows_is_not_pruned(spark, folder, oracle, others):
+def test_an_indexed_side_that_must_keep_all_rows_is_not_pruned(spark, folder, oracle, other_frame):
     """Its keys may still filter the other side."""
-    few = others.where("other % 20 = 0")
-    plan = zs.explain_join(zs.Indexed(folder), few, "id", "left")
+    small_side = other_frame.where("other % 20 = 0")
+    plan = zs.explain_join(zs.Indexed(folder), small_side, "id", "left")
     assert len(plan.used) == 1 and "filter" in plan.used[0]
-    assert rows(plan.frame) == rows(oracle.join(few, "id", "left"))
+    assert rows(plan.frame) == rows(oracle.join(small_side, "id", "left"))
 
 
-def test_misuse_is_refused(spark, folder, oracle, others):
+def test_misuse_is_refused(spark, folder, oracle, other_frame):
     part = zs.Indexed(folder)
     with pytest.raises(InvalidArgument, match="no side has an index"):
-        zs.filter_join(others, oracle, "id")
+        zs.filter_join(other_frame, oracle, "id")
     with pytest.raises(InvalidArgument, match="both sides are Indexed"):
         zs.filter_join(part, part, "id")
     with pytest.raises(InvalidArgument, match="leave right_index out"):
-        zs.filter_join(others, part, "id", right_index=folder)
+        zs.filter_join(other_frame, part, "id", right_index=folder)
     with pytest.raises(InvalidArgument, match=r"right is '.*'; give a DataFrame"):
-        zs.filter_join(others, folder, "id")
+        zs.filter_join(other_frame, folder, "id")
     with pytest.raises(InvalidArgument, match="on is"):
-        zs.filter_join(others, part, [])
+        zs.filter_join(other_frame, part, [])
     with pytest.raises(ColumnNotFound, match="right has no column 'nope'"):
-        zs.filter_join(others.withColumn("nope", sf.lit(1)), part, "nope")
+        zs.filter_join(other_frame.withColumn("nope", sf.lit(1)), part, "nope")
     with pytest.raises(InvalidArgument, match="stream"):
         stream = spark.readStream.format("rate").load().selectExpr("value AS id")
         zs.filter_join(stream, part, "id")
 
 
-def test_text_and_html(folder, oracle, others):
+def test_plans_are_shown_as_text_and_html(folder, oracle, other_frame):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plan = zs.explain_join(others, oracle, ["id", "x"], right_index=folder)
+        plan = zs.explain_join(other_frame, oracle, ["id", "x"], right_index=folder)
     first, second, third = str(plan).splitlines()
     assert first == "ZoneBloomJoin: inner on id, x"
     assert second.startswith("  rows of left whose id is none of right are dropped")
@@ -541,12 +558,12 @@ def test_text_and_html(folder, oracle, others):
     assert html.escape(str(plan)) in plan._repr_html_()
 
 
-def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, others):
-    frame = zs.filter_join(others, oracle, "id", right_index=folder).cache()
-    assert frame.count() == others.join(oracle, "id").count()
-    nothing = may_contain(spark, others.schema["id"], Sbbf(10), pa.int32())
-    assert others.where(nothing).join(oracle, "id").count() == 0
-    assert rows(frame) == rows(others.join(oracle, "id"))
+def test_cached_joins_do_not_change_other_reads(spark, folder, oracle, other_frame):
+    frame = zs.filter_join(other_frame, oracle, "id", right_index=folder).cache()
+    assert frame.count() == other_frame.join(oracle, "id").count()
+    nothing = may_contain(spark, other_frame.schema["id"], Sbbf(10), pa.int32())
+    assert other_frame.where(nothing).join(oracle, "id").count() == 0
+    assert rows(frame) == rows(other_frame.join(oracle, "id"))
     frame.unpersist()
 
 
@@ -558,11 +575,11 @@ def indexed(folder, *columns):
     zb.dataset(folder).create_scalar_index(list(columns), spark=False, global_filter=True)
 
 
-def check_aside(spark, other, frame, on, why, index):
+def check_aside(spark, other, frame, on, message, index):
     """Check that the rule is not used, and that the rows are those of the join."""
     plan = zs.explain_join(other, frame, on, right_index=index)
     assert not plan.used
-    assert re.search(why, str(plan)), str(plan)
+    assert re.search(message, str(plan)), str(plan)
     with pytest.warns(IndexNotUsedWarning):
         result = zs.filter_join(other, frame, on, right_index=index)
     wanted = other.join(frame, on).collect()
@@ -570,23 +587,23 @@ def check_aside(spark, other, frame, on, why, index):
     return len(wanted)
 
 
-def test_keys_in_another_case(spark, tmp_path):
+def test_key_columns_in_another_case_are_not_looked_up(spark, tmp_path):
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
     indexed(tmp_path, "id")
     other = keyed(spark, 1, 3, 9)
     frame = spark.read.schema("id bigint").parquet(str(tmp_path))
-    why = r"has column 'ID' in place of 'id'"
-    assert check_aside(spark, other, frame, "id", why, str(tmp_path)) == 2
+    message = r"has column 'ID' in place of 'id'"
+    assert check_aside(spark, other, frame, "id", message, str(tmp_path)) == 2
     (tmp_path / "b.parquet").unlink()
     zb.dataset(tmp_path).optimize.optimize_indices(spark=False)
     pq.write_table(pa.table({"Id": [9]}), tmp_path / "c.parquet")
     frame = spark.read.schema("id bigint").parquet(str(tmp_path))
-    why = r"has column 'Id' in place of 'id'"
-    assert check_aside(spark, other, frame, "id", why, str(tmp_path)) == 2
+    message = r"has column 'Id' in place of 'id'"
+    assert check_aside(spark, other, frame, "id", message, str(tmp_path)) == 2
 
 
-def test_keys_with_a_default(spark, tmp_path):
+def test_columns_with_a_default_are_not_looked_up(spark, tmp_path):
     spark.sql(f"CREATE TABLE filled (x BIGINT) USING parquet LOCATION '{tmp_path}/t'")
     try:
         spark.sql("INSERT INTO filled VALUES (1)")
@@ -604,7 +621,7 @@ def test_keys_with_a_default(spark, tmp_path):
         spark.sql("DROP TABLE filled")
 
 
-def test_keys_that_are_partition_columns(spark, tmp_path):
+def test_partition_columns_are_not_looked_up(spark, tmp_path):
     (tmp_path / "id=7").mkdir()
     path = tmp_path / "id=7" / "a.parquet"
     pq.write_table(pa.table({"id": pa.array([1], pa.int32()), "x": [1]}), path)
@@ -615,20 +632,20 @@ def test_keys_that_are_partition_columns(spark, tmp_path):
     assert check_aside(spark, other, frame, "id", "from the paths", opened) == 1
 
 
-def test_char_columns_in_a_union(spark, tmp_path):
+def test_char_columns_in_a_union_are_not_looked_up(spark, tmp_path):
     pq.write_table(pa.table({"m": ["x", "y"]}), tmp_path / "a.parquet")
     indexed(tmp_path, "m")
     spark.sql(f"CREATE TABLE padded (m CHAR(4)) USING parquet LOCATION '{tmp_path}'")
     try:
         other = keyed(spark, "x   ", "y", name="m", kind="string")
         frame = spark.sql("SELECT 'zz' m").union(spark.table("padded"))
-        why = "not a column of Parquet files"
-        assert check_aside(spark, other, frame, "m", why, str(tmp_path)) == 1
+        message = "not a column of Parquet files"
+        assert check_aside(spark, other, frame, "m", message, str(tmp_path)) == 1
     finally:
         spark.sql("DROP TABLE padded")
 
 
-def test_frames_of_more_files_than_the_index_knows(spark, tmp_path):
+def test_frames_with_files_outside_the_index_lose_no_rows(spark, tmp_path):
     for name, ids in (("p", [1, 2]), ("q", [3, 4])):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({"id": ids}), tmp_path / name / "a.parquet")
@@ -641,7 +658,7 @@ def test_frames_of_more_files_than_the_index_knows(spark, tmp_path):
     )
 
 
-def test_cached_frames_of_files_that_are_gone(spark, tmp_path):
+def test_cached_frames_of_deleted_files_lose_no_rows(spark, tmp_path):
     for name, ids in (("a", [1, 2]), ("b", [3, 4])):
         pq.write_table(pa.table({"id": ids}), tmp_path / f"{name}.parquet")
     frame = spark.read.parquet(str(tmp_path)).cache()
@@ -654,8 +671,8 @@ def test_cached_frames_of_files_that_are_gone(spark, tmp_path):
         frame.unpersist()
 
 
-def test_zones_by_keys_in_another_case(spark, tmp_path):
-    """Keys in another case are noticed too, not only columns of the filter."""
+def test_zones_are_not_chosen_by_keys_in_another_case(spark, tmp_path):
+    """The plan notices keys in another case too, not only columns of the filter."""
     pq.write_table(pa.table({"id": [1, 2], "x": [1, 1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"ID": [3, 4], "x": [1, 1]}), tmp_path / "b.parquet")
     indexed(tmp_path, "id", "x")
@@ -664,5 +681,5 @@ def test_zones_by_keys_in_another_case(spark, tmp_path):
         zs.filter_join(keyed(spark, 1, 3), side, "id").collect()
     # The frame spells the name in another case than the first file.
     frame = spark.read.schema("ID bigint").parquet(str(tmp_path))
-    why = r"has column 'ID' in place of 'id'"
-    assert check_aside(spark, keyed(spark, 1, 3), frame, "ID", why, str(tmp_path)) == 2
+    message = r"has column 'ID' in place of 'id'"
+    assert check_aside(spark, keyed(spark, 1, 3), frame, "ID", message, str(tmp_path)) == 2

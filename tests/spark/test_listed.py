@@ -1,4 +1,4 @@
-"""Listed files: the root of each file, and whether it is unchanged."""
+"""Test the listing of files: the root of each file, and whether the file is unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS = ["file:/a", "file:/a/b", "file:/a/b/c", "file:/ab", "file:/d"]
 
 
 @pytest.mark.parametrize("seed", range(cases(20)))
-def test_each_file_is_once_below_the_longest_root_above_it(seed):
+def test_each_file_belongs_to_its_longest_root(seed):
     dice = random.Random(seed)
     listed = [(dice.choice(FOLDERS), dice.choice("uvwxyz")) for _ in range(20)]
     runs = [(folder, [name], [ord(name)], [len(folder)]) for folder, name in listed]
@@ -57,20 +57,20 @@ def test_an_empty_listing_has_no_roots():
 )
 def test_files_with_another_size_or_time_are_changed(mtime_ms, mtime_ns, is_still):
     files = ListedFiles.of([("file:/a", ["x", "y"], [5, 6], [mtime_ms, mtime_ms])])
-    now = np.array([5, 5]), np.array([mtime_ns, mtime_ns])
-    assert files.unchanged_mask(*now).tolist() == [is_still, False]
+    sizes_and_times = np.array([5, 5]), np.array([mtime_ns, mtime_ns])
+    assert files.unchanged_mask(*sizes_and_times).tolist() == [is_still, False]
 
 
 def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
     folder = tmp_path / "\u00fc \u20ac"
     folder.mkdir()
-    read = []
+    read_paths = []
 
     def of(runs):
-        read.append(runs)
-        return made(runs)
+        read_paths.append(runs)
+        return original(runs)
 
-    made = ListedFiles.of
+    original = ListedFiles.of
     monkeypatch.setattr(ListedFiles, "of", of)
     for number in range(3):
         spark.range(number * 10, number * 10 + 10, 1, 1).write.parquet(
@@ -81,4 +81,4 @@ def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
     frame = zs.prune(spark.read.parquet(*paths))
     for number in (5, 15, 25):
         assert [row.id for row in frame.where(f"id = {number}").collect()] == [number]
-    assert len(read) == 1
+    assert len(read_paths) == 1

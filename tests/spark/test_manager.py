@@ -1,4 +1,4 @@
-"""IndexManager: the life of an index while files are added, changed and deleted."""
+"""Test IndexManager: the life of an index while files are added, changed and deleted."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def assert_right(lake, covered):
 # The life of an index
 
 
-def test_an_index_that_was_moved_is_found(ids, spark, lake):
+def test_the_manager_finds_a_moved_index(ids, spark, lake):
     frame = spark.read.parquet(str(lake)).where("id = 142")
     wanted = frame.collect()
     for index_dir in (lake / "_zonebloom", None):
@@ -146,7 +146,7 @@ def test_an_index_that_was_moved_is_found(ids, spark, lake):
         assert zb.dataset(lake).index_dir == moved.index_dir
 
 
-def test_life_of_an_index(manager, spark, lake, tmp_path):
+def test_an_index_passes_through_all_states(manager, spark, lake, tmp_path):
     frame = spark.read.parquet(str(lake))
     assert manager.indexes().collect() == []
     manager.create_index(frame, BFIndexConfig("ids", ["id", "name"], 5_000, fpp=0.02))
@@ -164,9 +164,13 @@ def test_life_of_an_index(manager, spark, lake, tmp_path):
     assert row.sizeIndexFiles == sum(path.stat().st_size for path in files)
     # Three files of 1,000 rows have one zone each, for two columns.
     assert row.numZones == 6
-    made = zb.dataset(lake).global_filter("Name")
-    assert (made.num_items, made.probability, len(made.covered)) == (5_000, 0.02, 3)
-    assert row.globalFilterBytes == 2 * len(made.sbbf.to_parquet_bytes())
+    global_filter = zb.dataset(lake).global_filter("Name")
+    assert (global_filter.num_items, global_filter.probability, len(global_filter.covered)) == (
+        5_000,
+        0.02,
+        3,
+    )
+    assert row.globalFilterBytes == 2 * len(global_filter.sbbf.to_parquet_bytes())
     assert manager.indexes().first() == row[: len(manager.indexes().columns)]
 
     manager.delete_index("ids")
@@ -201,21 +205,21 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
     config = BFIndexConfig("ids", ["id"])
     with pytest.raises(IndexExists, match="there is an index 'ids' already"):
         ids.create_index(frame, config)
-    for action, why in [
+    for action, message in [
         (ids.restore_index, "nothing to restore"),
         (ids.vacuum_index, "call delete_index first"),
         (ids.cancel, "none to cancel"),
     ]:
-        with pytest.raises(InvalidState, match=f"'ids' is ACTIVE.*{why}"):
+        with pytest.raises(InvalidState, match=f"'ids' is ACTIVE.*{message}"):
             action("ids")
     ids.delete_index("ids")
-    for action, why in [
+    for action, message in [
         (ids.delete_index, "deleted already"),
         (ids.refresh_index, "call restore_index first"),
         (ids.optimize_index, "call restore_index first"),
         (ids.cancel, "none to cancel"),
     ]:
-        with pytest.raises(InvalidState, match=f"'ids' is DELETED.*{why}"):
+        with pytest.raises(InvalidState, match=f"'ids' is DELETED.*{message}"):
             action("ids")
     with pytest.raises(IndexExists, match="restore it or vacuum it first"):
         ids.create_index(frame, config)
@@ -224,7 +228,7 @@ def test_invalid_transitions_are_refused_and_change_nothing(ids, spark, lake):
     assert os.listdir(ids._records().path) == ["ids"]
 
 
-def test_unknown_modes(ids):
+def test_unknown_refresh_modes_raise(ids):
     for action in (ids.refresh_index, ids.optimize_index):
         with pytest.raises(InvalidArgument, match="mode is 'fast'; it is one of"):
             action("ids", mode="fast")
@@ -257,7 +261,7 @@ def test_incremental_refresh_reads_what_changed(ids, lake):
     pq.write_table(table(1).slice(0, 700), lake / "1.parquet")
     calls = []
     ids.refresh_index(
-        "ids", mode="incremental", progress=lambda done, total: calls.append((done, total))
+        "ids", mode="incremental", progress=lambda num_rows, total: calls.append((num_rows, total))
     )
     # Only rows of the two new files are read.
     assert {total for _, total in calls} == {ROWS + 700}
@@ -305,7 +309,7 @@ def test_optimize_merges_segments(ids, lake):
     assert zb.dataset(lake).validate_index("ids.id") == 5
 
 
-def test_an_index_dropped_without_the_manager(ids, lake):
+def test_the_manager_notices_an_index_that_was_dropped_without_it(ids, lake):
     zb.dataset(lake).drop_index("ids.Name")
     with pytest.raises(IndexNotFound, match=r"ids\.Name.*mode='full'"):
         ids.refresh_index("ids", mode="incremental")
@@ -321,7 +325,7 @@ def test_an_index_dropped_without_the_manager(ids, lake):
     assert in_catalog(lake) == []
 
 
-def test_deleted_data(ids, lake):
+def test_the_manager_reports_deleted_data(ids, lake):
     lake.rename(lake.parent / "elsewhere")
     row = ids.index("ids").first()
     assert row.numSourceFiles is None and "cannot be read" in row.message
@@ -363,7 +367,7 @@ def test_a_failed_build_changes_nothing(manager, spark, lake):
     assert_right(lake, 3)
 
 
-def test_a_creation_whose_process_died(manager, spark, lake):
+def test_a_creation_whose_process_died_can_be_cancelled(manager, spark, lake):
     """The record exists without filters. The tests of records kill a process at every step."""
     path = str(lake)
     wanted = Record("ids", State.ACTIVE, 0, path, str(index_folder(path)), ("id", "Name"), 9, 0.1)
@@ -385,7 +389,7 @@ def test_a_creation_whose_process_died(manager, spark, lake):
     assert manager.index("other").first().expectedNumItems == 9
 
 
-def test_two_managers_at_once(manager, spark, lake):
+def test_two_concurrent_managers_do_no_harm(manager, spark, lake):
     """Only one creation of a name succeeds, and concurrent refreshes do no harm."""
     other = IndexManager(spark)
     outcomes = []
@@ -417,7 +421,7 @@ def test_two_managers_at_once(manager, spark, lake):
         assert_right(lake, 3)
 
 
-def test_a_catalog_that_has_the_name_already(manager, lake):
+def test_an_index_name_that_the_catalog_has_is_refused(manager, lake):
     zb.dataset(lake).create_scalar_index("id", name="ids.id", spark=False)
     with pytest.raises(IndexExists, match=r"has an index 'ids\.id' already.*drop_index"):
         manager.create_index(str(lake), BFIndexConfig("ids", ["id"]))
@@ -441,7 +445,7 @@ def test_a_catalog_that_has_the_name_already(manager, lake):
         (["year"], InvalidArgument, "'year' is read from the paths"),
     ],
 )
-def test_columns_that_cannot_be_indexed(manager, spark, tmp_path, columns, error, says):
+def test_columns_that_cannot_be_indexed_are_named(manager, spark, tmp_path, columns, error, says):
     folder = tmp_path / "parts" / "year=2024"
     folder.mkdir(parents=True)
     write(folder, 0)
@@ -452,7 +456,7 @@ def test_columns_that_cannot_be_indexed(manager, spark, tmp_path, columns, error
     assert not index_folder(tmp_path / "parts").exists()
 
 
-def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
+def test_leaves_and_names_are_compared_as_the_session_does(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
     spark.conf.set("spark.sql.caseSensitive", "true")
     with pytest.raises(ColumnNotFound, match="'name'"):
@@ -487,12 +491,12 @@ def test_a_leaf_and_names_as_the_session_compares_them(manager, spark, lake):
         ({"expected_num_items": True}, "expected_num_items is True"),
     ],
 )
-def test_configurations_that_are_none(arguments, says):
+def test_invalid_configurations_raise(arguments, says):
     with pytest.raises(InvalidArgument, match=says):
         BFIndexConfig(**{"name": "ids", "columns": ["id"], **arguments})
 
 
-def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
+def test_frames_with_more_than_a_read_are_refused(manager, spark, lake, tmp_path):
     frame = spark.read.parquet(str(lake))
     config = BFIndexConfig("ids", ["id"])
     csv = tmp_path / "csv"
@@ -519,7 +523,7 @@ def test_frames_that_are_more_than_a_read(manager, spark, lake, tmp_path):
     assert not index_folder(lake).exists()
 
 
-def test_frames_and_paths_that_name_the_folder(spark, lake):
+def test_frames_and_paths_may_name_the_folder(spark, lake):
     frame = spark.read.parquet(str(lake))
     frame.createOrReplaceTempView("lake_view")
     sources = [
@@ -536,7 +540,7 @@ def test_frames_and_paths_that_name_the_folder(spark, lake):
     assert {dataset.index_dir for dataset, _ in opened} == {str(index_folder(lake))}
 
 
-def test_partitions_and_a_folder_for_the_index(manager, spark, tmp_path):
+def test_the_manager_indexes_partitioned_data_in_a_separate_index_folder(manager, spark, tmp_path):
     parts = tmp_path / "parts"
     for year in (2023, 2024):
         folder = parts / f"year={year}"
@@ -596,9 +600,9 @@ def test_keys_are_read_and_written_in_two_ways(manager, spark):
 )
 def test_values_that_do_not_fit_are_named(manager, spark, key, value):
     spark.conf.set(key, value)
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument) as caught:
         manager.indexes()
-    assert key in str(refused.value) and value in str(refused.value)
+    assert key in str(caught.value) and value in str(caught.value)
 
 
 def test_every_key_is_in_the_table_with_its_default():
@@ -617,7 +621,7 @@ def test_the_default_system_path_is_in_the_warehouse(manager, spark):
     assert not Path(warehouse, "zonebloom_indexes").exists()
 
 
-def test_hyperspaces_spelling(manager, spark, lake):
+def test_names_of_hyperspace_are_accepted(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
     manager.createIndex(frame, BFIndexConfig("ids", ["id"]))
     write(lake, 5)

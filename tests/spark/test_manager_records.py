@@ -1,4 +1,4 @@
-"""The records of managers under concurrent writes and crashes."""
+"""Test the records of managers under concurrent writes and crashes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def record(state=State.ACTIVE, **fields):
     return Record("ids", state=state, path="/lake", columns=("id", "a.b"), fpp=0.01, **fields)
 
 
-def test_records_come_back_as_they_were_written(tmp_path):
+def test_records_are_read_back_unchanged(tmp_path):
     records = Records(str(tmp_path / "not" / "there"))
     assert records.all() == [] and records.latest("ids") == Record("ids")
     first = records.put(record(expected_num_items=7, accepted_changes=("ü",)))
@@ -49,8 +49,8 @@ def test_records_come_back_as_they_were_written(tmp_path):
     assert records.latest("ids") == Record("ids", number=3) and records.all() == []
 
 
-def as_dict(made):
-    return {name: getattr(made, name) for name in Record.__dataclass_fields__}
+def as_dict(record):
+    return {name: getattr(record, name) for name in Record.__dataclass_fields__}
 
 
 def test_only_one_writer_of_a_record_wins(tmp_path):
@@ -77,7 +77,7 @@ def test_only_one_writer_of_a_record_wins(tmp_path):
     assert [path.name for path in (tmp_path / "ids").iterdir()] == [FIRST]
 
 
-def test_names_that_need_quoting_as_folders(tmp_path):
+def test_index_names_are_quoted_in_folder_names(tmp_path):
     records = Records(str(tmp_path))
     names = ["a b", "ü%2F", "x.y", "C:\\x"]
     for name in names:
@@ -116,7 +116,7 @@ def test_every_flipped_bit_of_a_record_is_noticed(tmp_path):
             records.latest("ids")
 
 
-def test_torn_record_is_refused(tmp_path):
+def test_a_truncated_record_is_refused(tmp_path):
     records = Records(str(tmp_path))
     records.put(record())
     path = tmp_path / "ids" / FIRST
@@ -144,7 +144,7 @@ def lake(tmp_path):
 
 
 def actions_in(folder):
-    return Actions(Records(str(folder)), False)
+    return Actions(Records(str(folder)), spark=False)
 
 
 def latest_in(folder):
@@ -153,7 +153,7 @@ def latest_in(folder):
 
 def to_build(lake, **fields):
     opened = zb.dataset(lake)
-    made = Record(
+    record = Record(
         "ids",
         path=str(lake),
         index_dir=opened.index_dir,
@@ -162,7 +162,7 @@ def to_build(lake, **fields):
         fpp=0.01,
         **fields,
     )
-    return opened, made
+    return opened, record
 
 
 def in_catalog(lake):
@@ -179,7 +179,7 @@ def segments(lake):
 
 
 def once(action):
-    """A progress function that does something else during a build."""
+    """Return a progress function that runs an action once during a build."""
     calls = []
 
     def report(*_):
@@ -191,7 +191,7 @@ def once(action):
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_an_index_that_another_manager_made_meanwhile(lake, tmp_path, fails):
+def test_an_index_that_another_manager_creates_meanwhile_is_refused(lake, tmp_path, fails):
     one, other = actions_in(tmp_path / "one"), actions_in(tmp_path / "other")
     theirs = {}
 
@@ -216,8 +216,8 @@ def test_an_index_that_another_manager_made_meanwhile(lake, tmp_path, fails):
     assert latest_in(tmp_path / "one").number == 2
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, again):
+@pytest.mark.parametrize("creates_again", [False, True])
+def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, creates_again):
     """It also keeps what another creation of the same name made meanwhile."""
     actions = actions_in(tmp_path / "system")
 
@@ -225,17 +225,17 @@ def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, again):
         with pytest.raises(IndexExists, match=r"being built.*cancel\('ids'\) first"):
             actions.create(*to_build(lake))
         actions.cancel("ids")
-        if again:
+        if creates_again:
             actions.create(*to_build(lake))
 
     with pytest.raises(CommitConflict):
         actions.create(*to_build(lake), once(cancel))
-    assert latest_in(tmp_path / "system").state == ("ACTIVE" if again else "DOESNOTEXIST")
-    assert list(in_catalog(lake)) == (["ids.id"] if again else [])
+    assert latest_in(tmp_path / "system").state == ("ACTIVE" if creates_again else "DOESNOTEXIST")
+    assert list(in_catalog(lake)) == (["ids.id"] if creates_again else [])
     assert segments(lake) == in_use(lake)
 
 
-def test_a_full_refresh_of_an_index_that_is_vacuumed_meanwhile(lake, tmp_path):
+def test_a_full_refresh_of_an_index_that_is_vacuumed_meanwhile_raises(lake, tmp_path):
     actions = actions_in(tmp_path / "system")
     actions.create(*to_build(lake))
 
@@ -328,7 +328,7 @@ EITHER = {
 @pytest.mark.parametrize(
     "action", [*EITHER, *("full", "incremental", "quick"), "optimize"], ids=str
 )
-def test_a_process_that_dies_before_any_change_of_a_file(tmp_path, action):
+def test_a_process_that_dies_at_any_step_leaves_a_usable_index(tmp_path, action):
     """The index is as before or after the action, gives right results, and can be used further."""
     # Test only some of the many changes, unless all are requested.
     step = {"create": 15, "full": 15, "incremental": 15, "optimize": 4}.get(action, 1)
@@ -357,10 +357,10 @@ def _state_after_crash(folder, action):
         with pytest.raises(IndexNotFound, match="vacuum it"):
             actions.restore_index("ids")
         actions.vacuum_index("ids")
-    now = latest_in(folder / "system").state
-    if now == State.DELETED:
+    new_state = latest_in(folder / "system").state
+    if new_state == State.DELETED:
         actions.restore_index("ids")
-    if now == State.DOESNOTEXIST:
+    if new_state == State.DOESNOTEXIST:
         actions.create(*to_build(lake))
     else:
         actions.refresh_index("ids", "incremental")
@@ -374,11 +374,11 @@ def _state_after_crash(folder, action):
 
 def _assert_right(lake):
     dataset = zb.dataset(lake)
-    there = pa.concat_tables(map(pq.read_table, lake.glob("*.parquet")))["id"].to_pylist()
+    ids = pa.concat_tables(map(pq.read_table, lake.glob("*.parquet")))["id"].to_pylist()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StaleIndexWarning)
         for value in (0, 120, 170, 250, 399):
-            assert dataset.count_rows(filter=[("id", "=", value)]) == there.count(value)
+            assert dataset.count_rows(filter=[("id", "=", value)]) == ids.count(value)
 
 
 # Records on an object store
@@ -402,7 +402,7 @@ REMOTE = """
 """
 
 
-def test_records_on_an_object_store(lake):
+def test_records_can_lie_on_an_object_store(lake):
     server = pytest.importorskip("moto.server").ThreadedMotoServer(
         ip_address="127.0.0.1", port=0, verbose=False
     )
@@ -466,7 +466,7 @@ def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path
     opened, wanted = to_build(lake)
     before = set()
 
-    def block(done, total):
+    def block(num_rows, total):
         for name in segments(lake) - before:
             if not name.endswith("-file"):
                 undeletable(lake, name)
@@ -476,18 +476,18 @@ def test_a_build_succeeds_although_old_segments_cannot_be_deleted(lake, tmp_path
     assert list(in_catalog(lake)) == ["ids.id"]
     assert zb.dataset(lake).validate_index("ids.id") == 3
     before |= segments(lake)
-    made = in_catalog(lake)
+    entries = in_catalog(lake)
     actions.refresh_index("ids", "full", progress=block)
-    assert in_catalog(lake) != made and zb.dataset(lake).validate_index("ids.id") == 3
+    assert in_catalog(lake) != entries and zb.dataset(lake).validate_index("ids.id") == 3
     # The warning does not hide the error of a failed build.
     before |= segments(lake)
-    made = in_catalog(lake)
+    entries = in_catalog(lake)
 
-    def fail(done, total):
-        block(done, total)
+    def fail(num_rows, total):
+        block(num_rows, total)
         if segments(lake) - before:
             raise NoFragments("the cause")
 
     with pytest.raises(NoFragments, match="the cause"):
         actions.refresh_index("ids", "full", progress=fail)
-    assert in_catalog(lake) == made
+    assert in_catalog(lake) == entries

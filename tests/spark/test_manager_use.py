@@ -1,4 +1,4 @@
-"""IndexManager and queries: apply, explain, why_not, hybrid scan."""
+"""Test IndexManager with queries: apply, explain, why_not and hybrid scan."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lake(tmp_path_factory):
 
 @pytest.fixture
 def conf(spark):
-    """The session's conf. Keys that a test sets are removed after it."""
+    """Return the session's conf. Remove the keys that a test sets after the test."""
     before = set(spark.conf.getAll)
     yield spark.conf
     for key in set(spark.conf.getAll) - before:
@@ -58,7 +58,7 @@ def conf(spark):
 
 @pytest.fixture(scope="module")
 def system(spark, lake, tmp_path_factory):
-    """A manager with an index on the lake."""
+    """Return a manager with an index on the lake."""
     folder = str(tmp_path_factory.mktemp("system"))
     spark.conf.set(SYSTEM_PATH, folder)
     manager = IndexManager(spark)
@@ -75,7 +75,7 @@ def manager(spark, conf, system):
 
 @pytest.fixture
 def changing(spark, conf, tmp_path):
-    """A manager and a lake that the test may change."""
+    """Return a manager and a lake that the test may change."""
     conf.set(SYSTEM_PATH, str(tmp_path / "system"))
     manager = IndexManager(spark)
     lake = make_lake(tmp_path / "lake")
@@ -122,7 +122,7 @@ def read(frame):
 
 
 @pytest.mark.parametrize(
-    ("condition", "kept"),
+    ("condition", "kept_files"),
     [
         ("id = 2003", [2]),
         ("id IN (1, 5001, 77777)", [0, 5]),
@@ -134,9 +134,9 @@ def read(frame):
         ("x = 3", [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_files_are_skipped_and_rows_stay(manager, spark, conf, lake, condition, kept):
+def test_files_are_skipped_and_rows_stay(manager, spark, conf, lake, condition, kept_files):
     frame = spark.read.parquet(str(lake)).where(condition)
-    assert files(manager, frame) == kept
+    assert files(manager, frame) == kept_files
     assert applied(manager, frame) == expected(spark, conf, frame)
 
 
@@ -155,7 +155,7 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     set_session_rule(spark, None)
 
 
-def test_queries_run_without_an_answer_of_the_manager(manager, spark, conf, lake):
+def test_queries_run_although_the_manager_fails(manager, spark, conf, lake):
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     pruned = manager.apply(frame)
     manager.enable()
@@ -170,7 +170,7 @@ def test_queries_run_without_an_answer_of_the_manager(manager, spark, conf, lake
         set_session_rule(spark, None)
 
 
-def test_only_indices_of_the_manager_are_asked(manager, spark, conf, lake, tmp_path):
+def test_only_indices_of_the_manager_are_used(manager, spark, conf, lake, tmp_path):
     conf.set(SYSTEM_PATH, str(tmp_path))
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     assert files(manager, frame) == EVERY
@@ -199,7 +199,7 @@ def test_changed_files_within_the_ratios_are_read(changing, spark, conf):
     assert Reason.STALE_FILES in manager.why_not(frame).reasons
 
 
-def test_more_than_the_ratios_allow_and_what_to_do(changing, spark, conf):
+def test_changes_beyond_the_ratios_disable_the_index_with_advice(changing, spark, conf):
     manager, lake = changing
     for number in (7, 8, 9):
         write(lake, number)
@@ -273,7 +273,7 @@ def test_only_changes_after_a_quick_refresh_count(changing, spark, conf):
     assert (row.numAppendedFiles, row.numDeletedFiles) == (1, 3)
 
 
-def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf):
+def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
     manager, lake = changing
     other = IndexManager(spark)
     frame = spark.read.parquet(str(lake)).where("id = 2003")
@@ -292,7 +292,7 @@ def test_deleted_and_restored_and_what_a_manager_remembers(changing, spark, conf
 # why_not
 
 
-def test_a_reason_for_every_scan(manager, spark, lake):
+def test_why_not_gives_a_reason_for_every_scan(manager, spark, lake):
     frame = spark.read.parquet(str(lake))
 
     def reasons(query):
@@ -312,7 +312,7 @@ def test_a_reason_for_every_scan(manager, spark, lake):
         cached.unpersist()
 
 
-def test_each_relation_of_a_join_has_its_own(manager, spark, lake, tmp_path):
+def test_each_relation_of_a_join_uses_its_own_index(manager, spark, lake, tmp_path):
     other = make_lake(tmp_path / "other", files=2)
     left, right = spark.read.parquet(str(lake)), spark.read.parquet(str(other))
     query = left.where("id = 2003").join(right.where("x = 5"), "x")
@@ -322,7 +322,7 @@ def test_each_relation_of_a_join_has_its_own(manager, spark, lake, tmp_path):
     assert applied(manager, query) == rows(query)
 
 
-def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_path):
+def test_a_column_may_have_several_indices_in_several_folders(changing, spark, tmp_path):
     manager, lake = changing
     frame = spark.read.parquet(str(lake)).where("id = 2003")
 
@@ -338,9 +338,9 @@ def test_another_index_on_the_column_and_in_another_folder(changing, spark, tmp_
     aside = str(tmp_path / "aside")
     manager.create_index(str(lake), BFIndexConfig("aside", ["Name"]), index_dir=aside)
     # Both folders are used, and each index excludes files.
-    both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
-    assert files(manager, both) == [3]
-    assert set(used(both)[0]) == {"ids.id", "aside.Name"}
+    frame_of_both = spark.read.parquet(str(lake)).where("id IN (2003, 3003) AND Name = 'n3003'")
+    assert files(manager, frame_of_both) == [3]
+    assert set(used(frame_of_both)[0]) == {"ids.id", "aside.Name"}
     with pytest.raises(IndexNotFound, match="no index 'nope'"):
         manager.why_not(frame, "nope")
 
@@ -350,7 +350,7 @@ def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, 
     opened = []
     monkeypatch.setattr(
         "zonebloom.spark.hyperspace.source.measure_drift",
-        lambda *given: opened.append(1) or measure_drift(*given),
+        lambda *arguments: opened.append(1) or measure_drift(*arguments),
     )
     for number in range(3):
         result = manager.apply(spark.read.parquet(str(lake)).where(f"id = 200{number}"))
@@ -365,7 +365,7 @@ def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, 
     assert len(opened) == 3
 
 
-def test_indices_that_are_lost_or_damaged(changing, spark, conf):
+def test_lost_or_damaged_indices_lose_no_rows(changing, spark, conf):
     manager, lake = changing
     frame = spark.read.parquet(str(lake)).where("id = 2003")
     for table in (index_folder(lake) / "segments").glob("*/bloomfilter.arrow"):
@@ -407,9 +407,9 @@ class Tags(HTMLParser):
         self.text.append(data)
 
 
-def html_text(made):
+def html_text(result):
     tags = Tags()
-    tags.feed(made._repr_html_())
+    tags.feed(result._repr_html_())
     tags.close()
     assert tags.open == []
     return "".join(tags.text)
@@ -435,7 +435,7 @@ def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     assert all("FileScan parquet" in text and "IndexedFiles" in text for text in texts)
 
 
-def test_why_not_as_text_and_html(manager, spark, lake):
+def test_why_not_is_shown_as_text_and_html(manager, spark, lake):
     plan = manager.whyNot(
         spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), indexName="ids"
     )

@@ -1,4 +1,4 @@
-"""Reading pages of encrypted files that Spark wrote with parquet-java, and building on Spark."""
+"""Test reads and builds of encrypted files that Spark wrote with parquet-java."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def crypto(spark, tmp_path_factory):
 
 @pytest.mark.parametrize("is_uniform", [False, True])
 @pytest.mark.parametrize("algorithm", ["AES_GCM_V1", "AES_GCM_CTR_V1"])
-def test_files_of_spark(spark, crypto, tmp_path, algorithm, is_uniform):
+def test_encrypted_files_of_spark_are_read_and_indexed(
+    spark, crypto, tmp_path, algorithm, is_uniform
+):
     options = {"algorithm": algorithm, "plaintext.footer": is_uniform}
     options["double.wrapping"] = algorithm == "AES_GCM_V1"
     if is_uniform:

@@ -189,7 +189,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def relations(spark, folder):
-    """Both relations, and their views."""
+    """Yield both relations. Their views exist meanwhile."""
     tables = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "1",
@@ -201,19 +201,19 @@ def relations(spark, folder):
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     with settings(spark, **tables):
-        read = {name: spark.read.parquet(str(folder / name)) for name in "ab"}
-        for name, frame in read.items():
+        frames = {name: spark.read.parquet(str(folder / name)) for name in "ab"}
+        for name, frame in frames.items():
             frame.createOrReplaceTempView(name)
         spark.sql("CREATE OR REPLACE TEMPORARY VIEW few AS SELECT id, y FROM a WHERE g = 1")
-        yield read["a"], read["b"]
+        yield frames["a"], frames["b"]
     spark.catalog.clearCache()
-    for name in (*read, "few"):
+    for name in (*frames, "few"):
         spark.catalog.dropTempView(name)
 
 
 @pytest.fixture(scope="module")
 def keys(spark, relations):
-    """A frame with keys of each relation, computed keys, and keys of neither."""
+    """Return a frame with keys of each relation, computed keys, and keys of neither."""
     return spark.range(0, 1200, 1, 1).union(spark.range(5000, 5001))
 
 
@@ -226,7 +226,7 @@ def ids(frame):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_join_by_a_key_of_the_files(spark, folder, relations, keys, name):
+def test_a_join_by_a_key_of_the_files_uses_the_index(spark, folder, relations, keys, name):
     frame = made(spark, relations, OWN[name])
     plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert plan.used, plan
@@ -236,23 +236,27 @@ def test_join_by_a_key_of_the_files(spark, folder, relations, keys, name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_join_by_any_other_key_is_sparks_own(spark, folder, relations, keys, name):
+def test_a_join_by_any_other_key_is_left_to_spark(spark, folder, relations, keys, name):
     frame = made(spark, relations, OTHERS[name])
     plan = zs.explain_join(keys, frame, "id", right_index=str(folder / "a"))
     assert not plan.used, plan
     assert plan.frame.sameSemantics(keys.join(frame, "id"))
 
 
-@pytest.mark.parametrize(("name", "why"), [("union", "Union "), ("cast", "a Project computes it")])
-def test_why_a_key_is_not_looked_up(spark, folder, relations, keys, name, why):
+@pytest.mark.parametrize(
+    ("name", "message"), [("union", "Union "), ("cast", "a Project computes it")]
+)
+def test_a_warning_tells_why_a_key_is_not_looked_up(spark, folder, relations, keys, name, message):
     frame = made(spark, relations, QUERIES[name])
-    with pytest.warns(IndexNotUsedWarning, match=f"id is not a column of Parquet files.*: {why}"):
+    with pytest.warns(
+        IndexNotUsedWarning, match=f"id is not a column of Parquet files.*: {message}"
+    ):
         joined = zs.filter_join(keys, frame, "id", right_index=str(folder / "a"))
     assert ids(joined) == ids(keys.join(frame, "id"))
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_an_index_leaves_the_rows_of_the_frame(spark, relations, name):
+def test_an_index_does_not_change_the_rows_of_a_frame(spark, relations, name):
     frame = made(spark, relations, QUERIES[name]).where(WANTED)
     wanted = ids(frame)
     assert ids(zs.prune(frame)) == wanted
@@ -263,7 +267,7 @@ def test_an_index_leaves_the_rows_of_the_frame(spark, relations, name):
         zs.disable(spark)
 
 
-def test_prune_leaves_files_of_a_union_out(spark, relations):
+def test_prune_skips_files_of_a_union(spark, relations):
     """Each branch is a separate relation, although the union reuses the ids of the first."""
     for name in ("union", "union the other way", "union by name", "filter above a union"):
         plan = zs.prune_plan(made(spark, relations, QUERIES[name]).where("id = 41"))

@@ -154,7 +154,7 @@ def mixed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_random_filters(spark, mixed, seed):
+def test_random_filters_give_the_rows_of_spark(spark, mixed, seed):
     dice = random.Random(seed)
     whole = spark.read.parquet(mixed)
     while True:
@@ -222,7 +222,7 @@ def many(column, first, literal):
         ("odd = 1", range(FILES)),
     ],
 )
-def test_files_kept(lake, text, numbers):
+def test_prune_keeps_files_that_may_match(lake, text, numbers):
     check(lake.where(text), len(numbers), numbers)
 
 
@@ -273,12 +273,12 @@ def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
     calls = []
     monkeypatch.setattr(IndexLookup, "ask", lambda *_: calls.append(1) or PruningResult())
     result = zs.prune(lake)
-    few = spark.createDataFrame([(450,)], "id long").hint("broadcast")
+    key_frame = spark.createDataFrame([(450,)], "id long").hint("broadcast")
     for frame, num_scans in (
         (result.where("id = 450"), 1),
         (result.where("id = 450").groupBy("odd").count(), 1),
         # Spark plans the other side again after it broadcasts the keys.
-        (result.where("x > 1").join(few, "id"), 1),
+        (result.where("x > 1").join(key_frame, "id"), 1),
         (result.where("id = 450").join(result.where("x < 99"), "odd").orderBy("odd"), 2),
     ):
         calls.clear()
@@ -286,16 +286,16 @@ def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
         assert len(calls) == num_scans
 
 
-def test_filters_may_come_later(spark, lake):
+def test_filters_may_follow_prune(spark, lake):
     indexed = zs.prune(lake)
     result = indexed.where("id IN (450, 451, 2000)").select("name")
     assert rows(result) == rows(lake.where("id IN (450, 451, 2000)").select("name"))
     assert files_read(result) == [2]
     assert indexed.count() == FILES * ROWS
     # A filter of one scan must not reach another scan of the same frame.
-    both = indexed.where("id = 450").union(indexed.where("id = 2000")).union(indexed)
-    assert both.count() == FILES * ROWS + 2
-    assert rows(both) and files_read(both) == [1, 1, FILES]
+    union = indexed.where("id = 450").union(indexed.where("id = 2000")).union(indexed)
+    assert union.count() == FILES * ROWS + 2
+    assert rows(union) and files_read(union) == [1, 1, FILES]
 
 
 def test_collations_and_char_are_left_to_spark(spark, tmp_path):
@@ -316,17 +316,17 @@ def test_collations_and_char_are_left_to_spark(spark, tmp_path):
 
 
 @contextmanager
-def spark_table(spark, ddl, folder, more=""):
+def spark_table(spark, ddl, folder, clauses=""):
     """Make a catalog table outside the warehouse folder."""
     name = ddl.split()[0]
-    spark.sql(f"CREATE TABLE {ddl} USING parquet {more} LOCATION '{folder}'")
+    spark.sql(f"CREATE TABLE {ddl} USING parquet {clauses} LOCATION '{folder}'")
     try:
         yield name
     finally:
         spark.sql(f"DROP TABLE {name}")
 
 
-def test_column_defaults_are_no_stored_values(spark, tmp_path):
+def test_column_defaults_are_not_looked_up(spark, tmp_path):
     with spark_table(spark, "grown (id BIGINT)", tmp_path / "g") as name:
         spark.sql(f"INSERT INTO {name} VALUES (1)")
         spark.sql(f"ALTER TABLE {name} ADD COLUMN y BIGINT DEFAULT 7")
@@ -340,7 +340,7 @@ def test_column_defaults_are_no_stored_values(spark, tmp_path):
         assert check(spark.table(name).where("y = 7"), 2).count() == 1
 
 
-def test_a_column_in_another_case_is_not_a_missing_one(spark, tmp_path):
+def test_a_column_in_another_case_is_not_taken_for_missing(spark, tmp_path):
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
     pq.write_table(pa.table({"x": [3, 4]}), tmp_path / "c.parquet")
@@ -353,7 +353,7 @@ def test_a_column_in_another_case_is_not_a_missing_one(spark, tmp_path):
         assert check(frame, 3).count() == 4
 
 
-def test_other_calendars(spark, tmp_path):
+def test_old_days_of_another_calendar_lose_no_rows(spark, tmp_path):
     with setting(spark, "spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY"):
         for number, text in enumerate(["DATE'1500-01-01'", "DATE'2000-01-01'"]):
             frame = spark.range(1).selectExpr(f"{text} AS d", f"CAST({text} AS TIMESTAMP) AS t")
@@ -385,7 +385,7 @@ def test_a_limit_below_the_filter_is_not_pruned_through(lake):
     assert zs.prune_plan(frame).reasons == {Reason.NO_FILTER}
 
 
-def test_self_joins(lake):
+def test_self_joins_skip_files_of_each_side(lake):
     one, two = lake.where("id IN (450, 2000)"), lake.where("name = 'n2000'")
     joined = one.alias("a").join(two.alias("b"), f.col("a.id") == f.col("b.id"))
     check(joined, 3)
@@ -398,7 +398,7 @@ def test_self_joins(lake):
     check(same, 4)
 
 
-def test_unions(lake):
+def test_unions_skip_files_of_each_branch(lake):
     one, two = lake.where("id = 450"), lake.where("name = 'n2000'")
     check(one.union(two), 2)
     check(one.union(one), 2)
@@ -409,7 +409,7 @@ def test_unions(lake):
     check(one.union(lake.where("false")), 1)
 
 
-def test_common_table_expressions(spark, lake):
+def test_common_table_expressions_skip_files(spark, lake):
     lake.createOrReplaceTempView("lake")
     for text, num_files in (
         ("WITH c AS (SELECT * FROM lake) SELECT * FROM c WHERE id = 450", 1),
@@ -446,7 +446,7 @@ def test_common_table_expressions(spark, lake):
         check(spark.sql(text), num_files)
 
 
-def test_subqueries(spark, lake):
+def test_subqueries_skip_files(spark, lake):
     lake.createOrReplaceTempView("lake")
     for text, num_files in (
         ("SELECT * FROM lake WHERE id = 450 AND x < (SELECT avg(x) FROM lake)", FILES + 1),
@@ -474,7 +474,7 @@ def test_views_and_old_column_references(spark, lake):
     assert pruned.join(lake, "id", "right").count() == FILES * ROWS
 
 
-def test_map_in_arrow(lake):
+def test_map_in_arrow_skips_files(lake):
     def twice(batches):
         for batch in batches:
             yield pa.RecordBatch.from_arrays([batch["id"], batch["id"]], ["id", "same"])
@@ -484,13 +484,13 @@ def test_map_in_arrow(lake):
     check(above, FILES)
 
 
-def test_metadata(lake):
+def test_metadata_columns_are_unchanged(lake):
     columns = ["_metadata.file_name", "_metadata.file_size", "_metadata.row_index", "id"]
     check(lake.where("id IN (450, 2000)").select(*columns), 2)
     check(lake.where("id = 450 AND _metadata.file_name <> '1.parquet'").select("id"), 0)
 
 
-def test_writes(spark, lake, tmp_path):
+def test_writes_of_pruned_frames_store_the_same_rows(spark, lake, tmp_path):
     zs.prune(lake.where("id IN (450, 2000)")).write.parquet(str(tmp_path / "out"))
     assert rows(spark.read.parquet(str(tmp_path / "out"))) == rows(lake.where("id IN (450, 2000)"))
 
@@ -514,15 +514,17 @@ def test_spark_still_refuses_to_overwrite_what_is_read(spark, tmp_path):
 def test_spark_refuses_to_overwrite_a_table_that_a_pruned_frame_reads(spark, tmp_path):
     path = write(tmp_path / "t")
     with spark_table(spark, "kept", path) as name:
-        later = "id >= 2000"
+        new_ids = "id >= 2000"
         plain = spark.table(name)
         zs.table(spark, name).createOrReplaceTempView("pruned_view")
         frames = [
-            plain.where(later),
-            zs.table(spark, name).where(later),
-            zs.prune(plain.where(later)),
-            spark.sql(f"SELECT l.* FROM pruned_view l JOIN pruned_view USING (id) WHERE l.{later}"),
-            zs.prune(plain).where(later).union(zs.prune(plain.limit(3))).distinct(),
+            plain.where(new_ids),
+            zs.table(spark, name).where(new_ids),
+            zs.prune(plain.where(new_ids)),
+            spark.sql(
+                f"SELECT l.* FROM pruned_view l JOIN pruned_view USING (id) WHERE l.{new_ids}"
+            ),
+            zs.prune(plain).where(new_ids).union(zs.prune(plain.limit(3))).distinct(),
         ]
         for frame in frames:
             writer = frame.write.mode("overwrite")
@@ -546,7 +548,7 @@ def test_all_files_are_skipped(lake):
 # Caches
 
 
-def test_a_cached_pruned_frame_is_not_taken_for_the_whole(spark, folder, lake):
+def test_spark_does_not_reuse_a_cached_pruned_frame_for_all_rows(spark, folder, lake):
     pruned = zs.prune(lake.where("id = 450"))
     only_files = zs.prune(lake.where("id = 451")).select("id", "odd")
     pruned.cache()
@@ -563,7 +565,7 @@ def test_a_cached_pruned_frame_is_not_taken_for_the_whole(spark, folder, lake):
         only_files.unpersist()
 
 
-def test_a_cached_frame_and_a_pruned_one_answer_only_for_the_same_rows(spark, folder, lake):
+def test_spark_reuses_cached_frames_only_for_equal_rows(spark, folder, lake):
     whole, part = zs.prune(lake).cache(), zs.prune(lake).where("id IN (450, 2000)").cache()
     try:
         assert (whole.count(), part.count()) == (FILES * ROWS, 2)
@@ -588,10 +590,10 @@ def test_a_cached_pruned_frame_follows_its_table(spark, tmp_path):
         ("parts", "INSERT OVERWRITE {} PARTITION (part = 4) VALUES (200)", 17),
         ("whole", "TRUNCATE TABLE {}", 0),
     ]
-    made = spark.range(0, 50, 1, 1).selectExpr("id", "CAST(id DIV 10 AS INT) AS part")
+    new_frame = spark.range(0, 50, 1, 1).selectExpr("id", "CAST(id DIV 10 AS INT) AS part")
     try:
-        made.write.partitionBy("part").saveAsTable("changing.parts")
-        made.write.saveAsTable("changing.whole")
+        new_frame.write.partitionBy("part").saveAsTable("changing.parts")
+        new_frame.write.saveAsTable("changing.whole")
         for name, change, num_rows in changes:
             table_name = f"changing.{name}"
             frame = zs.table(spark, table_name).where("id >= 15").cache()
@@ -614,18 +616,18 @@ def test_a_pruned_frame_reads_a_cached_one(lake):
         (relation,) = zs.prune_plan(frame).relations
         assert relation.reasons == {Reason.CACHED}
         assert relation.name.startswith("file:/")
-        for both in (
+        for combined in (
             frame.union(lake.where("id = 2000")),
             frame.join(lake.where("id = 2000"), "odd"),
         ):
-            pruned = check(both, 1)
+            pruned = check(combined, 1)
             plan = pruned._jdf.queryExecution().executedPlan().toString()
             assert "InMemoryTableScan" in plan
     finally:
         cached.unpersist()
 
 
-def test_refresh_sees_files_written_since(spark, tmp_path):
+def test_refresh_sees_newer_files(spark, tmp_path):
     path = write(tmp_path / "t")
     frame = spark.read.parquet(path).where("id IN (450, 9999)")
     pruned = zs.prune(frame).cache()
@@ -667,11 +669,11 @@ def test_partitions_keep_their_values(spark, partitioned):
     check(whole.where("id = 5 AND part = 3"), 0)
     check(whole.where("id = 5 OR part = 3"), 6)
     # Dynamic partition pruning still works on the remaining files.
-    some = spark.range(3).selectExpr("CAST(id AS INT) AS part").where("part > 0 AND part < 99")
-    check(whole.where("id IN (5, 250, 777)").join(some.hint("broadcast"), "part"), 2)
+    parts = spark.range(3).selectExpr("CAST(id AS INT) AS part").where("part > 0 AND part < 99")
+    check(whole.where("id IN (5, 250, 777)").join(parts.hint("broadcast"), "part"), 2)
     check(spark.read.parquet(f"{partitioned}/kind=a b").where("id = 5"), 1)
-    read = spark.read.option("basePath", partitioned).parquet(f"{partitioned}/kind=a b/part=0")
-    check(read.where("id IN (5, 777)"), 1)
+    reader = spark.read.option("basePath", partitioned).parquet(f"{partitioned}/kind=a b/part=0")
+    check(reader.where("id IN (5, 777)"), 1)
     check(spark.read.option("recursiveFileLookup", "true").parquet(partitioned).where("id = 5"), 1)
     plan = zs.prune_plan(whole.where("id IN (5, 777) AND kind = 'ü=1%'"))
     assert plan.relations[0].num_files == 3
@@ -687,17 +689,17 @@ def test_partition_values_win_over_columns_in_files(spark, tmp_path):
         assert rows(zs.prune(whole.where(text))) == rows(whole.where(text)), text
 
 
-@pytest.mark.parametrize("more", ["", "PARTITIONED BY (part)"])
-def test_catalog_tables(spark, tmp_path, more):
+@pytest.mark.parametrize("clauses", ["", "PARTITIONED BY (part)"])
+def test_catalog_tables_skip_files(spark, tmp_path, clauses):
     path = tmp_path / "t"
-    with spark_table(spark, "told (id BIGINT, x DOUBLE, part INT)", path, more) as name:
-        made = spark.range(0, 900, 1, 3).selectExpr("id", "id / 8", "CAST(id DIV 300 AS INT)")
-        made.write.insertInto(name)
+    with spark_table(spark, "told (id BIGINT, x DOUBLE, part INT)", path, clauses) as name:
+        new_frame = spark.range(0, 900, 1, 3).selectExpr("id", "id / 8", "CAST(id DIV 300 AS INT)")
+        new_frame.write.insertInto(name)
         index(path)
         check(spark.table(name).where("id = 450"), 1)
         check(spark.sql(f"SELECT part, count(*) FROM {name} WHERE id IN (5, 450) GROUP BY 1"), 2)
         frame = spark.table(name).where("id IN (5, 450) AND part > 0")
-        assert zs.prune_plan(frame).relations[0].kept_files == (1 if more else 2)
+        assert zs.prune_plan(frame).relations[0].kept_files == (1 if clauses else 2)
         assert rows(zs.prune(frame)) == rows(frame)
         twice = spark.sql(
             f"WITH c AS (SELECT * FROM {name}) SELECT a.x, b.part FROM c a JOIN c b "
@@ -706,7 +708,7 @@ def test_catalog_tables(spark, tmp_path, more):
         assert rows(zs.prune(twice)) == rows(twice)
 
 
-def test_several_folders_and_files(spark, tmp_path):
+def test_several_folders_and_files_can_be_pruned(spark, tmp_path):
     one, two = write(tmp_path / "one", range(3)), write(tmp_path / "two", range(3, 6))
     check(spark.read.parquet(one, two).where("id IN (450, 2000)"), 2)
     check(spark.read.parquet(f"{one}/1.parquet", f"{two}/5.parquet").where("id = 450"), 1)
@@ -737,7 +739,7 @@ def test_paths_that_overlap_are_read_as_spark_reads_them(spark, tmp_path, is_par
             assert rows(result) == wanted, (paths, condition)
 
 
-def test_index_dir(spark, tmp_path):
+def test_an_index_dir_is_used(spark, tmp_path):
     path = write(tmp_path / "t")
     shutil.rmtree(index_folder(path))
     index(path, index_dir=str(tmp_path / "elsewhere"))
@@ -747,7 +749,7 @@ def test_index_dir(spark, tmp_path):
     check(frame, 1, index_dir=str(tmp_path / "elsewhere"))
 
 
-def test_indices_lie_in_several_folders_and_beside_the_data(spark, tmp_path):
+def test_indices_may_lie_in_several_folders(spark, tmp_path):
     places = {"one": tmp_path / "indices 1", "two": tmp_path / "indices 2", "three": None}
     for name, place in places.items():
         folder = tmp_path / name
@@ -783,7 +785,7 @@ def test_an_index_dir_without_an_index_raises_a_warning(spark, tmp_path):
         zs.enable(spark, index_dir=[path, 5])
 
 
-def test_files_that_changed_are_kept(spark, tmp_path):
+def test_changed_files_are_kept(spark, tmp_path):
     path = write(tmp_path / "t")
     before = spark.read.parquet(path)
     pq.write_table(table(9), tmp_path / "t" / "2.parquet")
@@ -807,27 +809,27 @@ def test_a_frame_follows_the_index(spark, tmp_path):
     shutil.rmtree(index_folder(path))
     indexed = zs.prune(spark.read.parquet(path))
 
-    def read():
+    def reader():
         result = indexed.where("id = 450")
         assert result.count() == 1 and len(rows(result)) == 1
         return files_read(result)
 
     with pytest.warns(IndexNotUsedWarning, match="is gone since it was last read"):
-        assert read() == [FILES]
+        assert reader() == [FILES]
     index(tmp_path / "t")
-    assert read() == [1]
+    assert reader() == [1]
     with pytest.warns(StaleIndexWarning):
         pq.write_table(table(9), tmp_path / "t" / "3.parquet")
-        assert read() == [2]
+        assert reader() == [2]
     zb.dataset(path).optimize.optimize_indices(spark=False)
     # This is not the file that Spark listed.
-    assert read() == [2]
+    assert reader() == [2]
     spark.catalog.refreshByPath(path)
     zb.dataset(path).drop_index("id_idx")
-    assert read() == [FILES]
+    assert reader() == [FILES]
 
 
-def test_damaged_index(spark, tmp_path):
+def test_a_damaged_index_loses_no_rows(spark, tmp_path):
     path = write(tmp_path / "t")
     (segment,) = (index_folder(tmp_path / "t") / "segments").glob("*/bloomfilter.arrow")
     segment.write_bytes(segment.read_bytes()[:-100] + b"x" * 100)
@@ -855,7 +857,7 @@ def test_other_sources_are_unchanged(spark, folder, lake, tmp_path):
     check(lake.where("id = 450").join(spark.read.json(str(tmp_path / "json")), "id"), 1)
 
 
-def test_plan_says_what_and_why(lake, folder):
+def test_a_plan_shows_kept_files_and_reasons(lake, folder):
     plan = zs.prune_plan(lake.where("id IN (450, 2000) AND odd = 0 AND upper(name) <> 'X'"))
     (relation,) = plan.relations
     assert plan.is_pruned
@@ -882,17 +884,17 @@ def test_plan_says_what_and_why(lake, folder):
         zs.prune("lake")
 
 
-def test_last_scans_say_what_was_read(spark, folder, lake):
+def test_last_scans_show_what_was_read(spark, folder, lake):
     result = zs.prune(lake).where("id IN (450, 2000)")
     other = spark.read.parquet(folder).where("id = 7")
-    both = result.union(other)
-    both.collect()
-    ours, theirs = zs.last_scans(both).relations
+    union = result.union(other)
+    union.collect()
+    ours, theirs = zs.last_scans(union).relations
     assert (ours.kept_files, ours.num_files, ours.indices) == (2, FILES, ("id_idx",))
     assert (ours.metrics["numFiles"], ours.metrics["numOutputRows"]) == (2, 2 * ROWS)
     assert theirs.reasons == {Reason.NOT_ASKED}
     assert theirs.metrics["numFiles"] == FILES
-    assert "Spark read 2 files, " in str(zs.last_scans(both))
+    assert "Spark read 2 files, " in str(zs.last_scans(union))
     with enabled(spark):
         joined = lake.where("id = 450").join(lake.withColumnRenamed("id", "i"), f.expr("id = i"))
         joined.collect()
@@ -931,7 +933,7 @@ def test_last_scans_belong_to_their_frame(spark, tmp_path):
     assert relations[4].reasons == {Reason.NO_INDEX_ON_COLUMN}
 
 
-def test_table_takes_names_and_paths(spark, tmp_path):
+def test_table_accepts_names_and_paths(spark, tmp_path):
     write(tmp_path / "files")
     index(tmp_path / "files", index_dir=str(tmp_path / "indices"))
     spark.read.parquet(str(tmp_path / "files")).createOrReplaceTempView("some_files")
@@ -943,7 +945,7 @@ def test_table_takes_names_and_paths(spark, tmp_path):
     spark.catalog.dropTempView("some_files")
 
 
-def test_each_cause_is_warned_of_once_per_session(spark, tmp_path):
+def test_each_cause_raises_one_warning_per_session(spark, tmp_path):
     write(tmp_path)
     pq.write_table(table(9), tmp_path / "3.parquet")
     query = "SELECT * FROM parquet.`{}` WHERE id = {}"
@@ -972,7 +974,7 @@ def test_a_warning_that_is_an_error_does_not_fail_a_query(spark, tmp_path):
 
 
 @pytest.mark.parametrize("step", ["read", "ask", "kept_mask"])
-def test_an_error_of_the_index_means_that_all_files_are_read(spark, lake, monkeypatch, step):
+def test_spark_reads_all_files_if_the_index_fails(spark, lake, monkeypatch, step):
     def fail(*_):
         raise LookupError("out of order")
 
@@ -1016,12 +1018,12 @@ def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
 
 
 def test_concurrent_queries_change_no_global_state(spark, lake, monkeypatch):
-    both = threading.Barrier(2, timeout=60)
+    barrier = threading.Barrier(2, timeout=60)
     ask, filters = CatalogFiles.ask, warnings.filters
     states = []
 
     def ask_together(*arguments):
-        both.wait()
+        barrier.wait()
         states.append((gc.isenabled(), warnings.filters is filters))
         return ask(*arguments)
 
@@ -1071,7 +1073,7 @@ def test_an_index_beside_the_data_outlives_an_overwrite(spark, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["beside", "inside"])
-def test_an_index_is_found_in_both_places_and_by_every_spelling(spark, tmp_path, place):
+def test_an_index_is_found_in_both_default_folders_and_by_every_spelling(spark, tmp_path, place):
     path = write(tmp_path / "lake" / "t")
     if place == "inside":
         zb.dataset(path).move_index(f"{path}/_zonebloom")
@@ -1091,15 +1093,15 @@ def test_an_index_is_found_in_both_places_and_by_every_spelling(spark, tmp_path,
 # Public functions
 
 
-def test_unusual_names(spark, tmp_path):
+def test_files_with_unusual_names_are_pruned(spark, tmp_path):
     path = tmp_path / "a b%20{c}"
     path.mkdir()
     odd_names = ["x y.parquet", "p%20q.parquet", "k=v[1].parquet", "s{a,b}*.parquet", "ü+#.parquet"]
     for number, name in enumerate(odd_names):
         pq.write_table(table(number), path / name)
     index(path)
-    read = spark.read.option("pathGlobFilter", "*.parquet")
-    whole = read.parquet(f"file:{str(path).replace('{', chr(92) + '{')}")
+    reader = spark.read.option("pathGlobFilter", "*.parquet")
+    whole = reader.parquet(f"file:{str(path).replace('{', chr(92) + '{')}")
     for number, name in enumerate(odd_names):
         key = f"id = {number * ROWS + 7}"
         check(whole.where(key), 1)
@@ -1121,7 +1123,7 @@ def four(tmp_path):
     folder = tmp_path / "four"
     folder.mkdir()
     for number in range(4):
-        ids = [number * 10 + at for at in range(5)]
+        ids = [number * 10 + offset for offset in range(5)]
         pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet")
     zb.dataset(folder).create_scalar_index("id", number_of_items=10, spark=False)
     return folder
@@ -1130,7 +1132,7 @@ def four(tmp_path):
 @pytest.mark.parametrize(
     "names", [["", ""], ["[01]*", "[12]*"], ["", "1.parquet"], ["1.parquet", "1.parquet"]]
 )
-def test_files_that_are_read_twice(spark, four, names):
+def test_files_that_are_listed_twice_are_read_twice(spark, four, names):
     roots = [str(four / name) for name in names]
     result = spark.read.parquet(*roots).where("id = 11")
     assert result.count() == 2
@@ -1139,7 +1141,7 @@ def test_files_that_are_read_twice(spark, four, names):
     assert zs.prune(elsewhere).count() == elsewhere.count()
 
 
-def test_partitions_of_one_folder(spark, four):
+def test_several_partitions_may_have_one_folder(spark, four):
     spark.sql("DROP TABLE IF EXISTS twice")
     columns = "(id BIGINT, p INT) USING parquet PARTITIONED BY (p)"
     spark.sql(f"CREATE TABLE twice {columns} LOCATION '{four}/t'")
@@ -1152,7 +1154,7 @@ def test_partitions_of_one_folder(spark, four):
         spark.sql("DROP TABLE twice")
 
 
-def test_leaves_that_are_found_by_field_id(spark, tmp_path):
+def test_leaves_that_spark_finds_by_field_id_lose_no_rows(spark, tmp_path):
     def table(name, values):
         inner = pa.struct([pa.field(name, pa.int64(), metadata={"PARQUET:field_id": "1"})])
         column = pa.array([{name: value} for value in values], inner)
@@ -1161,7 +1163,7 @@ def test_leaves_that_are_found_by_field_id(spark, tmp_path):
     pq.write_table(table("a", [1, 2]), tmp_path / "a.parquet")
     pq.write_table(table("old", [3, 4]), tmp_path / "b.parquet")
     zb.dataset(tmp_path).create_scalar_index("s.a", spark=False)
-    leaf = st.StructField("a", st.LongType(), True, {"parquet.field.id": 1})
+    leaf = st.StructField("a", st.LongType(), metadata={"parquet.field.id": 1})
     schema = st.StructType([st.StructField("s", st.StructType([leaf]))])
     spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
     try:
@@ -1175,7 +1177,7 @@ def test_leaves_that_are_found_by_field_id(spark, tmp_path):
 # Sessions
 
 
-def test_a_bucketed_table_that_is_written_from_itself(spark, tmp_path):
+def test_a_bucketed_table_can_be_written_from_itself(spark, tmp_path):
     frame = spark.range(0, 400, 1, 4).selectExpr("id", "id % 5 AS k")
     frame.write.bucketBy(2, "k").option("path", str(tmp_path / "b")).saveAsTable("bucketed")
     try:
@@ -1195,7 +1197,7 @@ def test_a_bucketed_table_that_is_written_from_itself(spark, tmp_path):
         spark.sql("DROP TABLE bucketed")
 
 
-def test_each_session_is_enabled_by_itself_and_threads_share_one(spark, folder):
+def test_sessions_are_enabled_separately_and_threads_share_a_session(spark, folder):
     other = spark.newSession()
     with enabled(spark):
         assert "InMemoryFileIndex" in plan_text(other.read.parquet(folder).where("id = 450"))
@@ -1209,7 +1211,7 @@ def test_each_session_is_enabled_by_itself_and_threads_share_one(spark, folder):
     assert "InMemoryFileIndex" in plan_text(spark.read.parquet(folder).where("id = 450"))
 
 
-def test_a_stream_reads_its_files_as_they_come(spark, lake, folder):
+def test_a_stream_reads_new_files(spark, lake, folder):
     counts = []
     with enabled(spark):
         result = spark.readStream.schema(lake.schema).parquet(folder).where("id IN (450, 2000)")

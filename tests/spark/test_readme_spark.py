@@ -49,6 +49,9 @@ def test_the_block_runs_and_finds_the_rows(spark, orders, monkeypatch):
     of_files, of_zones, joined, tagged = shown_rows
     assert [row.id for row in of_files] == [row.id for row in of_zones] == [42]
     assert [(row.id, row.note, row.customer) for row in joined] == [(42, "new", "customer 42")]
-    at = int(np.flatnonzero(IDS == 42)[0])
+    key_row = int(np.flatnonzero(IDS == 42)[0])
     places = {row.id: (row.path, row.row_offset) for row in tagged}
-    assert places == {42: (str(orders / f"{at // 1000}.parquet"), at % 1000), -1: (None, None)}
+    assert places == {
+        42: (str(orders / f"{key_row // 1000}.parquet"), key_row % 1000),
+        -1: (None, None),
+    }

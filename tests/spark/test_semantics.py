@@ -70,7 +70,7 @@ def valid(spark, folder, conditions):
 @pytest.mark.parametrize(
     ("zone", "ansi"), [("UTC", "true"), ("Europe/Berlin", "true"), ("America/New_York", "false")]
 )
-def test_random_conditions(spark, folder, setting, zone, ansi):
+def test_random_conditions_have_the_rows_of_spark(spark, folder, setting, zone, ansi):
     setting("spark.sql.parquet.filterPushdown", "false")
     setting("spark.sql.session.timeZone", zone)
     setting("spark.sql.ansi.enabled", ansi)
@@ -115,7 +115,7 @@ def refused(text, column):
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_times_with_a_zone_and_without(spark, folder, setting, zone, kind):
+def test_times_with_and_without_a_zone_are_compared_as_in_spark(spark, folder, setting, zone, kind):
     """Spark uses the session's zone for the one without; ambiguous cases are refused."""
     setting("spark.sql.parquet.filterPushdown", "false")
     setting("spark.sql.session.timeZone", zone)
@@ -155,7 +155,7 @@ def test_a_time_of_an_unknown_session_is_refused(folder, text):
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
-def test_frames_read_times_by_the_session(spark, folder, setting, zone):
+def test_frames_use_the_time_zone_of_the_session(spark, folder, setting, zone):
     setting("spark.sql.parquet.filterPushdown", "false")
     setting("spark.sql.session.timeZone", zone)
     frame = spark.read.parquet(folder)
@@ -241,7 +241,7 @@ def test_option_filter_is_applied_in_full_or_refused(folder):
         Load(Options({"path": folder, "filter": "id = 5 AND upper(name) = 'N5'"}))
 
 
-def test_types_of_many_columns(folder, spark):
+def test_types_of_all_columns_equal_those_of_spark(folder, spark):
     schema = Load(Options({"path": folder})).schema
     assert schema == spark.read.parquet(folder).schema
     assert spark_types(SCHEMA, SCHEMA.names, {}) == schema

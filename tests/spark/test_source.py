@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def oracle(spark, folder):
-    """Spark's own read, without its pushdown, which would lose rows."""
+    """Read with Spark itself, without its pushdown, which would lose rows."""
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     yield spark.read.parquet(folder)
     spark.conf.unset("spark.sql.parquet.filterPushdown")
@@ -47,7 +47,7 @@ def load(path, **options):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_filters(spark, folder, oracle, seed):
+def test_random_filters_give_the_rows_of_spark(spark, folder, oracle, seed):
     dice = random.Random(seed)
     while True:
         text = spark_data.condition(dice)
@@ -105,7 +105,7 @@ def test_format_is_known_without_being_registered(spark, folder):
     assert fresh.read.format("zonebloom").option("filter", "row = 3").load(folder).count() == 1
 
 
-def test_columns(spark, folder, oracle):
+def test_requested_columns_are_returned(spark, folder, oracle):
     wanted = oracle.where("id = 5").select("name", "ROW")
     assert rows(zs.scan(spark, folder, "id = 5", ["name", "ROW"])) == rows(wanted)
     option = spark.read.format("zonebloom").option("filter", "id = 5").option("columns", "name,row")
@@ -114,7 +114,7 @@ def test_columns(spark, folder, oracle):
     assert rows(zs.scan(spark, folder, text, ["x"])) == rows(oracle.where(text).select("x"))
 
 
-def test_time_zone_of_the_session(spark, folder, oracle):
+def test_the_time_zone_of_the_session_is_used(spark, folder, oracle):
     text = "t = '2024-05-01 14:00:00' OR t = TIMESTAMP'2024-03-31 02:30:00'"
     old = spark.conf.get("spark.sql.session.timeZone")
     try:
@@ -125,7 +125,7 @@ def test_time_zone_of_the_session(spark, folder, oracle):
         spark.conf.set("spark.sql.session.timeZone", old)
 
 
-def test_collations(spark, tmp_path):
+def test_collations_are_left_to_spark(spark, tmp_path):
     path = str(tmp_path / "t")
     spark.range(2_000).selectExpr("id", "concat('N', id) COLLATE UTF8_LCASE AS name").write.parquet(
         path
@@ -136,7 +136,7 @@ def test_collations(spark, tmp_path):
     assert "it is not known how Spark compares name" in str(plan)
 
 
-def test_partitioned_folders(spark, tmp_path):
+def test_partitioned_folders_are_read(spark, tmp_path):
     path = str(tmp_path / "t")
     frame = spark.range(3_000).selectExpr(
         "id",
@@ -160,7 +160,7 @@ def test_partitioned_folders(spark, tmp_path):
         assert rows(zs.scan(spark, path, text)) == rows(wanted.where(text)), text
 
 
-def test_scans_without_rows_or_zones(spark, folder):
+def test_scans_may_have_no_rows_or_zones(spark, folder):
     none = zs.scan(spark, folder, "id = 123456789")
     assert none.collect() == []
     assert none.count() == 0
@@ -185,18 +185,20 @@ def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch)
     assert sorted(result) == sorted(row.row for row in oracle.select("row").collect())
 
 
-def test_files_that_change_between_plan_and_read(tmp_path, monkeypatch):
+def test_files_that_change_between_plan_and_read_raise(tmp_path, monkeypatch):
     path = spark_data.write(tmp_path / "t", files=1)
     key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
-    some, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
-    alone = some.partitions(some.plan())
+    matching, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
+    alone = matching.partitions(matching.plan())
     monkeypatch.setattr(pieces, "_MIN_TASK_BYTES", 4_000)
     monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
     shared = whole.partitions(whole.plan())
     assert not alone[0][0].is_shared
     assert shared[0][0].is_shared
     pq.write_table(pa.concat_tables([spark_data.table(9)] * 2), tmp_path / "t" / "0.parquet")
-    result = [row for batch in some.reader.batches(alone[0]) for row in batch["row"].to_pylist()]
+    result = [
+        row for batch in matching.reader.batches(alone[0]) for row in batch["row"].to_pylist()
+    ]
     table = spark_data.table(9)
     wanted = [
         row
@@ -255,21 +257,21 @@ def test_errors_say_what_to_do(spark, folder):
         zs.scan(spark, folder, columns="id")
     with pytest.raises(EngineError, match="give a SparkSession"):
         zs.scan("local[2]", folder)
-    read = spark.read.format("zonebloom")
+    reader = spark.read.format("zonebloom")
     with pytest.raises(Exception, match=r"no path is given; write .load\(path\)"):
-        read.load()
+        reader.load()
     with pytest.raises(Exception, match=r"no option filtre; there is path"):
-        read.option("filtre", "id = 5").load(folder)
+        reader.option("filtre", "id = 5").load(folder)
     with pytest.raises(Exception, match=r"load again, without \.schema"):
         spark.read.format("zonebloom").schema("id int").load(folder).collect()
 
 
-def test_several_paths(spark, folder, oracle):
+def test_several_paths_are_read(spark, folder, oracle):
     paths = [f"{folder}/0.parquet", f"file:{folder}/2.parquet"]
     wanted = rows(oracle.where("id = 5 AND (row < 2000 OR row >= 4000)"))
     assert rows(zs.scan(spark, paths, "id = 5")) == wanted
-    read = spark.read.format("zonebloom").option("filter", "id = 5")
-    assert rows(read.load(paths)) == wanted
+    reader = spark.read.format("zonebloom").option("filter", "id = 5")
+    assert rows(reader.load(paths)) == wanted
     assert rows(zs.scan(spark, f"{folder}/[02].parquet", "id = 5")) == wanted
 
 

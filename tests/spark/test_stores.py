@@ -37,9 +37,9 @@ def store():
 
 @pytest.fixture
 def bucket(spark, store, tmp_path, monkeypatch):
-    """A bucket that Spark reads in a folder of this machine, whose settings alone tell where it is.
+    """Make a bucket whose location only the session's settings tell. Spark reads a local copy.
 
-    Hadoop's own client of S3 is not among Spark's jars: a mount table takes its place for the JVM.
+    Spark's jars lack Hadoop's S3 client, so a mount table maps the bucket to the copy in the JVM.
     """
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -61,8 +61,8 @@ def bucket(spark, store, tmp_path, monkeypatch):
         with s3.open_output_stream(f"{name}/lake/{number}.parquet") as sink:
             sink.write(path.read_bytes())
         # Listings of object stores have times in whole seconds.
-        at = s3.get_file_info(f"{name}/lake/{number}.parquet").mtime_ns // 10**9
-        os.utime(path, (at, at))
+        seconds = s3.get_file_info(f"{name}/lake/{number}.parquet").mtime_ns // 10**9
+        os.utime(path, (seconds, seconds))
     settings = {
         "fs.s3a.access.key": "KEY",
         f"fs.s3a.bucket.{name}.secret.key": SECRET,
@@ -90,7 +90,7 @@ def stored(s3, name):
     return b"".join(s3.open_input_stream(path).read() for path in paths)
 
 
-def test_a_table_of_a_store_from_its_index_to_its_queries(spark, bucket, capfd):
+def test_a_table_on_a_store_is_indexed_and_queried(spark, bucket, capfd):
     s3, name = bucket
     path = f"s3a://{name}/lake"
     # Spark tasks build it, because a session is active.
@@ -134,10 +134,10 @@ def test_errors_about_settings_contain_no_secrets(spark, bucket):
     _, name = bucket
     spark.conf.set("fs.s3a.endpoint", "http://127.0.0.1:9")
     spark.conf.set("fs.s3a.connection.timeout", "1s")
-    with pytest.raises(ZoneBloomError) as refused, warnings.catch_warnings():
+    with pytest.raises(ZoneBloomError) as caught, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         zb.dataset(f"s3a://{name}/lake")
-    error = refused.value
+    error = caught.value
     assert SECRET not in "".join(traceback.format_exception(error)) + repr(error)
 
 
@@ -175,13 +175,13 @@ def test_errors_about_settings_contain_no_secrets(spark, bucket):
         ),
     ],
 )
-def test_settings_of_a_bucket(settings, options):
+def test_settings_of_a_bucket_are_used(settings, options):
     defaults = {"connection.ssl.enabled": "true", "path.style.access": "false", "endpoint": ""}
-    made = s3_filesystem(used_settings({**defaults, **settings}), "b")
+    filesystem = s3_filesystem(used_settings({**defaults, **settings}), "b")
     if options is None:
-        assert made is None and used_settings({**defaults, **settings}) == {}
+        assert filesystem is None and used_settings({**defaults, **settings}) == {}
         return
-    _, (result, *_) = pickle.loads(pickle.dumps(made)).__reduce__()
+    _, (result, *_) = pickle.loads(pickle.dumps(filesystem)).__reduce__()
     assert {key: result[key] for key in options} == options
 
 
@@ -221,9 +221,9 @@ def test_paths_that_cannot_be_opened_are_named_with_advice(spark, entry, monkeyp
             ENTRIES, entry, lambda spark, path: zb.dataset(str(tmp_path), index_dir=path)
         )
     for place in PLACES if entry != "scan" else PLACES[:2]:
-        with pytest.raises(ZoneBloomError) as refused:
+        with pytest.raises(ZoneBloomError) as caught:
             ENTRIES[entry](spark, place)
-        text = str(refused.value)
+        text = str(caught.value)
         assert place.partition(":")[0] + ":" in text
         assert "give a path in it" in text or "filesystem=" in text
     assert {path.name for path in tmp_path.iterdir()} <= {"a.parquet"}
@@ -236,7 +236,7 @@ def test_dbfs_is_read_where_it_is_mounted(spark, tmp_path, monkeypatch):
     assert Indexed("dbfs:/a.parquet", filter="id = 1").load(spark).dataset.count_rows() == 2
 
 
-def test_encrypted_index(spark, tmp_path):
+def test_an_encrypted_index_on_a_store_is_used(spark, tmp_path):
     pytest.importorskip("cryptography")
     for number in range(3):
         pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")
@@ -250,8 +250,8 @@ def test_encrypted_index(spark, tmp_path):
 
 
 def test_a_path_with_credentials_is_not_recorded(spark):
-    with pytest.raises(ZoneBloomError, match=r"s3://\*\*\*@bucket/lake.*fs\.s3a") as refused:
+    with pytest.raises(ZoneBloomError, match=r"s3://\*\*\*@bucket/lake.*fs\.s3a") as caught:
         IndexManager(spark).create_index(
             f"s3://KEY:{SECRET}@bucket/lake", BFIndexConfig("i", ["id"])
         )
-    assert SECRET not in str(refused.value)
+    assert SECRET not in str(caught.value)

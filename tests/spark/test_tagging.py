@@ -1,4 +1,4 @@
-"""Locating keys on Spark finds exactly the rows that a full scan finds."""
+"""Test that locating keys on Spark returns exactly the rows that a full scan returns."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def frame_of(spark, keys, schema):
 def some_keys(rows, on, seed, count=40):
     """Return existing keys, some twice, absent keys made from parts of others, and nulls."""
     generator = np.random.default_rng(seed)
-    picked = [rows[i][2] for i in generator.integers(0, len(rows), count)]
-    keys = [{name: row[name] for name in on} for row in picked]
+    drawn_keys = [rows[i][2] for i in generator.integers(0, len(rows), count)]
+    keys = [{name: row[name] for name in on} for row in drawn_keys]
     other_picked = [rows[i][2] for i in generator.integers(0, len(rows), count)]
     keys += [
         {name: (other if i else row)[name] for i, name in enumerate(on)}
-        for row, other in zip(picked, other_picked, strict=True)
+        for row, other in zip(drawn_keys, other_picked, strict=True)
     ]
     keys += [*keys[:5], dict.fromkeys(on)]
     return [{**key, "number": number} for number, key in enumerate(keys)]
@@ -132,7 +132,7 @@ ODD = {"x": [float("nan"), -0.0, 0.0, float("inf")], "f": [float("nan"), -0.0]}
 
 
 @pytest.mark.parametrize("column", ABSENT)
-def test_every_type_in_every_way(spark, lake, rows, column, monkeypatch):
+def test_every_type_is_tagged_in_every_way(spark, lake, rows, column, monkeypatch):
     keys = some_keys(rows, [column], 5)
     for value in [ABSENT[column], *ODD.get(column, [])]:
         keys.append({column: value, "number": len(keys)})
@@ -147,7 +147,7 @@ def test_every_type_in_every_way(spark, lake, rows, column, monkeypatch):
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
-def test_composite_keys(spark, lake, rows, way):
+def test_composite_keys_are_tagged(spark, lake, rows, way):
     on = ["small", "x", "flag"]
     keys = some_keys(rows, on, 8)
     schema = [spark_data.table(0).schema.field(name) for name in on]
@@ -199,17 +199,17 @@ def test_columns_of_the_keys_are_unchanged(spark, lake):
     assert row["a.b"] == [1, 2] and row["m"] == {"k": Decimal("1.5")}
     dataset = zb.dataset(lake)
     assert row.path in dataset.files
-    there = dataset.take([row.fragment_id << 32 | row.row_offset], ["id"])
-    assert there["id"].to_pylist() == [5]
+    stored_row = dataset.take([row.fragment_id << 32 | row.row_offset], ["id"])
+    assert stored_row["id"].to_pylist() == [5]
 
 
-def test_no_keys(spark, lake):
+def test_an_empty_frame_of_keys_is_tagged(spark, lake):
     empty = spark.createDataFrame([], "id bigint, number bigint")
     assert tag_location(empty, lake, "id").count() == 0
     assert files_with_keys(empty, lake, "id").count() == 0
 
 
-def test_a_dataset_without_rows(spark, tmp_path):
+def test_a_dataset_without_rows_tags_every_key_as_new(spark, tmp_path):
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "a.parquet")
     with pytest.warns(IndexNotUsedWarning, match="read whole"):
         result = tag_location(spark.range(3), tmp_path, "id")
@@ -221,17 +221,17 @@ def test_random_keys_are_computed_once(spark, lake, rows, monkeypatch):
     go("dense", monkeypatch)
     keys = spark.range(60).select((sf.rand() * 4_000).cast("bigint").alias("id"))
     result = tag_location(keys, lake, "id")
-    there = Counter(row["id"] for _, _, row in rows)
+    counts = Counter(row["id"] for _, _, row in rows)
     twice = [Counter((row.id, row.path is None) for row in result.collect()) for _ in range(2)]
     assert twice[0] == twice[1]
-    assert {new == (there[key] == 0) for key, new in twice[0]} == {True}
+    assert {new == (counts[key] == 0) for key, new in twice[0]} == {True}
 
 
 # Files that changed after they were indexed
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
-def test_files_that_came_or_changed_are_read(spark, tmp_path, way):
+def test_new_and_changed_files_are_read(spark, tmp_path, way):
     def write(name, ids):
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{name}.parquet")
 
@@ -270,9 +270,9 @@ def test_a_file_replaced_between_plan_and_read_is_refused(spark, lake, tmp_path,
     before = zonebloom.spark.tagging.locate.split_into_partitions
 
     def replaced(*arguments):
-        made = before(*arguments)
+        planned = before(*arguments)
         pq.write_table(spark_data.table(9), tmp_path / "data" / "1.parquet")
-        return made
+        return planned
 
     monkeypatch.setattr(zonebloom.spark.tagging.locate, "split_into_partitions", replaced)
     with pytest.raises(FragmentChanged, match=r"1\.parquet changed"):
@@ -296,7 +296,7 @@ def partitioned(tmp_path_factory):
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
-def test_scoped_to_a_partition_or_global(spark, partitioned, way):
+def test_keys_are_located_in_one_partition_or_in_all(spark, partitioned, way):
     keys = spark.createDataFrame(
         [(7, "2024-05-01", 0), (60, "2024-05-02", 1), (7, "2024-05-02", 1), (60, None, 1)],
         "id bigint, day string, part int",
@@ -322,30 +322,30 @@ def test_scoped_to_a_partition_or_global(spark, partitioned, way):
 
 
 def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
-    read = []
+    read_paths = []
     before = zonebloom.spark.tagging.locate.split_into_partitions
 
     def watched(source, plans, *arguments):
-        read.extend(plan.fragment.key for plan in plans)
+        read_paths.extend(plan.fragment.key for plan in plans)
         return before(source, plans, *arguments)
 
     monkeypatch.setattr(zonebloom.spark.tagging.locate, "split_into_partitions", watched)
     go("dense", monkeypatch)
     keys = spark.sql("SELECT 60L AS id, DATE'2024-05-02' AS day")
     assert tag_location(keys, partitioned, "id", partition_by="day").count() == 2
-    assert read == ["day=2024-05-02/part=0/f.parquet", "day=2024-05-02/part=1/f.parquet"]
-    read.clear()
+    assert read_paths == ["day=2024-05-02/part=0/f.parquet", "day=2024-05-02/part=1/f.parquet"]
+    read_paths.clear()
     # By key ranges, only files of part 1 may hold 120.
     keys = spark.sql("SELECT 120L AS id")
     assert tag_location(keys, partitioned, "id").count() == 2
-    assert {key.split("/")[1] for key in read} == {"part=1"}
+    assert {key.split("/")[1] for key in read_paths} == {"part=1"}
 
 
 # Which files
 
 
 @pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
-def test_files_with_keys(spark, lake, rows, way):
+def test_files_with_keys_are_listed(spark, lake, rows, way):
     keys = [5, 5, 7, None, 123_456_789, 40, 41, 42]
     frame = spark.createDataFrame([(k,) for k in keys], "id bigint")
     expected = {}
@@ -361,7 +361,7 @@ def test_files_with_keys(spark, lake, rows, way):
     }
 
 
-def test_files_that_hold_nan(spark, tmp_path):
+def test_keys_with_nan_are_found_in_files(spark, tmp_path):
     nan = float("nan")
     pq.write_table(pa.table({"x": [nan, 1.0], "n": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": [3.0, 4.0], "n": [5, 6]}), tmp_path / "b.parquet")
@@ -402,7 +402,7 @@ def test_a_column_in_another_case_is_refused(spark, tmp_path, way, is_indexed):
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
-def test_columns_with_unusual_names(spark, tmp_path):
+def test_columns_with_unusual_names_are_tagged(spark, tmp_path):
     names = ["file", "fragment_id", "row_offset", "path"]
     table = pa.table({name: pa.array([7, 8], pa.int64()) for name in names})
     pq.write_table(table, tmp_path / "a.parquet")
@@ -430,7 +430,7 @@ def test_columns_with_unusual_names(spark, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["here", "dense"], indirect=True)
-def test_times_beyond_the_year_9999(spark, tmp_path, way):
+def test_times_beyond_the_year_9999_are_tagged(spark, tmp_path, way):
     """Python's times end there, but Spark's do not."""
     table = pa.table(
         {
@@ -471,7 +471,7 @@ def test_int96_raises_a_warning_that_no_index_is_used(spark, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.IndexNotUsedWarning")
-def test_partition_texts_that_no_number_prints(spark, tmp_path):
+def test_partition_texts_that_no_number_prints_need_keys_of_text(spark, tmp_path):
     for text in ("1e3", "2"):
         (tmp_path / f"p={text}").mkdir()
         pq.write_table(pa.table({"id": [1]}), tmp_path / f"p={text}" / "a.parquet")
@@ -486,7 +486,7 @@ def test_partition_texts_that_no_number_prints(spark, tmp_path):
 # Errors
 
 
-def test_invalid_arguments(spark, lake):
+def test_invalid_arguments_raise(spark, lake):
     keys = spark.sql("SELECT 5L AS id, 'x' AS path, 1 AS name, 'a' COLLATE UNICODE_CI AS b")
     with pytest.raises(InvalidArgument, match="withColumnRenamed"):
         tag_location(keys, lake, "id")

@@ -35,7 +35,7 @@ QUERIES = cases(300, 48)
 def part_of(number: int) -> pa.Table:
     """Return rows of one file. Other files have the same values of `k`."""
     rows = spark_data.table(number).slice(0, ROWS)
-    keys = [number * 10 + at % 25 for at in range(rows.num_rows)]
+    keys = [number * 10 + row % 25 for row in range(rows.num_rows)]
     return rows.append_column("k", pa.array(keys, pa.int64()))
 
 
@@ -82,11 +82,11 @@ class Lake:
         else:
             self._rows([number]).coalesce(1).write.insertInto(self.name)
         files = sorted(self.folder.rglob("*.parquet"))
-        changed, gone = files[1], files[-2]
+        changed, deleted = files[1], files[-2]
         # A part of the rows of a bucket belongs to the same bucket.
         pq.write_table(pq.ParquetFile(changed).read().slice(5), changed)
         changed.with_name(f".{changed.name}.crc").unlink(missing_ok=True)
-        gone.unlink()
+        deleted.unlink()
 
     def drop(self) -> None:
         if self.kind in ("folder", "partitioned"):
@@ -160,7 +160,7 @@ SQL = {
 
 
 def two_wheres(a, b, p, q):
-    """Queries in which parts of one frame have different filters."""
+    """Return queries in which parts of one frame have different filters."""
     return a.where(p).select("row").union(a.where(q).select("row")).union(a.select("row"))
 
 
@@ -223,7 +223,7 @@ def rows(frame):
 @pytest.fixture(scope="module")
 def lakes(spark, tmp_path_factory):
     path = tmp_path_factory.mktemp("transparent")
-    made = [Lake(spark, kind, path / kind) for kind in KINDS]
+    new_lakes = [Lake(spark, kind, path / kind) for kind in KINDS]
     tables = {
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -231,10 +231,10 @@ def lakes(spark, tmp_path_factory):
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
     with settings(spark, **tables):
-        for lake in made:
+        for lake in new_lakes:
             lake.make()
-        yield made
-    for lake in made:
+        yield new_lakes
+    for lake in new_lakes:
         lake.drop()
 
 
@@ -247,7 +247,7 @@ def test_an_enabled_session_returns_the_rows_of_a_disabled_one(spark, lakes, mom
         elif moment:
             zb.dataset(str(lake.folder)).optimize.optimize_indices(spark=False)
         lake.open()
-    read = {"on": 0, "off": 0}
+    rows_read = {"on": 0, "off": 0}
     compared = 0
     while compared < -(-QUERIES // len(MOMENTS)):
         query, query_text = drawn(dice)
@@ -268,11 +268,11 @@ def test_an_enabled_session_returns_the_rows_of_a_disabled_one(spark, lakes, mom
                     result = rows(on)
             finally:
                 zs.disable(spark)
-        where = f"{MOMENTS[moment]}, {one.kind} and {other.kind}, adaptive {adaptive}: {query_text}"
-        assert result == wanted, where
+        case = f"{MOMENTS[moment]}, {one.kind} and {other.kind}, adaptive {adaptive}: {query_text}"
+        assert result == wanted, case
         counts = {"on": sum(files_read(on)), "off": sum(files_read(off))}
-        assert counts["on"] <= counts["off"], where
+        assert counts["on"] <= counts["off"], case
         for switch, count in counts.items():
-            read[switch] += count
+            rows_read[switch] += count
         compared += 1
-    assert read["on"] < 0.8 * read["off"], read
+    assert rows_read["on"] < 0.8 * rows_read["off"], rows_read

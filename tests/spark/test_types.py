@@ -73,18 +73,18 @@ def same(spark, path, columns=None):
 
 def array(kind, values):
     if pa.types.is_timestamp(kind):
-        made = pa.array(values, pa.timestamp("us", kind.tz))
-        return made.cast(kind, safe=False)
+        values_in_zone = pa.array(values, pa.timestamp("us", kind.tz))
+        return values_in_zone.cast(kind, safe=False)
     return pa.array(values, kind)
 
 
-def test_types_written_by_pyarrow(spark, tmp_path):
+def test_types_written_by_pyarrow_are_read_as_by_spark(spark, tmp_path):
     columns = {name: array(kind, values) for name, (kind, values) in ARROW.items()}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", coerce_timestamps=None)
     same(spark, str(tmp_path))
 
 
-def test_types_spark_cannot_read_by_itself(spark, tmp_path):
+def test_types_that_spark_cannot_read_are_read(spark, tmp_path):
     table = pa.table(
         {
             "half": pa.array([1.5, None], pa.float16()),
@@ -99,7 +99,7 @@ def test_types_spark_cannot_read_by_itself(spark, tmp_path):
     assert rows == [(1.5, uuid.UUID(int=5).bytes, None), (None, None, None)]
 
 
-def test_types_written_by_spark(spark, tmp_path):
+def test_types_written_by_spark_are_read_as_by_spark(spark, tmp_path):
     path = str(tmp_path / "t")
     frame = spark.sql("""
         SELECT id, CAST(id AS tinyint) AS byte, CAST(id AS decimal(20, 3)) AS dec,
@@ -113,12 +113,12 @@ def test_types_written_by_spark(spark, tmp_path):
     same(spark, path)
 
 
-def test_vectors_of_spark(spark, tmp_path):
+def test_vectors_are_read_as_by_spark(spark, tmp_path):
     vector = Vectors.dense([1.0, 2.0])
     schema = st.StructType(
         [
-            st.StructField("v", VectorUDT(), False),
-            st.StructField("vs", st.ArrayType(VectorUDT(), False)),
+            st.StructField("v", VectorUDT(), nullable=False),
+            st.StructField("vs", st.ArrayType(VectorUDT(), containsNull=False)),
         ]
     )
     frame = spark.createDataFrame([(vector, [vector, Vectors.sparse(3, {1: 0.5})])], schema)
@@ -126,7 +126,7 @@ def test_vectors_of_spark(spark, tmp_path):
     same(spark, str(tmp_path / "lake"))
 
 
-def test_instants_of_96_bits(spark, tmp_path):
+def test_int96_timestamps_are_read_as_by_spark(spark, tmp_path):
     path = str(tmp_path / "t")
     old = spark.conf.get("spark.sql.parquet.outputTimestampType")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
@@ -144,7 +144,7 @@ def test_instants_of_96_bits(spark, tmp_path):
     assert zs.scan(spark, path, text).count() == 1
 
 
-def test_time_of_day(spark, tmp_path):
+def test_times_of_day_are_read_as_by_spark(spark, tmp_path):
     table = pa.table({"at": pa.array([datetime.time(1, 2, 3, 4), None], pa.time64("us"))})
     pq.write_table(table, tmp_path / "a.parquet")
     spark.conf.set("spark.sql.timeType.enabled", "true")
@@ -189,7 +189,7 @@ def test_values_beyond_the_type_are_refused():
         list(cast_for_spark(batch, target))
 
 
-def test_schemas_of_pyspark_before_4_2(monkeypatch):
+def test_schemas_of_older_pyspark_are_supported(monkeypatch):
     """These have no parameter for the time zone of instants, which is UTC."""
     columns = [st.StructField("t", st.TimestampType()), st.StructField("n", st.TimestampNTZType())]
     schema = st.StructType(columns)

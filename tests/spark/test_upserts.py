@@ -1,4 +1,4 @@
-"""The streaming job in the docstring of `tag_location`, stopped anywhere and restarted."""
+"""Run the streaming job in the docstring of `tag_location`, stop it anywhere, and restart it."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def stop_after(monkeypatch, owner, name, stops):
 
 def places(folder, ids):
     """Return the positions of keys in all files below a folder, found by reading them all."""
-    where = Counter()
+    counts = Counter()
     for path in folder.rglob("*.parquet"):
         stored = pq.ParquetFile(path).read(["id"])["id"].to_pylist()
-        where.update((key, str(path), at) for at, key in enumerate(stored) if key in ids)
-    return where
+        counts.update((key, str(path), row) for row, key in enumerate(stored) if key in ids)
+    return counts
 
 
 @pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarning")
-def test_a_job_stopped_anywhere_tags_each_key_right(spark, lake, monkeypatch):
+def test_a_job_that_stops_anywhere_tags_each_key_correctly(spark, lake, monkeypatch):
     example = inspect.getdoc(zs.tag_location).partition("first one wrote::\n")[2]
     recipe = textwrap.dedent(example.partition("\nExamples\n")[0])
     # The JVM has another working folder.
