@@ -116,10 +116,10 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     result = bytearray(data)
     # A byte can belong to several indices, and pyarrow refuses too large ones even in rows that are
     # not read. So only flip single bits there.
-    how = 0.0 if position >= body and chunk.start < chunk.data_start else rng.random()
-    if how < 0.5:
+    choice = 0.0 if position >= body and chunk.start < chunk.data_start else rng.random()
+    if choice < 0.5:
         result[position] ^= 1 << rng.randrange(8)
-    elif how < 0.9:
+    elif choice < 0.9:
         result[position] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
     else:
         number = rng.choice([b"\xff\xff\xff\x7f", b"\0\0\0\x80", rng.randbytes(4)])
@@ -135,8 +135,8 @@ def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]
         with contextlib.suppress(FragmentUnreadable):
             for array in file.rows_by_kernels(0, rows, file.indexed, [0]).values():
                 results.append(partial(has_values, array, rows))
-        for most in (0, 1, 20):
-            keys = [sound[rng.randrange(ROWS)] for _ in range(most)]
+        for num_keys in (0, 1, 20):
+            keys = [sound[rng.randrange(ROWS)] for _ in range(num_keys)]
             keys = [key for key in keys if key.is_valid]
             nulls = rng.random() < 0.5
             with contextlib.suppress(FragmentUnreadable, Undecodable, Unanswerable):

@@ -39,7 +39,9 @@ LAYOUTS = ("table", "sliced", "mixed", "data", "data, stale", "data without an i
 FLIPS = 6
 
 
-def damages(path: Path, others: list[Path], rng: random.Random) -> Iterator[tuple[str, Callable]]:
+def damages(
+    path: Path, other_files: list[Path], rng: random.Random
+) -> Iterator[tuple[str, Callable]]:
     """Yield the name of each damage, and a function that damages the file."""
     data = path.read_bytes()
     size = len(data)
@@ -69,7 +71,7 @@ def damages(path: Path, others: list[Path], rng: random.Random) -> Iterator[tupl
             yield f"{length} bytes at {first} and {second} exchanged", written(bytes(other))
     yield "garbage behind it", written(data + rng.randbytes(100))
     yield "deletion", path.unlink
-    for other in others:
+    for other in other_files:
         content = other.read_bytes()
         if content != data:
             yield f"the bytes of {other.parent.name}/{other.name}", written(content)
@@ -88,7 +90,7 @@ def exchanges(path: Path, size: int, rng: random.Random) -> Iterator[tuple[int, 
                 yield tile.offset + first * length, tile.offset + second * length, length
 
 
-def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
+def run_case(report: Report, number: int, folder: Path, max_damages: int | None = None) -> None:
     """Damage one file of an index, or of the data, after another."""
     rng = report.begin(number)
     layout = LAYOUTS[number % len(LAYOUTS)]
@@ -114,13 +116,15 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
             same_name = [other for other in same_type if other.name == path.name] or same_type
             sound, status = path.read_bytes(), path.stat()
             every = list(damages(path, rng.sample(same_name, min(3, len(same_name))), rng))
-            for what, damage in every if most is None else rng.sample(every, most):
+            for damage_name, damage in (
+                every if max_damages is None else rng.sample(every, max_damages)
+            ):
                 damage()
                 if path.exists() and layout == "data":
                     # Keep the times, so that the index takes the damaged file for the sound one.
                     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
                 of_data = layout.startswith("data")
-                kind = "exchange" if "exchanged" in what else what.split(" ")[0]
+                kind = "exchange" if "exchanged" in damage_name else damage_name.split(" ")[0]
                 kind = {"the": "swap", "64": "zeros", "4096": "zeros"}.get(kind, kind)
                 name = path.name if "0000" not in path.name else f"version{path.suffix}"
                 report.tried[f"{'data' if of_data else name}, {kind}"] += 1
@@ -128,7 +132,7 @@ def run_case(report: Report, number: int, folder: Path, most: int | None = None)
                 path.write_bytes(sound)
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
                 if problem:
-                    report.fail(f"{layout}: {path.relative_to(data)}: {what}: {problem}")
+                    report.fail(f"{layout}: {path.relative_to(data)}: {damage_name}: {problem}")
 
 
 def index_problem(data: Path) -> str | None:

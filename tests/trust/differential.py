@@ -65,11 +65,11 @@ def in_polars(table: pa.Table) -> pl.DataFrame | None:
         return None
 
 
-def same_rows(found: pa.Table, expected: pa.Table) -> bool:
+def same_rows(result: pa.Table, expected: pa.Table) -> bool:
     """Return whether tables are equal, where NaN equals NaN."""
-    if not found.schema.equals(expected.schema):
+    if not result.schema.equals(expected.schema):
         return False
-    pairs = zip(found.columns, expected.columns, strict=True)
+    pairs = zip(result.columns, expected.columns, strict=True)
     return all(
         left.equals(right) or repr(flat_raws(left)) == repr(flat_raws(right))
         for left, right in pairs
@@ -107,8 +107,8 @@ class _Case:
             stored = [name for name in self.lake.whole.column_names if name not in ("p", "q")]
             frames = [pl.scan_parquet(file, hive_partitioning=False) for file in self.ds.files]
             try:
-                read = pl.concat([frame.select(stored) for frame in frames]).collect()
-                if read.schema == self.frame.select(read.columns).schema:
+                read_rows = pl.concat([frame.select(stored) for frame in frames]).collect()
+                if read_rows.schema == self.frame.select(read_rows.columns).schema:
                     self.report.fail(f"{self.lake}: to_polars: {error!r:.300}")
                 self.report.refused["to_polars: Polars has other types than pyarrow"] += 1
             except ENGINES:
@@ -149,10 +149,10 @@ class _Case:
             return
         expected = self._oracle(language, tree, written)
         description = f"tree {number} in {language}: {filters.text(tree):.600}"
-        for way, read in self._ways(language, written, expected):
+        for way, read_rows in self._ways(language, written, expected):
             self.report.tried[f"{language}, {way}"] += 1
             try:
-                result = read()
+                result = read_rows()
             except zb.errors.ZoneBloomError as error:
                 self._record_refusal(language, way, expected, description, error)
             except ENGINES as error:

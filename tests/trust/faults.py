@@ -46,27 +46,27 @@ CLEAN = -1
 
 
 def read(ds: zb.Dataset, operation: str) -> None:
-    """A read whose result is compared with plain Python."""
+    """Read in one way, and compare the result with plain Python."""
     if operation == "count":
         for filter in ("id = 1370", "name IS NULL"):
             if ds.count_rows(filter) != len(wanted(NUMBERS, filter)):
                 raise WrongRows(f"counted wrong: {filter}")
     elif operation == "no index":
-        found = ds.to_table(["row"], "id = 1370", use_scalar_index=False)["row"].to_pylist()
-        if found != wanted(NUMBERS, "id = 1370"):
-            raise WrongRows(f"without an index {found}")
+        matches = ds.to_table(["row"], "id = 1370", use_scalar_index=False)["row"].to_pylist()
+        if matches != wanted(NUMBERS, "id = 1370"):
+            raise WrongRows(f"without an index {matches}")
     elif operation == "take":
         universe = ds.search("id = 1370").to_table().to_pylist()
         addresses = [row_range["fragment_id"] << 32 | row_range["start"] for row_range in universe]
-        taken = ds.take(addresses, ["row"])["row"].to_pylist()
+        rows_taken = ds.take(addresses, ["row"])["row"].to_pylist()
         numbers = {f"{number}.parquet": number for number in NUMBERS}
-        if taken != [
+        if rows_taken != [
             numbers[row_range["path"]] * 120 + row_range["start"] for row_range in universe
         ]:
-            raise WrongRows(f"took {taken} for {universe}")
+            raise WrongRows(f"took {rows_taken} for {universe}")
     elif operation == "search_many":
-        found = ds.search_many("id", [10, 1370, 2550]).read_all()
-        if set(found["key_index"].to_pylist()) != {0, 1, 2}:
+        matches = ds.search_many("id", [10, 1370, 2550]).read_all()
+        if set(matches["key_index"].to_pylist()) != {0, 1, 2}:
             raise WrongRows("search_many denies a key")
     elif operation == "to_polars":
         rows = ds.to_polars().filter(pl.col("id") == 1370).collect()["row"].to_list()
@@ -78,17 +78,17 @@ def read(ds: zb.Dataset, operation: str) -> None:
         check_answers(ds, NUMBERS)
 
 
-def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
-    """One scenario and one kind of fault, at each call in turn, or at ``most`` of the calls."""
+def run_case(report: Report, number: int, folder: Path, max_faults: int | None = None) -> None:
+    """Run a scenario with a fault at each call in turn, or at ``max_faults`` random calls."""
     rng = report.begin(number)
     name, layout, is_writer = SCENARIOS[number % len(SCENARIOS)]
     kind = list(KINDS)[number // len(SCENARIOS) % len(KINDS)]
     if kind == "native" and not is_native():
         report.refused["native: started without its library"] += 1
         return
-    what = rng.choice(list(WHATS))
+    fault = rng.choice(list(WHATS))
     lasting = rng.random() < 0.3
-    _Scenario(report, folder, name, layout, is_writer, kind).run(what, lasting, most, rng)
+    _Scenario(report, folder, name, layout, is_writer, kind).run(fault, lasting, max_faults, rng)
 
 
 class _Scenario:
@@ -114,14 +114,14 @@ class _Scenario:
     def open(self) -> zb.Dataset:
         return zb.dataset(str(self.folder), filesystem=self.calls.filesystem())
 
-    def once(self, at: int, what: int, lasting: bool) -> str | None:
+    def once(self, call: int, fault: int, *, lasting: bool) -> str | None:
         """Run with one failing call. Return what went wrong."""
         ds = None
         copied(self.start, self.folder)
         if self.name != "open and look up":
             ds = self.open()
         try:
-            with self.calls.armed(at, what, lasting=lasting):
+            with self.calls.armed(call, fault, lasting=lasting):
                 ds = ds or self.open()
                 (write_anew if self.is_writer else read)(ds, self.name)
         except zb.errors.ZoneBloomError:
@@ -134,7 +134,7 @@ class _Scenario:
                 return f"raised {error!r:.200}"
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is not ours
             return f"raised {error!r:.200}"
-        if at == CLEAN:
+        if call == CLEAN:
             return None
         try:
             if ds is not None:
@@ -150,21 +150,25 @@ class _Scenario:
             return f"after the fault: {error!r:.200}"
         return None
 
-    def run(self, what: str, lasting: bool, most: int | None, rng: random.Random) -> None:
+    def run(self, fault: str, lasting: bool, max_faults: int | None, rng: random.Random) -> None:
         with quiet():
-            problem = self.once(CLEAN, 0, False)
+            problem = self.once(CLEAN, 0, lasting=False)
             count = self.calls.count
             if problem is not None or not count:
                 self.report.fail(f"{self.name}, clean, {count} calls: {problem}")
                 return
-            seen = set()
-            for at in range(count) if most is None else rng.sample(range(count), min(most, count)):
-                problem = self.once(at, WHATS[what], lasting)
+            reported = set()
+            for call in (
+                range(count)
+                if max_faults is None
+                else rng.sample(range(count), min(max_faults, count))
+            ):
+                problem = self.once(call, WHATS[fault], lasting=lasting)
                 self.report.tried[f"{self.kind}: {self.name}"] += 1
-                said = f"{self.calls.last}: {problem}"
-                if problem is not None and said not in seen:
-                    seen.add(said)
+                description = f"{self.calls.last}: {problem}"
+                if problem is not None and description not in reported:
+                    reported.add(description)
                     self.report.fail(
-                        f"{self.kind}, {self.name}, {self.layout}: {what}"
-                        f"{' from' if lasting else ' at'} call {at} of {count} ({said})"
+                        f"{self.kind}, {self.name}, {self.layout}: {fault}"
+                        f"{' from' if lasting else ' at'} call {call} of {count} ({description})"
                     )

@@ -1,7 +1,7 @@
-"""Draw random filters, write them in every language, and compute the rows they are true for.
+"""Draw random filters, write them in every language, and compute the rows that they match.
 
 A filter is a tree. A leaf is an operator, a column and literals. Each literal has its own type,
-which need not be the column's. Leaves that only one language has occur only in trees for it.
+which may differ from the column's. A tree for one language may have leaves of that language only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUMBERS = [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64(), pa.float3
 
 
 class NotWritten(Exception):
-    """A language cannot express a tree."""
+    """An error that is raised if a language cannot express a tree."""
 
 
 def draw(
@@ -136,7 +136,7 @@ def evaluate_leaf(kind: str, value: Any, literals: list[Any]) -> bool | None:
         case "= null":
             return None
     if value is None:
-        # Nothing is in an empty list, not even null.
+        # An empty list has no members, so even null is not in it.
         return None if literals or kind == "in with null" else kind == "not in"
     match kind:
         case "=" | "cast":
@@ -219,8 +219,8 @@ def arrow(tree: Tree) -> pc.Expression:
     if kind == "not":
         return ~arrow(tree[1])
     if kind in ("and", "or"):
-        expression, *others = (arrow(term) for term in tree[1:])
-        for other in others:
+        expression, *more_terms = (arrow(term) for term in tree[1:])
+        for other in more_terms:
             expression = expression & other if kind == "and" else expression | other
         return expression
     column: Column = tree[1]
@@ -247,7 +247,7 @@ def arrow(tree: Tree) -> pc.Expression:
             _require(pa.types.is_integer(plain) and plain.bit_width < 64)
             return field.cast(pa.int64()) == literals[0]
         case "if_else":
-            return pc.if_else(field.is_valid(), field == literals[0], False)
+            return pc.if_else(field.is_valid(), field == literals[0], pc.scalar(False))
         case "coalesce":
             return pc.coalesce(field, literals[0]) == literals[0]
     return _apply_operator(kind, field, literals)
@@ -319,8 +319,8 @@ def polars(tree: Tree, rng: random.Random) -> pl.Expr:
     if kind == "not":
         return ~polars(tree[1], rng)
     if kind in ("and", "or"):
-        expression, *others = (polars(term, rng) for term in tree[1:])
-        for other in others:
+        expression, *more_terms = (polars(term, rng) for term in tree[1:])
+        for other in more_terms:
             expression = expression & other if kind == "and" else expression | other
         return expression
     column: Column = tree[1]

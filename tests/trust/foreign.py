@@ -27,22 +27,22 @@ SEGMENT_FILES = ("bloomfilter.arrow", "bloomfilter.sliced", "ranges.arrow", "glo
 AGES = (timedelta(0), timedelta(hours=1), timedelta(days=30))
 
 
-def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> None:
+def run_case(report: Report, number: int, folder: Path, rounds: int = ROUNDS) -> None:
     """Run intruders and writers of the index in turn."""
     rng = report.begin(number)
-    data, others = folder / "data", folder / "others"
+    data, foreign_folder = folder / "data", folder / "others"
     index = folder / "indices" if number % 4 == 3 else index_folder(data)
-    others.mkdir()
+    foreign_folder.mkdir()
     for name in (*SEGMENT_FILES, "customers.parquet"):
-        (others / name).write_bytes(rng.randbytes(rng.randrange(100)))
+        (foreign_folder / name).write_bytes(rng.randbytes(rng.randrange(100)))
     with quiet():
         prepare(data, LAYOUTS[number % len(LAYOUTS)])
         numbers = list(NUMBERS)
         planted: list[Path] = []
-        for _ in range(most):
+        for _ in range(rounds):
             for _ in range(rng.randrange(1, 5)):
-                planted += _plant(index, others, rng)
-            before = _states([others, *planted])
+                planted += _plant(index, foreign_folder, rng)
+            before = _states([foreign_folder, *planted])
             if rng.random() < 0.5:
                 numbers.append(len(numbers))
                 write(data, numbers[-1])
@@ -56,7 +56,7 @@ def run_case(report: Report, number: int, folder: Path, most: int = ROUNDS) -> N
                 report.refused[f"{operation}: a link"] += 1
                 if "symbolic link" not in str(error) or not _has_links(index):
                     report.fail(f"{operation} raised {error}")
-            after = _states([others, *planted])
+            after = _states([foreign_folder, *planted])
             changed = [path for path in before if before[path] != after.get(path)]
             if changed:
                 report.fail(f"{operation} changed {changed[0].name} of others: {planted}")
@@ -74,7 +74,7 @@ def _write(ds: zb.Dataset, operation: str, rng: random.Random) -> None:
     ds.vacuum(rng.choice(AGES))
 
 
-def _plant(index: Path, others: Path, rng: random.Random) -> list[Path]:
+def _plant(index: Path, foreign_folder: Path, rng: random.Random) -> list[Path]:
     """Put foreign files into the index folder. Return the paths that could be created."""
     kinds: list[Callable[[Path, Path, random.Random], list[Path]]] = [
         _foreign_folder,
@@ -88,7 +88,7 @@ def _plant(index: Path, others: Path, rng: random.Random) -> list[Path]:
     if rng.random() < 0.1:
         kinds = [_linked_folder]
     try:
-        paths = rng.choice(kinds)(index, others, rng)
+        paths = rng.choice(kinds)(index, foreign_folder, rng)
     except (FileExistsError, FileNotFoundError, NotADirectoryError):
         return []
     for path in paths:
@@ -136,7 +136,7 @@ def _own_name(place: Path, rng: random.Random) -> str:
     return rng.choice([f"{prefix}-0-0000-{rng.randrange(3)}", f"{prefix}-0-all-0"])
 
 
-def _foreign_folder(index: Path, others: Path, rng: random.Random) -> list[Path]:
+def _foreign_folder(index: Path, foreign_folder: Path, rng: random.Random) -> list[Path]:
     place = _place(index, rng)
     has_own_name = rng.random() < 0.4
     folder = place / (_own_name(place, rng) if has_own_name else _foreign_name(rng))
@@ -150,22 +150,24 @@ def _foreign_folder(index: Path, others: Path, rng: random.Random) -> list[Path]
     return [*(folder / name for name in names), folder]
 
 
-def _foreign_file(index: Path, others: Path, rng: random.Random) -> list[Path]:
+def _foreign_file(index: Path, foreign_folder: Path, rng: random.Random) -> list[Path]:
     path = _place(index, rng) / _foreign_name(rng)
     with open(path, "xb") as file:
         file.write(rng.randbytes(20))
     return [path]
 
 
-def _link(index: Path, others: Path, rng: random.Random) -> list[Path]:
+def _link(index: Path, foreign_folder: Path, rng: random.Random) -> list[Path]:
     place = _place(index, rng)
     name = rng.choice([_own_name(place, rng), _foreign_name(rng)])
-    target = rng.choice([others, others / "customers.parquet", others / "bloomfilter.arrow"])
-    (place / name).symlink_to(rng.choice([target, target, others / "nowhere"]))
+    target = rng.choice(
+        [foreign_folder, foreign_folder / "customers.parquet", foreign_folder / "bloomfilter.arrow"]
+    )
+    (place / name).symlink_to(rng.choice([target, target, foreign_folder / "nowhere"]))
     return [place / name]
 
 
-def _file_in_segment(index: Path, others: Path, rng: random.Random) -> list[Path]:
+def _file_in_segment(index: Path, foreign_folder: Path, rng: random.Random) -> list[Path]:
     segments = sorted((index / "segments").glob("*-0000-*"))
     if not segments:
         return []
@@ -174,17 +176,17 @@ def _file_in_segment(index: Path, others: Path, rng: random.Random) -> list[Path
         with open(path, "xb") as file:
             file.write(b"notes")
     else:
-        path.symlink_to(others / path.name)
+        path.symlink_to(foreign_folder / path.name)
     return [path]
 
 
-def _linked_folder(index: Path, others: Path, rng: random.Random) -> list[Path]:
+def _linked_folder(index: Path, foreign_folder: Path, rng: random.Random) -> list[Path]:
     """Move a folder of the index, and put a link in its place."""
     place = index / rng.choice(["segments", "versions"])
     if place.is_symlink():
         return []
     # Links lead from here to the foreign folder. Inside that folder, they would be cycles.
-    moved = others.with_name(f"moved-{place.name}")
+    moved = foreign_folder.with_name(f"moved-{place.name}")
     place.rename(moved)
     place.symlink_to(moved)
     return [place, moved]

@@ -75,8 +75,8 @@ def of_json(content: Any) -> Iterator[Forgery]:
         yield " - 1", lambda: content - 1
     if isinstance(content, dict | list):
         for key in content if isinstance(content, dict) else range(len(content)):
-            for what, forged in of_json(content[key]):
-                yield f".{key}{what}", lambda k=key, f=forged: _with(content, k, f())
+            for description, forged in of_json(content[key]):
+                yield f".{key}{description}", lambda k=key, f=forged: _with(content, k, f())
             yield f".{key} left out", lambda k=key: _without(content, k)
     if isinstance(content, dict):
         yield " with more", lambda: {**content, "more": 1}
@@ -117,10 +117,10 @@ def of_arrow_file(data: bytes) -> Iterator[Forgery]:
     for number, field in enumerate(table.schema):
         column = table[number].to_pylist()
         for row in {0, len(column) - 1}:
-            for what, value in _of_value(field.type, column[row]):
+            for description, value in _of_value(field.type, column[row]):
                 values = _with(column, row, value)
                 yield (
-                    f".{field.name}[{row}]{what}",
+                    f".{field.name}[{row}]{description}",
                     lambda n=number, f=field, v=values: _file(
                         table.set_column(n, f, pa.array(v, f.type))
                     ),
@@ -130,8 +130,8 @@ def of_arrow_file(data: bytes) -> Iterator[Forgery]:
 def _of_value(kind: pa.DataType, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list):
         for i in range(len(value)):
-            for what, other in _of_value(kind.value_type, value[i]):
-                yield f"[{i}]{what}", _with(value, i, other)
+            for description, other in _of_value(kind.value_type, value[i]):
+                yield f"[{i}]{description}", _with(value, i, other)
         yield " of none", []
         yield " doubled", value * 2
         yield " cut", value[:-1]
@@ -193,7 +193,7 @@ KINDS = {".arrow": of_arrow_file, ".sliced": of_directory, ".sbbf": of_filter}
 
 
 class Forger:
-    """Changes parts of an index like an attacker who knows its checksums and its key."""
+    """An attacker who changes parts of an index and knows its checksums and its key."""
 
     def __init__(self, folder: Path, encryption: zb.Encryption | None):
         self.folder = folder
@@ -208,17 +208,19 @@ class Forger:
     def forgeries(self) -> dict[str, list[Forgery]]:
         """Return all forgeries, by the part of the index that they change."""
         by_part = defaultdict(list)
-        for what, forged in of_json(self.content):
-            by_part["version"].append((what, lambda f=forged: self._commit(f())))
+        for description, forged in of_json(self.content):
+            by_part["version"].append((description, lambda f=forged: self._commit(f())))
         outer = {"format_version": self.document["format_version"]}
         outer |= self.document["content"] if self.seal is not None else {}
-        for what, forged in of_json(outer):
-            by_part["document"].append((what, lambda f=forged: self._commit_outer(f())))
+        for description, forged in of_json(outer):
+            by_part["document"].append((description, lambda f=forged: self._commit_outer(f())))
         for path in sorted(self.folder.rglob("*")):
             if path.suffix in KINDS:
                 kind = "listing" if path.parent == self.version.parent else path.name
-                for what, forged in KINDS[path.suffix](self._read(path)):
-                    by_part[kind].append((what, lambda p=path, f=forged: self._replace(p, f())))
+                for description, forged in KINDS[path.suffix](self._read(path)):
+                    by_part[kind].append(
+                        (description, lambda p=path, f=forged: self._replace(p, f()))
+                    )
         return by_part
 
     def _read(self, path: Path) -> bytes:
@@ -378,7 +380,7 @@ def problems(opened: Callable[[], zb.Dataset], *, changed: bool) -> Iterator[str
                 yield f"after {name} {reason}"
 
 
-def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -> None:
+def run_case(report: Report, number: int, folder: Path, num_forgeries: int = FORGERIES) -> None:
     """Forge one value of an index after another, and use the index each time."""
     rng = report.begin(number)
     layout, encryption = LAYOUTS[number % len(LAYOUTS)]
@@ -399,9 +401,9 @@ def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -
         if reasons := list(problems(opened, changed=False)):
             raise AssertionError(reasons)
         forgeries = Forger(index, encryption).forgeries()
-        for _ in range(most):
+        for _ in range(num_forgeries):
             kind = rng.choice(sorted(forgeries))
-            what, forge = rng.choice(forgeries[kind])
+            description, forge = rng.choice(forgeries[kind])
             try:
                 forge()
             except (OverflowError, pa.ArrowInvalid):
@@ -413,10 +415,10 @@ def run_case(report: Report, number: int, folder: Path, most: int = FORGERIES) -
                     reasons = list(problems(opened, changed=rng.random() < CHANGES))
             except Exception as error:  # noqa: BLE001 - raised outside of `problem`
                 reasons = [f"raised {error!r:.300}"]
-            if kind == "pages.arrow" and what.startswith(".head"):
+            if kind == "pages.arrow" and description.startswith(".head"):
                 reasons = [reason for reason in reasons if "raised" in reason]
             for reason in reasons:
                 sealed = ", encrypted" if encryption else ""
-                report.fail(f"{layout}{sealed}: {kind}{what}: {reason}")
+                report.fail(f"{layout}{sealed}: {kind}{description}: {reason}")
             shutil.rmtree(index)
             shutil.copytree(sound, index)

@@ -205,7 +205,7 @@ class History:
                 (f"id > {key}", lambda row: row[0] > key),
             ]
         )
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as issued:
             warnings.simplefilter("always", zb.errors.ZoneBloomWarning)
             try:
                 result = look_up(reader.opened, sql)
@@ -224,7 +224,7 @@ class History:
         # Rows of existing files must be right. Missing files must cause a warning or an error,
         # unless the lookup needs none of their rows.
         missing = reader.files - set(self.rows)
-        return f"{sql}: {missing} left out, not a word" if missing and not said else None
+        return f"{sql}: {missing} left out, not a word" if missing and not issued else None
 
     def run(self) -> None:
         steps: list[Callable[[], None]] = [

@@ -46,9 +46,9 @@ class PythonCalls:
         self.last = ""
 
     @contextlib.contextmanager
-    def armed(self, at: int = -1, what: int = 0, *, lasting: bool = False) -> Iterator[None]:
-        """Make call number ``at`` fail and, if ``lasting``, all calls after it."""
-        self.count, self._at, self._what, self._lasting = 0, at, what, lasting
+    def armed(self, call: int = -1, fault: int = 0, *, lasting: bool = False) -> Iterator[None]:
+        """Make call number ``call`` fail and, if ``lasting``, all calls after it."""
+        self.count, self._at, self._what, self._lasting = 0, call, fault, lasting
         originals = {name: getattr(os, name) for name in _BY_PATH + _BY_HANDLE}
         for name, original in originals.items():
             setattr(os, name, functools.partial(self._called, name, original))
@@ -63,8 +63,8 @@ class PythonCalls:
     def step(self, name: str) -> bool:
         """Count a call. Raise if it is to fail. Return True if it is to be short."""
         with self._lock:
-            at, self.count = self.count, self.count + 1
-        if self._at < 0 or at < self._at or (at > self._at and not self._lasting):
+            call, self.count = self.count, self.count + 1
+        if self._at < 0 or call < self._at or (call > self._at and not self._lasting):
             return False
         self.last = name
         if self._what == KILL:
@@ -88,10 +88,10 @@ class PythonCalls:
         if is_short and name == "preadv":
             (buffer,) = arguments[1]
             return original(first, [buffer[: max(1, len(buffer) // 2)]], *arguments[2:])
-        found = original(*arguments, **options)
+        result = original(*arguments, **options)
         if name == "open":
-            self._handles.add(found)
-        return found
+            self._handles.add(result)
+        return result
 
     def _opened(self, original: Callable, file: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(file, int):
@@ -104,12 +104,12 @@ class PythonCalls:
         return _File(original(file, *arguments, **options), self)
 
     def filesystem(self) -> pafs.FileSystem | None:
-        """The file system to open datasets with; None is the local one."""
+        """Return the file system to open datasets with. None stands for the local file system."""
         return None
 
 
 class _File:
-    """A file whose calls are all counted."""
+    """A file that counts its calls."""
 
     def __init__(self, file: Any, calls: PythonCalls):
         self._file, self._calls = file, calls
@@ -148,8 +148,8 @@ class FileSystemCalls(PythonCalls):
     """An injector for the methods of a PyArrow file system that is not local."""
 
     @contextlib.contextmanager
-    def armed(self, at: int = -1, what: int = 0, *, lasting: bool = False) -> Iterator[None]:
-        self.count, self._at, self._what, self._lasting = 0, at, what, lasting
+    def armed(self, call: int = -1, fault: int = 0, *, lasting: bool = False) -> Iterator[None]:
+        self.count, self._at, self._what, self._lasting = 0, call, fault, lasting
         try:
             yield
         finally:
@@ -204,9 +204,9 @@ class NativeCalls(PythonCalls):
         self._library.trust_last.restype = ctypes.c_char_p
 
     @contextlib.contextmanager
-    def armed(self, at: int = -1, what: int = 0, *, lasting: bool = False) -> Iterator[None]:
+    def armed(self, call: int = -1, fault: int = 0, *, lasting: bool = False) -> Iterator[None]:
         folder = self._folder.encode()
-        self._library.trust_arm(folder, ctypes.c_long(at), what, int(lasting))
+        self._library.trust_arm(folder, ctypes.c_long(call), fault, int(lasting))
         try:
             yield
         finally:

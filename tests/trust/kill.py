@@ -40,33 +40,33 @@ PRELOADED += ["zonebloom.sbbf.slice_search", "zonebloom.sbbf.xxh64", "zonebloom.
 PRELOADED += ["zonebloom.storage.pread_kernel"]
 
 
-def _write(folder: str, operation: str, is_inner: bool, at: int, found: str) -> None:
+def _write(folder: str, operation: str, is_inner: bool, call: int, report_path: str) -> None:
     """Write in a new process, and die at the call with a number if it is given."""
     # The index lies beside the data folder.
     calls = (NativeCalls if is_inner else PythonCalls)(Path(folder).parent)
     with quiet():
         ds = zb.dataset(folder)
-        Path(found).write_text("0 0")
-        begun = time.perf_counter()
-        with calls.armed(at, KILL):
+        Path(report_path).write_text("0 0")
+        start = time.perf_counter()
+        with calls.armed(call, KILL):
             write_anew(ds, operation)
-        Path(found).write_text(f"{calls.count} {time.perf_counter() - begun}")
+        Path(report_path).write_text(f"{calls.count} {time.perf_counter() - start}")
 
 
 def _run(
-    folder: Path, writer: tuple[str, bool], at: int, after: float | None, found: Path
+    folder: Path, writer: tuple[str, bool], call: int, seconds: float | None, report_path: Path
 ) -> int | None:
     context = multiprocessing.get_context("forkserver")
     # The server uses the path of its environment, not the one of this process.
     os.environ["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
     context.set_forkserver_preload(PRELOADED)
-    found.unlink(missing_ok=True)
-    child = context.Process(target=_write, args=(str(folder), *writer, at, str(found)))
+    report_path.unlink(missing_ok=True)
+    child = context.Process(target=_write, args=(str(folder), *writer, call, str(report_path)))
     child.start()
-    if after is not None:
-        while not found.exists() and child.is_alive():
+    if seconds is not None:
+        while not report_path.exists() and child.is_alive():
             time.sleep(0.001)
-        time.sleep(after)
+        time.sleep(seconds)
         child.kill()
     child.join(MOST_SECONDS)
     if child.is_alive():
@@ -76,35 +76,37 @@ def _run(
     return child.exitcode
 
 
-def run_case(report: Report, number: int, folder: Path, most: int | None = None) -> None:
-    """One writer, killed at each of its calls, or at ``most`` of them, and at random times."""
+def run_case(report: Report, number: int, folder: Path, max_kills: int | None = None) -> None:
+    """Kill one writer at each of its calls, or at ``max_kills`` of them, and at random times."""
     rng = report.begin(number)
     operation, layout = WRITERS[number % len(WRITERS)]
     is_inner = is_native() and number // len(WRITERS) % 2 == 1
     writer = operation, is_inner
-    start, data, found = folder / "start", folder / "work" / "data", folder / "found"
+    start, data, report_path = folder / "start", folder / "work" / "data", folder / "found"
     with quiet():
         prepare(start, layout)
         before_writer(zb.dataset(start), operation)
         copied(start, data)
-        if (code := _run(data, writer, -1, None, found)) != 0:
+        if (code := _run(data, writer, -1, None, report_path)) != 0:
             report.fail(f"{operation}, {layout}: clean, but exit code {code}")
             return
-        count, seconds = (float(word) for word in found.read_text().split())
-        instants: list[tuple[int, float | None]] = [(at, None) for at in range(int(count))]
+        count, seconds = (float(word) for word in report_path.read_text().split())
+        instants: list[tuple[int, float | None]] = [(call, None) for call in range(int(count))]
         anytime = [(-1, rng.uniform(0, seconds)) for _ in range(20)]
         # Calls that PyArrow makes itself, as in a vacuum, are no Python calls.
-        instants = instants + anytime if most is None else (instants or anytime)
-        instants = instants if most is None else rng.sample(instants, min(most, len(instants)))
-        for at, after in instants:
+        instants = instants + anytime if max_kills is None else (instants or anytime)
+        instants = (
+            instants if max_kills is None else rng.sample(instants, min(max_kills, len(instants)))
+        )
+        for call, delay in instants:
             copied(start, data)
-            code = _run(data, writer, at, after, found)
-            what = "an instant" if after is not None else "a native call" if is_inner else "a call"
-            report.tried[f"{operation}, at {what}"] += 1
+            code = _run(data, writer, call, delay, report_path)
+            event = "an instant" if delay is not None else "a native call" if is_inner else "a call"
+            report.tried[f"{operation}, at {event}"] += 1
             problem = None if code in (-signal.SIGKILL, 0) else f"exit code {code}"
             problem = problem or after_kill(data, operation)
             if problem:
-                when = f"call {at} of {int(count)}" if after is None else f"{after:.4f} s"
+                when = f"call {call} of {int(count)}" if delay is None else f"{delay:.4f} s"
                 report.fail(f"{operation}, {layout}: killed at {when}: {problem}")
 
 
@@ -121,8 +123,8 @@ def after_kill(data: Path, operation: str) -> str | None:
         ds = zb.dataset(data)
         check_answers(ds, NUMBERS)
         validate_all(ds)
-        left = strays(ds)
-        return f"vacuum left {left}" if left else None
+        leftover = strays(ds)
+        return f"vacuum left {leftover}" if leftover else None
     except Exception as error:  # noqa: BLE001 - nothing may fail
         return repr(error)[:300]
 

@@ -103,15 +103,15 @@ def drawn(arrow_type: pa.DataType, rows: int, rng: random.Random) -> pa.Array:
         pool = pool[rng.choice([0, 0, distinct // 2]) :]
     if pa.types.is_floating(plain):
         pool += rng.choice([[], [], [0.0, -0.0], [float("nan"), -0.0], [float("nan")] * distinct])
-    picked = [rng.randrange(len(pool)) for _ in range(rows)]
+    indices = [rng.randrange(len(pool)) for _ in range(rows)]
     order = rng.random()
     if order < 0.2:
-        picked.sort()
+        indices.sort()
     elif order < 0.4:
         run = rng.choice([10, 100])
-        picked = [picked[row - row % run] for row in range(rows)]
+        indices = [indices[row - row % run] for row in range(rows)]
     share = rng.choice([0, 0, 0.1, 0.1, 0.9, 1]) if rng.random() < 0.8 else -1
-    values = [None if rng.random() < share else pool[index] for index in picked]
+    values = [None if rng.random() < share else pool[index] for index in indices]
     if share == -1:
         start = rng.randrange(rows)
         values[start : start + rows // 3] = [None] * len(values[start : start + rows // 3])
@@ -132,7 +132,7 @@ class Shared:
 
 
 def by_pyarrow(
-    table: pa.Table, path: Path, rng: random.Random, shared: Shared, **more: Any
+    table: pa.Table, path: Path, rng: random.Random, shared: Shared, **options_of_format: Any
 ) -> None:
     encoded = rng.random() < 0.4
     options: dict[str, Any] = {
@@ -152,7 +152,9 @@ def by_pyarrow(
     }
     if encoded:
         encodings = {field.name: _encoding(field.type, rng) for field in table.schema}
-        options["column_encoding"] = {name: each for name, each in encodings.items() if each}
+        options["column_encoding"] = {
+            name: encoding for name, encoding in encodings.items() if encoding
+        }
     if shared.has_filters:
         names = [field.name for field in table.schema if not pa.types.is_nested(field.type)]
         options["bloom_filter_options"] = {
@@ -160,7 +162,7 @@ def by_pyarrow(
             for name in rng.sample(names, rng.randint(1, len(names)))
             if not pa.types.is_boolean(table.schema.field(name).type)
         }
-    pq.write_table(table, path, **options, **more)
+    pq.write_table(table, path, **options, **options_of_format)
 
 
 def encrypted(table: pa.Table, path: Path, rng: random.Random, shared: Shared) -> None:
@@ -316,8 +318,8 @@ class Lake:
 
     def opened(self, path: Path | str) -> pads.Dataset:
         """Open the files as a PyArrow dataset."""
-        how = self.format if self.keys is None else self.keys.format
-        return pads.dataset(path, format=how, partitioning="hive")
+        way = self.format if self.keys is None else self.keys.format
+        return pads.dataset(path, format=way, partitioning="hive")
 
     def open(self) -> zb.Dataset:
         return zb.dataset(self.folder, format=self.format, parquet_keys=self.keys)
@@ -364,10 +366,12 @@ def columns_of(whole: pa.Table) -> list[Column]:
                 continue
             raws = raws_of(values)
             # Compare by repr, so that NaN equals NaN, and 0.0 differs from -0.0.
-            known: dict[str, int] = {}
-            codes = [-1 if raw is None else known.setdefault(repr(raw), len(known)) for raw in raws]
+            indices: dict[str, int] = {}
+            codes = [
+                -1 if raw is None else indices.setdefault(repr(raw), len(indices)) for raw in raws
+            ]
             first = {code: raw for code, raw in zip(reversed(codes), reversed(raws), strict=True)}
-            distinct = [first[code] for code in range(len(known))]
+            distinct = [first[code] for code in range(len(indices))]
             name = ".".join(path)
             columns.append(
                 Column(name, values.type, distinct, np.array(codes, dtype=np.int64), path)

@@ -67,26 +67,26 @@ def damaged(case: int) -> bytes:
     pages_end = max(headers)
     result = bytearray(data)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        where = rng.random()
-        if where < 0.3:
+        region_choice = rng.random()
+        if region_choice < 0.3:
             position = rng.randrange(len(data) - 8 - footer, len(data))
-        elif where < 0.5:
+        elif region_choice < 0.5:
             position = rng.randrange(pages_end, len(data) - 8 - footer)
-        elif where < 0.8:
+        elif region_choice < 0.8:
             position = rng.choice(headers) + rng.randrange(24)
         else:
             position = rng.randrange(len(data))
-        how = rng.random()
+        change_choice = rng.random()
         position = min(position, len(result) - 1)
-        if how < 0.5:
+        if change_choice < 0.5:
             result[position] ^= 1 << rng.randrange(8)
-        elif how < 0.75:
+        elif change_choice < 0.75:
             result[position] = rng.choice([0, 1, 0x7F, 0x80, 0xFE, 0xFF, rng.randrange(256)])
-        elif how < 0.85:
+        elif change_choice < 0.85:
             result[position : position + 9] = b"\xff" * 8 + b"\x01"
-        elif how < 0.9:
+        elif change_choice < 0.9:
             del result[position : position + rng.randrange(1, 5)]
-        elif how < 0.95:
+        elif change_choice < 0.95:
             result[position:position] = rng.randbytes(rng.randrange(1, 5))
         else:
             length = rng.randrange(len(result))
@@ -119,10 +119,10 @@ def ours(case: int, data: bytes) -> list[Found]:
                 rows = some_rows(min(row_group.num_rows, 1 << 20), rng)
                 for way in (file.rows, file.rows_by_kernels):
                     try:
-                        read = way(group, rows, located, [field]).get(field)
-                        if read is not None:
-                            read.validate()
-                            results.append((group, field, rows, read))
+                        column = way(group, rows, located, [field]).get(field)
+                        if column is not None:
+                            column.validate()
+                            results.append((group, field, rows, column))
                     except FragmentUnreadable:
                         pass
     return results
@@ -142,10 +142,10 @@ def peers(data: bytes, group: int, field: int) -> pa.ChunkedArray | None:
         return None
 
 
-def theirs(case: int, data: bytes, found: list[Found]) -> str:
+def theirs(case: int, data: bytes, results: list[Found]) -> str:
     """Compare the results with what pyarrow reads. Return the outcome."""
     whole: dict[tuple[int, int], list[pa.ChunkedArray | None]] = {}
-    for group, field, rows, read in found:
+    for group, field, rows, column_read in results:
         key = group, field
         if key not in whole:
             # A damaged page can shift the rows that pyarrow reads from the sound pages after it, so
@@ -155,10 +155,10 @@ def theirs(case: int, data: bytes, found: list[Found]) -> str:
         if whole[key][0] is None:
             continue
         if not any(
-            column is not None and same(read, sliced(column, rows)) for column in whole[key]
+            column is not None and same(column_read, sliced(column, rows)) for column in whole[key]
         ):
             return f"wrong {group} {field} {rows}"
-    return "read" if found else "refused"
+    return "read" if results else "refused"
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:

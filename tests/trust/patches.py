@@ -1,6 +1,6 @@
-"""Patch large indexed files in place, and put their times back.
+"""Patch large indexed files in place, and restore their times.
 
-Every lookup gives the rows that the file has, whatever was adopted or refreshed before.
+Every lookup must return the rows that the file has now, after any adoption or refresh.
 """
 
 from __future__ import annotations

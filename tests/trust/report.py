@@ -30,9 +30,9 @@ class Report:
         self.on_phase(name)
 
     def begin(self, case: int) -> random.Random:
-        """Start a case and return its random numbers.
+        """Start a case and return its random number generator.
 
-        They depend only on the seed, the part and the number of the case.
+        Its numbers depend only on the seed, the part and the number of the case.
         """
         self.case = case
         return random.Random(f"{self.seed} {self.part} {case}")

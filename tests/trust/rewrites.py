@@ -48,7 +48,7 @@ class Writer:
         self.at = -1
         self.write: Callable[[], object] = lambda: None
 
-    def __call__(self, at: int, num_bytes: int) -> int:
+    def __call__(self, offset: int, num_bytes: int) -> int:
         self.count += 1
         if self.count == self.at:
             self.write()
@@ -56,7 +56,7 @@ class Writer:
 
 
 def answers(ds: zb.Dataset, keys: list[int]) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """Return the rows of some keys in one of several ways."""
+    """Return functions that read the rows of some keys in different ways."""
     text = f"id IN ({', '.join(map(str, keys))})"
     return {
         "to_table": lambda: ds.to_table(filter=text).to_pylist(),
@@ -83,8 +83,8 @@ def run_case(report: Report, number: int, folder: Path) -> None:
     files = ShortReads(writer).wrapped()
     with quiet():
         for turn in range(ROUNDS):
-            for at, path in enumerate(paths):
-                path.write_bytes(content(format, at, 0, options))
+            for file_number, path in enumerate(paths):
+                path.write_bytes(content(format, file_number, 0, options))
                 # Give the file an old time, so that any later write changes it.
                 os.utime(path, ns=(10**18 + turn, 10**18 + turn))
             ds = zb.dataset(str(data), format, filesystem=files)
@@ -105,7 +105,7 @@ def _ask(
     options: dict[str, Any],
 ) -> str | None:
     keys = sorted(rng.sample(range(FILES * ROWS), 6))
-    how = rng.choice(["to_table", "to_batches", "lookup", "to_polars"])
+    method = rng.choice(["to_table", "to_batches", "lookup", "to_polars"])
     number = rng.randrange(FILES)
     new = content(format, number, 1, options)
 
@@ -113,12 +113,12 @@ def _ask(
         with paths[number].open("r+b") as file:
             file.write(new)
 
-    ask = answers(ds, keys)[how]
+    ask = answers(ds, keys)[method]
     writer.count, writer.at, writer.write = 0, -1, write
     ask()
     moment = rng.randrange(1, writer.count + 2)
     writer.count, writer.at = 0, moment
-    report.tried[f"{how} of {format} while it is written"] += 1
+    report.tried[f"{method} of {format} while it is written"] += 1
     try:
         rows = ask()
     except FragmentChanged:
@@ -127,8 +127,8 @@ def _ask(
     finally:
         writer.at = -1
     if sorted(row["id"] for row in rows) != keys:
-        return f"{how} at read {moment}: {sorted(row['id'] for row in rows)}, not {keys}"
+        return f"{method} at read {moment}: {sorted(row['id'] for row in rows)}, not {keys}"
     versions = {(row["file"], row["version"]) for row in rows}
     if len(versions) != len({file for file, _ in versions}):
-        return f"{how} at read {moment} mixes versions: {versions}"
+        return f"{method} at read {moment} mixes versions: {versions}"
     return None

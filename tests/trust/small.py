@@ -35,7 +35,7 @@ FILTERS: dict[str, Callable[[dict], bool]] = {
 
 
 class WrongRows(AssertionError):
-    """A filter lost rows, or returned rows that do not match."""
+    """An error that is raised if a filter loses rows or returns other rows."""
 
 
 def table(number: int, rows: int = ROWS) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Spark's own answers over random files, and ours by every way in which Spark reads them."""
+"""Compare Spark's own results over random files with every way to use an index on Spark."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ KINDS = [
 
 @functools.cache
 def session() -> Any:
-    """The session of the process."""
+    """Return the session of the process."""
     spark = spark_session("local[2]", "zonebloom-trust")
     spark.conf.set("spark.sql.shuffle.partitions", 4)
     return spark
 
 
 def run_case(report: Report, number: int, folder: Path) -> None:
-    """One dataset, with filters and keys that Spark answers for."""
+    """A dataset with filters and keys whose results are compared with Spark's."""
     rng = report.begin(number)
     with warnings.catch_warnings(), mock.patch.multiple(rules, **WORTH_IT):
         # Layouts that are stale on purpose say so.
@@ -64,7 +64,7 @@ class _Case:
         self.frame = session().read.parquet(self.path)
 
     def filter(self) -> None:
-        """One random condition, by Spark alone and by every way."""
+        """Compare a random condition in every way with Spark alone."""
         tree = filters.draw(self.lake.columns, self.rng)
         try:
             text = filters.sql(tree, self.rng)
@@ -88,7 +88,7 @@ class _Case:
         )
 
     def keys(self, name: str) -> None:
-        """The rows of some keys of a column, by a join of Spark's and by ours."""
+        """Compare the rows of some keys of a column: a join of Spark and our joins."""
         column = f"`{name}`" if name in self.frame.columns else name
         if column == name or name in ("p", "q", "row"):
             return
@@ -107,7 +107,7 @@ class _Case:
         )
 
     def _tagged(self, keys: Any, name: str) -> Any:
-        """Rows of the files at the places that keys are said to lie."""
+        """Return the rows at the locations that `tag_location` gives for the keys."""
         tagged = zs.tag_location(keys, self.path, on=name).toArrow()
         places = zip(
             tagged["fragment_id"].to_pylist(), tagged["row_offset"].to_pylist(), strict=True
@@ -116,7 +116,7 @@ class _Case:
         return self.lake.open().take(addresses, ["row"])
 
     def _compare(
-        self, said: str, native: Callable[[], Any], ways: dict[str, Callable[[], Any]]
+        self, description: str, native: Callable[[], Any], ways: dict[str, Callable[[], Any]]
     ) -> None:
         try:
             wanted = _rows(native())
@@ -126,22 +126,22 @@ class _Case:
         for way, read in ways.items():
             self.report.tried[way] += 1
             try:
-                found = _rows(read())
+                result = _rows(read())
             except (zb.errors.ZoneBloomError, PySparkException) as error:
                 self.report.refused[f"{way}: {type(error).__name__}"] += 1
                 continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it is wrong
-                self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {said:.600}")
+                self.report.fail(f"{self.lake}: {way}: {error!r:.300}\n    {description:.600}")
                 continue
-            if found != wanted:
-                lost = sorted(set(wanted) - set(found))
+            if result != wanted:
+                lost = sorted(set(wanted) - set(result))
                 self.report.fail(
-                    f"{self.lake}: {way}: {len(lost)} lost {lost[:5]}, {len(found)} rows for "
-                    f"{len(wanted)}\n    {said:.600}"
+                    f"{self.lake}: {way}: {len(lost)} lost {lost[:5]}, {len(result)} rows for "
+                    f"{len(wanted)}\n    {description:.600}"
                 )
 
 
-def _rows(found: Any) -> list[int]:
-    """Numbers of the rows of a frame or table, ascending."""
-    table = found if isinstance(found, pa.Table) else found.select("row").toArrow()
+def _rows(source: Any) -> list[int]:
+    """Return the row numbers of a frame or table in ascending order."""
+    table = source if isinstance(source, pa.Table) else source.select("row").toArrow()
     return sorted(table["row"].to_pylist())

@@ -21,18 +21,18 @@ from trust.report import Report, check
 from trust.small import WRITERS
 from trust.workers import run
 
-# Of each part: its number of cases, and of each case how many faults at most.
+# Each part with its number of cases, and the options that keep each case short.
 PARTS = [
     (differential, 6, {}),
     (histories, 6, {}),
-    (damage, len(damage.LAYOUTS), {"most": 2}),
-    (forge, 2, {"most": 25}),
-    (faults, 2 * len(faults.SCENARIOS), {"most": 2}),
-    (kill, len(WRITERS), {"most": 1}),
+    (damage, len(damage.LAYOUTS), {"max_damages": 2}),
+    (forge, 2, {"num_forgeries": 25}),
+    (faults, 2 * len(faults.SCENARIOS), {"max_faults": 2}),
+    (kill, len(WRITERS), {"max_kills": 1}),
     (short, 3, {}),
     (patches, 2, {}),
     (rewrites, 2, {}),
-    (foreign, 6, {"most": 2}),
+    (foreign, 6, {"rounds": 2}),
     (wide, 2, {"width": 400, "lookups": 16}),
 ]
 CASES = [
@@ -50,12 +50,12 @@ def test_no_row_is_lost(tmp_path, part, case, options):
 
 
 @pytest.mark.parametrize("part", ["pages", "bodies"])
-def test_pages_of_damaged_files(part):
+def test_damaged_files_give_right_rows_or_raise(part):
     check(run(part, 0, range(200), 8, 1))
 
 
 @pytest.mark.parametrize("case", range(len(many.STORES)), ids=many.STORES)
-def test_many_writers_and_readers(tmp_path, case):
+def test_many_writers_and_readers_lose_no_row(tmp_path, case):
     report = Report("many")
     many.run_case(report, case, tmp_path, seconds=5)
     check(report)

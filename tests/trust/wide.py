@@ -160,9 +160,9 @@ def _look_up(
     names = None if projection is None else ["row", *(column.name for column in projection)]
     report.tried["all columns" if names is None else f"{len(names) - 1} columns"] += 1
     answer = ds.to_table(names, filter)
-    where = f"{filter} ({column.kind})"
+    lookup = f"{filter} ({column.kind})"
     if answer["row"].to_pylist() != wanted:
-        report.fail(f"{where}: rows {answer['row'].to_pylist()[:9]}, not {wanted[:9]}")
+        report.fail(f"{lookup}: rows {answer['row'].to_pylist()[:9]}, not {wanted[:9]}")
         return
     for output in lake.columns if projection is None else projection:
         values = answer[output.name].to_pylist()
@@ -170,4 +170,4 @@ def _look_up(
         if output.inner:
             values = [value and value[output.inner] for value in values]
         if values != expected:
-            report.fail(f"{where}: column {output.name} ({output.kind}) is {values[:5]}")
+            report.fail(f"{lookup}: column {output.name} ({output.kind}) is {values[:5]}")
