@@ -1,4 +1,4 @@
-"""Helpers of several test files: every indexable type with values and the bytes they hash as."""
+"""Define the indexable types, random values of them, and helpers that many test files share."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Label(pa.ExtensionType):
 
 
 def cases(number: int, quick: int | None = None) -> int:
-    """Return how many random cases a test tries: a quarter, or all with ``pytest --thorough``."""
+    """Return the number of random cases: a quarter of them, or all with ``pytest --thorough``."""
     if os.environ.get(THOROUGH):
         return number
     return max(number // 4, 10) if quick is None else quick
@@ -103,7 +103,7 @@ def cases(number: int, quick: int | None = None) -> int:
 def sample(
     arrow_type: pa.DataType, rows: int = 100, *, nulls: float = 0.2, seed: int = 0
 ) -> tuple[pa.Array, list[bytes | None]]:
-    """Return random values of a plain type, some of them null, and the bytes each is hashed as."""
+    """Return random values of a plain type, some of them null, and the bytes that are hashed."""
     rng = random.Random(seed)
     is_null = [rng.random() < nulls for _ in range(rows)]
     if arrow_type in STRING_TYPES:
@@ -122,17 +122,17 @@ def sample(
 
 
 def xxh64(data: bytes) -> int:
-    """XXH64 with seed 0, by the xxhash package."""
+    """Return the XXH64 hash with seed 0, by the xxhash package."""
     return xxhash.xxh64_intdigest(data)
 
 
 def hashes_of(values: list[bytes]) -> np.ndarray:
-    """XXH64 of each value, by the xxhash package."""
+    """Return the XXH64 hash of each value, by the xxhash package."""
     return np.array([xxh64(data) for data in values], dtype=np.uint64)
 
 
 def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
-    """Bytes of a filter of those values that are not None, by the plain-Python reference."""
+    """Return the bytes of a filter of all values except None, by the plain-Python reference."""
     filter = ReferenceSbbf(num_blocks)
     for value in values:
         if value is not None:
@@ -141,9 +141,9 @@ def reference_filter(num_blocks: int, values: list[bytes | None]) -> bytes:
 
 
 def index_folder(data: str | os.PathLike[str]) -> Path:
-    """Return the folder of the index of a local data folder, which need not be there yet."""
-    where, root = pafs.LocalFileSystem(), os.path.abspath(data)
-    return Path(find_index_folder(where, root) or default_index_folders(where, root)[0])
+    """Return the index folder of a local data folder. The index folder may not exist yet."""
+    filesystem, root = pafs.LocalFileSystem(), os.path.abspath(data)
+    return Path(find_index_folder(filesystem, root) or default_index_folders(filesystem, root)[0])
 
 
 def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
@@ -158,7 +158,7 @@ def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
 
 
 def run_python(code: str, /, *arguments: object, **environment: str) -> str:
-    """Run code in a fresh process that finds the package; what it prints."""
+    """Run code in a new process that can import the package. Return its output."""
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
@@ -199,7 +199,7 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
 
 
 def flipped_bits(data: bytes) -> Iterator[bytes]:
-    """Yield copies of data with one bit flipped: one or two of each byte, or all if thorough."""
+    """Yield copies of data with one flipped bit: every seventh bit, or all if thorough."""
     for bit in range(0, len(data) * 8, 1 if os.environ.get(THOROUGH) else 7):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
@@ -208,7 +208,7 @@ def flipped_bits(data: bytes) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may write anywhere, so as somebody else."""
+    """Run as another user if the user is root, because root may write anywhere."""
     if os.geteuid() != 0:
         yield
         return

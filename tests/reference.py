@@ -1,7 +1,7 @@
-"""The split-block Bloom filter and XXH64 in plain Python: slow, and the tests' oracle.
+"""The split-block Bloom filter and XXH64 in plain Python. They are slow, and the tests' oracle.
 
-Written from the texts alone (Parquet format, BloomFilter.md; xxHash, xxhash_spec.md), with
-no NumPy, no Numba and nothing of the rest of the package.
+They follow the specifications only (Parquet format, BloomFilter.md; xxHash, xxhash_spec.md), and
+use neither NumPy nor Numba nor any code of the package.
 """
 
 from __future__ import annotations
@@ -24,30 +24,32 @@ def _round(acc: int, lane: int) -> int:
 
 
 def xxh64(data: bytes) -> int:
-    """XXH64 of ``data`` with seed 0."""
-    at, length = 0, len(data)
+    """Return the XXH64 hash of ``data`` with seed 0."""
+    offset, length = 0, len(data)
     if length >= 32:
         acc = [(_P1 + _P2) & _MASK, _P2, 0, -_P1 & _MASK]
-        while length - at >= 32:
+        while length - offset >= 32:
             acc = [
                 _round(a, lane)
-                for a, lane in zip(acc, struct.unpack_from("<4Q", data, at), strict=True)
+                for a, lane in zip(acc, struct.unpack_from("<4Q", data, offset), strict=True)
             ]
-            at += 32
+            offset += 32
         h = sum(_rotl(a, r) for a, r in zip(acc, (1, 7, 12, 18), strict=True)) & _MASK
         for a in acc:
             h = ((h ^ _round(0, a)) * _P1 + _P4) & _MASK
     else:
         h = _P5
     h = (h + length) & _MASK
-    while length - at >= 8:
-        h = (_rotl(h ^ _round(0, struct.unpack_from("<Q", data, at)[0]), 27) * _P1 + _P4) & _MASK
-        at += 8
-    if length - at >= 4:
-        lane = struct.unpack_from("<I", data, at)[0]
+    while length - offset >= 8:
+        h = (
+            _rotl(h ^ _round(0, struct.unpack_from("<Q", data, offset)[0]), 27) * _P1 + _P4
+        ) & _MASK
+        offset += 8
+    if length - offset >= 4:
+        lane = struct.unpack_from("<I", data, offset)[0]
         h = (_rotl(h ^ (lane * _P1 & _MASK), 23) * _P2 + _P3) & _MASK
-        at += 4
-    for byte in data[at:]:
+        offset += 4
+    for byte in data[offset:]:
         h = _rotl(h ^ (byte * _P5 & _MASK), 11) * _P1 & _MASK
     h = (h ^ h >> 33) * _P2 & _MASK
     h = (h ^ h >> 29) * _P3 & _MASK
@@ -55,7 +57,7 @@ def xxh64(data: bytes) -> int:
 
 
 class ReferenceSbbf:
-    """A filter of ``num_blocks`` blocks, each a list of eight integers."""
+    """A filter of ``num_blocks`` blocks. Each block is a list of eight integers."""
 
     def __init__(self, num_blocks: int):
         self.blocks = [[0] * 8 for _ in range(num_blocks)]

@@ -72,20 +72,20 @@ def assert_right(folder: Path, num_covered: int) -> None:
     assert ds.validate_index("id_idx", sample="all").zones_read == num_covered * ROWS // 100
 
 
-def test_a_copy_is_known_again(copy, monkeypatch):
+def test_a_copied_dataset_is_recognised(copy, monkeypatch):
     forget_small_files(monkeypatch)
     ds = zb.dataset(copy)
     with pytest.warns(StaleIndexWarning, match="4 of 4 files"):
         ds.search("id = 7")
     assert ds.adopt_index() == Adopted(PARTS, ())
     assert_right(copy, PARTS)
-    # Nothing is left to adopt.
+    # A second call has no file to adopt.
     version = ds.version
     assert ds.adopt_index() == Adopted(0, ())
     assert ds.version == version
 
 
-def test_renamed_and_exchanged_files_are_known_by_what_they_are(copy):
+def test_renamed_and_exchanged_files_are_recognised_by_content(copy):
     one, two, three, _ = paths(copy)
     one.rename(copy / "aside")
     two.rename(one)
@@ -97,7 +97,7 @@ def test_renamed_and_exchanged_files_are_known_by_what_they_are(copy):
     assert_right(copy, PARTS)
 
 
-def test_copies_of_one_file_have_an_id_each(tmp_path):
+def test_each_copy_of_a_file_has_its_own_id(tmp_path):
     folder = tmp_path / "data"
     write_files(folder, [part(0)] * PARTS)
     zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
@@ -110,18 +110,18 @@ def test_copies_of_one_file_have_an_id_each(tmp_path):
     assert ds.count_rows(f"id = {part(0)['id'][5]}") == PARTS
 
 
-def test_other_files_are_left(copy, monkeypatch):
+def test_changed_and_new_files_are_not_adopted(copy, monkeypatch):
     forget_small_files(monkeypatch)
-    changed, rewritten, gone, _ = paths(copy)
+    changed, rewritten, deleted, _ = paths(copy)
     # Change one byte of the data. The size stays the same.
     data = bytearray(changed.read_bytes())
-    at = data.index(b"value ")
-    data[at : at + 6] = b"VALUE "
+    position = data.index(b"value ")
+    data[position : position + 6] = b"VALUE "
     changed.write_bytes(data)
     # The same rows in another order have another footer or another size.
     table = pq.read_table(rewritten)
     pq.write_table(table.take(list(reversed(range(ROWS)))), rewritten)
-    gone.unlink()
+    deleted.unlink()
     pq.write_table(part(9), copy / "new.parquet")
     adopted = zb.dataset(copy).adopt_index()
     assert adopted.num_files == 1
@@ -133,7 +133,7 @@ def test_other_files_are_left(copy, monkeypatch):
     assert_right(copy, 1)
 
 
-def test_an_index_in_a_folder_of_its_own(original, tmp_path):
+def test_a_separate_index_adopts_moved_files(original, tmp_path):
     index = str(tmp_path / "index")
     zb.dataset(original, index_dir=index).create_scalar_index("id", spark=False)
     moved = tmp_path / "moved"
@@ -144,7 +144,7 @@ def test_an_index_in_a_folder_of_its_own(original, tmp_path):
     assert ds.count_rows(f"id = {part(1)['id'][5]}") == 1
 
 
-def test_a_copy_takes_nothing_from_the_original(original, tmp_path, monkeypatch):
+def test_a_copy_does_not_take_fragments_from_the_original(original, tmp_path, monkeypatch):
     forget_small_files(monkeypatch)
     index = str(tmp_path / "index")
     zb.dataset(original, index_dir=index).create_scalar_index("id", spark=False)
@@ -155,7 +155,7 @@ def test_a_copy_takes_nothing_from_the_original(original, tmp_path, monkeypatch)
     assert ds.describe_indices()[0].num_fragments_indexed == PARTS
 
 
-def test_only_parquet_has_a_footer_that_tells(tmp_path):
+def test_files_of_other_formats_are_not_adopted(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     with pa.ipc.new_file(str(folder / "a.arrow"), part(0).schema) as file:
@@ -165,7 +165,7 @@ def test_only_parquet_has_a_footer_that_tells(tmp_path):
     assert zb.dataset(folder, "ipc").adopt_index() == Adopted(0, (str(folder / "b.arrow"),))
 
 
-def test_another_writer_who_indexed_the_files_meanwhile(copy, monkeypatch):
+def test_adopting_raises_if_another_writer_indexes_the_files_meanwhile(copy, monkeypatch):
     forget_small_files(monkeypatch)
     ds = zb.dataset(copy)
     renewed = ds.opened
@@ -189,7 +189,7 @@ LARGE_ROWS = 400_000
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A file without page checksums and statistics, so that a patch leaves no trace."""
+    """Write a file without page checksums and statistics, so that a patch leaves no trace."""
     ids = np.random.default_rng(0).permutation(LARGE_ROWS)
     (path,) = write_files(tmp_path / "data", [pa.table({"id": ids, "other": ids + 1})], **PLAIN)
     build(zb.dataset(path.parent), "id")
@@ -210,8 +210,8 @@ def patch(path: Path, column: int, value: int) -> tuple[int, int]:
     for row in range(LARGE_ROWS // 2, LARGE_ROWS):
         before = values[row].as_py()
         data = path.read_bytes()
-        at = data.find(before.to_bytes(8, "little"), chunk.data_page_offset)
-        write_at(path, at, value.to_bytes(8, "little"))
+        position = data.find(before.to_bytes(8, "little"), chunk.data_page_offset)
+        write_at(path, position, value.to_bytes(8, "little"))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         if (
             content_digest(str(path)) == digest
@@ -222,9 +222,9 @@ def patch(path: Path, column: int, value: int) -> tuple[int, int]:
     raise AssertionError("every patch hit a sample")
 
 
-def write_at(path: Path, at: int, data: bytes) -> None:
+def write_at(path: Path, position: int, data: bytes) -> None:
     with path.open("r+b") as file:
-        file.seek(at)
+        file.seek(position)
         file.write(data)
 
 
@@ -254,7 +254,7 @@ def test_a_patch_of_another_column_leaves_the_index_right(large):
 
 
 @pytest.mark.parametrize("change", ["chmod", "hard link", "copy"])
-def test_a_large_file_that_is_the_same_is_adopted(large, change):
+def test_an_unchanged_large_file_is_adopted(large, change):
     ds = zb.dataset(large.parent)
     if change == "chmod":
         large.chmod(0o600)
@@ -271,13 +271,13 @@ def test_a_large_file_that_is_the_same_is_adopted(large, change):
     for opened in (ds, zb.dataset(large.parent)):
         assert opened.count_rows("id = 7") == 1
         assert opened.describe_indices()[0].num_fragments_indexed == 1
-    (known,), (before,) = ds.opened.version.fragments.values(), version.fragments.values()
-    assert (known.fragment_id, known.num_rows) == (before.fragment_id, before.num_rows)
+    (fragment,), (before,) = ds.opened.version.fragments.values(), version.fragments.values()
+    assert (fragment.fragment_id, fragment.num_rows) == (before.fragment_id, before.num_rows)
     assert ds.opened.version.indices == version.indices
     ds.validate_index("id_idx", sample="all")
 
 
-def test_a_large_file_that_was_just_written_is_indexed_for_good(tmp_path):
+def test_a_large_file_that_was_just_written_can_be_indexed(tmp_path):
     ids = np.arange(LARGE_ROWS)
     (path,) = write_files(tmp_path, [pa.table({"id": ids})], **PLAIN)
     assert path.stat().st_size > WHOLE_BYTES
@@ -290,10 +290,12 @@ def test_a_large_file_that_was_just_written_is_indexed_for_good(tmp_path):
     assert zb.dataset(tmp_path).count_rows(f"id = {LARGE_ROWS}") == 1
 
 
-def test_of_several_files_only_the_right_ones_are_adopted(tmp_path, monkeypatch):
+def test_only_unpatched_files_are_adopted(tmp_path, monkeypatch):
     """Both files have the same size and footer, and their content is not known."""
     forget_small_files(monkeypatch)
-    tables = [pa.table({"id": pa.array(range(at, at + 900))}) for at in range(0, 9000, 1000)]
+    tables = [
+        pa.table({"id": pa.array(range(offset, offset + 900))}) for offset in range(0, 9000, 1000)
+    ]
     paths = write_files(tmp_path, tables, **PLAIN)
     build(zb.dataset(tmp_path), "id", number_of_items=100)
     build(zb.dataset(tmp_path), "id", name="other", number_of_items=300)
@@ -301,10 +303,12 @@ def test_of_several_files_only_the_right_ones_are_adopted(tmp_path, monkeypatch)
     patched = {path for path in paths if rng.random() < 0.3}
     for path in paths:
         if path in patched:
-            at = path.read_bytes().find((1000 * paths.index(path) + 500).to_bytes(8, "little"))
-            write_at(path, at, (10**6).to_bytes(8, "little"))
+            offset = path.read_bytes().find((1000 * paths.index(path) + 500).to_bytes(8, "little"))
+            write_at(path, offset, (10**6).to_bytes(8, "little"))
         path.chmod(0o600)
-    ds = zb.dataset(str(tmp_path), filesystem=ShortReads(lambda at, num_bytes: num_bytes).wrapped())
+    ds = zb.dataset(
+        str(tmp_path), filesystem=ShortReads(lambda offset, num_bytes: num_bytes).wrapped()
+    )
     for path in paths:
         os.utime(path, ns=(10**18, 10**18))
     adopted = ds.adopt_index()

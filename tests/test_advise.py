@@ -1,4 +1,4 @@
-"""advise() against brute force over all rows, and against indices built for real."""
+"""Compare advise() with brute force over all rows, and with real indices."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ VERDICTS = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A table, its folder of four files with small pages, and the advice on it."""
+    """Return a table, its folder of four files with small pages, and the advice on it."""
     table = columns_table()
     folder = tmp_path_factory.mktemp("advise") / "data"
     folder.mkdir()
@@ -84,12 +84,12 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize("column", VERDICTS)
-def test_verdicts(data, column):
+def test_every_column_gets_the_right_verdict(data, column):
     *_, advices = data
     assert advices[column].verdict == VERDICTS[column], advices[column].why
 
 
-def test_verdicts_say_why(data):
+def test_every_verdict_has_a_reason(data):
     *_, advices = data
     assert advices["unique"].why.startswith(
         "a lookup reads 1.0 of 400 zones; key ranges alone leave"
@@ -105,7 +105,7 @@ def test_verdicts_say_why(data):
     assert {"unique", "text", "dozen", "skewed"} <= set(advices.worth_it)
 
 
-def test_measures_are_told_by_their_type():
+def test_measures_are_recognised_by_their_type():
     keys = np.random.default_rng(4).permutation(20_000)
     whole = pa.array(keys)
     columns = {
@@ -129,7 +129,7 @@ def test_measures_are_told_by_their_type():
     ("rows_a_value", "verdict"),
     [(10, "index"), (30, "index"), (100, "too few distinct values")],
 )
-def test_a_key_in_half_of_the_zones_is_worth_it(rows_a_value, verdict):
+def test_a_key_in_half_of_the_zones_is_worth_an_index(rows_a_value, verdict):
     values = np.random.default_rng(6).integers(0, 10_000 // rows_a_value, 10_000)
     advices = advise(zb.dataset(pa.table({"a": values})), number_of_items=ZONE)["a"]
     assert advices.verdict == verdict, advices.why
@@ -137,7 +137,7 @@ def test_a_key_in_half_of_the_zones_is_worth_it(rows_a_value, verdict):
 
 
 @pytest.mark.parametrize("column", ["unique", "dozen", "few", "zipf", "constant"])
-def test_the_size_of_an_index_folded_or_not(column):
+def test_the_estimated_size_of_an_index_is_near_the_real_size(column):
     ds = zb.dataset(columns_table().select([column]))
     advices = advise(ds, number_of_items=ZONE)[column]
     for fold, bytes_said in [(True, advices.index_bytes), (False, advices.index_bytes_unfolded)]:
@@ -174,7 +174,7 @@ def test_figures_of_the_dataset_are_exact(data):
         ("constant", 1),
     ],
 )
-def test_distinct_values(data, column, factor):
+def test_the_number_of_distinct_values_is_estimated(data, column, factor):
     table, _, advices = data
     truth = len(table.column(column).unique())
     assert truth / factor <= advices[column].distinct <= truth * factor
@@ -202,7 +202,7 @@ def test_zones_read_are_those_of_an_index(data, tmp_path, column, factor):
 
 
 @pytest.mark.parametrize("column", ["unique", "text", "sorted", "dates", "clustered", "zipf"])
-def test_zones_by_key_ranges(data, column):
+def test_the_zones_that_key_ranges_leave_are_estimated(data, column):
     table, _, advices = data
     values = table.column(column).to_pylist()
     zones = [values[start : start + ZONE] for start in range(0, ROWS, ZONE)]
@@ -236,7 +236,7 @@ def test_few_zones_give_exact_figures():
 
 
 @pytest.mark.parametrize("arrow_type", PLAIN_TYPES, ids=str)
-def test_every_indexable_type(arrow_type):
+def test_every_indexable_type_gets_advice(arrow_type):
     values, encoded = sample(arrow_type, 5000)
     advices = advise(zb.dataset(pa.table({"a": values})), "a", number_of_items=ZONE)
     distinct = len({value for value in encoded if value is not None})
@@ -245,7 +245,7 @@ def test_every_indexable_type(arrow_type):
     assert advices["a"].null_share == pytest.approx(values.null_count / 5000)
 
 
-def test_dictionaries_leaves_and_nan():
+def test_dictionaries_leaves_and_nan_are_sampled():
     rng = np.random.default_rng(2)
     words = pa.array([f"word {i}" for i in rng.integers(0, 3000, 20_000)])
     reals = np.where(rng.random(20_000) < 0.1, np.nan, rng.random(20_000))
@@ -261,7 +261,7 @@ def test_dictionaries_leaves_and_nan():
     assert advise(zb.dataset(table), "inner.real")["inner.real"].distinct > 10_000
 
 
-def test_columns_of_paths(tmp_path):
+def test_path_columns_need_no_index(tmp_path):
     table = pa.table({"year": [2023] * 2000 + [2024] * 2000, "id": range(4000)})
     pads.write_dataset(
         table,
@@ -282,7 +282,7 @@ def test_ipc_files_keep_no_key_ranges(tmp_path):
     assert advices["id"].why.endswith("the files keep no key ranges")
 
 
-def test_csv_is_sampled_in_its_first_file(tmp_path):
+def test_advice_on_csv_samples_the_first_file(tmp_path):
     keys = np.random.default_rng(0).permutation(80_000)
     for number in range(2):
         with open(tmp_path / f"{number}.csv", "w") as file:
@@ -295,7 +295,7 @@ def test_csv_is_sampled_in_its_first_file(tmp_path):
 
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_ids_that_begin_with_their_time_need_no_index(tmp_path, is_ordered):
-    """UUIDs of version 7 as traces have them: many writers, each a little late."""
+    """Return UUIDs of version 7 as in traces: many writers, and each is a little late."""
     random = np.random.default_rng(0)
     for number in range(20):
         times = np.arange(number * 2_000, (number + 1) * 2_000) + random.integers(0, 50, 2_000)
@@ -346,7 +346,7 @@ def test_a_file_with_another_type_makes_the_column_not_indexable(tmp_path):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 400])
-def test_small_datasets(rows, tmp_path):
+def test_small_datasets_have_too_few_rows_for_an_index(rows, tmp_path):
     pq.write_table(pa.table({"a": pa.array(range(rows), pa.int64())}), tmp_path / "a.parquet")
     advices = advise(zb.dataset(tmp_path))
     assert advices["a"].verdict == "too few rows"
@@ -354,7 +354,7 @@ def test_small_datasets(rows, tmp_path):
     assert "a: there " in str(advices)
 
 
-def test_wrong_arguments(data):
+def test_wrong_arguments_raise(data):
     _, folder, _ = data
     ds = zb.dataset(folder)
     with pytest.raises(ColumnNotFound, match="'nothing'"):
@@ -367,7 +367,7 @@ def test_wrong_arguments(data):
         advise(ds, "unique")["text"]
 
 
-def test_it_is_shown_as_a_table(data):
+def test_advice_is_shown_as_a_table(data):
     *_, advices = data
     title, headers, *lines = str(advices).splitlines()
     assert re.match(r"100,000 rows in 400 zones of 250; looked at \d+ zones, read .*B in", title)
@@ -379,7 +379,7 @@ def test_it_is_shown_as_a_table(data):
     assert "key ranges suffice" in html and html.count("<li>") == len(advices)
 
 
-def test_the_method_and_the_command(data, capsys):
+def test_the_method_and_the_command_give_the_same_advice(data, capsys):
     pytest.importorskip("click")
     _, folder, _ = data
     advices = zb.dataset(folder).advise("dozen", number_of_items=ZONE)

@@ -1,4 +1,4 @@
-"""Arrays made and read without pandas, against those pyarrow makes and reads."""
+"""Compare conversions of arrays without pandas with the conversions of pyarrow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def assert_same(result, expected):
 
 
 @pytest.mark.parametrize("kind", INTEGERS, ids=str)
-def test_integers(kind):
+def test_integers_are_converted_as_by_pyarrow(kind):
     bits = kind.bit_width
     low, high = (0, 2**bits - 1) if pa.types.is_unsigned_integer(kind) else (-(2 ** (bits - 1)), 0)
     for values in ([], [low], [low, high, 1]):
@@ -33,19 +33,19 @@ def test_integers(kind):
 
 
 @given(st.lists(st.text()))
-def test_text(values):
+def test_text_is_converted_as_by_pyarrow(values):
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
         assert_same(array_of(values, kind), pa.array(values, kind))
 
 
 @given(st.lists(st.binary()))
-def test_bytes(values):
+def test_bytes_are_converted_as_by_pyarrow(values):
     for kind in (pa.binary(), pa.large_binary()):
         assert_same(array_of(values, kind), pa.array(values, kind))
 
 
 @given(st.lists(st.floats(allow_nan=False)))
-def test_floats(values):
+def test_floats_are_converted_as_by_pyarrow(values):
     result = array_of(values, pa.float64())
     assert_same(result, pa.array(values, pa.float64()))
     # Zeros are equal whatever their sign.
@@ -55,7 +55,7 @@ def test_floats(values):
 
 
 @pytest.mark.parametrize("kind", [*INTEGERS, pa.float32(), pa.float64(), pa.bool_()], ids=str)
-def test_to_numpy_and_back(kind):
+def test_arrays_survive_a_round_trip_through_numpy(kind):
     values = pa.array([0, 1, 1, 0, 1] * 5, pa.int8()).cast(kind)
     expected = values.to_numpy(zero_copy_only=False)
     for chunked in (values, pa.chunked_array([values]), pa.chunked_array([values[:3], values[3:]])):
@@ -70,7 +70,7 @@ def test_to_numpy_and_back(kind):
         assert_same(from_numpy(expected[::2]), pa.array(expected[::2]))
 
 
-def test_null_is_no_number():
+def test_arrays_with_nulls_cannot_be_converted_to_numpy():
     with pytest.raises(pa.ArrowException):
         to_numpy(pa.array([1, None]))
     assert np.array_equal(to_numpy(pa.array([True, False])), [True, False])

@@ -137,7 +137,7 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path, name):
     assert opened().count_rows() == 10
 
 
-def test_a_damaged_file_is_not_called_another_kind(tmp_path):
+def test_a_damaged_file_is_not_reported_as_another_format(tmp_path):
     folder = tmp_path / "data"
     write(folder, a=INT32, b=INT32, c=INT32)
     whole = (folder / "b.parquet").read_bytes()
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_not_called_another_kind(tmp_path):
 
 @pytest.fixture(scope="module")
 def orders(tmp_path_factory):
-    """A folder with an index on "customer", and a struct column without one."""
+    """Return a folder with an index on "customer", and a struct column without an index."""
     folder = tmp_path_factory.mktemp("names") / "orders"
     rows = {"customer": ["a", "b"], "Day": [1, 2], "place": [{"city": "x"}, {"city": "y"}]}
     write(folder, a=pa.table(rows))
@@ -195,7 +195,7 @@ def test_an_unknown_column_gets_suggestions(orders, call, typo):
         assert f"did you mean {TYPOS[typo]}?" in str(caught.value).replace("Did", "did")
 
 
-def test_suggestions_for_leaves_and_for_unlike_names(orders):
+def test_leaves_get_suggestions_and_unlike_names_get_none(orders):
     ds = zb.dataset(orders)
     for call in ("create_scalar_index", "lookup", "locate", "search_many", "advise"):
         with pytest.raises(ColumnNotFound, match=r"did you mean place\.city\?"):
@@ -239,13 +239,13 @@ def test_an_unknown_index_gets_suggestions(orders, call):
         (["refresh", "ORDERS", "--name=custmer_idx", "--engine=local"], "customer_idx"),
     ],
 )
-def test_suggestions_on_the_command_line(orders, words, meant, capsys):
+def test_the_command_line_shows_suggestions(orders, words, meant, capsys):
     pytest.importorskip("click")
     assert cli.main([word.replace("ORDERS", orders) for word in words]) == 1
     assert f"did you mean {meant}?" in capsys.readouterr().err.replace("Did", "did")
 
 
-def test_thousands_of_columns_are_not_all_listed():
+def test_an_error_does_not_list_thousands_of_columns():
     message = unknown_column_text("c70000", pa.schema({f"c{i}": pa.int8() for i in range(9000)}))
     assert message.startswith("there is no column 'c70000'; did you mean c7000")
     assert message.endswith("c19, ...")

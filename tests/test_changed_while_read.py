@@ -26,20 +26,20 @@ FORMATS = ["parquet", "ipc"]
 
 
 def table(is_new: bool) -> pa.Table:
-    """Return a file's bytes. Versions hold the same ids in another order, and their number."""
+    """Return one version of the rows. Both versions hold the same ids in another order."""
     ids = list(range(ROWS))
     if is_new:
         ids = ids[GROUP:] + ids[:GROUP]
     return pa.table({"id": ids, "version": [int(is_new)] * ROWS})
 
 
-def content(format: str, is_new: bool) -> bytes:
+def content(format: str, *, is_new: bool) -> bytes:
     sink = pa.BufferOutputStream()
     if format == "parquet":
-        pq.write_table(table(is_new), sink, **PLAIN)
+        pq.write_table(table(is_new=is_new), sink, **PLAIN)
     else:
-        with pa.ipc.new_file(sink, table(is_new).schema) as file:
-            file.write_table(table(is_new), max_chunksize=GROUP)
+        with pa.ipc.new_file(sink, table(is_new=is_new).schema) as file:
+            file.write_table(table(is_new=is_new), max_chunksize=GROUP)
     return sink.getvalue().to_pybytes()
 
 
@@ -55,7 +55,7 @@ def format(request) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path, format: str) -> Path:
-    old, new = content(format, False), content(format, True)
+    old, new = content(format, is_new=False), content(format, is_new=True)
     # The versions have the same size and layout.
     assert len(old) == len(new)
     path = tmp_path / f"a.{format}"
@@ -70,13 +70,13 @@ def rewriting(
 ) -> None:
     """Patch readers so that the file is written in place after some reads of row groups."""
     reader = ParquetRows if format == "parquet" else IpcRows
-    read, count = reader.read, 0
-    data = content(format, True)
+    original, count = reader.read, 0
+    data = content(format, is_new=True)
     status = path.stat()
 
     def reading(self: Any, *arguments: Any) -> pa.Table:
         nonlocal count
-        rows = read(self, *arguments)
+        rows = original(self, *arguments)
         count += 1
         if count == after:
             if replaces:
@@ -113,17 +113,19 @@ def lookups(ds: zb.Dataset) -> dict[str, Callable[[], pa.Table]]:
 
 
 @pytest.mark.parametrize("after", range(1, 5))
-@pytest.mark.parametrize("how", ["lookup", "to_table", "to_polars"])
-def test_a_lookup_returns_rows_of_one_version_or_raises(monkeypatch, path, format, how, after):
+@pytest.mark.parametrize("operation", ["lookup", "to_table", "to_polars"])
+def test_a_lookup_returns_rows_of_one_version_or_raises(
+    monkeypatch, path, format, operation, after
+):
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, after)
     try:
-        rows = lookups(ds)[how]()
+        rows = lookups(ds)[operation]()
     except FragmentChanged as error:
         assert str(path) in str(error)
     else:
         assert ids_and_version(rows) in (([5, 105, 205, 305], {0}), ([5, 105, 205, 305], {1}))
-    ids, version = ids_and_version(lookups(zb.dataset(path.parent, format))[how]())
+    ids, version = ids_and_version(lookups(zb.dataset(path.parent, format))[operation]())
     assert (ids, len(version)) == ([5, 105, 205, 305], 1)
 
 
@@ -159,7 +161,7 @@ def test_locate_and_take_raise_for_rows_of_two_versions(monkeypatch, path, forma
     rewriting(monkeypatch, path, format, 2)
     with pytest.raises(FragmentChanged):
         ds.locate("id", [5, 105, 205, 305])
-    write_in_place(path, content(format, False))
+    write_in_place(path, content(format, is_new=False))
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, 2)
     with pytest.raises(FragmentChanged):
@@ -177,14 +179,14 @@ def test_a_replaced_file_is_read_in_its_old_version(monkeypatch, path, format):
 @pytest.mark.parametrize("number", range(1, 12))
 def test_a_store_without_change_times_is_still_checked(tmp_path, format, number):
     """The file is written while a Python file system answers the n-th read."""
-    old, new = content(format, False), content(format, True)
+    old, new = content(format, is_new=False), content(format, is_new=True)
     path = tmp_path / f"a.{format}"
     path.write_bytes(old)
     os.utime(path, ns=(10**18, 10**18))
     build(zb.dataset(tmp_path, format), "id", number_of_items=10)
     count = 0
 
-    def write(at: int, num_bytes: int) -> int:
+    def write(offset: int, num_bytes: int) -> int:
         nonlocal count
         count += 1
         if count == number:

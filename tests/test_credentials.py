@@ -26,11 +26,11 @@ URIS = [
 
 
 @pytest.mark.parametrize("uri", URIS)
-@pytest.mark.parametrize("given", [str, lambda uri: [uri]], ids=["path", "list"])
-def test_no_error_shows_credentials(uri, given):
-    with pytest.raises(errors.ZoneBloomError) as refused:
-        zb.dataset(given(uri))
-    error = refused.value
+@pytest.mark.parametrize("make_source", [str, lambda uri: [uri]], ids=["path", "list"])
+def test_no_error_shows_credentials(uri, make_source):
+    with pytest.raises(errors.ZoneBloomError) as caught:
+        zb.dataset(make_source(uri))
+    error = caught.value
     # Check all that Python prints for the error, including its causes.
     text = "".join(traceback.format_exception_only(error)) + repr(error) + str(error.args)
     assert "PASS" not in text and "WORD" not in text
@@ -39,7 +39,7 @@ def test_no_error_shows_credentials(uri, given):
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         ("'s3://a:b@c/d' and gs://e@f/g: why", "'s3://***@c/d' and gs://***@f/g: why"),
         ("s3://bucket/user@host/x", "s3://bucket/user@host/x"),
@@ -49,9 +49,9 @@ def test_no_error_shows_credentials(uri, given):
         ("a = b? c@d:e", "a = b? c@d:e"),
     ],
 )
-def test_only_credentials_are_left_out(text, shown):
-    assert without_secrets(text) == shown
-    assert str(errors.FragmentUnreadable(text)) == shown
+def test_only_credentials_are_left_out(text, expected):
+    assert without_secrets(text) == expected
+    assert str(errors.FragmentUnreadable(text)) == expected
     with pytest.warns(errors.StaleIndexWarning) as caught:
         warnings.warn(text, errors.StaleIndexWarning, stacklevel=1)
-    assert str(caught[0].message) == shown
+    assert str(caught[0].message) == expected

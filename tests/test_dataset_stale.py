@@ -1,4 +1,4 @@
-"""Files that change behind an index: the rows are always right, and a warning says why."""
+"""Test files that change after the build: rows are right, and a warning gives the reason."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ ROWS = 100
 
 def part(number: int, ids: Any = None) -> pa.Table:
     """Return the rows of a file: ``id`` is the row number unless given, ``name`` depends on it."""
-    at = number * ROWS
-    values = list(range(at, at + ROWS)) if ids is None else list(ids)
+    first_row = number * ROWS
+    values = list(range(first_row, first_row + ROWS)) if ids is None else list(ids)
     return numbered(
-        at,
+        first_row,
         len(values),
         id=pa.array(values, pa.int64()),
         name=pa.array([f"n{value}" for value in values]),
@@ -92,25 +92,25 @@ def rewrite(path: Path, table: pa.Table, **options: Any) -> None:
     touch_later(path)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["open all along", "opened again"])
-def test_file_rewritten_with_other_content_of_the_same_size(tmp_path: Path, again: bool):
+@pytest.mark.parametrize("reopens", [False, True], ids=["open all along", "opened again"])
+def test_a_file_rewritten_with_the_same_size_is_noticed(tmp_path: Path, reopens: bool):
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     paths = write_files(tmp_path, [part(0), part(1)], **plain)
     build(zb.dataset(tmp_path), "id", number_of_items=10)
     ds = zb.dataset(tmp_path)
     assert ds.count_rows("id = 150") == 1
     size = paths[1].stat().st_size
-    others = pa.array(range(1100, 1200), pa.int64())
-    rewrite(paths[1], part(1).set_column(1, "id", others), **plain)
+    other_ids = pa.array(range(1100, 1200), pa.int64())
+    rewrite(paths[1], part(1).set_column(1, "id", other_ids), **plain)
     assert paths[1].stat().st_size == size
-    ds = zb.dataset(tmp_path) if again else ds
+    ds = zb.dataset(tmp_path) if reopens else ds
     with pytest.warns(StaleIndexWarning, match=r"part-001\.parquet \(changed since it was"):
         assert ds.count_rows("id = 1150") == 1
     assert ds.count_rows("id = 150") == 0
     assert_right(ds, tmp_path, IDS)
 
 
-def test_file_rewritten_with_another_size(folder: Path, stale: Any):
+def test_a_file_rewritten_with_another_size_is_noticed(folder: Path, stale: Any):
     ds = stale(lambda: rewrite(folder / "part-001.parquet", part(1, range(1100, 1250))))
     with pytest.warns(StaleIndexWarning, match=r"1 of 3 files.*part-001\.parquet \(changed"):
         assert ds.count_rows("id = 1150") == 1
@@ -120,7 +120,7 @@ def test_file_rewritten_with_another_size(folder: Path, stale: Any):
     assert described.num_rows_indexed == 200
 
 
-def test_file_only_touched_is_the_same(folder: Path, stale: Any):
+def test_a_touched_file_with_the_same_content_is_unchanged(folder: Path, stale: Any):
     ds = stale(lambda: touch_later(folder / "part-001.parquet"))
     # A warning would be an error.
     assert at_most_rows(ds, "id = 5") == set(range(10))
@@ -134,23 +134,21 @@ def test_copies_are_not_indexed_again(folder: Path):
         os.replace(folder / "copy", path)
     (folder / "part-000.parquet").chmod(0o600)
     listed = before.opened.version.fragments
-    (done,) = before.optimize.optimize_indices(spark=False)
-    assert (done.fragments_added, done.fragments_dropped, done.changed) == (0, 0, False)
+    (outcome,) = before.optimize.optimize_indices(spark=False)
+    assert (outcome.fragments_added, outcome.fragments_dropped, outcome.changed) == (0, 0, False)
     ds = zb.dataset(folder)
     assert ds.version == 2
-    now = ds.opened.version.fragments
+    fragments = ds.opened.version.fragments
     # The new times were recorded, so that they suffice the next time.
-    assert all(now[key].identity != listed[key].identity for key in listed)
-    assert all(now[key].digest == listed[key].digest for key in listed)
+    assert all(fragments[key].identity != listed[key].identity for key in listed)
+    assert all(fragments[key].digest == listed[key].digest for key in listed)
     assert_right(ds, folder, IDS)
     ds.optimize.optimize_indices(spark=False)
     assert ds.version == 2
 
 
 @pytest.mark.parametrize("comes", [False, True])
-def test_a_copied_dataset_is_built_and_refreshed_as_any_other(
-    folder: Path, tmp_path_factory, comes
-):
+def test_a_copied_dataset_can_be_indexed_and_refreshed(folder: Path, tmp_path_factory, comes):
     """The files have other times and inodes than in the index, but nobody else wrote them."""
     copied = tmp_path_factory.mktemp("copied") / "data"
     shutil.copytree(folder, copied)
@@ -167,8 +165,8 @@ def test_a_copied_dataset_is_built_and_refreshed_as_any_other(
     assert_right(ds, copied, IDS)
 
 
-def test_file_replaced_with_its_size_and_time_kept(tmp_path: Path):
-    """A large file without compression. Two such files have equal footers."""
+def test_a_file_replaced_with_the_same_size_and_time_is_noticed(tmp_path: Path):
+    """Return a large file without compression. Two such files have equal footers."""
     plain: dict[str, Any] = {
         "compression": "none",
         "use_dictionary": False,
@@ -187,32 +185,34 @@ def test_file_replaced_with_its_size_and_time_kept(tmp_path: Path):
     with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
         assert ds.count_rows(f"id = {10**6 + 7}") == 1
     assert ds.count_rows("id = 7") == 0
-    (done,) = ds.optimize.optimize_indices(spark=False)
-    assert done.fragments_added == 1
+    (outcome,) = ds.optimize.optimize_indices(spark=False)
+    assert outcome.fragments_added == 1
     assert ds.count_rows(f"id = {10**6 + 7}") == 1
 
 
-def test_file_written_again_at_once_in_place(tmp_path: Path):
-    """Restore the times, as within the resolution of a clock, so that only the content differs."""
+def test_a_file_rewritten_in_place_within_a_clock_tick_is_noticed(tmp_path: Path):
+    """The times stay the same, as within one tick of a clock, so only the content differs."""
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     (path,) = write_files(tmp_path, [part(0)], **plain)
     build(zb.dataset(tmp_path), "id", number_of_items=10)
-    others = pa.array(range(1100, 1200), pa.int64())
-    pq.write_table(part(0).set_column(1, "id", others), tmp_path / "new", **plain)
+    other_ids = pa.array(range(1100, 1200), pa.int64())
+    pq.write_table(part(0).set_column(1, "id", other_ids), tmp_path / "new", **plain)
     path.write_bytes((tmp_path / "new").read_bytes())
     (tmp_path / "new").unlink()
     ds = zb.dataset(tmp_path)
-    (known,) = ds.opened.version.fragments.values()
+    (fragment,) = ds.opened.version.fragments.values()
     # Simulate that the clock has not moved on.
     identity = ds.opened.source.identities()[0]
-    assert identity is not None and identity.size == known.identity.size
-    version = replace(ds.opened.version, fragments={known.key: known._replace(identity=identity)})
+    assert identity is not None and identity.size == fragment.identity.size
+    version = replace(
+        ds.opened.version, fragments={fragment.key: fragment._replace(identity=identity)}
+    )
     ds.opened = ds.opened.at_version(version)
     with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
         assert ds.count_rows("id = 1150") == 1
 
 
-def test_stale_files_are_read_whole_and_the_plan_says_so(folder: Path):
+def test_stale_files_are_read_whole_and_the_plan_shows_it(folder: Path):
     rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
     ds = zb.dataset(folder)
     with pytest.warns(StaleIndexWarning):
@@ -236,7 +236,7 @@ def test_a_warning_is_issued_once_and_again_when_more_files_change(folder: Path)
         assert ds.count_rows("id = 5") == 1
 
 
-def test_appended_file_is_read_when_the_dataset_is_opened_again(folder: Path):
+def test_an_appended_file_is_read_after_reopening(folder: Path):
     before = zb.dataset(folder)
     pq.write_table(part(3), folder / "part-003.parquet")
     assert before.count_rows() == 300
@@ -250,7 +250,7 @@ def test_appended_file_is_read_when_the_dataset_is_opened_again(folder: Path):
     assert_right(ds, folder, [*IDS, 350, 450])
 
 
-def test_building_again_takes_new_and_changed_files_in(folder: Path):
+def test_a_second_build_indexes_new_and_changed_files(folder: Path):
     rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
     pq.write_table(part(3), folder / "part-003.parquet")
     os.unlink(folder / "part-000.parquet")
@@ -292,7 +292,7 @@ def ways_of_others(ds: zb.Dataset) -> list[Any]:
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["index", "no index"])
-def test_deleted_file(folder: Path, indexed: bool):
+def test_a_deleted_file_raises_until_the_dataset_is_reopened(folder: Path, indexed: bool):
     ds = zb.dataset(folder)
     if not indexed:
         ds.drop_index("id_idx")
@@ -317,7 +317,7 @@ def test_deleted_file(folder: Path, indexed: bool):
         assert_right(opened, folder, IDS)
 
 
-def test_files_that_are_gone_are_left_out_when_asked(folder: Path):
+def test_deleted_files_are_left_out_on_request(folder: Path):
     ds = zb.dataset(folder, stale="ignore-missing")
     os.unlink(folder / "part-001.parquet")
     with pytest.warns(errors.MissingFilesWarning, match=r"part-001\.parquet is gone.* left out"):
@@ -341,7 +341,7 @@ def test_files_that_are_gone_are_left_out_when_asked(folder: Path):
         zb.dataset(folder, stale="ignore")  # pyright: ignore[reportArgumentType]
 
 
-def test_an_index_that_is_behind_is_refused_when_asked(folder: Path):
+def test_a_stale_index_raises_on_request(folder: Path):
     build(zb.dataset(folder), "id", number_of_items=10)
     write_part(folder, 3)
     ds = zb.dataset(folder, stale="raise")
@@ -377,7 +377,7 @@ def test_an_index_that_is_behind_is_refused_when_asked(folder: Path):
             ask()
 
 
-def test_all_files_deleted(folder: Path):
+def test_a_dataset_whose_files_were_all_deleted_raises(folder: Path):
     ds = zb.dataset(folder)
     for number in range(3):
         os.unlink(folder / f"part-{number:03d}.parquet")
@@ -385,14 +385,14 @@ def test_all_files_deleted(folder: Path):
         ds.to_table(filter="id = 5")
 
 
-def test_file_replaced_by_a_copy_of_another_with_its_mtime(folder: Path):
+def test_a_file_replaced_by_a_copy_of_another_with_its_time_is_noticed(folder: Path):
     shutil.copy2(folder / "part-002.parquet", folder / "part-001.parquet")
     ds = zb.dataset(folder)
     with pytest.warns(StaleIndexWarning):
         assert ds.to_table(["row"], "id = 250")["row"].to_pylist() == [250, 250]
 
 
-def test_old_index_is_not_trusted_for_a_file_indexed_anew_on_another_column(folder: Path):
+def test_an_older_index_is_not_used_for_a_file_that_only_a_newer_index_covers(folder: Path):
     rewrite(folder / "part-001.parquet", part(1, range(1100, 1250)))
     ds = zb.dataset(folder)
     build(ds, "name", number_of_items=10)
@@ -407,9 +407,9 @@ def test_old_index_is_not_trusted_for_a_file_indexed_anew_on_another_column(fold
     assert "2 of 3 fragments covered" in plan
     covered = {index.name: index.num_fragments_indexed for index in ds.describe_indices()}
     assert covered == {"id_idx": 2, "name_idx": 3}
-    both = "id = 1150 AND name = 'n1150'"
-    assert len(at_most_rows(ds, both)) == 10
-    assert ds.count_rows(both) == 1
+    condition = "id = 1150 AND name = 'n1150'"
+    assert len(at_most_rows(ds, condition)) == 10
+    assert ds.count_rows(condition) == 1
 
 
 def test_a_file_that_two_indices_lack_is_counted_once(folder: Path):
@@ -424,7 +424,7 @@ def test_a_file_that_two_indices_lack_is_counted_once(folder: Path):
         ds.count_rows("id = 1150 OR row = 5")
 
 
-def test_ids_of_vanished_files_are_not_given_again(folder: Path):
+def test_ids_of_deleted_files_are_not_reused(folder: Path):
     os.unlink(folder / "part-002.parquet")
     build(zb.dataset(folder), "name", number_of_items=10)
     pq.write_table(part(2, range(5000, 5100)), folder / "part-002.parquet")
@@ -439,7 +439,7 @@ def test_ids_of_vanished_files_are_not_given_again(folder: Path):
     assert_right(ds, folder, IDS)
 
 
-def test_renamed_file_is_another_file(folder: Path):
+def test_a_renamed_file_is_a_new_file(folder: Path):
     os.rename(folder / "part-001.parquet", folder / "part-009.parquet")
     ds = zb.dataset(folder)
     with pytest.warns(StaleIndexWarning, match=r"part-009\.parquet \(not indexed\)"):
@@ -447,7 +447,7 @@ def test_renamed_file_is_another_file(folder: Path):
     assert_right(ds, folder, IDS)
 
 
-def test_swapped_files_are_not_mistaken_for_each_other(tmp_path: Path):
+def test_swapped_files_are_noticed(tmp_path: Path):
     write_files(tmp_path, [part(0), part(1, range(1000, 1100)), part(2, range(2000, 2300))])
     build(zb.dataset(tmp_path), "id", number_of_items=10)
     first, third = tmp_path / "part-000.parquet", tmp_path / "part-002.parquet"
@@ -463,18 +463,18 @@ def test_swapped_files_are_not_mistaken_for_each_other(tmp_path: Path):
 # Files that were added or deleted after the dataset was opened
 
 
-def opened_as(folder: Path, how: str) -> zb.Dataset:
+def opened_as(folder: Path, source_kind: str) -> zb.Dataset:
     return {
         "folder": lambda: zb.dataset(folder),
         "pattern": lambda: zb.dataset(f"{folder}/*.parquet"),
         "URI": lambda: zb.dataset(folder.as_uri()),
         "index_dir": lambda: zb.dataset(folder, index_dir=f"{folder}-apart"),
-    }[how]()
+    }[source_kind]()
 
 
-@pytest.mark.parametrize("how", ["folder", "pattern", "URI", "index_dir"])
-def test_refresh_lists_the_files_anew(folder: Path, how: str):
-    ds = opened_as(folder, how)
+@pytest.mark.parametrize("source_kind", ["folder", "pattern", "URI", "index_dir"])
+def test_refresh_lists_the_files_anew(folder: Path, source_kind: str):
+    ds = opened_as(folder, source_kind)
     build(ds, "id", number_of_items=10)
     frame, filtered = ds.to_polars(), ds.to_polars().filter(pl.col("id") == 350)
     write_part(folder, 3)
@@ -488,7 +488,7 @@ def test_refresh_lists_the_files_anew(folder: Path, how: str):
     assert_right(ds, folder, [*IDS, 350])
     planner = ds.opened.planner
     ds.refresh()
-    # Nothing changed, so the loaded index is kept.
+    # The files are the same, so the dataset keeps the loaded index.
     assert ds.opened.planner is planner
 
 
@@ -496,14 +496,14 @@ def write_part(folder: Path, number: int) -> None:
     pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
 
 
-@pytest.mark.parametrize("how", ["folder", "pattern", "URI", "index_dir"])
-def test_what_changes_an_index_lists_the_files_first(folder: Path, how: str):
-    ds = opened_as(folder, how)
+@pytest.mark.parametrize("source_kind", ["folder", "pattern", "URI", "index_dir"])
+def test_changes_of_an_index_list_the_files_first(folder: Path, source_kind: str):
+    ds = opened_as(folder, source_kind)
     build(ds, "id", number_of_items=10)
     write_part(folder, 3)
     os.unlink(folder / "part-000.parquet")
-    (done,) = ds.optimize.optimize_indices(spark=False)
-    assert (done.fragments_added, done.fragments_dropped) == (1, 1)
+    (outcome,) = ds.optimize.optimize_indices(spark=False)
+    assert (outcome.fragments_added, outcome.fragments_dropped) == (1, 1)
     assert at_most_rows(ds, "id = 350") == set(range(250, 260))
     write_part(folder, 4)
     build(ds, "name", number_of_items=10)
@@ -514,7 +514,7 @@ def test_what_changes_an_index_lists_the_files_first(folder: Path, how: str):
     assert described["id_idx"].num_fragments_indexed == 3
 
 
-def test_the_newest_index_alone_does_not_list_files(folder: Path):
+def test_loading_the_newest_index_does_not_list_files(folder: Path):
     ds = zb.dataset(folder)
     write_part(folder, 3)
     build(zb.dataset(folder), "name", number_of_items=10)
@@ -525,7 +525,7 @@ def test_the_newest_index_alone_does_not_list_files(folder: Path):
     assert ds.count_rows("name = 'n350'") == 1
 
 
-def test_what_has_a_list_of_its_own_is_not_listed_anew(folder: Path):
+def test_file_lists_and_tables_in_memory_are_not_listed_anew(folder: Path):
     files = sorted(folder.glob("*.parquet"))
     for source in (files, pads.dataset(folder)):
         ds = zb.dataset(source)
@@ -537,7 +537,7 @@ def test_what_has_a_list_of_its_own_is_not_listed_anew(folder: Path):
     assert in_memory.count_rows() == 100
 
 
-def test_refresh_means_the_folder_the_dataset_was_opened_with(
+def test_refresh_lists_the_folder_that_the_dataset_was_opened_with(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(folder.parent)
@@ -586,7 +586,7 @@ def test_a_scan_of_a_path_lists_its_files_each_time(folder: Path):
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """Two folders of files that another user may reach and read."""
+    """Write two folders of files that another user may reach and read."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         root = Path(name) / "lake"
@@ -607,15 +607,15 @@ def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path
         lambda: ds.optimize.optimize_indices(spark=False),
         lambda: build(ds, "name"),
     ]
-    asked, others = [*ways_to_ask(ds), *opening], ways_of_others(ds)
+    own_calls, other_calls = [*ways_to_ask(ds), *opening], ways_of_others(ds)
     message = r"cannot .*day=b.*Permission denied"
     with unreadable(shared / "day=b"):
         with pytest.raises(PermissionError):
             other.to_table()
-        for ask in asked:
+        for ask in own_calls:
             with pytest.raises(errors.FragmentUnreadable, match=message):
                 ask()
-        for ask in others:
+        for ask in other_calls:
             with pytest.raises(Exception, match=message):
                 ask()
     # The dataset has not forgotten the files meanwhile.
@@ -627,13 +627,13 @@ def test_a_folder_that_may_not_be_entered_is_an_error_as_in_pyarrow(shared: Path
 
 
 def segment(folder: Path) -> Path:
-    (found,) = (index_folder(folder) / "segments").glob("*/bloomfilter.arrow")
-    return found
+    (path,) = (index_folder(folder) / "segments").glob("*/bloomfilter.arrow")
+    return path
 
 
-def flip(path: Path, at: int) -> None:
+def flip(path: Path, position: int) -> None:
     data = bytearray(path.read_bytes())
-    data[at] ^= 0xFF
+    data[position] ^= 0xFF
     path.write_bytes(data)
 
 
@@ -649,7 +649,7 @@ def flip(path: Path, at: int) -> None:
     ],
     ids=["missing", "empty", "cut short", "flipped early", "flipped amid", "random"],
 )
-def test_damaged_segment_is_reported_and_its_fragments_scanned(folder: Path, damage: Any):
+def test_a_damaged_segment_is_reported_and_its_fragments_are_scanned(folder: Path, damage: Any):
     damage(segment(folder))
     ds = zb.dataset(folder)
     with pytest.warns(IndexNotUsedWarning, match="index 'id_idx': .*fragments are read whole"):
@@ -667,7 +667,7 @@ def versions(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"format_version": 1}', b"\xff"])
-def test_damaged_catalog_is_reported_and_everything_scanned(folder: Path, content: bytes):
+def test_a_damaged_catalog_is_reported_and_all_files_are_scanned(folder: Path, content: bytes):
     (only,) = versions(folder)
     only.write_bytes(content)
     with pytest.warns(IndexNotUsedWarning, match=r"0001\.json cannot be read"):
@@ -681,7 +681,7 @@ def test_damaged_catalog_is_reported_and_everything_scanned(folder: Path, conten
     assert at_most_rows(ds, "id = 150") == set(range(150, 160))
 
 
-def test_damaged_newest_version_falls_back_to_the_one_before(folder: Path):
+def test_a_damaged_newest_version_falls_back_to_the_previous_one(folder: Path):
     build(zb.dataset(folder), "name", number_of_items=10)
     versions(folder)[-1].write_bytes(b"{")
     with pytest.warns(IndexNotUsedWarning):
@@ -690,7 +690,7 @@ def test_damaged_newest_version_falls_back_to_the_one_before(folder: Path):
     assert_right(ds, folder, IDS)
 
 
-def test_damaged_fragment_list_is_reported(folder: Path):
+def test_a_damaged_fragment_list_is_reported(folder: Path):
     (listing,) = (index_folder(folder) / "versions").glob("*.arrow")
     flip(listing, listing.stat().st_size // 2)
     with pytest.warns(IndexNotUsedWarning, match="checksum of its fragments"):
@@ -699,7 +699,7 @@ def test_damaged_fragment_list_is_reported(folder: Path):
 
 
 @pytest.mark.parametrize("suffix", ["json", "arrow"])
-def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
+def test_a_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
     (path,) = (index_folder(folder) / "versions").glob(f"*.{suffix}")
     # A prime step, so that every bit of a byte gets its turn.
     for damaged in islice(flipped_bits(path.read_bytes()), 0, None, 9):
@@ -709,7 +709,7 @@ def test_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
         assert ds.to_table(["row"], filter="id = 150")["row"].to_pylist() == [150]
 
 
-def test_catalog_of_a_newer_format_is_not_guessed_at(folder: Path):
+def test_a_catalog_of_a_newer_format_is_not_used(folder: Path):
     (only,) = versions(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("zonebloom.catalog.version_log.FORMAT_VERSION", 99)
@@ -720,7 +720,7 @@ def test_catalog_of_a_newer_format_is_not_guessed_at(folder: Path):
     assert_right(ds, folder, IDS)
 
 
-def test_segment_names_that_lead_elsewhere_are_not_followed(folder: Path):
+def test_segment_names_that_point_outside_of_the_index_are_not_followed(folder: Path):
     (only,) = versions(folder)
     name = segment(folder).parent.name
     outside = folder.parent / f"{folder.name}-outside"
@@ -735,7 +735,7 @@ def test_segment_names_that_lead_elsewhere_are_not_followed(folder: Path):
     assert_right(ds, folder, IDS)
 
 
-def test_column_whose_type_changed_is_scanned(folder: Path):
+def test_a_column_whose_type_changed_is_scanned(folder: Path):
     for number in range(3):
         table = part(number)
         text = table["id"].cast(pa.string())
@@ -751,7 +751,7 @@ def test_column_whose_type_changed_is_scanned(folder: Path):
     assert at_most_rows(zb.dataset(folder), "id = '150'") == set(range(150, 160))
 
 
-def test_indexed_column_that_is_gone_leaves_the_rest_readable(folder: Path):
+def test_a_dataset_without_its_indexed_column_is_readable(folder: Path):
     for number in range(3):
         rewrite(folder / f"part-{number:03d}.parquet", part(number).drop(["id"]))
     ds = zb.dataset(folder)
@@ -763,7 +763,7 @@ def test_indexed_column_that_is_gone_leaves_the_rest_readable(folder: Path):
     assert zb.dataset(folder).describe_indices() == []
 
 
-def test_reader_of_an_older_version_keeps_its_index(folder: Path):
+def test_a_reader_of_an_older_version_keeps_its_index(folder: Path):
     reader = zb.dataset(folder)
     writer = zb.dataset(folder)
     writer.drop_index("id_idx")
@@ -774,7 +774,7 @@ def test_reader_of_an_older_version_keeps_its_index(folder: Path):
     assert [index.name for index in reader.describe_indices()] == ["name_idx"]
 
 
-def test_datasets_that_share_an_index_dir_do_not_mix(tmp_path: Path):
+def test_datasets_that_share_an_index_dir_are_separate(tmp_path: Path):
     shared = str(tmp_path / "indices")
     for name, first in (("a", 0), ("b", 1000)):
         (tmp_path / name).mkdir()
@@ -809,7 +809,7 @@ def covered_by(ds: zb.Dataset) -> dict[str, int]:
     return {index.name: index.num_fragments_indexed for index in ds.describe_indices()}
 
 
-def test_no_index_replaces_that_of_another_dataset_in_a_shared_folder(sharing):
+def test_a_build_does_not_replace_another_datasets_index_in_a_shared_folder(sharing):
     sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
     other = sharing("b")
     with pytest.raises(
@@ -832,27 +832,27 @@ def test_an_index_of_another_dataset_is_refreshed_only_when_it_is_named(sharing)
     sharing("a").create_scalar_index("of_a", number_of_items=100, spark=False)
     sharing("b").create_scalar_index("of_b", number_of_items=100, spark=False)
     # "b" does not have the column of the index of "a".
-    (done,) = sharing("b").optimize.optimize_indices(spark=False)
-    assert (done.name, done.changed) == ("of_b_idx", False)
+    (outcome,) = sharing("b").optimize.optimize_indices(spark=False)
+    assert (outcome.name, outcome.changed) == ("of_b_idx", False)
     assert covered_by(sharing("a")) == {"of_a_idx": 2, "of_b_idx": 0}
 
 
-def test_refreshing_an_index_that_is_named_keeps_what_another_dataset_has_of_it(sharing):
+def test_refreshing_a_named_index_keeps_fragments_of_another_dataset(sharing):
     sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
-    (done,) = sharing("b").optimize.optimize_indices(["id_idx"], spark=False)
-    assert (done.fragments_added, done.fragments_dropped) == (1, 0)
+    (outcome,) = sharing("b").optimize.optimize_indices(["id_idx"], spark=False)
+    assert (outcome.fragments_added, outcome.fragments_dropped) == (1, 0)
     assert covered_by(sharing("a")) == {"id_idx": 2}
     assert covered_by(sharing("b")) == {"id_idx": 1}
 
 
-def test_the_index_of_a_dataset_that_is_gone_is_replaced(sharing, tmp_path: Path):
+def test_the_index_of_a_deleted_dataset_is_replaced(sharing, tmp_path: Path):
     sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
     shutil.rmtree(tmp_path / "a")
     sharing("b").create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("b")) == {"id_idx": 1}
 
 
-def test_an_index_another_dataset_made_meanwhile_is_not_replaced(sharing, monkeypatch):
+def test_an_index_that_another_dataset_builds_meanwhile_is_not_replaced(sharing, monkeypatch):
     ds = sharing("b")
     commit = Catalog.commit
 

@@ -1,4 +1,4 @@
-"""Every indexable type, from the build of an index over files to lookups: no row may be lost."""
+"""Test every indexable type, from the build of an index to lookups. No row may be lost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TYPES = [
 
 
 def rows_and_absent(arrow_type: pa.DataType) -> tuple[list[Any], list[Any]]:
-    """Values of all rows, a zone all null and some nulls elsewhere; and values of no row."""
+    """Return values of all rows, which include a zone of nulls, and values of no row."""
     value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
     distinct = raw_values(value_type, TOTAL + ABSENT)
     raws = [None if row % 11 == 5 else raw for row, raw in enumerate(distinct[:TOTAL])]
@@ -70,7 +70,7 @@ def rows_and_absent(arrow_type: pa.DataType) -> tuple[list[Any], list[Any]]:
 
 
 def layouts(arrow_type: pa.DataType, raws: list[Any]) -> pa.ChunkedArray:
-    """The values as sliced chunks: a slice of a longer array, an empty chunk, single rows."""
+    """Return the values in chunks: a slice of a longer array, an empty chunk, and single rows."""
     whole = array_of(arrow_type, [raws[0], *raws, raws[0]])
     third = len(raws) // 3
     cuts = [(1, third), (third + 1, 0), (third + 1, 1), (third + 2, len(raws) - third - 1)]
@@ -108,7 +108,7 @@ def scan_or_none(folder: Path, filter: pc.Expression) -> pa.Table | None:
 
 @dataclass
 class Stored:
-    """An indexed dataset of one type, with the values of its rows, and values of none."""
+    """Return an indexed dataset of one type, the values of its rows, and values of no row."""
 
     arrow_type: pa.DataType
     folder: Path
@@ -168,8 +168,8 @@ def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(stored: Sto
 
 def test_in_lists_find_the_rows_of_all_their_values(stored: Stored):
     arrow_type, raws, ds = stored.arrow_type, stored.raws, stored.ds
-    for picked in ([0, 100, 200], list(range(0, TOTAL, 3)), list(range(100, 120))):
-        wanted = [raws[i] for i in picked if raws[i] is not None] + stored.absent[:2]
+    for indices in ([0, 100, 200], list(range(0, TOTAL, 3)), list(range(100, 120))):
+        wanted = [raws[i] for i in indices if raws[i] is not None] + stored.absent[:2]
         texts = [sql_literal(arrow_type, raw) for raw in wanted]
         wanted = [raw for raw, text in zip(wanted, texts, strict=True) if text is not None]
         filter = f"key IN ({', '.join(text for text in texts if text is not None)})"
@@ -217,7 +217,7 @@ def test_zeros_of_both_signs_and_nan(tmp_path: Path, arrow_type: pa.DataType):
 
 
 @pytest.mark.parametrize("leaf", [pa.int32(), pa.string(), pa.timestamp("us", "UTC")], ids=str)
-def test_leaf_of_a_struct_with_null_structs(tmp_path: Path, leaf: pa.DataType):
+def test_a_leaf_of_null_structs_is_null(tmp_path: Path, leaf: pa.DataType):
     raws, absent = rows_and_absent(leaf)
     null_structs = np.array([row % 7 == 2 for row in range(TOTAL)])
     inner = pa.StructArray.from_arrays(
@@ -255,7 +255,7 @@ def test_leaf_of_a_struct_with_null_structs(tmp_path: Path, leaf: pa.DataType):
         assert ds.count_rows(f"{column} IS NULL") == len(expected)
 
 
-def test_leaf_that_one_file_lacks_is_null_there(tmp_path: Path):
+def test_a_leaf_is_null_in_a_file_that_lacks_it(tmp_path: Path):
     write_files(
         tmp_path,
         [
@@ -271,7 +271,7 @@ def test_leaf_that_one_file_lacks_is_null_there(tmp_path: Path):
     assert at_most_rows(ds, "st.x = 3") == {0, 1, 2, 3, 4}
 
 
-def test_column_whose_name_has_a_dot_is_not_the_leaf_of_a_struct(tmp_path: Path):
+def test_a_column_whose_name_has_a_dot_is_not_taken_for_a_leaf(tmp_path: Path):
     table = numbered(
         0,
         100,
@@ -285,7 +285,7 @@ def test_column_whose_name_has_a_dot_is_not_the_leaf_of_a_struct(tmp_path: Path)
     assert at_most_rows(ds, pc.field("a.b") == 42) == set(range(40, 50))
 
 
-def test_dictionary_with_nulls_among_its_values(tmp_path: Path):
+def test_dictionaries_may_have_nulls_among_their_values(tmp_path: Path):
     codes = pa.array([0, 1, None, 2] * 25, pa.int8())
     keys = pa.DictionaryArray.from_arrays(codes, pa.array(["a", None, "c"]))
     table = numbered(0, 100, key=keys)
@@ -299,7 +299,7 @@ def test_dictionary_with_nulls_among_its_values(tmp_path: Path):
     assert ds.count_rows("key = 'b'") == 0
 
 
-def test_columns_all_null_or_without_a_null(tmp_path: Path):
+def test_columns_of_only_nulls_or_without_nulls_are_searched(tmp_path: Path):
     write_files(
         tmp_path,
         [numbered(0, 50, none=pa.nulls(50, pa.int64()), all=pa.array(range(50), pa.int64()))],
@@ -314,7 +314,7 @@ def test_columns_all_null_or_without_a_null(tmp_path: Path):
     assert ds.count_rows("all IS NULL") == 0
 
 
-def test_stored_in_a_narrower_type_than_the_schema_says(tmp_path: Path):
+def test_a_column_may_be_stored_in_a_narrower_type_than_the_schema(tmp_path: Path):
     """The first file gives the schema; others are cast as a scan casts them."""
     write_files(
         tmp_path,
@@ -344,7 +344,7 @@ def test_stored_in_a_narrower_type_than_the_schema_says(tmp_path: Path):
     ],
     ids=str,
 )
-def test_refused_types_are_named_with_a_way_out(
+def test_the_error_names_a_refused_type_and_an_alternative(
     tmp_path: Path, arrow_type: pa.DataType, advice: str
 ):
     write_files(tmp_path, [numbered(0, 4, key=pa.nulls(4, arrow_type))])

@@ -26,11 +26,11 @@ import zonebloom as zb
 
 def dataset_of_lengths(folder: Path, lengths: list[int], **options) -> zb.Dataset:
     """Write files with these numbers of rows, where ``id`` is 3 * row number."""
-    tables, at = [], 0
+    tables, first_row = [], 0
     for rows in lengths:
-        ids = pa.array(3 * np.arange(at, at + rows, dtype=np.int64))
-        tables.append(numbered(at, rows, id=ids))
-        at += rows
+        ids = pa.array(3 * np.arange(first_row, first_row + rows, dtype=np.int64))
+        tables.append(numbered(first_row, rows, id=ids))
+        first_row += rows
     write_files(folder, tables, **options)
     return zb.dataset(folder)
 
@@ -50,7 +50,7 @@ def assert_rows_are_found(ds: zb.Dataset, folder: Path, rows: list[int]) -> None
         assert row in at_most_rows(ds, filter)
 
 
-def test_three_files_of_10000_rows_at_8192(tmp_path: Path):
+def test_three_files_of_10000_rows_have_two_zones_each(tmp_path: Path):
     """The shape that made Lance 1.0 lose rows."""
     ds = dataset_of_lengths(tmp_path, [10_000] * 3)
     build(ds, "id")
@@ -74,7 +74,7 @@ def test_zones_do_not_follow_row_groups_and_never_cross_a_file(
     assert_rows_are_found(ds, tmp_path, [0, 6, 7, 99, 100, 249, 250, 251, 349, 350, 449])
 
 
-def test_row_groups_that_are_not_multiples_of_a_zone(tmp_path: Path):
+def test_row_groups_need_not_be_multiples_of_a_zone(tmp_path: Path):
     ds = dataset_of_lengths(tmp_path, [30_000], row_group_size=5000)
     build(ds, "id")
     assert zones_of(ds, "id_idx") == expected_zones([30_000], 8192)
@@ -83,7 +83,7 @@ def test_row_groups_that_are_not_multiples_of_a_zone(tmp_path: Path):
     assert_rows_are_found(ds, tmp_path, [8191, 8192, 9999, 10_000, 14_999, 15_000, 16_383, 29_999])
 
 
-def test_empty_files_among_others(tmp_path: Path):
+def test_empty_files_between_others_have_no_zones(tmp_path: Path):
     lengths = [0, 10, 0, 0, 25, 0]
     ds = dataset_of_lengths(tmp_path, lengths)
     build(ds, "id", number_of_items=10)
@@ -95,7 +95,7 @@ def test_empty_files_among_others(tmp_path: Path):
     assert ds.to_table().num_rows == 35
 
 
-def test_only_empty_files(tmp_path: Path):
+def test_a_dataset_of_empty_files_is_searched(tmp_path: Path):
     ds = dataset_of_lengths(tmp_path, [0, 0])
     build(ds, "id")
     assert zones_of(ds, "id_idx") == []
@@ -106,7 +106,7 @@ def test_only_empty_files(tmp_path: Path):
     assert (statistics["num_zones"], statistics["num_indexed_rows"]) == (0, 0)
 
 
-def test_one_row(tmp_path: Path):
+def test_a_dataset_of_one_row_is_searched(tmp_path: Path):
     ds = dataset_of_lengths(tmp_path, [1])
     build(ds, "id")
     assert zones_of(ds, "id_idx") == [(0, 0, 1)]
@@ -114,7 +114,7 @@ def test_one_row(tmp_path: Path):
     assert ds.count_rows("id = 3") == 0
 
 
-def test_many_tiny_files(tmp_path: Path):
+def test_many_tiny_files_have_one_zone_each(tmp_path: Path):
     lengths = [1 + number % 3 for number in range(300)]
     ds = dataset_of_lengths(tmp_path, lengths)
     build(ds, "id", number_of_items=2)
@@ -125,7 +125,7 @@ def test_many_tiny_files(tmp_path: Path):
     assert plan.skipped >= 297
 
 
-def test_file_without_row_groups(tmp_path: Path):
+def test_a_file_without_row_groups_is_searched(tmp_path: Path):
     schema = pa.schema({"row": pa.int64(), "id": pa.int64()})
     pq.ParquetWriter(tmp_path / "0.parquet", schema).close()
     write_files(tmp_path / "x", [numbered(0, 5, id=pa.array(range(5)))])
@@ -137,7 +137,7 @@ def test_file_without_row_groups(tmp_path: Path):
     assert ds.count_rows("id = 4") == 1
 
 
-def test_nulls_set_has_null_of_their_zone_alone(tmp_path: Path):
+def test_a_null_sets_has_null_of_its_zone_only(tmp_path: Path):
     ids = pa.array([None if row in (7, 8, 31) else row for row in range(35)], pa.int64())
     write_files(tmp_path, [numbered(0, 35, id=ids)])
     ds = zb.dataset(tmp_path)
@@ -157,12 +157,12 @@ def test_any_shape_finds_every_row(
     tmp_path_factory: pytest.TempPathFactory, lengths, items, row_group_size, keys
 ):
     folder = tmp_path_factory.mktemp("shape")
-    tables, at, values = [], 0, []
+    tables, first_row, values = [], 0, []
     for rows in lengths:
         ids = [keys.choice([None, *range(40)]) for _ in range(rows)]
         values += ids
-        tables.append(numbered(at, rows, id=pa.array(ids, pa.int16())))
-        at += rows
+        tables.append(numbered(first_row, rows, id=pa.array(ids, pa.int16())))
+        first_row += rows
     write_files(folder, tables, row_group_size=row_group_size)
     ds = zb.dataset(folder)
     build(ds, "id", number_of_items=items)

@@ -48,13 +48,15 @@ def data(tmp_path_factory):
     rng = random.Random(5)
     columns, arrays = [], {}
     for name, (kind, value) in COLUMNS.items():
-        drawn = [None if rng.random() < 0.05 else value(rng.randrange(2_000)) for _ in range(ROWS)]
-        raws = [raw for raw in dict.fromkeys(drawn) if raw is not None]
+        column_values = [
+            None if rng.random() < 0.05 else value(rng.randrange(2_000)) for _ in range(ROWS)
+        ]
+        raws = [raw for raw in dict.fromkeys(column_values) if raw is not None]
         codes = {raw: code for code, raw in enumerate(raws)}
         path = ("st", "inner") if name == "inner" else (name,)
-        numbers = np.array([codes.get(raw, -1) for raw in drawn])
+        numbers = np.array([codes.get(raw, -1) for raw in column_values])
         columns.append(Column(".".join(path), kind, raws, numbers, path))
-        arrays[name] = array_of(kind, drawn)
+        arrays[name] = array_of(kind, column_values)
     inner = arrays.pop("inner")
     struct = pa.StructArray.from_arrays([inner], ["inner"], mask=inner.is_null())
     table = pa.table({**arrays, "st": struct, "row": range(ROWS)})

@@ -1,4 +1,4 @@
-"""Objects are displayed as one line, as text, and as HTML with pictures that are correct."""
+"""Test how objects are displayed: as one line, as text, and as HTML with correct pictures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings(f"ignore::{StaleIndexWarning.__module__}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files that are indexed, and one that came later."""
+    """Return a dataset of three indexed files and a newer file."""
     folder = tmp_path_factory.mktemp("shown") / "a<i>b"
     folder.mkdir()
     for number in range(FILES + 1):
@@ -58,7 +58,7 @@ def ds(folder: Path) -> zb.Dataset:
 
 @pytest.fixture(scope="module")
 def displayed(ds: zb.Dataset) -> dict[str, object]:
-    """Whatever the public API gives that shows itself."""
+    """Return the objects of the public API that display themselves."""
     scanner = ds.scanner(["id"], filter=FILTER, limit=5)
     bloom = zb.Sbbf(100)
     bloom.insert([1, 2, 3])
@@ -109,7 +109,7 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
 
 
 class Page(HTMLParser):
-    """The text and the tags of a page; fails on a tag that is not closed in its order."""
+    """A parser that collects text and tags, and fails if tags are not closed in order."""
 
     def __init__(self, page: str):
         super().__init__()
@@ -132,7 +132,7 @@ class Page(HTMLParser):
             self.text.append(data)
 
     def pictures(self) -> list[tuple[str, dict[str, str]]]:
-        """The label of each picture, and the shapes in it by their class."""
+        """Return the label of each picture, and its shapes by their class."""
         pictures = []
         for tag, attributes in self.tags:
             if tag == "svg":
@@ -143,7 +143,7 @@ class Page(HTMLParser):
         return pictures
 
 
-def test_one_line_and_no_address(displayed: dict[str, object]):
+def test_a_repr_is_one_line_without_an_address(displayed: dict[str, object]):
     kinds = {type(value) for value in displayed.values()}
     public = [getattr(module, name) for module in (zb, results) for name in module.__all__]
     assert {value for value in public if isinstance(value, type)} <= kinds
@@ -155,13 +155,13 @@ def test_one_line_and_no_address(displayed: dict[str, object]):
 
 def test_html_loads_nothing_and_runs_no_code(displayed: dict[str, object]):
     for name, value in displayed.items():
-        made = getattr(value, "_repr_html_", lambda: None)()
-        if made is None:
+        html = getattr(value, "_repr_html_", lambda: None)()
+        if html is None:
             continue
-        page = Page(made)
+        page = Page(html)
         assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "i"})
-        assert not re.search(r"https?:|url\(|@import|\son\w+=", made), name
-        assert "prefers-color-scheme: dark" in made and "data-jp-theme-light=false" in made
+        assert not re.search(r"https?:|url\(|@import|\son\w+=", html), name
+        assert "prefers-color-scheme: dark" in html and "data-jp-theme-light=false" in html
         assert "".join(page.text).strip(), name
 
 
@@ -176,7 +176,7 @@ def test_a_terminal_shows_text_and_jupyter_html(displayed: dict[str, object]):
         assert max(map(len, table)) <= 80, name
 
 
-def test_lists_and_dictionaries_are_what_they_were(ds: zb.Dataset):
+def test_displayed_lists_and_dictionaries_behave_as_plain_ones(ds: zb.Dataset):
     listed, figures = ds.list_indices(), ds.index_statistics("id_idx")
     assert isinstance(listed, list) and isinstance(figures, dict)
     assert json.loads(json.dumps(listed)) == listed == list(listed)
@@ -191,7 +191,7 @@ def test_lists_and_dictionaries_are_what_they_were(ds: zb.Dataset):
     assert DisplayedDict(fill=0.25)._repr_html_().count("</td>") == 2
 
 
-def test_a_plan_is_a_text(ds: zb.Dataset):
+def test_a_plan_is_a_string(ds: zb.Dataset):
     scanner = ds.scanner(filter=FILTER)
     planned, counted = scanner.explain_plan(), scanner.analyze_plan()
     assert isinstance(planned, str) and planned == str(scanner.plan())
@@ -203,7 +203,7 @@ def test_a_plan_is_a_text(ds: zb.Dataset):
     assert counted.plan.all_bytes == sum(Path(path).stat().st_size for path in ds.files)
 
 
-def test_a_plan_tells_the_zones_of_each_file(ds: zb.Dataset):
+def test_a_plan_shows_the_zones_of_each_file(ds: zb.Dataset):
     plan = ds.scanner(filter=FILTER).plan()
     kept_ranges = ds.search(FILTER).ranges
     assert [file.path for file in plan.files] == [f"part-{n}.parquet" for n in range(FILES + 1)]
@@ -230,7 +230,7 @@ def test_kept_zones_are_those_with_a_kept_row(pairs, num_rows, zone):
 
 
 def places(path: str) -> set[int]:
-    """Thousandths of a strip that its blocks cover."""
+    """Return how many thousandths of a strip its blocks cover."""
     blocks = re.findall(r"M(\d+) 0h(\d+)v12h-(\d+)z", path)
     assert "".join("M{} 0h{}v12h-{}z".format(*block) for block in blocks) == path
     covered = [range(int(x), int(x) + int(width)) for x, width, _ in blocks]
@@ -242,7 +242,7 @@ def places(path: str) -> set[int]:
     st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 999)), max_size=9),
     st.integers(1, 5000),
 )
-def test_a_strip_covers_what_is_kept_and_little_more(pairs, num_rows):
+def test_a_strip_covers_the_kept_rows_and_few_others(pairs, num_rows):
     rows = RowRanges((a, a + b) for a, b in pairs) & RowRanges([(0, num_rows)])
     strip = Strip("a", "words", num_rows, (rows.starts, rows.stops))
     ((label, shapes), *_) = Page(pictures_html([strip])).pictures()
@@ -256,7 +256,7 @@ def test_a_strip_covers_what_is_kept_and_little_more(pairs, num_rows):
         assert place not in covered or rows & within
 
 
-def test_files_kept_skipped_and_without_an_index(ds: zb.Dataset):
+def test_pictures_show_kept_skipped_and_unindexed_files(ds: zb.Dataset):
     for displayed in (ds.scanner(filter=FILTER).explain_plan(), ds.search(FILTER)):
         pictures = Page(displayed._repr_html_()).pictures()[: FILES + 1]
         kinds = [shapes.keys() - {"zb-cut"} for _, shapes in pictures]
@@ -268,7 +268,7 @@ def test_files_kept_skipped_and_without_an_index(ds: zb.Dataset):
     assert cuts.count("M") == ROWS // ZONE - 1
 
 
-def test_why_not_is_told_in_words(ds: zb.Dataset):
+def test_reasons_are_shown_as_text(ds: zb.Dataset):
     page = Page(ds.scanner(filter=FILTER).analyze_plan()._repr_html_())
     text = "".join(page.text)
     assert "not answered by an index: value < 7" in text
@@ -280,7 +280,7 @@ def test_why_not_is_told_in_words(ds: zb.Dataset):
     assert abs(len(places(shapes["zb-kept"])) / 1000 - min(share, 1)) < 0.01
 
 
-def test_many_files_are_folded():
+def test_many_files_are_summarised():
     kept_bounds = {number: bounds_up_to(10) for number in (3, 97)}
     files = [Strip(f"f{n}", "words", 10, kept_bounds.get(n, NO_BOUNDS)) for n in range(100)]
     files[50] = Strip("f50", "words", 1, unindexed=bounds_up_to(1))
@@ -298,7 +298,7 @@ def test_many_files_are_folded():
     assert "80 more files: 80 kept" in [label for label, _ in Page(pictures_html(every)).pictures()]
 
 
-def test_zones_are_cut_where_they_begin():
+def test_marks_stand_at_the_starts_of_zones():
     """The last zone of a file is short."""
     second = np.array([8192]), np.array([16384])
     ((_, shapes),) = Page(
@@ -310,7 +310,7 @@ def test_zones_are_cut_where_they_begin():
     assert "zb-cut" not in many[1]
 
 
-def test_names_are_escaped(ds: zb.Dataset, folder: Path):
-    made = ds._repr_html_()
-    assert html.escape(str(folder)) in made and "<i>" not in made
+def test_file_names_are_escaped_in_html(ds: zb.Dataset, folder: Path):
+    text = ds._repr_html_()
+    assert html.escape(str(folder)) in text and "<i>" not in text
     assert "<script>" not in display.table_html(["<script>"], [["<script>"]])

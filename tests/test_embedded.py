@@ -83,7 +83,7 @@ def test_rows_equal_pyarrow_and_row_groups_are_skipped(
 
 
 def test_filters_are_not_used_without_a_request(tmp_path: Path) -> None:
-    """Only the bits of the chunk's bounds are left in the filters."""
+    """The filters keep only the bits of the chunk's bounds."""
     path = tmp_path / "a.parquet"
     ids = pa.array(range(1000), pa.int64())
     pq.write_table(pa.table({"id": ids}), path, bloom_filter_options={"id": {"ndv": 1000}})
@@ -126,7 +126,7 @@ def test_files_without_filters_are_opened_once(tmp_path: Path) -> None:
     assert ds.scanner(filter=ID == 12340).plan().data_reads == 0
 
 
-def test_files_beside_an_index(folder: Path) -> None:
+def test_embedded_filters_are_used_for_files_that_the_index_lacks(folder: Path) -> None:
     """The index answers for the files that it covers, and the filters for a newer file."""
     build(zb.dataset(folder), "id", number_of_items=100)
     write(folder / "part-9.parquet", table(FILES * ROWS), "id")
@@ -139,7 +139,7 @@ def test_files_beside_an_index(folder: Path) -> None:
     assert plan.fragments[1].row_groups == (1,)
 
 
-def test_a_partition_column_that_is_in_the_file_too(tmp_path: Path) -> None:
+def test_the_filter_of_a_partition_column_in_the_file_is_not_used(tmp_path: Path) -> None:
     """The value of the path counts, but the file has a filter of other values."""
     for part in (1, 2):
         other = table(part * ROWS).append_column("p", pa.array([77] * ROWS, pa.int32()))
@@ -155,7 +155,7 @@ def test_a_partition_column_that_is_in_the_file_too(tmp_path: Path) -> None:
         assert_equals_pyarrow(ds, source, expression, expression)
 
 
-def test_a_column_some_files_do_not_have(tmp_path: Path) -> None:
+def test_a_column_may_be_missing_in_some_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", table(0).drop_columns(["name"]), "id")
     write(tmp_path / "b.parquet", table(ROWS), "id", "name")
     source = pads.dataset(tmp_path, schema=table(0).schema)
@@ -175,7 +175,9 @@ def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     assert pa.Table.from_batches(batches)["row"].to_pylist() == [1234]
 
 
-def test_a_long_filter_is_written_out_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_filter_is_converted_to_text_only_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from zonebloom.predicates import ast
 
     written = []

@@ -51,8 +51,10 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> pads.Dataset:
         max_rows_per_file=ROWS // 2,
         max_rows_per_group=ROWS // 4,
     )
-    read = pads.ParquetDecryptionConfig(factory, connection, encryption.DecryptionConfiguration())
-    scan = pads.ParquetFragmentScanOptions(decryption_config=read)
+    decryption = pads.ParquetDecryptionConfig(
+        factory, connection, encryption.DecryptionConfiguration()
+    )
+    scan = pads.ParquetFragmentScanOptions(decryption_config=decryption)
     return pads.dataset(tmp_path, format=pads.ParquetFileFormat(default_fragment_scan_options=scan))
 
 
@@ -60,7 +62,7 @@ def plain_footers(source: pads.Dataset) -> bool:
     return Path(source.files[0]).read_bytes().endswith(b"PAR1")
 
 
-def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
+def test_lookups_equal_pyarrow_and_the_plan_shows_read_row_groups(source):
     dataset = zb.dataset(source)
     with pytest.raises(InvalidArgument, match="an unencrypted index would reveal their keys"):
         dataset.create_scalar_index("id", spark=False)
@@ -74,12 +76,12 @@ def test_lookups_equal_pyarrow_and_say_that_row_groups_are_read(source):
     assert "encrypted, and parquet_keys is not given" in plan
 
 
-def test_without_keys_the_file_is_named(source):
+def test_an_error_without_keys_names_the_file(source):
     with pytest.raises(FragmentUnreadable, match=r"part-\d\.parquet"):
         zb.dataset(source.files).create_scalar_index("id", plaintext=True, spark=False)
 
 
-def test_an_encrypted_index_of_them_is_built_unasked(source):
+def test_an_encrypted_index_of_encrypted_files_needs_no_confirmation(source):
     keys = zb.Encryption("key", {"key": bytes(16)})
     zb.dataset(source, encryption=keys).create_scalar_index("id", number_of_items=1000, spark=False)
     dataset = zb.dataset(source, encryption=keys)
@@ -97,7 +99,7 @@ def test_an_encrypted_index_of_them_is_built_unasked(source):
         'list(ds.scanner(filter="id IN (1, 2)").to_batches())',
     ],
 )
-def test_filters_on_locked_columns_are_refused_and_do_not_end_the_process(source, call):
+def test_filters_on_locked_columns_raise_and_do_not_crash_the_process(source, call):
     """Run this in a process of its own, because pyarrow would end it."""
     if not plain_footers(source):
         pytest.skip("a file whose footer is encrypted is not opened without keys")

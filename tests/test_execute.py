@@ -44,10 +44,12 @@ def replace(path: Path, table: pa.Table) -> None:
 @pytest.mark.parametrize(
     "columns", [None, ["name"], [], {"n": pc.field("name")}, {"one": pc.scalar(1)}], ids=str
 )
-def test_columns_that_are_never_null(
+def test_results_keep_columns_that_are_never_null(
     tmp_path: Path, expression: pc.Expression | None, columns: object
 ) -> None:
-    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string(), False)])
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string(), nullable=False)]
+    )
     values = [pa.array(range(0, 10_000, 10)), pa.array([f"n{i}" for i in range(1000)])]
     pq.write_table(pa.table(values, schema=schema), tmp_path / "a.parquet", row_group_size=100)
     ds = zb.dataset(tmp_path)
@@ -55,7 +57,7 @@ def test_columns_that_are_never_null(
     assert_equals_pyarrow(ds, tmp_path, expression, expression, columns)
 
 
-def test_views_under_another_name() -> None:
+def test_view_columns_may_get_another_name() -> None:
     """Views are filtered as large strings, and returned as views."""
     views = pa.array([f"a long enough value {i}" for i in range(1000)], pa.string_view())
     ds = zb.dataset(pa.table({"id": range(1000), "v": views}))
@@ -66,7 +68,7 @@ def test_views_under_another_name() -> None:
         assert result["w"][0].as_py() == "a long enough value 5"
 
 
-def test_limit_batch_size_and_order_over_fragments(folder: Path) -> None:
+def test_limit_batch_size_and_order_hold_across_fragments(folder: Path) -> None:
     ds = zb.dataset(folder)
     wanted = [10 * i for i in range(3, 3 * ROWS, 50)]
     expected = pads.dataset(folder).to_table(filter=ID.isin(wanted))
@@ -100,16 +102,16 @@ def test_a_file_of_other_types_and_a_damaged_file_are_distinguished(tmp_path: Pa
     pq.write_table(pa.table({"row": [1, 2], "key": [1, 2]}), tmp_path / "0.parquet")
     pq.write_table(pa.table({"row": [3], "key": [[5]]}), tmp_path / "1.parquet")
     ds = zb.dataset(tmp_path)
-    for asked in ({}, {"filter": "key = 2"}, {"filter": pc.field("key") == 2}):
+    for options in ({}, {"filter": "key = 2"}, {"filter": pc.field("key") == 2}):
         with pytest.raises(errors.SchemaMismatch, match=r"1\.parquet holds column 'key' as list"):
-            ds.to_table(**asked)
+            ds.to_table(**options)
     assert ds.to_table(["row"])["row"].to_pylist() == [1, 2, 3]
 
 
 # Files that change during a scan
 
 
-def test_another_thread_finds_the_files_changed(
+def test_a_thread_does_not_cache_a_search_of_old_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread must not cache its search of the old files for the new ones."""
@@ -131,7 +133,7 @@ def test_another_thread_finds_the_files_changed(
         assert ds.count_rows(ID == -2) == 1
 
 
-def test_a_file_replaced_after_the_plan(folder: Path) -> None:
+def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     scanner = zb.dataset(folder).scanner(["id"], ID == 120)
     plan, stats = scanner.plan(), ScanStats()
     replace(folder / "part-000.parquet", numbered(0, 3, id=[7, 7, 120]))
@@ -139,7 +141,7 @@ def test_a_file_replaced_after_the_plan(folder: Path) -> None:
     assert stats.fragments_read == 1
 
 
-def test_a_csv_file_replaced_after_the_plan(tmp_path: Path) -> None:
+def test_a_csv_file_replaced_after_the_plan_is_read_whole(tmp_path: Path) -> None:
     """The file is opened by its path twice, for the build and for the scan."""
     path = tmp_path / "a.csv"
     pcsv.write_csv(pa.table({"id": range(ROWS)}), path)
@@ -158,7 +160,7 @@ def test_a_csv_file_replaced_after_the_plan(tmp_path: Path) -> None:
 
 def test_row_groups_as_fragments_are_refused(folder: Path) -> None:
     whole = pads.dataset(folder)
-    parts = [part for each in whole.get_fragments() for part in each.split_by_row_group()]
+    parts = [part for fragment in whole.get_fragments() for part in fragment.split_by_row_group()]
     source = pads.FileSystemDataset(parts, whole.schema, whole.format, whole.filesystem)
     with pytest.raises(errors.SourceError, match="give the files"):
         zb.dataset(source)
@@ -182,11 +184,11 @@ def test_matching_rows_have_the_right_offsets(
     format = pads.ParquetFileFormat(read_options=pads.ParquetReadOptions(**options))
     source = zb.dataset(pads.dataset(folder, format=format)).opened.source
     fragment, identity = source.fragments[1], source.identities()[1]
-    some = RowRanges([(3, 5), (249, 251), (600, 610)])
+    row_ranges = RowRanges([(3, 5), (249, 251), (600, 610)])
     rows, groups, expected = {
         "whole": (None, None, range(ROWS)),
         "row groups": (None, (1, 3), [*range(250, 500), *range(750, 1000)]),
-    }.get(way, (some, None, [3, 4, 249, 250, *range(600, 610)]))
+    }.get(way, (row_ranges, None, [3, 4, 249, 250, *range(600, 610)]))
     part = FragmentPlan(fragment, rows, identity=identity, row_groups=groups)
     table = pads.dataset(folder / "part-001.parquet").to_table()
     numbers = table.append_column("at", pa.array(range(ROWS))).take(pa.array(expected))
@@ -194,7 +196,7 @@ def test_matching_rows_have_the_right_offsets(
         numbers = numbers.filter(filter)
     execution = Execution(source, Request(["row"], filter))
     result = list(execution.matches(part))
-    assert [at for offsets, _ in result for at in offsets] == numbers["at"].to_pylist()
+    assert [offset for offsets, _ in result for offset in offsets] == numbers["at"].to_pylist()
     assert [row for _, t in result for row in t["row"].to_pylist()] == numbers["row"].to_pylist()
     replace(folder / "part-001.parquet", table.slice(1))
     with pytest.raises(errors.FragmentChanged, match="search again"):

@@ -37,14 +37,14 @@ CATALOGS = [("catalog-1", 2), *((f"catalog-{format}", 4) for format in (2, 3, 4)
 
 @pytest.fixture(params=CATALOGS, ids=[name for name, _ in CATALOGS])
 def folder(request, tmp_path: Path) -> tuple[Path, int]:
-    """A folder, and the number of its format."""
+    """Return a folder and the number of its format."""
     name, version = request.param
     return with_times(tmp_path, name), version
 
 
 @pytest.fixture(params=[4, 5])
 def sealed(request, tmp_path: Path) -> tuple[Path, zb.Encryption, int]:
-    """A folder with an encrypted index, its key, and the number of its format."""
+    """Return a folder with an encrypted index, its key, and the number of its format."""
     copy = with_times(tmp_path, f"catalog-{request.param}")
     shutil.rmtree(copy / "_zonebloom")
     shutil.copytree(GOLDEN / f"sealed-{request.param}" / "_zonebloom", copy / "_zonebloom")
@@ -73,21 +73,21 @@ def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:
                 continue
             literal = f"'{value}'" if column == "name" else value
             wanted = [row for row in rows if row[column] == value]
-            found = ds.to_table(filter=f"{column} = {literal}")
-            assert found.select(table.schema.names).to_pylist() == wanted
+            matches = ds.to_table(filter=f"{column} = {literal}")
+            assert matches.select(table.schema.names).to_pylist() == wanted
             assert len(ds.search(f"{column} = {literal}").at_most) < 1000
     assert ds.count_rows(filter="name IS NULL") == 20
     assert [index.num_fragments_indexed for index in ds.describe_indices()] == [2, 2]
 
 
-def test_an_earlier_encrypted_catalog_opens_and_answers(
+def test_an_earlier_encrypted_catalog_can_be_opened_and_searched(
     sealed: tuple[Path, zb.Encryption, int],
 ):
     path, encryption, version = sealed
     assert_opens(path, zb.dataset(path, encryption=encryption), version)
 
 
-def test_an_earlier_catalog_opens_and_answers(folder: tuple[Path, int]):
+def test_an_earlier_catalog_can_be_opened_and_searched(folder: tuple[Path, int]):
     path, version = folder
     assert_opens(path, zb.dataset(path), version)
 
@@ -108,15 +108,15 @@ def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
     assert over_all is not None and over_all.is_current
 
 
-def test_an_earlier_catalog_is_written_on_top_of(folder: tuple[Path, int]):
+def test_an_earlier_catalog_can_be_extended(folder: tuple[Path, int]):
     path, version = folder
     ds = zb.dataset(path)
     ds.drop_index("id_idx")
     ds.create_scalar_index("id", number_of_items=100, spark=False)
-    again = zb.dataset(path)
-    assert again.version == version + 2
-    assert_used_and_right(path, again)
-    written = path / "_zonebloom" / "versions" / f"{again.version:020d}.json"
+    reopened = zb.dataset(path)
+    assert reopened.version == version + 2
+    assert_used_and_right(path, reopened)
+    written = path / "_zonebloom" / "versions" / f"{reopened.version:020d}.json"
     assert written.read_bytes().startswith(b'{"format_version": 5, "checksum": "')
 
 
@@ -126,8 +126,8 @@ def test_a_vacuum_deletes_all_segments_of_an_earlier_catalog(folder: tuple[Path,
     names = {segment.name for segment in (path / "_zonebloom" / "segments").iterdir()}
     for name in ("id_idx", "name_idx"):
         ds.drop_index(name)
-    done = ds.vacuum(timedelta(0))
-    assert (done.num_segments, done.foreign) == (len(names), ())
+    outcome = ds.vacuum(timedelta(0))
+    assert (outcome.num_segments, outcome.foreign) == (len(names), ())
     assert list((path / "_zonebloom" / "segments").iterdir()) == []
     # The document of the newest version, and its listing.
     assert len(list((path / "_zonebloom" / "versions").iterdir())) == 2
@@ -143,7 +143,7 @@ def test_a_vacuum_deletes_all_segments_of_an_earlier_catalog(folder: tuple[Path,
     ],
     ids=["table", "ranges", "pages", "listing"],
 )
-def test_every_arrow_file_says_its_format_and_a_newer_one_is_refused(tmp_path, pattern, read):
+def test_every_arrow_file_names_its_format_and_a_newer_format_is_refused(tmp_path, pattern, read):
     folder = tmp_path / "data"
     shutil.copytree(GOLDEN / "catalog-3", folder)
     zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)

@@ -51,7 +51,7 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder of two small files."""
+    """Write a folder of two small files."""
     folder = tmp_path_factory.mktemp("data")
     for number in range(2):
         ids = range(number * 20_000, (number + 1) * 20_000)
@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def indexed(folder):
-    """The same, with an index built by another process."""
+    """Return the same folder with an index that another process built."""
     run_python(BUILD, folder)
     return folder
 
@@ -132,8 +132,8 @@ def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):
     assert json.loads(output) == [[{"id": 300}], []]
 
 
-@pytest.mark.parametrize("asked", [["id = 31000"], ["name = 'n31000'"], ["--key", "id=31000"]])
-def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, asked):
+@pytest.mark.parametrize("arguments", [["id = 31000"], ["name = 'n31000'"], ["--key", "id=31000"]])
+def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, arguments):
     output = run_python(
         f"""
         import json, sys
@@ -143,7 +143,7 @@ def test_a_lookup_of_the_command_loads_nothing_heavy(indexed, asked):
         {LOADED}
         """,
         indexed,
-        *asked,
+        *arguments,
     )
     *table_lines, loaded = output.splitlines()
     assert [line.split() for line in table_lines] == [["id", "name"], ["31000", "n31000"]]
@@ -180,7 +180,7 @@ def test_a_lookup_of_an_absent_key_reads_no_zone(indexed):
     assert output.split() == ["Exact", "0"]
 
 
-def test_the_first_build_of_a_process_compiles_nothing_when_another_built_before(indexed):
+def test_a_build_compiles_nothing_if_another_process_has_built_before(indexed):
     counts = json.loads(run_python(BUILD, indexed))
     assert {name.rpartition(".")[2] for name in counts} >= KERNELS
     for name, (hits, misses, signatures) in counts.items():

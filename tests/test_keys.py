@@ -91,7 +91,7 @@ SAME: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("column", "keys"), SAME, ids=lambda value: str(value)[:40])
-def test_keys_are_found_whatever_their_type(ds: zb.Dataset, column: str, keys: Any) -> None:
+def test_keys_of_every_type_are_found(ds: zb.Dataset, column: str, keys: Any) -> None:
     result = zones(ds, column, keys)
     assert (0, 77 // ITEMS) in result
     # A key that is compared exactly is in one of 50 zones, except for false positives.
@@ -112,7 +112,7 @@ ABSENT: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("column", "keys", "sql"), ABSENT, ids=lambda value: str(value)[:40])
-def test_keys_that_cannot_be_in_a_column_match_nothing_as_in_sql(
+def test_keys_outside_of_the_columns_type_match_nothing_as_in_sql(
     ds: zb.Dataset, column: str, keys: Any, sql: str
 ) -> None:
     assert zones(ds, column, keys) == set()
@@ -166,7 +166,7 @@ def equal_rows(values: pa.Array, key: pa.Scalar) -> list[int]:
 
 @pytest.mark.parametrize("column", COLUMNS)
 @pytest.mark.parametrize("of", COLUMNS)
-def test_no_key_is_lost(ds: zb.Dataset, column: str, of: str) -> None:
+def test_random_keys_lose_no_row(ds: zb.Dataset, column: str, of: str) -> None:
     """The zones of a key from another column include all equal rows, or the keys are refused."""
     keys = COLUMNS[of].slice(70, 9)
     try:
@@ -226,7 +226,9 @@ def test_uuids_in_other_spellings_are_refused(ds: zb.Dataset, filter: Any, words
 
 
 @pytest.mark.parametrize("text", ["abc", "N14228", "5x", ""])
-def test_advice_keeps_the_quotes_of_text_compared_with_a_number(ds: zb.Dataset, text: str) -> None:
+def test_the_error_keeps_the_quotes_of_text_that_is_compared_with_a_number(
+    ds: zb.Dataset, text: str
+) -> None:
     with pytest.raises(errors.FilterError, match="a string is compared") as caught:
         ds.count_rows(f"int32 = '{text}'")
     assert "without quotes: 42" in str(caught.value)
@@ -234,7 +236,7 @@ def test_advice_keeps_the_quotes_of_text_compared_with_a_number(ds: zb.Dataset, 
         ds.count_rows("int32 = '5'")
 
 
-def test_keys_in_memory_and_from_other_libraries(tmp_path: Path) -> None:
+def test_keys_from_other_libraries_find_the_same_rows(tmp_path: Path) -> None:
     import pandas as pd
     import polars as pl
 

@@ -86,7 +86,7 @@ FILTERS = [
 ]
 
 
-def test_same_rows_and_zones_in_both_layouts(folder):
+def test_both_layouts_give_the_same_rows_and_zones(folder):
     results = {}
     for layout in LAYOUTS:
         ds = build(folder, layout)
@@ -99,11 +99,11 @@ def test_same_rows_and_zones_in_both_layouts(folder):
     assert all(a.equals(b) for a, b in zip(results["table"], results["sliced"], strict=True))
 
 
-def test_auto_leaves_small_indices_as_rows(folder):
+def test_the_auto_layout_keeps_small_indices_as_rows(folder):
     assert build(folder, "auto").index_statistics("id_idx")["layout"] == "table"
 
 
-def test_auto_slices_large_indices(folder, monkeypatch):
+def test_the_auto_layout_slices_large_indices(folder, monkeypatch):
     monkeypatch.setattr("zonebloom.building.segments.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     ds = build(folder, "auto")
     assert ds.index_statistics("id_idx")["layout"] == "sliced"
@@ -119,7 +119,7 @@ def test_statistics_of_both_layouts_are_the_same(folder):
     assert differ <= {"layout", "num_segments", "num_bytes", "created_at"}
 
 
-def test_plan_counts_zones_and_bytes_of_a_sliced_index(folder):
+def test_a_plan_counts_zones_and_bytes_of_a_sliced_index(folder):
     build(folder, "sliced")
     plan = zb.dataset(folder).scanner(filter="id = 5").plan()
     (use,) = plan.indices
@@ -166,7 +166,7 @@ def test_folded_filters_are_smaller_and_lose_nothing(tmp_path):
     assert sizes[True]["id"] < sizes[False]["id"]
 
 
-def test_false_zones_instead_of_a_probability(folder):
+def test_max_false_zones_replaces_the_probability(folder):
     zones = 4 * math.ceil(ROWS / ITEMS)
     ds = build(folder, "table", ["id"], max_false_zones=0.5)
     assert ds.index_statistics("id_idx")["probability"] == pytest.approx(0.5 / zones)
@@ -189,7 +189,7 @@ def test_an_unknown_layout_is_refused(folder):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
+def test_a_refresh_reads_only_new_and_changed_files(folder, layout, monkeypatch):
     build(folder, layout, ["id"])
     pq.write_table(part(9), folder / "part-009.parquet")
     pq.write_table(part(8), folder / "part-001.parquet")
@@ -206,11 +206,11 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
             or split_into_tasks(*arguments)
         ),
     )
-    (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
+    (outcome,) = ds.optimize.optimize_indices(layout=layout, spark=False)
     names = sorted(Path(path).name for path in paths_read)
     assert names == ["part-001.parquet", "part-009.parquet"]
-    assert (done.fragments_added, done.fragments_dropped, done.changed) == (2, 2, True)
-    assert done.layout == layout
+    assert (outcome.fragments_added, outcome.fragments_dropped, outcome.changed) == (2, 2, True)
+    assert outcome.layout == layout
     for opened in (ds, zb.dataset(folder)):
         for filter, expression in FILTERS:
             assert_equals_pyarrow(opened, folder, filter, expression)
@@ -219,14 +219,14 @@ def test_refresh_reads_new_and_changed_files_alone(folder, layout, monkeypatch):
     assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].changed is False
 
 
-def test_layouts_are_turned_into_each_other(folder):
+def test_layouts_are_converted_into_each_other(folder):
     ds = build(folder, "table", ["id"])
     before = [ds.search(filter).to_table() for filter, _ in FILTERS]
     maps = ds.opened.version.page_maps
     assert maps
     for layout in ("sliced", "table", "sliced"):
-        (done,) = ds.optimize.optimize_indices(["id_idx"], layout=layout, spark=False)
-        assert (done.layout, done.fragments_added, done.num_segments) == (layout, 0, 1)
+        (outcome,) = ds.optimize.optimize_indices(["id_idx"], layout=layout, spark=False)
+        assert (outcome.layout, outcome.fragments_added, outcome.num_segments) == (layout, 0, 1)
         assert [ds.search(filter).to_table() for filter, _ in FILTERS] == before
         for filter, expression in FILTERS[:4]:
             assert_equals_pyarrow(ds, folder, filter, expression)
@@ -235,7 +235,7 @@ def test_layouts_are_turned_into_each_other(folder):
         assert ds.validate_index("id_idx") == 4 * math.ceil(ROWS / ITEMS)
 
 
-def test_vacuum_after_a_change_of_layout(folder):
+def test_a_vacuum_after_a_change_of_layout_deletes_the_old_segments(folder):
     ds = build(folder, "table", ["id"])
     old = zb.dataset(folder)
     ds.optimize.optimize_indices(layout="sliced", spark=False)
@@ -254,14 +254,14 @@ def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypat
     for number in range(4, 32):
         pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
         ds = zb.dataset(folder)
-        (done,) = ds.optimize.optimize_indices(spark=False)
+        (outcome,) = ds.optimize.optimize_indices(spark=False)
         doublings = (number + 1).bit_length()
-        assert done.num_segments <= doublings
+        assert outcome.num_segments <= doublings
         # All tables that were ever written still exist, because nothing was vacuumed.
         tables = index_folder(folder).rglob("bloomfilter.arrow")
         written = sum(path.stat().st_size for path in tables)
         assert written <= (1 + doublings) * ds.describe_indices()[0].num_bytes
-    assert done.num_segments == 1
+    assert outcome.num_segments == 1
     for filter, expression in FILTERS:
         assert_equals_pyarrow(ds, folder, filter, expression)
     assert ds.describe_indices()[0].num_zones == 32 * math.ceil(ROWS / ITEMS)
@@ -273,8 +273,8 @@ def test_appends_to_a_sliced_index_keep_its_large_segment(folder, monkeypatch):
     assert large.layout == "sliced"
     pq.write_table(part(4), folder / "part-004.parquet")
     ds = zb.dataset(folder)
-    (done,) = ds.optimize.optimize_indices(spark=False)
-    assert (done.num_segments, done.layout) == (2, "mixed")
+    (outcome,) = ds.optimize.optimize_indices(spark=False)
+    assert (outcome.num_segments, outcome.layout) == (2, "mixed")
     assert large in segments_of(ds)
     for filter, expression in FILTERS:
         assert_equals_pyarrow(ds, folder, filter, expression)
@@ -282,7 +282,7 @@ def test_appends_to_a_sliced_index_keep_its_large_segment(folder, monkeypatch):
     assert large in segments_of(ds)
 
 
-def test_refresh_of_a_column_of_another_type_is_refused(folder):
+def test_a_refresh_of_a_column_whose_type_changed_is_refused(folder):
     build(folder, "table", ["id"])
     for path in folder.glob("*.parquet"):
         table = pq.read_table(path)
@@ -380,7 +380,7 @@ def zones_holding(folder: Path, column: str, key) -> set[tuple[int, int]]:
         ("f", pa.array([0.0, 1.5, None, -0.0, 2.0])),
     ],
 )
-def test_many_keys(folder, layout, column, keys):
+def test_search_many_gives_the_zones_of_single_searches(folder, layout, column, keys):
     ds = build(folder, layout, [column])
     result = ds.search_many(column, keys).read_all()
     assert result.schema.names == ["key_index", "fragment_id", "zone"]
@@ -404,7 +404,7 @@ def test_many_keys(folder, layout, column, keys):
         assert zones == rows
 
 
-def test_many_keys_that_may_be_anywhere(folder):
+def test_search_many_lists_files_that_may_hold_any_key(folder):
     ds = build(folder, "table", ["f"])
     pq.write_table(part(9), folder / "part-009.parquet")
     ds = zb.dataset(folder)
@@ -415,14 +415,14 @@ def test_many_keys_that_may_be_anywhere(folder):
     assert whole_files == {(0, 4), (2, 4), (0, 0), (0, 1), (0, 2), (0, 3)}
 
 
-def test_many_keys_of_a_column_without_an_index(folder):
+def test_search_many_needs_an_index(folder):
     ds = build(folder, "table", ["id"])
     with pytest.raises(IndexNotFound, match="no index on s"):
         ds.search_many("s", ["a"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_hundred_thousand_keys(folder, layout):
+def test_search_many_accepts_a_hundred_thousand_keys(folder, layout):
     ds = build(folder, layout, ["id"])
     keys = np.arange(100_000)
     result = ds.search_many("id", keys).read_all()
@@ -438,19 +438,19 @@ def test_a_hundred_thousand_keys(folder, layout):
 # Regressions
 
 
-def test_a_dataset_of_some_files_does_not_forget_the_others(folder):
+def test_a_dataset_of_some_files_keeps_the_index_of_the_others(folder):
     build(folder, "table", ["id"])
     one = zb.dataset([str(folder / "part-000.parquet")])
-    (done,) = one.optimize.optimize_indices(spark=False)
-    assert (done.fragments_added, done.fragments_dropped, done.changed) == (0, 0, False)
+    (outcome,) = one.optimize.optimize_indices(spark=False)
+    assert (outcome.fragments_added, outcome.fragments_dropped, outcome.changed) == (0, 0, False)
     (folder / "part-003.parquet").unlink()
-    (done,) = one.optimize.optimize_indices(spark=False)
-    assert (done.fragments_dropped, done.changed) == (1, True)
+    (outcome,) = one.optimize.optimize_indices(spark=False)
+    assert (outcome.fragments_dropped, outcome.changed) == (1, True)
     assert zb.dataset(folder).describe_indices()[0].num_fragments_indexed == 3
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_an_index_does_not_grow_with_rewrites(folder, layout):
+def test_rewrites_do_not_make_an_index_larger(folder, layout):
     build(folder, layout, ["id"])
     zones = math.ceil(ROWS / ITEMS)
     for number in range(9):
@@ -458,16 +458,16 @@ def test_an_index_does_not_grow_with_rewrites(folder, layout):
         pq.write_table(part(20 + number), path)
         touch_later(path)
         ds = zb.dataset(folder)
-        (done,) = ds.optimize.optimize_indices(layout=layout, spark=False)
-        assert done.fragments_added in (1, 4)
-        assert done.fragments_dropped == 1
+        (outcome,) = ds.optimize.optimize_indices(layout=layout, spark=False)
+        assert outcome.fragments_added in (1, 4)
+        assert outcome.fragments_dropped == 1
         # The zones of deleted files are at most as many as the others, except for new ones.
         assert ds.validate_index("id_idx") <= 2 * 4 * zones + zones
         assert_equals_pyarrow(ds, folder, "id = 5", pc.field("id") == 5)
     assert ds.optimize.optimize_indices(layout=layout, spark=False)[0].fragments_dropped == 0
 
 
-def test_an_empty_file_that_was_filled_validates(folder):
+def test_an_index_of_an_empty_file_is_sound_after_the_file_gets_rows(folder):
     pq.write_table(part(5).slice(0, 0), folder / "part-004.parquet")
     build(folder, "table", ["id"])
     pq.write_table(part(5), folder / "part-004.parquet")
@@ -484,7 +484,7 @@ def test_a_dataset_that_was_opened_earlier_can_refresh(folder):
     assert old.version == 2
 
 
-def test_a_refresh_leaves_the_order_of_indices(folder):
+def test_a_refresh_keeps_the_order_of_indices(folder):
     ds = build(folder, "table", ["id"])
     ds.create_scalar_index("id", name="newer", spark=False, number_of_items=ITEMS)
     pq.write_table(part(7), folder / "part-007.parquet")
@@ -494,7 +494,7 @@ def test_a_refresh_leaves_the_order_of_indices(folder):
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
-def test_segments_of_a_version_that_was_written_are_kept(folder, monkeypatch, failure):
+def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
     def fail(folder):
         raise failure
 
@@ -511,7 +511,7 @@ def test_a_version_that_cannot_be_read_is_not_overwritten(folder, monkeypatch):
     from zonebloom.catalog.store import Catalog
 
     ds = build(folder, "table", ["id", "s"])
-    read = Catalog.version
+    original = Catalog.version
 
     def fail(self, number):
         with monkeypatch.context() as patch:
@@ -519,19 +519,19 @@ def test_a_version_that_cannot_be_read_is_not_overwritten(folder, monkeypatch):
                 "zonebloom.catalog.version_log.VersionLog.document",
                 lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
             )
-            return read(self, number)
+            return original(self, number)
 
     monkeypatch.setattr(Catalog, "version", fail)
     for change in (lambda: ds.drop_index("id_idx"), lambda: ds.vacuum(timedelta(0))):
         with pytest.raises(CorruptIndex, match="I/O error"):
             change()
-    monkeypatch.setattr(Catalog, "version", read)
+    monkeypatch.setattr(Catalog, "version", original)
     assert list(zb.dataset(folder).opened.version.indices) == ["id_idx", "s_idx"]
     assert zb.dataset(folder).validate_index("s_idx")
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.large_string()])
-def test_many_keys_of_other_string_types(folder, kind):
+def test_search_many_accepts_other_string_types(folder, kind):
     ds = build(folder, "table", ["s"])
     keys = pa.array(["x7", None, "a"]).cast(kind)
     assert (
@@ -543,7 +543,7 @@ def test_many_keys_of_other_string_types(folder, kind):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_files_of_an_old_version_are_closed(folder: Path, layout: str):
-    """They are closed at once, and not only when Python's garbage collector runs."""
+    """The files are closed at once, and not only when Python's garbage collector runs."""
 
     def num_open() -> int:
         handles = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]

@@ -34,7 +34,7 @@ DROPPED_LATE = """
 
 
 def run(code, *arguments):
-    """A process of its own: what it prints, once it has ended well."""
+    """Run code in a process of its own, which must end without an error. Return its output."""
     program = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
     ended = subprocess.run(program, check=False, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -60,7 +60,7 @@ def folder(tmp_path):
         "counting_filesystem(pafs.LocalFileSystem(), ReadCounter()).open_input_file('/dev/null')",
     ],
 )
-def test_a_process_waits_for_guarded_objects_that_threads_drop_late(guarded):
+def test_a_process_waits_until_threads_drop_guarded_objects(guarded):
     assert run(DROPPED_LATE.format(guarded=guarded)) == "dropped"
 
 
@@ -79,7 +79,7 @@ def test_a_guarded_object_in_use_until_the_end_does_not_block_the_end():
 
 
 def test_batches_made_in_python_end_with_the_process():
-    """PyArrow's scanner reads on once the first rows are taken; given a generator, it aborts."""
+    """PyArrow's scanner reads ahead after the first rows, and aborts if it reads a generator."""
     assert (
         run("""
         import time

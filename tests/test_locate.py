@@ -65,21 +65,21 @@ def array(values, kind):
 def expected(tables, names, keys):
     """Return for each key the numbers of the files and rows that hold it."""
     result = []
-    for at, key in enumerate(keys):
+    for number, key in enumerate(keys):
         rows = [
-            (at, file, row)
+            (number, file, row)
             for file, table in enumerate(tables)
             for row, values in enumerate(
                 zip(*(table[item].to_pylist() for item in names), strict=True)
             )
             if None not in key and all(one == other for one, other in zip(key, values, strict=True))
         ]
-        result += rows or [(at, None, None)]
+        result += rows or [(number, None, None)]
     return result
 
 
 def answers(ds, columns, keys):
-    """Return the same from `locate`, after checking that fragment ids agree with paths."""
+    """Return the key index, file number and row of each key, after checks of the fragment ids."""
     table = ds.locate(columns, keys)
     assert table.schema.names == ["key_index", "fragment_id", "path", "row"]
     files = []
@@ -87,11 +87,13 @@ def answers(ds, columns, keys):
         files.append(None if path is None else ds.files.index(path))
     if any(file is not None for file in files):
         ids = dict(zip(files, table["fragment_id"].to_pylist(), strict=True))
-        held = table.filter(table["row"].is_valid())
+        present_rows = table.filter(table["row"].is_valid())
         addresses = [
             id_ << 32 | row
             for id_, row in zip(
-                held["fragment_id"].to_pylist(), held["row"].to_pylist(), strict=True
+                present_rows["fragment_id"].to_pylist(),
+                present_rows["row"].to_pylist(),
+                strict=True,
             )
         ]
         assert ds.take(addresses).num_rows == len(addresses)
@@ -102,12 +104,12 @@ def answers(ds, columns, keys):
 def counted(result, keys):
     """Return the numbers of distinct keys and of rows per file, from `files_with_keys`."""
     files = {}
-    for at, file, row in result:
+    for key_index, file, row in result:
         if file is not None:
-            held = files.setdefault(file, (set(), set()))
-            held[0].add(keys[at])
-            held[1].add(row)
-    return {file: (len(held), len(rows)) for file, (held, rows) in files.items()}
+            keys_and_rows = files.setdefault(file, (set(), set()))
+            keys_and_rows[0].add(keys[key_index])
+            keys_and_rows[1].add(row)
+    return {file: (len(keys_and_rows), len(rows)) for file, (keys_and_rows, rows) in files.items()}
 
 
 def assert_files(ds, columns, keys, result, plain_keys):
@@ -120,7 +122,7 @@ def assert_files(ds, columns, keys, result, plain_keys):
 
 @pytest.fixture(params=["few keys", "many keys"])
 def number_of_keys(request, monkeypatch):
-    """Few keys, which select zones, or so many that all rows are compared with them."""
+    """Return few keys, which select zones, or so many that all rows are compared with them."""
     if request.param == "many keys":
         monkeypatch.setattr(module, "_MAX_SEARCHED_KEYS", 1)
         monkeypatch.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
@@ -129,7 +131,7 @@ def number_of_keys(request, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("index", ["none", "plain", "global"])
-def test_every_type(tmp_path, number_of_keys, kind, index):
+def test_locate_finds_keys_of_every_type(tmp_path, number_of_keys, kind, index):
     arrow_type, domain = KINDS[kind]
     rng = random.Random(kind)
     tables = [
@@ -153,15 +155,15 @@ def test_every_type(tmp_path, number_of_keys, kind, index):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_several_columns(tmp_path_factory, data):
+def test_locate_finds_keys_of_several_columns(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("locate")
     numbers = st.one_of(st.none(), st.integers(-2, 2))
     texts = st.one_of(st.none(), st.sampled_from(["", "a", "b"]))
     rows = st.tuples(numbers, texts, st.sampled_from([0.0, -0.0, NAN, None]))
     tables = []
     for number in range(2):
-        drawn = data.draw(st.lists(rows, min_size=1, max_size=25))
-        columns = dict(zip("abc", map(list, zip(*drawn, strict=True)), strict=True))
+        key_rows = data.draw(st.lists(rows, min_size=1, max_size=25))
+        columns = dict(zip("abc", map(list, zip(*key_rows, strict=True)), strict=True))
         types = (pa.int32(), pa.string(), pa.float64())
         arrays = [pa.array(columns[name], kind) for name, kind in zip("abc", types, strict=True)]
         inner = pa.StructArray.from_arrays(arrays[:1], ["in"])
@@ -171,11 +173,11 @@ def test_several_columns(tmp_path_factory, data):
     for name in data.draw(st.sets(st.sampled_from(["a", "b", "c", "s.in"]))):
         e2e.build(ds, name, number_of_items=3, global_filter=data.draw(st.booleans()))
     names = data.draw(st.permutations(["a", "b", "c"]))[: data.draw(st.integers(1, 3))]
-    drawn = data.draw(st.lists(rows, max_size=12))
-    keys = [tuple(row["abc".index(name)] for name in names) for row in drawn]
+    key_rows = data.draw(st.lists(rows, max_size=12))
+    keys = [tuple(row["abc".index(name)] for name in names) for row in key_rows]
     columns = {
-        name: pa.array([key[at] for key in keys], tables[0].schema.field(name).type)
-        for at, name in enumerate(names)
+        name: pa.array([key[position] for key in keys], tables[0].schema.field(name).type)
+        for position, name in enumerate(names)
     }
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
@@ -190,7 +192,7 @@ def test_several_columns(tmp_path_factory, data):
             assert answers(ds, "s.in", columns["a"]) == result
 
 
-def test_partition_columns(tmp_path, number_of_keys):
+def test_locate_finds_keys_with_partition_columns(tmp_path, number_of_keys):
     rows = pa.table({"id": [1, 2, 1, 2, 3, 1], "day": pa.array([DAY, None, DAY, DAY, DAY, None])})
     rows = rows.append_column("part", pa.array(["x", "x", "y", "y", "y", "y"]))
     by = pads.partitioning(pa.schema([("part", pa.string()), ("day", pa.date32())]), flavor="hive")
@@ -220,7 +222,7 @@ def test_partition_columns(tmp_path, number_of_keys):
 
 
 def test_only_the_matching_partition_is_read(tmp_path):
-    rows = pa.table({"id": range(400), "part": [at % 4 for at in range(400)]})
+    rows = pa.table({"id": range(400), "part": [row % 4 for row in range(400)]})
     pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=["part"])
     for part in (0, 2, 3):
         (tmp_path / "t" / str(part) / "part-0.parquet").write_bytes(b"no Parquet")
@@ -230,8 +232,11 @@ def test_only_the_matching_partition_is_read(tmp_path):
     assert result["row"].to_pylist() == [1, None, None]
 
 
-def test_added_and_changed_files(tmp_path, number_of_keys):
-    tables = [e2e.numbered(100 * at, 100, id=range(100 * at, 100 * at + 100)) for at in range(3)]
+def test_locate_reads_added_and_changed_files(tmp_path, number_of_keys):
+    tables = [
+        e2e.numbered(100 * number, 100, id=range(100 * number, 100 * number + 100))
+        for number in range(3)
+    ]
     paths = e2e.write_files(tmp_path / "t", tables)
     ds = zb.dataset(tmp_path / "t")
     e2e.build(ds, "id", number_of_items=16, global_filter=True)
@@ -251,7 +256,7 @@ def test_added_and_changed_files(tmp_path, number_of_keys):
 
 
 @pytest.mark.parametrize("format", ["feather", "memory", "csv"])
-def test_other_sources(tmp_path, number_of_keys, format):
+def test_locate_works_with_other_sources(tmp_path, number_of_keys, format):
     table = pa.table({"id": [5, 7, 5, 9], "name": ["a", "b", None, "d"]})
     if format == "memory":
         ds = zb.dataset(table)
@@ -268,7 +273,7 @@ def test_other_sources(tmp_path, number_of_keys, format):
     assert ds.files_with_keys("id", [5, 8, 9])["num_rows"].to_pylist() == [3]
 
 
-def test_a_million_keys(tmp_path):
+def test_locate_finds_a_million_keys(tmp_path):
     """Compare with a join in DuckDB. Some keys have several rows, and some rows several keys."""
     rng = np.random.default_rng(3)
     tables = [
@@ -312,7 +317,7 @@ def test_global_filter_excludes_all_of_many_keys(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.string(), pa.date32()])
-def test_fragments_that_may_hold_keys(kind):
+def test_key_ranges_select_fragments_that_may_hold_keys(kind):
     """Compare with a check of every key against every range."""
 
     def values(numbers):
@@ -329,7 +334,7 @@ def test_fragments_that_may_hold_keys(kind):
     high = low + generator.integers(0, 12, 40)
     unknown, empty = np.arange(40) == 4, np.arange(40) == 7
     bounds = [
-        pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(bound)) for bound in (low, high)
+        pc.if_else(pa.array(unknown), pa.scalar(None, kind), values(limit)) for limit in (low, high)
     ]
     ranges = FragmentKeyRanges(*bounds, empty)
     for count in (0, 1, 7, 60):
@@ -342,8 +347,8 @@ def test_fragments_that_may_hold_keys(kind):
         ]
         assert fragments_with_keys([ranges], [keys]).tolist() == expected
         other = FragmentKeyRanges(*(pa.nulls(40, kind) for _ in range(2)), np.arange(40) % 2 == 0)
-        both = fragments_with_keys([ranges, other], [keys, keys])
-        assert both.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
+        result = fragments_with_keys([ranges, other], [keys, keys])
+        assert result.tolist() == [hit and i % 2 == 1 for i, hit in enumerate(expected)]
     if kind == pa.float64():
         keys = pa.array([float("nan")], kind)
         assert fragments_with_keys([ranges], [keys]).tolist() == [not item for item in empty]
@@ -351,23 +356,23 @@ def test_fragments_that_may_hold_keys(kind):
 
 def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
     """Zone filters exclude no file if many keys pass them everywhere."""
-    tables = [pa.table({"id": range(5_000 * at, 5_000 * (at + 1))}) for at in range(4)]
+    tables = [pa.table({"id": range(5_000 * number, 5_000 * (number + 1))}) for number in range(4)]
     paths = e2e.write_files(tmp_path / "t", tables)
     ds = zb.dataset(tmp_path / "t")
     e2e.build(ds, "id", number_of_items=1000, probability=0.5)
-    read = []
+    read_paths = []
 
     def located(self, part):
-        read.append(part.fragment.path)
+        read_paths.append(part.fragment.path)
         yield from whole(self, part)
 
     whole = module.Execution.matches
     monkeypatch.setattr(module.Execution, "matches", located)
     keys = np.concatenate([np.full(20_000, 12_345), np.arange(13_000, 16_000), [10**9]])
     result = ds.locate("id", keys)
-    assert sorted(read) == [str(paths[2]), str(paths[3])]
-    held = keys < 10**9
-    assert result["row"].to_pylist() == [*(keys[held] % 5_000).tolist(), None]
+    assert sorted(read_paths) == [str(paths[2]), str(paths[3])]
+    is_present = keys < 10**9
+    assert result["row"].to_pylist() == [*(keys[is_present] % 5_000).tolist(), None]
 
 
 _SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])
@@ -377,19 +382,19 @@ _SOME = st.integers(-3, 3) | st.sampled_from([-(2**15), 2**15 - 1])
 def test_equal_rows_and_keys_share_a_code(chunks, keys, kind):
     """Integers are matched through a hash table, and strings through Arrow dictionaries."""
     stored = pa.chunked_array([pa.array(chunk, pa.int16()) for chunk in chunks], pa.int16())
-    asked = pa.array(keys, pa.int16())
+    key_array = pa.array(keys, pa.int16())
     if kind == "text":
-        stored, asked = stored.cast(pa.string()), asked.cast(pa.string())
+        stored, key_array = stored.cast(pa.string()), key_array.cast(pa.string())
     rows = [value for chunk in chunks for value in chunk]
-    codes, of_keys = numbering._encode(stored, numbering.numbered_keys(asked))
+    codes, of_keys = numbering._encode(stored, numbering.numbered_keys(key_array))
     assert [code >= 0 for code in codes] == [value in keys for value in rows]
     for key, number in zip(keys, of_keys, strict=True):
         assert number >= 0 or key not in rows
-        held = [value == key for value in rows]
-        assert number < 0 or [code == number for code in codes] == held
+        is_equal = [value == key for value in rows]
+        assert number < 0 or [code == number for code in codes] == is_equal
 
 
-def test_keys_of_other_types(tmp_path):
+def test_locate_converts_keys_of_other_types(tmp_path):
     e2e.plain_dataset(tmp_path / "t")
     ds = zb.dataset(tmp_path / "t")
     assert ds.locate("id", [50.0, 50.5, 1e300])["row"].to_pylist() == [5, None, None]

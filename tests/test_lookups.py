@@ -63,39 +63,41 @@ def test_no_lookup_loses_a_row(tmp_path: Path, number: int):
     values = raw_values(arrow_type, distinct + 40, seed=number)
     present, absent = values[:distinct], values[distinct:]
     raws = [None if rng.random() < 0.1 else rng.choice(present) for _ in range(total)]
-    tables, at = [], 0
+    tables, first_row = [], 0
     for rows in lengths:
-        tables.append(numbered(at, rows, key=array_of(arrow_type, raws[at : at + rows])))
-        at += rows
+        tables.append(
+            numbered(first_row, rows, key=array_of(arrow_type, raws[first_row : first_row + rows]))
+        )
+        first_row += rows
     write_files(tmp_path, tables, row_group_size=row_group_size)
     ds = zb.dataset(tmp_path)
     build(ds, "key", number_of_items=items, sizing=sizing, probability=probability)
 
-    where = list(addresses(lengths))
+    row_addresses = list(addresses(lengths))
     expected = rows_of(raws)
-    lost, kept = 0, 0
+    num_lost, num_candidates = 0, 0
     for lookup in range(LOOKUPS):
         raw = rng.choice(absent if lookup % 5 == 4 else present)
         rows = expected.get(raw, [])
         filter = pc.field("key") == scalar_of(arrow_type, raw)
         result = ds.search(filter).at_most
-        lost += sum(where[row] not in result for row in rows)
+        num_lost += sum(row_addresses[row] not in result for row in rows)
         if raw not in expected:
-            kept += len(result)
+            num_candidates += len(result)
         if lookup % 25 == 0:
             assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
         if lookup % 50 == 1:
             several = rng.sample(present, 5)
             filter = pc.field("key").isin(array_of(arrow_type, several))
-            rows = sorted(row for each in several for row in expected.get(each, []))
+            rows = sorted(row for value in several for row in expected.get(value, []))
             assert ds.to_table(["row"], filter)["row"].to_pylist() == rows
             result = ds.lookup("key", array_of(arrow_type, [*several, None]), ["row"], nulls=True)
             keys = {raw: number for number, raw in enumerate([*several, None])}
             assert result.to_pylist() == [
                 {"key_index": keys[raw], "row": row} for row, raw in enumerate(raws) if raw in keys
             ]
-    assert lost == 0
+    assert num_lost == 0
     # The index must also be useful: lookups of absent keys read few rows.
-    assert kept < 0.5 * total * LOOKUPS / 5
+    assert num_candidates < 0.5 * total * LOOKUPS / 5
     nulls = [row for row, raw in enumerate(raws) if raw is None]
     assert ds.to_table(["row"], pc.field("key").is_null())["row"].to_pylist() == nulls

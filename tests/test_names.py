@@ -1,4 +1,4 @@
-"""Columns and leaves of structs by name, in their own case and in others."""
+"""Test how names find columns and leaves of structs, in the same case and in another."""
 
 import doctest
 
@@ -24,7 +24,7 @@ SCHEMA = pa.schema(
     ("name", "meant"),
     [("id", "id"), ("ID", "ID"), ("Id", None), ("day", "Day"), ("A.B", "a.b"), ("no", None)],
 )
-def test_a_name_is_itself_or_the_one_in_another_case(name, meant):
+def test_a_name_is_found_in_its_own_or_in_one_other_case(name, meant):
     assert find_column(SCHEMA.names, name) == meant
     assert find_column(SCHEMA.names, name, ignore_case=False) == (name if name == meant else None)
 
@@ -43,7 +43,7 @@ def test_leaves_are_found_level_by_level(names, path):
     assert find_leaf(SCHEMA, names) == path
 
 
-def test_a_name_of_two_leaves_matches_neither():
+def test_an_ambiguous_name_matches_no_leaf():
     twice = pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.int8())])
     assert find_leaf(pa.schema({"s": twice}), ["s", "x"]) is None
     assert find_leaf_type(pa.schema({"s": twice}), ["s", "x"]) is None
@@ -57,14 +57,14 @@ def test_a_name_with_a_dot_wins_over_a_path(text, path):
     assert column_path(SCHEMA, text) == path
 
 
-def test_text_in_another_case():
+def test_names_are_compared_without_case_as_in_java():
     assert column_path(SCHEMA, "A.B", ignore_case=True) == ("a.b",)
     assert column_path(SCHEMA, "S.T.w", ignore_case=True) == ("s", "t", "W")
     assert column_path(SCHEMA, "Id", ignore_case=True) == ("Id",)
 
 
 @pytest.mark.parametrize("module", [columns, paths])
-def test_examples(module):
+def test_the_examples_of_names_hold(module):
     results = doctest.testmod(module)
     assert results.attempted
     assert not results.failed

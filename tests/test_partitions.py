@@ -98,7 +98,7 @@ filters = st.recursive(
 
 @settings(max_examples=cases(300))
 @given(filters)
-def test_random_filters(folder, filter):
+def test_random_filters_give_the_rows_of_pyarrow(folder, filter):
     wanted = pads.dataset(folder, partitioning="hive").to_table(filter=filter)
     assert zb.dataset(folder).to_table(filter=filter).equals(wanted)
 
@@ -124,7 +124,7 @@ def test_random_filters(folder, filter):
         ("year = 2019 OR id >= 0", 16),
     ],
 )
-def test_fragments_kept_by_path_pruning(folder, filter, fragments):
+def test_path_pruning_keeps_matching_fragments(folder, filter, fragments):
     plan = zb.dataset(folder).scanner(filter=filter).plan()
     assert len(plan.fragments) == fragments
     assert plan.skipped == 16 - fragments
@@ -181,7 +181,7 @@ def test_path_values_win_over_file_values(tmp_path):
         ds.create_scalar_index("year", spark=False)
 
 
-def test_partitionings_of_pyarrow(tmp_path):
+def test_partitionings_of_pyarrow_are_pruned(tmp_path):
     for day in (1, 2):
         os.makedirs(tmp_path / "2024" / str(day))
         pq.write_table(pa.table({"id": [day, 9]}), tmp_path / "2024" / str(day) / "0.parquet")
@@ -200,7 +200,7 @@ def test_partitionings_of_pyarrow(tmp_path):
     assert zb.dataset(str(tmp_path)).schema.names == ["id"]
 
 
-def test_dates_and_dictionaries_in_paths(tmp_path):
+def test_dates_and_dictionaries_in_paths_are_pruned(tmp_path):
     table = pa.table(
         {
             "day": pa.array([dt.date(2024, 1, 1), dt.date(2024, 1, 2), None]),
@@ -260,7 +260,7 @@ def test_floats_in_paths_are_not_rounded(tmp_path):
 
 @pytest.mark.parametrize("literal", [0.0, -0.0])
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_zeros_and_nan_in_paths(tmp_path, literal, kind):
+def test_zeros_and_nan_in_paths_lose_no_row(tmp_path, literal, kind):
     for value in ("0.0", "-0.0", "nan", "1.5"):
         os.makedirs(tmp_path / f"p={value}")
         pq.write_table(pa.table({"id": [1]}), tmp_path / f"p={value}" / "0.parquet")
@@ -290,7 +290,7 @@ def test_a_result_with_null_paths_is_not_exact(folder):
     assert ds.search("year = 1999").kind == "Exact"
 
 
-def test_a_schema_that_differs_from_the_paths(tmp_path):
+def test_the_schema_may_differ_from_the_paths(tmp_path):
     os.makedirs(tmp_path / "p=1")
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "p=1" / "0.parquet")
     source = pads.dataset(

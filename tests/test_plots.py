@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zonebloom.errors.StaleIndexWarn
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files that are indexed, with a zone of nulls alone, and one that came later."""
+    """Return a dataset of three indexed files, with a zone of nulls only, and a newer file."""
     folder = tmp_path_factory.mktemp("plots")
     for number in range(FILES + 1):
         ids = [None if number == 1 and i < ZONE else number * ROWS + i for i in range(ROWS)]
@@ -61,7 +61,7 @@ def labelled(ax) -> bool:
     )
 
 
-def test_zones_kept_are_the_plans(ds: zb.Dataset, ax):
+def test_zones_kept_shows_the_zones_of_the_plan(ds: zb.Dataset, ax):
     filter = "id IN (5, 150, 151, 2999)"
     assert plots.zones_kept(ds, filter, ax=ax) is ax
     files = ds.scanner(filter=filter).plan().files
@@ -82,7 +82,7 @@ def test_a_filter_that_keeps_everything_is_refused(ds: zb.Dataset):
         plots.zones_kept(ds, None)
 
 
-def test_bytes_read_are_what_runs_count(folder: Path, ds: zb.Dataset, ax):
+def test_bytes_read_shows_the_counted_bytes(folder: Path, ds: zb.Dataset, ax):
     # The first read caches the metadata of the files, so later reads are smaller.
     zb.dataset(folder).to_table(filter="id = 5")
     assert plots.bytes_read(ds, "id = 5", ax=ax) is ax
@@ -102,7 +102,7 @@ def test_bytes_read_are_what_runs_count(folder: Path, ds: zb.Dataset, ax):
     assert ax.get_xlim()[0] == 0 and ax.get_xlim()[1] > 1.1 * max(widths(data))
 
 
-def test_filters_show_what_each_holds(ds: zb.Dataset, ax):
+def test_filters_shows_the_fill_of_each_filter(ds: zb.Dataset, ax):
     assert plots.filters(ds, "id_idx", ax=ax) is ax
     right = ax.figure.axes[-1]
     stored = [
@@ -127,7 +127,7 @@ def test_filters_show_what_each_holds(ds: zb.Dataset, ax):
 
 
 @pytest.mark.parametrize("sizing", ["log2", "exact"])
-def test_filter_sizes_are_the_least_that_reach_a_probability(sizing: str, ax):
+def test_filter_sizes_shows_the_smallest_filters_for_a_probability(sizing: str, ax):
     assert plots.filter_sizes(1000, 0.01, sizing=sizing, ax=ax) is ax
     log2, exact, chosen = (line.get_xydata() for line in ax.lines)
     assert chosen.tolist() == [[0.01, size_for(1000, 0.01, sizing)]]
@@ -140,17 +140,17 @@ def test_filter_sizes_are_the_least_that_reach_a_probability(sizing: str, ax):
     assert labelled(ax) and "bytes" in ax.get_ylabel()
 
 
-def test_without_ax_pyplot_has_a_new_figure():
+def test_a_plot_without_ax_makes_a_new_figure():
     from matplotlib import pyplot
 
     before = pyplot.get_fignums()
-    made = plots.filter_sizes()
-    assert pyplot.gcf() is made.figure
-    assert set(pyplot.get_fignums()) == {*before, made.figure.number}
-    pyplot.close(made.figure)
+    axes = plots.filter_sizes()
+    assert pyplot.gcf() is axes.figure
+    assert set(pyplot.get_fignums()) == {*before, axes.figure.number}
+    pyplot.close(axes.figure)
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_the_error_without_matplotlib_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependency, match=r"pip install 'zonebloom\[plots\]'") as caught:
         plots.filter_sizes()

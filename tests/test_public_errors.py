@@ -1,8 +1,8 @@
-"""Every public function given values of wrong kinds: one error of ours, naming what was given.
+"""Pass values of wrong kinds to every public function. The error must name the argument.
 
-The list of functions and the list of values are multiplied, so whatever a function does not
-expect it meets here. A value that is right for one function is wrong for the next: a call may
-answer, but may not fail with an error of pyarrow, NumPy, or of our own code's insides.
+Each function gets each value, so it gets every kind of value that it does not expect. A value that
+is wrong for one function is right for another, so a call may succeed. It must not fail with an
+error of pyarrow, NumPy, or an internal error of zonebloom.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGE = str(Path(zb.__file__).parent)
 
 
 class Opaque:
-    """A value of a type nobody knows."""
+    """A value of an unknown type."""
 
 
 WRONG: dict[str, Any] = {
@@ -116,7 +116,7 @@ def drained(result: Any) -> Any:
 
 
 def refused(call: Callable[[], Any], parameter: str | None = None) -> BaseException | None:
-    """The error of a call, which must be of ours, come alone, and say what was given."""
+    """Return the error of a call, which must be a single ZoneBloomError that names the argument."""
     try:
         drained(call())
     except errors.ZoneBloomError as error:
@@ -306,7 +306,7 @@ def test_wrong_values_are_refused_by_name(
             raise AssertionError(f"{name}, given {kind}: {error!r}") from error
 
 
-def test_no_function_is_left_out() -> None:
+def test_every_public_function_is_tested() -> None:
     """Every public function with parameters has a call above."""
     # The parameters of `scanner` are tested with every way to run it.
     called_names = {name.partition("(")[0].rpartition(".")[2] for name in CALLS} | {"scanner"}
@@ -414,8 +414,8 @@ def test_the_message_says_what_to_write(
     assert type(caught.value) is kind
 
 
-def test_values_that_are_right_stay_right(ds: zb.Dataset) -> None:
-    """This includes NumPy types, and numbers that are too large for pyarrow."""
+def test_valid_values_are_accepted(ds: zb.Dataset) -> None:
+    """Valid values include NumPy types, and numbers that are too large for pyarrow."""
     table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))  # pyright: ignore
     assert table["id"].to_pylist() == [0, 1, 2]
     assert ds.to_table(limit=2**70, batch_size=2**70).num_rows == ROWS
@@ -426,15 +426,15 @@ def test_values_that_are_right_stay_right(ds: zb.Dataset) -> None:
     assert len(zb.RowRanges(np.array([[0, 5], [7, 9]]))) == 7
 
 
-def test_a_scan_of_polars_takes_what_a_dataset_takes() -> None:
+def test_scan_has_the_parameters_of_dataset() -> None:
     ours, theirs = (inspect.signature(parameter).parameters for parameter in (zb.dataset, scan))
     assert [(parameter.name, parameter.default) for parameter in ours.values()] == [
         (parameter.name, parameter.default) for parameter in theirs.values()
     ]
 
 
-def test_what_python_refuses_stays_pythons(ds: zb.Dataset) -> None:
-    """A call that is no call of the function, and operators between strangers."""
+def test_invalid_calls_raise_pythons_type_error(ds: zb.Dataset) -> None:
+    """The calls have wrong parameters, and the operators have operands of unrelated types."""
     calls: list[Callable[[], Any]] = [
         lambda: ds.scanner(None, None, None, 1, True, None, 5),  # pyright: ignore
         lambda: ds.scanner(nope=1),  # pyright: ignore
@@ -481,7 +481,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words)[:60])
-def test_commands_say_errors_in_a_line(
+def test_commands_print_errors_in_one_line(
     folder: Path,
     command: list[str],
     capsys: pytest.CaptureFixture[str],

@@ -25,51 +25,51 @@ pairs = st.lists(
 )
 
 
-def rows_of(some):
-    return {row for start, stop in some for row in range(start, stop)}
+def rows_of(spans):
+    return {row for start, stop in spans for row in range(start, stop)}
 
 
-def check_equals(made, rows):
-    """The ranges hold these rows, and are sorted, disjoint, non-touching and not empty."""
-    pairs_made = list(made)
+def check_equals(ranges, rows):
+    """Check that ranges hold these rows, and are sorted, disjoint, non-touching and not empty."""
+    pairs_made = list(ranges)
     assert rows_of(pairs_made) == rows
     assert all(start < stop for start, stop in pairs_made)
     assert all(a[1] < b[0] for a, b in pairwise(pairs_made))
-    assert len(made) == len(rows)
-    assert bool(made) == bool(rows)
-    assert made.num_ranges == len(pairs_made)
-    assert made == RowRanges(pairs_made)
-    assert hash(made) == hash(RowRanges(pairs_made))
+    assert len(ranges) == len(rows)
+    assert bool(ranges) == bool(rows)
+    assert ranges.num_ranges == len(pairs_made)
+    assert ranges == RowRanges(pairs_made)
+    assert hash(ranges) == hash(RowRanges(pairs_made))
 
 
 class RangesAgainstASet(RuleBasedStateMachine):
-    """One RowRanges and the set it should be, through any operations."""
+    """A RowRanges and the equal set of rows, through random operations."""
 
     def __init__(self):
         super().__init__()
         self.ranges, self.rows = RowRanges(), set()
 
-    @rule(some=pairs)
-    def begin_anew(self, some):
-        self.ranges, self.rows = RowRanges(some), rows_of(some)
+    @rule(spans=pairs)
+    def begin_anew(self, spans):
+        self.ranges, self.rows = RowRanges(spans), rows_of(spans)
 
-    @rule(some=pairs)
-    def unite(self, some):
-        assert self.ranges | RowRanges(some) == RowRanges(some) | self.ranges
-        self.ranges, self.rows = self.ranges | RowRanges(some), self.rows | rows_of(some)
+    @rule(spans=pairs)
+    def unite(self, spans):
+        assert self.ranges | RowRanges(spans) == RowRanges(spans) | self.ranges
+        self.ranges, self.rows = self.ranges | RowRanges(spans), self.rows | rows_of(spans)
 
-    @rule(some=pairs)
-    def intersect(self, some):
-        assert self.ranges & RowRanges(some) == RowRanges(some) & self.ranges
-        self.ranges, self.rows = self.ranges & RowRanges(some), self.rows & rows_of(some)
+    @rule(spans=pairs)
+    def intersect(self, spans):
+        assert self.ranges & RowRanges(spans) == RowRanges(spans) & self.ranges
+        self.ranges, self.rows = self.ranges & RowRanges(spans), self.rows & rows_of(spans)
 
-    @rule(some=pairs)
-    def subtract(self, some):
-        self.ranges, self.rows = self.ranges - RowRanges(some), self.rows - rows_of(some)
+    @rule(spans=pairs)
+    def subtract(self, spans):
+        self.ranges, self.rows = self.ranges - RowRanges(spans), self.rows - rows_of(spans)
 
-    @rule(some=pairs)
-    def subtract_from(self, some):
-        self.ranges, self.rows = RowRanges(some) - self.ranges, rows_of(some) - self.rows
+    @rule(spans=pairs)
+    def subtract_from(self, spans):
+        self.ranges, self.rows = RowRanges(spans) - self.ranges, rows_of(spans) - self.rows
 
     @rule(start=st.integers(0, BOUND), rows=st.integers(0, BOUND))
     def look_through_a_window(self, start, rows):
@@ -80,12 +80,12 @@ class RangesAgainstASet(RuleBasedStateMachine):
     def move_on(self, by):
         self.ranges, self.rows = self.ranges.shift(by), {row + by for row in self.rows}
 
-    @rule(some=pairs)
-    def compare(self, some):
-        other = RowRanges(some)
-        assert self.ranges.issubset(other) == (self.rows <= rows_of(some))
-        assert other.issubset(self.ranges) == (rows_of(some) <= self.rows)
-        assert (self.ranges == other) == (self.rows == rows_of(some))
+    @rule(spans=pairs)
+    def compare(self, spans):
+        other = RowRanges(spans)
+        assert self.ranges.issubset(other) == (self.rows <= rows_of(spans))
+        assert other.issubset(self.ranges) == (rows_of(spans) <= self.rows)
+        assert (self.ranges == other) == (self.rows == rows_of(spans))
 
     @rule(row=st.integers(-1, 2 * BOUND))
     def look_for_a_row(self, row):
@@ -102,18 +102,18 @@ TestRangesAgainstASet = RangesAgainstASet.TestCase
 
 
 @given(pairs)
-def test_ranges_are_made_of_pairs_in_any_order(some):
-    check_equals(RowRanges(some), rows_of(some))
-    check_equals(RowRanges(iter(some)), rows_of(some))
-    starts, stops = (np.array([p[i] for p in some], dtype=np.int64) for i in (0, 1))
-    check_equals(RowRanges.from_arrays(starts, stops), rows_of(some))
+def test_ranges_are_built_from_pairs_in_any_order(spans):
+    check_equals(RowRanges(spans), rows_of(spans))
+    check_equals(RowRanges(iter(spans)), rows_of(spans))
+    starts, stops = (np.array([p[i] for p in spans], dtype=np.int64) for i in (0, 1))
+    check_equals(RowRanges.from_arrays(starts, stops), rows_of(spans))
 
 
 @given(st.sets(st.integers(0, 60)))
-def test_ranges_are_made_of_rows(rows):
-    made = RowRanges.from_rows(np.array(sorted(rows), dtype=np.int64))
-    assert made == RowRanges([(row, row + 1) for row in rows])
-    assert made.rows().tolist() == sorted(rows)
+def test_ranges_are_built_from_rows(rows):
+    result = RowRanges.from_rows(np.array(sorted(rows), dtype=np.int64))
+    assert result == RowRanges([(row, row + 1) for row in rows])
+    assert result.rows().tolist() == sorted(rows)
 
 
 @pytest.mark.parametrize("rows", [[-1, 2], [3, 3], [4, 2]])
@@ -122,56 +122,56 @@ def test_rows_out_of_order_are_refused(rows):
         RowRanges.from_rows(np.array(rows))
 
 
-def test_touching_ranges_become_one_and_a_long_one_swallows_those_inside():
+def test_touching_and_contained_ranges_are_merged():
     assert list(RowRanges([(5, 9), (0, 5)])) == [(0, 9)]
     assert list(RowRanges([(0, 100), (5, 9), (20, 30), (99, 101)])) == [(0, 101)]
 
 
-def test_unsigned_arrays_are_taken():
-    made = RowRanges.from_arrays(np.array([3], np.uint64), np.array([5], np.uint64))
-    assert list(made) == [(3, 5)]
+def test_unsigned_arrays_are_accepted():
+    result = RowRanges.from_arrays(np.array([3], np.uint64), np.array([5], np.uint64))
+    assert list(result) == [(3, 5)]
 
 
 @pytest.mark.parametrize("pair", [(-1, 5), (5, 4), (-3, -2)])
-def test_ranges_that_are_none_are_refused(pair):
+def test_invalid_ranges_are_refused(pair):
     with pytest.raises(InvalidArgument, match="0 <= start <= stop"):
         RowRanges([(0, 3), pair])
 
 
 def test_a_window_before_or_past_or_between_ranges_is_empty():
-    made = RowRanges([(10, 20), (40, 50)])
+    result = RowRanges([(10, 20), (40, 50)])
     for window in [(0, 10), (20, 40), (50, 90), (15, 15), (30, 30)]:
-        check_equals(made.window(*window), set())
-    check_equals(made.window(19, 41), {0, 21})
+        check_equals(result.window(*window), set())
+    check_equals(result.window(19, 41), {0, 21})
 
 
-def test_operations_leave_their_operands_alone():
+def test_operations_do_not_change_their_operands():
     one, other = RowRanges([(0, 10), (20, 30)]), RowRanges([(5, 25)])
     _ = one & other, one | other, one - other, one.window(1, 9), one.shift(3)
     assert list(one) == [(0, 10), (20, 30)]
     assert list(other) == [(5, 25)]
 
 
-def test_addresses_near_the_end_of_int64():
+def test_addresses_may_be_near_the_end_of_int64():
     base = (2**31 - 1) << OFFSET_BITS
-    made = RowRanges([(base, base + 2**32 - 1)])
-    assert len(made) == 2**32 - 1
-    assert made - RowRanges([(base, base + 1)]) == RowRanges([(base + 1, base + 2**32 - 1)])
+    result = RowRanges([(base, base + 2**32 - 1)])
+    assert len(result) == 2**32 - 1
+    assert result - RowRanges([(base, base + 1)]) == RowRanges([(base + 1, base + 2**32 - 1)])
 
 
 def test_only_integers_are_rows():
-    made = RowRanges([(0, 5)])
-    assert 1.0 not in made
-    assert "1" not in made
-    assert None not in made
+    result = RowRanges([(0, 5)])
+    assert 1.0 not in result
+    assert "1" not in result
+    assert None not in result
 
 
-def test_ranges_differ_from_other_things():
+def test_ranges_are_not_equal_to_other_objects():
     assert RowRanges([(0, 5)]) != [(0, 5)]
     assert RowRanges() != set()
 
 
-def test_repr_of_ranges_shows_all_of_a_few_and_the_first_of_many():
+def test_the_repr_of_ranges_shows_few_ranges_whole_and_the_first_of_many():
     assert repr(RowRanges()) == "RowRanges([])"
     assert repr(RowRanges([(1, 2), (4, 6)])) == "RowRanges([(1, 2), (4, 6)])"
     assert repr(RowRanges((10 * i, 10 * i + 3) for i in range(20))) == (
@@ -189,15 +189,15 @@ def test_addresses_split_into_the_offsets_of_each_fragment(parts):
     )
     split = by_fragment(addresses)
     assert list(split) == sorted({f for f, _, rows in parts if rows})
-    for f, made in split.items():
+    for f, offsets in split.items():
         mine = [(start, start + rows) for g, start, rows in parts if g == f]
-        check_equals(made, rows_of(mine))
+        check_equals(offsets, rows_of(mine))
 
 
-def test_fragments_filled_to_the_brim_stay_apart():
-    most = ranges.MAX_ROWS_PER_FRAGMENT
-    both = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + most) for f in range(3))
-    assert by_fragment(both) == {f: RowRanges([(0, most)]) for f in range(3)}
+def test_full_fragments_stay_separate():
+    max_rows = ranges.MAX_ROWS_PER_FRAGMENT
+    whole = RowRanges((f << OFFSET_BITS, (f << OFFSET_BITS) + max_rows) for f in range(3))
+    assert by_fragment(whole) == {f: RowRanges([(0, max_rows)]) for f in range(3)}
 
 
 # SearchResult: soundness under Kleene's logic
@@ -227,17 +227,19 @@ truths = st.lists(
 
 @st.composite
 def leaves(draw):
-    """Truth of each row, and a result that bounds it as loosely as it likes."""
+    """Draw the truth of each row, and a result with loose bounds of it."""
     truth = draw(truths)
     kind = draw(st.sampled_from(["at_most", "both", "nothing"]))
     if kind == "nothing":
         return truth, SearchResult(UNIVERSE)
     extra = draw(masks)
-    at_most = ranges_of([t is True or more for t, more in zip(truth, extra, strict=True)])
+    at_most = ranges_of([t is True or is_extra for t, is_extra in zip(truth, extra, strict=True)])
     if kind == "at_most":
         return truth, SearchResult(UNIVERSE, at_most=at_most)
     fewer = draw(masks)
-    at_least = ranges_of([t is not False and kept for t, kept in zip(truth, fewer, strict=True)])
+    at_least = ranges_of(
+        [t is not False and is_kept for t, is_kept in zip(truth, fewer, strict=True)]
+    )
     return truth, SearchResult(UNIVERSE, at_most=at_most, at_least=at_least)
 
 
@@ -261,7 +263,7 @@ def combine(children):
 
 @settings(max_examples=cases(300))
 @given(st.recursive(leaves(), combine, max_leaves=12))
-def test_bounds_hold_through_any_tree_of_and_or_not(tree):
+def test_bounds_hold_for_any_tree_of_and_or_not(tree):
     truth, result = tree
     for address, value in zip(ADDRESSES, truth, strict=True):
         if value is True:
@@ -273,7 +275,7 @@ def test_bounds_hold_through_any_tree_of_and_or_not(tree):
 
 
 @given(leaves(), leaves())
-def test_de_morgan(a, b):
+def test_the_laws_of_de_morgan_hold(a, b):
     one, other = a[1], b[1]
     for left, right in (
         (~(one & other), ~one | ~other),
@@ -290,15 +292,15 @@ def test_or_with_an_unknown_side_is_everything():
     assert (result & SearchResult(UNIVERSE)).at_most == RowRanges([(0, 2)])
 
 
-def test_kinds():
-    few = RowRanges([(0, 2)])
+def test_the_kind_of_a_result_follows_from_its_bounds():
+    first_rows = RowRanges([(0, 2)])
     assert SearchResult(UNIVERSE).kind == "AtMost"
-    assert SearchResult(UNIVERSE, at_most=few).kind == "AtMost"
+    assert SearchResult(UNIVERSE, at_most=first_rows).kind == "AtMost"
     assert SearchResult(UNIVERSE, at_most=RowRanges()).kind == "Exact"
-    assert SearchResult(UNIVERSE, at_most=few, at_least=few).kind == "Exact"
+    assert SearchResult(UNIVERSE, at_most=first_rows, at_least=first_rows).kind == "Exact"
     assert SearchResult(UNIVERSE, at_least=UNIVERSE).kind == "Exact"
-    assert SearchResult(UNIVERSE, at_least=few).kind == "AtLeast"
-    assert SearchResult(UNIVERSE, at_most=RowRanges([(0, 3)]), at_least=few).kind == "AtMost"
+    assert SearchResult(UNIVERSE, at_least=first_rows).kind == "AtLeast"
+    assert SearchResult(UNIVERSE, at_most=RowRanges([(0, 3)]), at_least=first_rows).kind == "AtMost"
 
 
 def test_not_flips_at_most_to_at_least():
@@ -330,7 +332,7 @@ def found_in(paths):
     return SearchResult(UNIVERSE, at_most=kept_rows, paths=paths)
 
 
-def test_table_of_a_result():
+def test_a_result_can_be_converted_to_a_table():
     table = found_in({0: "a.parquet", 1: "b.parquet"}).to_table()
     assert table.schema == pa.schema(
         [
@@ -354,7 +356,7 @@ def test_table_of_nothing_has_the_same_schema():
     assert nothing.to_table().schema == found_in({}).to_table().schema
 
 
-def test_paths_outlive_the_algebra():
+def test_combined_results_keep_their_paths():
     result = found_in({0: "a", 1: "b"})
     for other in (~result, result & SearchResult(UNIVERSE), result | SearchResult(UNIVERSE)):
         assert other.paths == {0: "a", 1: "b"}

@@ -53,10 +53,12 @@ def pairs(table: pa.Table) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_any_keys(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject) -> None:
-    arrow_type, each = KINDS[kind]
-    values = data.draw(st.lists(each, min_size=1, max_size=60))
-    keys = data.draw(st.lists(each, max_size=8))
+def test_lookup_finds_random_keys(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject
+) -> None:
+    arrow_type, raw_values = KINDS[kind]
+    values = data.draw(st.lists(raw_values, min_size=1, max_size=60))
+    keys = data.draw(st.lists(raw_values, max_size=8))
     nulls = data.draw(st.booleans())
     folder = tmp_path_factory.mktemp("lookup")
     half = len(values) // 2
@@ -79,7 +81,9 @@ def test_any_keys(tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.
         keys, pa.string() if kind in ("string_view", "dictionary") else arrow_type
     )
     table = ds.lookup("key", given_keys, nulls=nulls)
-    assert table.schema == pa.schema([pa.field("key_index", pa.int64(), False), *ds.schema])
+    assert table.schema == pa.schema(
+        [pa.field("key_index", pa.int64(), nullable=False), *ds.schema]
+    )
     assert pairs(table) == expected(values, keys, nulls)
     rows = [row for _, row in pairs(table)]
     stored = pa.array(values, arrow_type).to_pylist()
@@ -109,7 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=str,
 )
-def test_keys_of_other_types_and_numbers(folder: Path, keys: Any) -> None:
+def test_lookup_converts_keys_of_other_types(folder: Path, keys: Any) -> None:
     listed = keys if isinstance(keys, list) else keys.to_pylist()
     result = zb.dataset(folder).lookup("id", keys, ["name", "row"])
     assert result.column_names == ["key_index", "name", "row"]
@@ -161,11 +165,15 @@ def test_keys_are_compared_exactly(
         build(ds, "key")
 
 
-def test_fields_of_a_struct_in_an_extension_type(tmp_path: Path) -> None:
+def test_lookup_reads_fields_beside_a_struct_in_an_extension_type(tmp_path: Path) -> None:
     point = pa.opaque(pa.struct([("x", pa.int32()), ("y", pa.int32())]), "point", "test")
     points = pa.StructArray.from_arrays([pa.array(range(500), pa.int32())] * 2, ["x", "y"])
     schema = pa.schema(
-        [("at", point), pa.field("a", pa.int32(), False), pa.field("b", pa.int64(), False)]
+        [
+            ("at", point),
+            pa.field("a", pa.int32(), nullable=False),
+            pa.field("b", pa.int64(), nullable=False),
+        ]
     ).append(pa.field("c", pa.int64()))
     columns = [pa.ExtensionArray.from_storage(point, points)]
     columns += [pa.array(range(500), pa.int32()), pa.array(range(500)), pa.array(range(500))]
@@ -192,7 +200,7 @@ def test_invalid_arguments_are_refused(folder: Path) -> None:
         ds.lookup("id", [1], nulls="no")  # pyright: ignore[reportArgumentType]
 
 
-def test_other_columns_and_no_columns(folder: Path) -> None:
+def test_lookup_returns_requested_columns(folder: Path) -> None:
     ds = zb.dataset(folder)
     names = [None if row % 10 == 3 else f"name {row}" for row in range(3000)]
     for keys in (["name 70"], ["name 70", None, "name 2999"]):
@@ -202,7 +210,7 @@ def test_other_columns_and_no_columns(folder: Path) -> None:
     assert ds.lookup("id", [50, 7, 60], []).to_pydict() == {"key_index": [0, 2]}
 
 
-def test_changed_and_added_files(tmp_path: Path) -> None:
+def test_lookup_reads_changed_and_added_files(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, rows=100)
     ds = zb.dataset(folder)
     build(ds, "id")
@@ -218,7 +226,7 @@ def test_changed_and_added_files(tmp_path: Path) -> None:
     assert result["name"].to_pylist() == ["name 5", "x", None]
 
 
-def test_structs_and_other_sources(tmp_path: Path) -> None:
+def test_lookup_finds_leaves_in_other_sources(tmp_path: Path) -> None:
     table = numbered(0, 500, at=pa.array([{"id": i % 50, "x": str(i)} for i in range(500)]))
     wanted = expected([i % 50 for i in range(500)], [7, 49, 50])
     assert pairs(zb.dataset(table).lookup("at.id", [7, 49, 50])) == wanted
@@ -243,18 +251,18 @@ OUTER = st.fixed_dictionaries({"in": st.one_of(st.none(), INNER)})
     st.sampled_from(["1.0", "2.0"]),
     st.booleans(),
 )
-def test_keys_in_structs(
+def test_lookup_finds_keys_in_nested_structs(
     tmp_path_factory: pytest.TempPathFactory,
-    given: list[Any],
+    structs: list[Any],
     version: str,
     use_dictionary: bool,
 ) -> None:
     NUMPY.end()
     inner = pa.struct([pa.field("id", pa.int64())])
-    at = pa.array(given, pa.struct([pa.field("in", inner)]))
+    column = pa.array(structs, pa.struct([pa.field("in", inner)]))
     file = tmp_path_factory.mktemp("structs") / "0.parquet"
     pq.write_table(
-        numbered(0, len(given), at=at),
+        numbered(0, len(structs), at=column),
         file,
         row_group_size=25,
         max_rows_per_page=7,
@@ -264,10 +272,10 @@ def test_keys_in_structs(
     )
     ds = zb.dataset(file)
     build(ds, "at.in.id", number_of_items=5)
-    ids = [((outer or {}).get("in") or {}).get("id") for outer in given]
+    ids = [((outer or {}).get("in") or {}).get("id") for outer in structs]
     result = ds.lookup("at.in.id", [2, None, 0], nulls=True)
     assert pairs(result) == expected(ids, [2, None, 0], nulls=True)
-    assert result["at"].to_pylist() == [given[row] for _, row in pairs(result)]
+    assert result["at"].to_pylist() == [structs[row] for _, row in pairs(result)]
     scanner = ds.scanner(filter="at.in.id = 2")
     assert scanner.to_table()["row"].to_pylist() == [row for row, i in enumerate(ids) if i == 2]
     if 2 in ids:

@@ -89,7 +89,7 @@ def test_no_filter_reads_everything_in_order(ds: zb.Dataset, folder: Path):
     assert ds.count_rows() == ROWS * FILES
 
 
-def test_nested_columns(tmp_path: Path):
+def test_nested_columns_equal_pyarrow(tmp_path: Path):
     rows = 400
     table = numbered(
         0,
@@ -117,7 +117,7 @@ def test_nested_columns(tmp_path: Path):
             assert_equals_pyarrow(ds, tmp_path, filter, filter, columns)
 
 
-def test_limit_head_and_count(ds: zb.Dataset, folder: Path):
+def test_limit_head_and_count_equal_pyarrow(ds: zb.Dataset, folder: Path):
     expression = pc.field("id").isin([120, 130, 10010, 29990])
     source = pads.dataset(folder)
     for limit in (0, 1, 2, 3, 4, 5, 100):
@@ -170,7 +170,7 @@ def test_readers_and_the_arrow_stream_interface(ds: zb.Dataset, folder: Path):
     assert ds.scanner(filter="id = 7").to_reader().read_all().equals(ds.schema.empty_table())
 
 
-def test_without_index_all_is_read_with_the_same_result(ds: zb.Dataset, folder: Path):
+def test_a_scan_without_an_index_reads_all_with_the_same_result(ds: zb.Dataset, folder: Path):
     for filter, expression in FILTERS:
         expected = pads.dataset(folder).to_table(filter=expression)
         scanner = ds.scanner(filter=filter, use_scalar_index=False)
@@ -312,7 +312,7 @@ def test_fewer_bytes_than_pyarrow_reads(wide: Path):
 # Partitions
 
 
-def test_hive_partitioned_pyarrow_dataset(tmp_path: Path):
+def test_hive_partitioned_datasets_equal_pyarrow(tmp_path: Path):
     rows = 600
     table = numbered(
         0,
@@ -431,13 +431,13 @@ def test_analyze_plan_runs_and_counts(wide: Path):
     _ = (scanner.schema, scanner.plan())
     before = counting.data_bytes
     text = scanner.analyze_plan()
-    read = counting.data_bytes - before
+    num_bytes = counting.data_bytes - before
     assert "rows found: 2" in text
     assert re.search(r"time: [\d,.]+ ms", text)
     match = re.search(r"data read: ([\d.]+) (B|kB|MB)", text)
     assert match is not None
     shown_bytes = float(match[1]) * {"B": 1, "kB": 1e3, "MB": 1e6}[match[2]]
-    assert abs(shown_bytes - read) <= 0.05 * 10 ** len(str(int(shown_bytes)))
+    assert abs(shown_bytes - num_bytes) <= 0.05 * 10 ** len(str(int(shown_bytes)))
 
 
 def test_plans_and_results_have_a_repr_and_html(ds: zb.Dataset):

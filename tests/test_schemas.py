@@ -122,7 +122,7 @@ def test_rows_equal_those_of_pyarrow(
         assert [index.column for index in indices] == [column]
 
 
-def test_rows_by_address(folder: tuple[Path, str]) -> None:
+def test_take_returns_rows_of_the_union(folder: tuple[Path, str]) -> None:
     path, format = folder
     ds = zb.dataset(path, format, schema="union")
     build(ds, "later", number_of_items=10)
@@ -227,7 +227,7 @@ def test_values_that_would_be_rounded_are_not_indexed(tmp_path: Path) -> None:
         build(ds, "v")
 
 
-def test_types_without_a_union(tmp_path: Path) -> None:
+def test_types_without_a_union_raise(tmp_path: Path) -> None:
     path = written(tmp_path, [pa.table({"v": [1]}), pa.table({"v": ["a"]})])
     with pytest.raises(zb.errors.SchemaMismatch, match="part-1"):
         zb.dataset(path, schema="union")
@@ -236,7 +236,7 @@ def test_types_without_a_union(tmp_path: Path) -> None:
         zb.dataset(path, schema="union")
 
 
-def test_union_of_struct_leaves(tmp_path: Path) -> None:
+def test_leaves_of_structs_are_united(tmp_path: Path) -> None:
     tables = [
         pa.table({"s": pa.array([{"a": 1}, {"a": 2}], pa.struct({"a": pa.int32()}))}),
         pa.table(
@@ -254,7 +254,7 @@ def test_union_of_struct_leaves(tmp_path: Path) -> None:
             assert values == wanted.filter(filter)["s"].to_pylist(), (index, str(filter))
 
 
-def test_path_columns(tmp_path: Path) -> None:
+def test_path_columns_are_added_to_the_union(tmp_path: Path) -> None:
     for day, table in (("1", first()), ("2", second())):
         written(tmp_path / f"day={day}", [table])
     union = zb.dataset(tmp_path, schema="union")
@@ -273,7 +273,7 @@ def test_path_columns(tmp_path: Path) -> None:
     assert texts.count_rows("day = '1'") == ROWS
 
 
-def test_fewer_columns_and_another_order(tmp_path: Path) -> None:
+def test_a_schema_may_have_fewer_columns_in_another_order(tmp_path: Path) -> None:
     path = written(tmp_path, [first(), second()])
     schema = pa.schema({"x": pa.float64(), "row": pa.int64()})
     oracle = pads.dataset(path, schema=schema).to_table()

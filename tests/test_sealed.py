@@ -80,8 +80,8 @@ def by_the_book(key: bytes, key_id: str, name: str, stored: bytes) -> bytes:
     rest, number, data = stored[64:], 0, b""
     while rest:
         module, rest = rest[: 12 + MODULE + 16], rest[12 + MODULE + 16 :]
-        bound = f"{key_id}\0{name}\0{number}\0{int(not rest)}".encode()
-        data += AESGCM(key).decrypt(module[:12], module[12:], bound)
+        additional_data = f"{key_id}\0{name}\0{number}\0{int(not rest)}".encode()
+        data += AESGCM(key).decrypt(module[:12], module[12:], additional_data)
         number += 1
     return data
 
@@ -135,13 +135,13 @@ def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     out = np.full(int(sizes.sum()), 7, dtype=np.uint8)
     at_random.read_pieces(offsets, sizes, out)
     wanted = b"".join(
-        content[at : at + count].ljust(count, b"\0")
-        for at, count in zip(offsets.tolist(), sizes.tolist(), strict=True)
+        content[offset : offset + count].ljust(count, b"\0")
+        for offset, count in zip(offsets.tolist(), sizes.tolist(), strict=True)
     )
     assert out.tobytes() == wanted
 
 
-def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
+def changes(rng: random.Random, stored: bytes, other_files: list[bytes]) -> bytes:
     """Return a file that was changed, cut, lengthened, or assembled from parts of other files."""
     modules = [stored[start : start + 28 + MODULE] for start in range(64, len(stored), 28 + MODULE)]
     head = stored[:64]
@@ -158,13 +158,13 @@ def changes(rng: random.Random, stored: bytes, others: list[bytes]) -> bytes:
     if kind == 2:
         return stored + rng.randbytes(rng.randrange(1, 60))
     if kind == 3:
-        return rng.choice(others)
+        return rng.choice(other_files)
     if kind == 4:
         del modules[rng.randrange(len(modules))]
     elif kind == 5:
         modules.insert(rng.randrange(len(modules) + 1), rng.choice(modules))
     else:
-        other = rng.choice(others)
+        other = rng.choice(other_files)
         position = rng.randrange(len(modules))
         modules[position] = other[64 + position * (28 + MODULE) :][: 28 + MODULE]
     return head + b"".join(modules)
@@ -174,8 +174,8 @@ def test_a_changed_file_always_raises():
     rng = random.Random(1)
     cipher = FileCipher("/index", KEYS)
     other_cipher = FileCipher("/index", zb.Encryption("other", {"other": bytes(32)}))
-    trials = refused = 0
-    while trials < 5000:
+    num_trials = num_refused = 0
+    while num_trials < 5000:
         content = rng.randbytes(rng.choice([0, 100, MODULE, 2 * MODULE, 3 * MODULE + 9]))
         path = "/index/segments/a/file"
         stored = cipher.encrypt(path, content)
@@ -190,12 +190,12 @@ def test_a_changed_file_always_raises():
             changed = changes(rng, stored, foreign)
             if changed == stored:
                 continue
-            trials += 1
+            num_trials += 1
             try:
                 assert cipher.decrypt(path, changed) == content
             except (ValueError, EncryptedIndex):
-                refused += 1
-    assert refused == trials
+                num_refused += 1
+    assert num_refused == num_trials
 
 
 # An index
@@ -248,9 +248,9 @@ def test_no_key_name_or_value_is_in_clear(folder):
     plain = folder.parent / "plain"
     ds = zb.dataset(folder, index_dir=str(plain))
     ds.create_scalar_index(["id", "text"], number_of_items=100, spark=False)
-    for where, is_there in [(plain, True), (index_folder(folder), False)]:
-        stored = b"".join(path.read_bytes() for path in where.rglob("*") if path.is_file())
-        for document in where.rglob("*.json"):
+    for root, is_there in [(plain, True), (index_folder(folder), False)]:
+        stored = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+        for document in root.rglob("*.json"):
             content = json.loads(document.read_bytes())["content"]
             if not is_there:
                 stored += base64.b64decode(content["content"])
@@ -345,17 +345,17 @@ def test_without_the_key_the_data_is_read_without_the_index(folder, encryption, 
 
 def test_a_new_key_encrypts_new_files_only(folder):
     build(folder)
-    asked: list[str] = []
+    key_ids: list[str] = []
 
     def key_of(key_id: str) -> bytes:
-        asked.append(key_id)
+        key_ids.append(key_id)
         return {"key one": KEY, "key two": KEY[::-1]}[key_id]
 
-    both = zb.Encryption("key two", key_of)
+    encryption = zb.Encryption("key two", key_of)
     pq.write_table(part(PARTS), folder / "part-9.parquet")
-    zb.dataset(folder, encryption=both).optimize.optimize_indices(spark=False)
-    assert {"key one", "key two"} == set(asked)
-    assert_right(zb.dataset(folder, encryption=both))
+    zb.dataset(folder, encryption=encryption).optimize.optimize_indices(spark=False)
+    assert {"key one", "key two"} == set(key_ids)
+    assert_right(zb.dataset(folder, encryption=encryption))
     new_alone = zb.Encryption("key two", {"key two": KEY[::-1]})
     with pytest.warns((IndexNotUsedWarning, StaleIndexWarning)):
         ds = zb.dataset(folder, encryption=new_alone)

@@ -20,7 +20,7 @@ DAYS = ["2024-05-01", "2024-05-02", None]
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A hive dataset of two shops and three days, and a hidden file in each of its folders."""
+    """Write a hive dataset of two shops and three days, with a hidden file in each folder."""
     folder = tmp_path / "k=v" / "logs"
     for shop in range(2):
         for number, day in enumerate(DAYS):
@@ -78,16 +78,16 @@ def test_partitions_of_a_pattern_are_parsed_below_its_folder(tmp_path):
     assert zb.dataset(f"{tmp_path}/data/*/0.parquet", partitioning=None).schema.names == ["id"]
 
 
-def test_a_pattern_over_files_that_hold_the_column_too(tmp_path):
+def test_files_of_a_pattern_may_hold_the_path_column(tmp_path):
     for day in (1, 2):
         folder = tmp_path / "data" / f"day={day}"
         folder.mkdir(parents=True)
         pq.write_table(
             pa.table({"id": [day], "day": pa.array([day], pa.int8())}), folder / "0.parquet"
         )
-    whole, some = zb.dataset(f"{tmp_path}/data"), zb.dataset(f"{tmp_path}/data/*/*.parquet")
-    assert some.schema == whole.schema == pa.schema({"id": pa.int64(), "day": pa.int8()})
-    assert in_order(some.to_table()) == in_order(whole.to_table())
+    whole, matching = zb.dataset(f"{tmp_path}/data"), zb.dataset(f"{tmp_path}/data/*/*.parquet")
+    assert matching.schema == whole.schema == pa.schema({"id": pa.int64(), "day": pa.int8()})
+    assert in_order(matching.to_table()) == in_order(whole.to_table())
 
 
 LISTS = [
@@ -102,7 +102,7 @@ LISTS = [
 
 @pytest.mark.parametrize("kind", ["local", "relative", "file system"])
 @pytest.mark.parametrize("names", LISTS)
-def test_a_list_of_folders(logs, names, kind, monkeypatch):
+def test_a_list_of_folders_has_the_files_of_all(logs, names, kind, monkeypatch):
     paths = [os.path.join(logs, name) for name in names]
     filesystem = None
     if kind == "relative":
@@ -130,9 +130,9 @@ def test_a_list_of_folders(logs, names, kind, monkeypatch):
 
     ds.create_scalar_index("id", number_of_items=10, spark=False)
     assert ds.count_rows("id = 1001") == 1
-    later = logs / "shop=1" / "day=2024-05-09"
-    later.mkdir()
-    pq.write_table(pa.table({"id": [5000]}), later / "0.parquet")
+    new_folder = logs / "shop=1" / "day=2024-05-09"
+    new_folder.mkdir()
+    pq.write_table(pa.table({"id": [5000]}), new_folder / "0.parquet")
     ds.refresh()
     assert ds.count_rows() == want.num_rows + 1
     (refreshed,) = ds.optimize.optimize_indices(spark=False)
@@ -148,7 +148,7 @@ def test_lists_of_files_keep_their_order_and_columns(logs):
         ds.refresh()
 
 
-def test_lists_that_cannot_be_opened(logs, tmp_path):
+def test_invalid_lists_raise(logs, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoFragments, match="empty holds no data file"):
         zb.dataset([str(logs), str(tmp_path / "empty")])

@@ -76,7 +76,7 @@ def index(folder: Path, format: str, layout: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_files_of_an_index(tmp_path: Path, layout: str) -> None:
+def test_truncated_index_files_lose_no_row(tmp_path: Path, layout: str) -> None:
     (tmp_path / "whole").mkdir()
     pq.write_table(table(), tmp_path / "whole" / "a.parquet")
     index(tmp_path / "whole", "parquet", layout)
@@ -85,7 +85,7 @@ def test_files_of_an_index(tmp_path: Path, layout: str) -> None:
     assert results == expected
 
 
-def test_arrow_ipc_files(tmp_path: Path) -> None:
+def test_truncated_arrow_ipc_files_raise(tmp_path: Path) -> None:
     """The lost part of a file may hold any key, so each lookup raises an error."""
     (tmp_path / "whole").mkdir()
     with pa.ipc.new_file(str(tmp_path / "whole" / "a.arrow"), table().schema) as writer:
@@ -95,7 +95,9 @@ def test_arrow_ipc_files(tmp_path: Path) -> None:
     assert lookups_after_truncation(tmp_path, "ipc", "a.arrow", [0, 100_000]) == expected
 
 
-def test_a_file_cut_while_its_rows_are_read(tmp_path: Path) -> None:
+def test_a_file_that_is_truncated_during_a_read_keeps_returned_batches_valid(
+    tmp_path: Path,
+) -> None:
     """Batches that were returned before the truncation stay valid."""
     path = tmp_path / "a.arrow"
     whole = table().append_column("list", pa.array([[n] for n in range(ROWS)]))

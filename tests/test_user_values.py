@@ -1,4 +1,4 @@
-"""Keys and literals from every library, against the same values as Arrow arrays.
+"""Compare keys and literals of every library with the same values in Arrow arrays.
 
 The oracle of each table test is the answer to `pa.array` of the column's own type, which is itself
 compared with the rows one by one.
@@ -79,7 +79,7 @@ ASKED = (
 
 
 def neighbours(values: pa.Array) -> pa.Array:
-    """Values that a cut to microseconds, or a conversion to a double, would take for others."""
+    """Return values that become equal to others if cut to microseconds or converted to doubles."""
     kind = values.type
     if pa.types.is_temporal(kind) and kind.bit_width == 64:
         numbers = values.view(pa.int64()).to_pylist()
@@ -290,14 +290,14 @@ def test_every_container_holds_the_same_keys(datasets: dict[str, zb.Dataset], co
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_container_is_cut(column: str) -> None:
+def test_no_container_loses_precision(column: str) -> None:
     values = list(map(exact, COLUMNS[column]))
     for name, keys in held_by(column):
         result = list(map(exact, to_arrow(keys(), "keys")))
         assert result == values or (name == "set" and sorted(result) == sorted(values)), name
 
 
-def test_every_container_holds_some_columns() -> None:
+def test_every_container_is_tested_with_some_columns() -> None:
     counts = collections.Counter(name for column in COLUMNS for name, _ in held_by(column))
     assert set(counts) == set(CONTAINERS)
     # Views and lists of one kind of values are the exceptions.
@@ -427,8 +427,10 @@ def same_or_refused(values: list[Any], convert: Callable[[], Iterable[pa.Scalar]
 def test_scalars_are_converted_exactly_or_refused(values: list[Any]) -> None:
     same_or_refused(values, lambda: to_arrow(values, "keys"))
     # pandas takes a NaN among objects for a missing value.
-    others = [value for value in values if not isinstance(value, float | np.floating)]
-    same_or_refused(others, lambda: to_arrow(pd.Index(others, dtype=object), "keys"))
+    without_floats = [value for value in values if not isinstance(value, float | np.floating)]
+    same_or_refused(
+        without_floats, lambda: to_arrow(pd.Index(without_floats, dtype=object), "keys")
+    )
     for value in values:
         same_or_refused([value], lambda value=value: [to_scalar(value, "key")])
 
@@ -449,23 +451,23 @@ def test_plain_python_values_have_the_type_that_pyarrow_finds(values: Any) -> No
 
 @settings(max_examples=100, deadline=None)
 @given(st.one_of(MOMENTS, DURATIONS, OTHERS, st.integers(-(2**63), 2**64 - 1), st.floats()))
-def test_one_scalar_that_arrow_can_hold_is_not_refused(value: Any) -> None:
-    refused = isinstance(value, Fraction)
+def test_a_scalar_that_arrow_can_hold_is_accepted(value: Any) -> None:
+    is_refused = isinstance(value, Fraction)
     if isinstance(value, np.datetime64 | np.timedelta64):
-        refused = np.datetime_data(value.dtype)[0] in ("ps", "fs", "as")
+        is_refused = np.datetime_data(value.dtype)[0] in ("ps", "fs", "as")
     if isinstance(value, dt.timedelta):
         # From here on microseconds need more than 64 bits.
-        refused = abs(value) > dt.timedelta(days=106_751_991)
-    if not refused:
+        is_refused = abs(value) > dt.timedelta(days=106_751_991)
+    if not is_refused:
         assert exact(to_scalar(value, "key")) == exact(value)
 
 
 @pytest.mark.parametrize("values", [[b"a\0b", b"c"], ["a\0b", "c"]], ids=["bytes", "text"])
-def test_a_nul_inside_values_of_numpy_cuts_nothing(values: list[Any]) -> None:
+def test_values_of_numpy_may_contain_a_nul(values: list[Any]) -> None:
     assert to_arrow(np.array(values), "keys").to_pylist() == values
 
 
-def test_arrays_of_numpy_units() -> None:
+def test_arrays_of_every_numpy_unit_are_converted() -> None:
     for dtype in ("M8[Y]", "M8[M]", "M8[W]", "M8[D]", "M8[h]", "M8[25s]", "M8[ms]", "M8[7ns]"):
         values = np.array([0, 1, -7, "NaT"], dtype)
         nanoseconds = values.astype("M8[ns]")
@@ -523,11 +525,13 @@ def test_values_without_an_exact_form_are_refused(values: Any) -> None:
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-@pytest.mark.parametrize("others", [{}, {"name": ["a", "b"]}])
-def test_a_data_frame_is_not_taken_for_its_column(frame: Any, others: dict[str, Any]) -> None:
+@pytest.mark.parametrize("other_columns", [{}, {"name": ["a", "b"]}])
+def test_a_data_frame_is_not_accepted_as_a_column(
+    frame: Any, other_columns: dict[str, Any]
+) -> None:
     ds = zb.dataset(pa.table({"id": range(10), "name": list("abcdefghij")}))
     ds.create_scalar_index("id", spark=False)
-    keys = frame({**others, "id": [7, 3]})
+    keys = frame({**other_columns, "id": [7, 3]})
     for method in (ds.lookup, ds.locate, ds.files_with_keys, ds.search_many):
         with pytest.raises(errors.InvalidArgument, match=r"pass one of them: df\['id'\]"):
             method("id", keys)
@@ -549,7 +553,7 @@ def test_a_data_frame_is_not_taken_for_its_column(frame: Any, others: dict[str, 
         arro3.core.Table.from_arrow,
     ],
 )
-def test_keys_of_several_columns_in_any_table(table: Callable[[pa.Table], Any]) -> None:
+def test_any_table_may_hold_keys_of_several_columns(table: Callable[[pa.Table], Any]) -> None:
     moments = ticks([NANOSECONDS[0], NANOSECONDS[0] + 1], pa.timestamp("ns"))
     rows = pa.table({"at": moments, "id": [1, 2]})
     ds = zb.dataset(rows)
@@ -559,7 +563,7 @@ def test_keys_of_several_columns_in_any_table(table: Callable[[pa.Table], Any]) 
         zb.dataset(pa.table({"id": [1], "nope": [1]})).locate(["id", "nope"], keys)
 
 
-def test_a_column_that_comes_twice_is_no_key() -> None:
+def test_a_repeated_key_column_is_refused() -> None:
     ds = zb.dataset(pa.table({"id": [1], "day": [1]}))
     twice = pa.table([[1], [1], [2]], names=["id", "day", "day"])
     for keys in (twice, twice.to_pandas()):
@@ -632,7 +636,7 @@ def test_filters_of_sbbf_hold_nanoseconds() -> None:
     assert bloom.check(pa.array(TEXTS)).all()
 
 
-def test_columns_that_are_dictionaries_of_views() -> None:
+def test_dictionaries_of_views_can_be_indexed() -> None:
     column = view_dictionary(pa.array(TEXTS))
     ds = zb.dataset(pa.table({"key": column, "row": range(3)}))
     ds.create_scalar_index("key", spark=False, number_of_items=1)

@@ -35,12 +35,12 @@ LAYOUTS = ["table", "sliced"]
 
 
 def part(number: int) -> pa.Table:
-    at = range(number * ROWS, (number + 1) * ROWS)
+    rows = range(number * ROWS, (number + 1) * ROWS)
     return pa.table(
         {
-            "id": pa.array([None if i % 31 == 7 else i * 7 for i in at], pa.int64()),
-            "other": pa.array([i * 7 + 1 for i in at], pa.int64()),
-            "text": [f"text {i}" for i in at],
+            "id": pa.array([None if i % 31 == 7 else i * 7 for i in rows], pa.int64()),
+            "other": pa.array([i * 7 + 1 for i in rows], pa.int64()),
+            "text": [f"text {i}" for i in rows],
         }
     )
 
@@ -63,7 +63,7 @@ def build(folder: Path, layout: Any = "table", column: Any = "id", **options: An
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_type_is_sound(tmp_path: Path, layout: str) -> None:
+def test_a_new_index_of_every_type_is_sound(tmp_path: Path, layout: str) -> None:
     # Some random bits are no valid decimals, days or times.
     unlike = {pa.date64(), *(k for k in PLAIN_TYPES if pa.types.is_time(k))}
     kinds = [k for k in PLAIN_TYPES if not pa.types.is_decimal(k) and k not in unlike]
@@ -92,7 +92,7 @@ def test_every_type_is_sound(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["ipc", "parquet"])
-def test_other_sources_are_sound(tmp_path: Path, format: str) -> None:
+def test_a_new_index_of_other_sources_is_sound(tmp_path: Path, format: str) -> None:
     inner = pa.array([{"a": i} if i % 5 else None for i in range(ROWS)])
     table = pa.table({"st": inner, "x": range(ROWS)})
     for number in range(2):
@@ -115,22 +115,22 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
     from zonebloom.index import validate_rows
 
     ds = build(folder)
-    read: list[tuple[str, int]] = []
+    reads: list[tuple[str, int]] = []
     plain = validate_rows.RowValidation._check_filters
 
     def noting(self: Any, rows: Any) -> None:
-        read.append((rows.fragment.fragment.key, rows.zone.start))
+        reads.append((rows.fragment.fragment.key, rows.zone.start))
         plain(self, rows)
 
     monkeypatch.setattr(validate_rows.RowValidation, "_check_filters", noting)
     for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
-        read.clear()
+        reads.clear()
         validated = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
-        assert (int(validated), validated.zones_read, len(set(read))) == (ZONES, wanted, wanted)
+        assert (int(validated), validated.zones_read, len(set(reads))) == (ZONES, wanted, wanted)
         if count == 5:
-            assert {key for key, _ in read} == {f"part-00{n}.parquet" for n in range(FILES)}
-            assert read[0] == ("part-000.parquet", 0)
-            assert read[-1] == ("part-002.parquet", 96)
+            assert {key for key, _ in reads} == {f"part-00{n}.parquet" for n in range(FILES)}
+            assert reads[0] == ("part-000.parquet", 0)
+            assert reads[-1] == ("part-002.parquet", 96)
     assert ds.validate_index("i").zones_read == 16
     for wrong in (-1, 1.5, "some", None, True):
         with pytest.raises(InvalidArgument, match="sample is"):
@@ -159,23 +159,23 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
             path = catalog.path(segment.name, TABLE_FILES[segment.layout])
             is_sliced = segment.layout == "sliced"
             rows = f"{path}.rows" if is_sliced else path
-            held = [
+            runs = [
                 (fragment, replace(zones, filters=zones.filters.copy()))
                 for fragment, zones in table.zones()
             ]
-            for _, zones in held:
+            for _, zones in runs:
                 change(zones)
             writer = RowTableWriter(
                 catalog.filesystem, rows, table.number_of_items, table.probability
             )
-            for fragment, zones in held:
+            for fragment, zones in runs:
                 writer.write(fragment, zones)
             written_table = writer.close()
             if is_sliced:
-                turned = read_row_table(
+                row_table = read_row_table(
                     catalog.filesystem, rows, written_table.num_bytes, written_table.checksum
                 )
-                written_table = merge_tables([turned], catalog.filesystem, path)
+                written_table = merge_tables([row_table], catalog.filesystem, path)
             segments.append(
                 replace(segment, num_bytes=written_table.num_bytes, checksum=written_table.checksum)
             )
@@ -186,7 +186,7 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(6))
-def test_a_filter_with_a_cleared_bit(folder: Path, layout: str, seed: int) -> None:
+def test_a_cleared_bit_in_a_filter_is_found(folder: Path, layout: str, seed: int) -> None:
     ds = build(folder, layout)
     assert ds.validate_index("i", sample="all").state == "sound"
     rng = random.Random(seed)
@@ -196,8 +196,8 @@ def test_a_filter_with_a_cleared_bit(folder: Path, layout: str, seed: int) -> No
         if not validated:
             zone = rng.randrange(len(zones))
             bits = np.unpackbits(zones.filters[zone].view(np.uint8), bitorder="little")
-            at = rng.choice(np.flatnonzero(bits).tolist())
-            zones.filters[zone].view(np.uint8)[at // 8] ^= 1 << at % 8
+            bit = rng.choice(np.flatnonzero(bits).tolist())
+            zones.filters[zone].view(np.uint8)[bit // 8] ^= 1 << bit % 8
             validated.append(zone)
 
     ds = rewrite(ds, with_table(clear))
@@ -208,7 +208,7 @@ def test_a_filter_with_a_cleared_bit(folder: Path, layout: str, seed: int) -> No
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_null_flag_that_is_missing(folder: Path, layout: str) -> None:
+def test_a_missing_null_flag_is_found(folder: Path, layout: str) -> None:
     def clear(zones: Any) -> None:
         zones.has_null[:] = False
 
@@ -217,7 +217,7 @@ def test_a_null_flag_that_is_missing(folder: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_filters_of_another_column(folder: Path, layout: str) -> None:
+def test_filters_of_another_column_are_found(folder: Path, layout: str) -> None:
     """Exchange the files of two indices, and let the catalog name another column."""
     ds = rewrite(build(folder, layout), lambda _, entry: replace(entry, column=("other",)))
     assert ds.count_rows("other = 8") == 0
@@ -241,9 +241,11 @@ def test_too_narrow_key_ranges_are_found(folder: Path, column: str, value: int) 
         path = catalog.path(segment.name, "ranges.arrow")
         data = catalog.read(path, segment.ranges_bytes, segment.ranges_checksum)
         table = read_ranges(data, path)
-        at = table.schema.get_field_index(column)
+        field_index = table.schema.get_field_index(column)
         values = [value, *table[column].to_pylist()[1:]]
-        table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64()))
+        table = table.set_column(
+            field_index, table.schema.field(field_index), pa.array(values, pa.int64())
+        )
         os.unlink(path)
         size, checksum = catalog.write(path, tables_to_buffer([table]))
         changed = replace(segment, ranges_bytes=size, ranges_checksum=checksum)
@@ -254,7 +256,7 @@ def test_too_narrow_key_ranges_are_found(folder: Path, column: str, value: int) 
         ds.validate_index("i", sample="all")
 
 
-def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
+def test_a_cleared_bit_in_a_global_filter_is_found(folder: Path) -> None:
     def clear(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         stored = entry.global_filter
         assert stored is not None
@@ -272,7 +274,7 @@ def test_a_filter_over_all_keys_with_a_cleared_bit(folder: Path) -> None:
         ds.validate_index("i", sample="all")
 
 
-def test_page_maps_of_other_files(folder: Path) -> None:
+def test_page_maps_of_other_files_are_found(folder: Path) -> None:
     """The files have the same shape, so the pages are where the map says, but hold other rows."""
     path = folder / "part-001.parquet"
     text = pq.read_table(path).to_pylist()
@@ -320,7 +322,7 @@ def test_changed_and_deleted_files_are_reported(folder: Path) -> None:
     assert (validated.state, validated.zones_read) == ("sound", ZONES)
 
 
-def test_unopened_files_are_unchanged(folder: Path) -> None:
+def test_validation_lists_files_outside_of_the_dataset(folder: Path) -> None:
     """Validate an index over all files through a dataset of one. Other files are only listed."""
     build(folder)
     # Change the time but not the file, as a copy does.
@@ -338,7 +340,7 @@ def test_unopened_files_are_unchanged(folder: Path) -> None:
     assert (validated.changed, validated.gone) == (("part-001.parquet",), ("part-002.parquet",))
 
 
-def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
+def test_a_file_replaced_with_the_same_size_and_time_is_found(folder: Path) -> None:
     path = folder / "part-001.parquet"
     status = path.stat()
     ds = build(folder)
@@ -357,7 +359,7 @@ def test_a_file_replaced_by_one_of_its_size_and_time(folder: Path) -> None:
             assert result.changed == ("part-001.parquet",)
 
 
-def test_a_shortened_file(folder: Path) -> None:
+def test_zones_of_a_longer_file_are_found(folder: Path) -> None:
     def longer(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         """Assign the zones of the first fragment to the others."""
         (segment,) = entry.segments

@@ -61,7 +61,7 @@ def calls_of(action: Callable[[], Any]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_calls_grow_no_faster_than_the_number_of_columns(folders, name):
+def test_the_number_of_calls_grows_at_most_linearly_with_the_columns(folders, name):
     action = ACTIONS[name]
     datasets = [zb.dataset(folder) for folder in folders.values()]
     # The first run also loads modules and kernels.

@@ -1,4 +1,4 @@
-"""Names and words of the package: each stands for one thing."""
+"""Test that each name and each word of the package stands for one thing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_no_public_name_is_defined_in_two_modules():
 
 
 @pytest.mark.parametrize(("word", "module", "name"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_word_of_the_glossary_leads_to_its_definition(word, module, name):
+def test_every_word_of_the_glossary_links_to_its_definition(word, module, name):
     assert hasattr(importlib.import_module(module), name), word
 
 
-def test_every_row_of_the_glossary_is_read():
+def test_the_test_reads_every_row_of_the_glossary():
     assert len(ROWS) == GLOSSARY.count("\n| ") - 1
     assert len({word for word, _, _ in ROWS}) == len(ROWS)
