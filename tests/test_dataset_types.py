@@ -63,7 +63,7 @@ def rows_and_absent(arrow_type: pa.DataType) -> tuple[list[Any], list[Any]]:
     value_type = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
     distinct = raw_values(value_type, TOTAL + ABSENT)
     raws = [None if row % 11 == 5 else raw for row, raw in enumerate(distinct[:TOTAL])]
-    # The extremes again, in the short last zone of the last file.
+    # The short last zone of the last file has the extreme values again.
     raws[-4:] = distinct[:4]
     raws[2 * ZONE : 3 * ZONE] = [None] * ZONE
     return raws, distinct[TOTAL:]
@@ -91,7 +91,7 @@ def dataset_of(folder: Path, arrow_type: pa.DataType, raws: list[Any]) -> zb.Dat
 def filters_for(arrow_type: pa.DataType, raw: Any) -> list[Any]:
     scalar, text = scalar_of(arrow_type, raw), sql_literal(arrow_type, raw)
     filters: list[Any] = [pc.field("key") == scalar]
-    # A one-value set: pyarrow takes dictionaries apart by itself.
+    # This set has one value. pyarrow decodes its dictionary itself.
     filters.append(pc.field("key").isin(pa.array([scalar], scalar.type)))
     if text is not None:
         filters += [f"key = {text}", f"{text} = key", f"key IN ({text})"]
@@ -134,7 +134,7 @@ def test_every_value_is_found_in_its_zone_and_absent_ones_skip_zones(stored: Sto
     for number, (raw, expected) in enumerate(numbers.items()):
         equal = pc.field("key") == scalar_of(arrow_type, raw)
         assert at_most_rows(ds, equal).issuperset(expected), raw
-        # Every way to ask, for the extremes and some of the others.
+        # Test every way to search for the extreme values and for some others.
         if number >= 8 and number % 25:
             continue
         for filter in filters_for(arrow_type, raw):
@@ -199,7 +199,7 @@ def test_zeros_of_both_signs_and_nan(tmp_path: Path, arrow_type: pa.DataType):
             filter = pc.field("key") == pa.scalar(zero, arrow_type)
             rows_found = assert_equals_pyarrow(ds, tmp_path, filter, filter)
             assert rows_found["row"].to_pylist() == [3, 20]
-            # PyArrow's own is_in tells the zeros apart; ours is what it says.
+            # PyArrow's is_in distinguishes the two zeros, and so must a scan with this filter.
             filter = pc.field("key").isin(pa.array([zero, 9.0], arrow_type))
             assert_equals_pyarrow(ds, tmp_path, filter, filter)
         nan = pa.scalar(math.nan, arrow_type)

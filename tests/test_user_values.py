@@ -213,7 +213,7 @@ CONTAINERS: dict[str, Callable[[pa.Array], Any]] = {
     "to_arrow": ToArrow,
 }
 
-# Some libraries cut values of a type before this package sees them.
+# Some libraries lose digits of a type before this package gets the values.
 _PYTHON_TIMES = ("python", "tuple", "iterator", "deque", "dict keys", "dict values", "set")
 _OBJECTS = (
     *("numpy", "numpy, other byte order", "numpy, every second", "masked numpy", "numpy scalars"),

@@ -171,9 +171,9 @@ MARKS = [
 ]
 
 
-def is_refused(calendars, opened):
+def is_refused(calendars, ds):
     try:
-        calendars.require_modern(opened, ["t"])
+        calendars.require_modern(ds, ["t"])
     except SchemaMismatch:
         return True
     return False
@@ -197,8 +197,8 @@ def test_marks_of_the_writer_decide_the_calendar(spark, tmp_path):
         old = [row["id"] for row in shown_rows if row["t"] == "1500-02-28T00:00:00.000Z"]
         source = zb.dataset(tmp_path / kind).opened.source
         calendars = RebaseCheck.of(source, ["t"] if kind == "INT96" else [])
-        opened = [source.open(fragment, source.filesystem) for fragment in source.fragments]
-        result = [is_refused(calendars, file) for file in opened]
+        ds = [source.open(fragment, source.filesystem) for fragment in source.fragments]
+        result = [is_refused(calendars, file) for file in ds]
         assert [row["id"] for row, is_old in zip(shown_rows, result, strict=True) if is_old] == old
         corrected.update(old)
     assert 10 < len(corrected) < 26
@@ -325,7 +325,7 @@ def test_footers_are_read_only_for_times_and_must_be_readable(tmp_path):
     calendars = RebaseCheck.of(source, [])
     assert calendars.time_columns == {"d"}
     path.write_bytes(b"no Parquet")
-    (opened,) = (source.open(fragment, source.filesystem) for fragment in source.fragments)
-    calendars.require_modern(opened, ["id"])
+    (ds,) = (source.open(fragment, source.filesystem) for fragment in source.fragments)
+    calendars.require_modern(ds, ["id"])
     with pytest.raises(FragmentUnreadable, match=r"cannot read .*a\.parquet"):
-        calendars.require_modern(opened, ["d"])
+        calendars.require_modern(ds, ["d"])

@@ -425,7 +425,7 @@ def test_records_can_lie_on_an_object_store(lake):
         server.stop()
 
 
-# Errors on the way back
+# Errors while a failed action is undone
 
 
 def test_the_first_error_is_raised(lake, tmp_path):

@@ -28,12 +28,12 @@ def in_order(table: pa.Table) -> list[dict]:
     return sorted(table.to_pylist(), key=repr)
 
 
-def check_addresses(opened) -> None:
+def check_addresses(ds) -> None:
     """Take the rows of a candidate zone by their addresses."""
-    ranges = opened.search("id = 50000").to_table()
+    ranges = ds.search("id = 50000").to_table()
     base = ranges["fragment_id"][0].as_py() << 32
     addresses = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
-    ids = opened.take(base | addresses, columns=["id"])["id"].to_pylist()
+    ids = ds.take(base | addresses, columns=["id"])["id"].to_pylist()
     assert 50_000 in ids and len(ids) == addresses.size
 
 
@@ -41,39 +41,39 @@ def check_addresses(opened) -> None:
 # ``sought`` are ids of present rows, of deleted rows, and ids that never existed.
 
 
-def _whole(opened, want, sought):
-    table = opened.to_table()
-    assert table.schema == opened.schema
+def _whole(ds, want, sought):
+    table = ds.to_table()
+    assert table.schema == ds.schema
     assert in_order(table) == in_order(want)
-    assert opened.count_rows() == want.num_rows
+    assert ds.count_rows() == want.num_rows
 
 
-def _some(opened, want, sought):
+def _some(ds, want, sought):
     limit = want.num_rows // 2
     ids = set(want["id"].to_pylist())
     for part in (
-        opened.scanner(limit=limit).to_table(),
-        opened.scanner().head(limit),
-        pa.Table.from_batches(opened.scanner(limit=limit, batch_size=3).to_batches(), want.schema),
+        ds.scanner(limit=limit).to_table(),
+        ds.scanner().head(limit),
+        pa.Table.from_batches(ds.scanner(limit=limit, batch_size=3).to_batches(), want.schema),
     ):
         assert part.num_rows == limit
         assert ids.issuperset(part["id"].to_pylist())
 
 
-def _filtered(opened, want, sought):
+def _filtered(ds, want, sought):
     wanted = in_order(want.filter(pa.compute.field("id").isin(sought)))
     text = f"id IN ({', '.join(map(str, sought))})"
-    assert in_order(opened.to_table(filter=text)) == wanted
-    assert opened.count_rows(filter=text) == len(wanted)
-    assert in_order(opened.to_table(filter=f"NOT id NOT IN ({text[7:]}")) == wanted
-    unindexed = opened.scanner(filter=text, use_scalar_index=False).to_table()
+    assert in_order(ds.to_table(filter=text)) == wanted
+    assert ds.count_rows(filter=text) == len(wanted)
+    assert in_order(ds.to_table(filter=f"NOT id NOT IN ({text[7:]}")) == wanted
+    unindexed = ds.scanner(filter=text, use_scalar_index=False).to_table()
     assert in_order(unindexed) == wanted
     below = pa.compute.field("id") < sought[0]
-    assert in_order(opened.to_table(filter=below)) == in_order(want.filter(below))
+    assert in_order(ds.to_table(filter=below)) == in_order(want.filter(below))
 
 
-def _lookup(opened, want, sought):
-    matches = opened.lookup("id", sought)
+def _lookup(ds, want, sought):
+    matches = ds.lookup("id", sought)
     expected = want.filter(pa.compute.field("id").isin(sought))
     assert in_order(matches.drop("key_index")) == in_order(expected)
     assert [sought[index] for index in matches["key_index"].to_pylist()] == matches[
@@ -81,49 +81,49 @@ def _lookup(opened, want, sought):
     ].to_pylist()
 
 
-def _located(opened, want, sought):
+def _located(ds, want, sought):
     present = set(want["id"].to_pylist())
-    located = opened.locate("id", sought)
+    located = ds.locate("id", sought)
     assert located.num_rows == len(sought)
     for row in located.to_pylist():
         assert (row["row"] is not None) == (sought[row["key_index"]] in present)
-    files = opened.files_with_keys("id", sought)
+    files = ds.files_with_keys("id", sought)
     assert sum(files["num_rows"].to_pylist()) == len(present & set(sought))
     present_rows = located.filter(located["row"].is_valid())
     addresses = (present_rows["fragment_id"].to_numpy().astype(np.int64) << 32) | present_rows[
         "row"
     ].to_numpy()
     wanted = [sought[index] for index in present_rows["key_index"].to_pylist()]
-    assert opened.take(addresses, columns=["id"])["id"].to_pylist() == wanted
+    assert ds.take(addresses, columns=["id"])["id"].to_pylist() == wanted
 
 
-def _searched(opened, want, sought):
-    universe = opened.search("true").universe
+def _searched(ds, want, sought):
+    universe = ds.search("true").universe
     assert len(universe) == want.num_rows
-    ids = opened.take(universe.rows(), columns=["id"])["id"].to_pylist()
+    ids = ds.take(universe.rows(), columns=["id"])["id"].to_pylist()
     assert sorted(ids) == sorted(want["id"].to_pylist())
-    at_most = opened.search(f"id = {sought[0]}").at_most
+    at_most = ds.search(f"id = {sought[0]}").at_most
     assert at_most.issubset(universe)
 
 
-def _polars(opened, want, sought):
+def _polars(ds, want, sought):
     import polars as pl
 
-    frame = opened.to_polars()
+    frame = ds.to_polars()
     assert sorted(frame.collect()["id"].to_list()) == sorted(want["id"].to_pylist())
     matches = frame.filter(pl.col("id").is_in(sought)).collect()
     assert sorted(matches["id"].to_list()) == sorted(set(sought) & set(want["id"].to_pylist()))
 
 
-def _arrow(opened, want, sought):
-    arrow = opened.to_arrow_dataset()
+def _arrow(ds, want, sought):
+    arrow = ds.to_arrow_dataset()
     condition = pa.compute.field("id").isin(sought)
     assert in_order(arrow.to_table()) == in_order(want)
     assert arrow.count_rows() == want.num_rows
     assert in_order(arrow.to_table(filter=condition)) == in_order(want.filter(condition))
     assert arrow.take(list(range(want.num_rows))).equals(arrow.to_table())
     assert in_order(arrow.filter(condition).to_table()) == in_order(want.filter(condition))
-    by_file = [fragment.to_table(schema=opened.schema) for fragment in arrow.get_fragments()]
+    by_file = [fragment.to_table(schema=ds.schema) for fragment in arrow.get_fragments()]
     assert in_order(pa.concat_tables(by_file)) == in_order(want)
     by_file = [fragment.count_rows() for fragment in arrow.get_fragments(condition)]
     num_matches = want.filter(condition).num_rows
@@ -132,8 +132,8 @@ def _arrow(opened, want, sought):
     assert ordered == sorted(want["id"].to_pylist())
 
 
-def _duckdb(opened, want, sought):
-    arrow = opened.to_arrow_dataset()
+def _duckdb(ds, want, sought):
+    arrow = ds.to_arrow_dataset()
     with duckdb.connect() as db:
         db.register("t", arrow)
         [(count,)] = db.sql("SELECT count(*) FROM t").fetchall()
@@ -150,8 +150,8 @@ READS = [
 ]
 
 
-def check_reads(opened: zb.Dataset, want: pa.Table, sought, reads=READS) -> None:
+def check_reads(ds: zb.Dataset, want: pa.Table, sought, reads=READS) -> None:
     """Check the rows of a dataset in each way of reading it."""
-    want = want.select(opened.schema.names).cast(opened.schema)
+    want = want.select(ds.schema.names).cast(ds.schema)
     for read in reads:
-        read(opened, want, sought)
+        read(ds, want, sought)

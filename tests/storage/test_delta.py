@@ -37,12 +37,12 @@ def same_rows(path, expression: pc.Expression, text: str, version: int | None = 
     """Compare a lookup with brute force over deltalake's rows, and return the number of rows."""
     table = DeltaTable(path, version=version)
     want = table.to_pyarrow_table().filter(expression)
-    opened = zb.dataset(table)
+    ds = zb.dataset(table)
     for filter in (expression, text):
-        result = opened.to_table(filter=filter)
+        result = ds.to_table(filter=filter)
         assert result.schema == want.schema
         assert in_order(result) == in_order(want)
-    assert opened.count_rows(filter=text) == want.num_rows
+    assert ds.count_rows(filter=text) == want.num_rows
     return want.num_rows
 
 
@@ -67,15 +67,15 @@ def test_other_objects_are_not_taken_for_delta_tables(path):
 
 
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
-    opened = zb.dataset(DeltaTable(indexed))
-    whole = opened.to_table()
+    ds = zb.dataset(DeltaTable(indexed))
+    whole = ds.to_table()
     counts = []
-    table = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
+    table = ds.to_table(filter="id = 50000", scan_stats_callback=counts.append)
     assert table == whole.filter(pc.field("id") == 50_000)
-    size = sum(os.path.getsize(file) for file in opened.files)
+    size = sum(os.path.getsize(file) for file in ds.files)
     assert 0 < counts[0].data_bytes < size / 3
     assert counts[0].fragments_read == 1
-    assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
+    assert "2 skipped" in ds.scanner(filter="id = 50000").explain_plan()
     assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
     assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
 
@@ -86,11 +86,11 @@ def test_rows_are_taken_by_address(indexed):
 
 def test_appended_files_are_read_whole_until_indexed(indexed):
     write_deltalake(indexed, rows(3), mode="append")
-    opened = zb.dataset(DeltaTable(indexed))
+    ds = zb.dataset(DeltaTable(indexed))
     with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
-        assert opened.to_table(filter="id = 130000").num_rows == 1
-    assert opened.to_table(filter="id = 50000").num_rows == 1
-    opened.create_scalar_index(["id", "key"])
+        assert ds.to_table(filter="id = 130000").num_rows == 1
+    assert ds.to_table(filter="id = 50000").num_rows == 1
+    ds.create_scalar_index(["id", "key"])
     assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
 
 
@@ -98,8 +98,8 @@ def test_files_removed_from_the_table_are_not_read(indexed):
     before = zb.dataset(DeltaTable(indexed)).files
     DeltaTable(indexed).delete("id < 40000")
     assert all(map(os.path.exists, before))
-    opened = zb.dataset(DeltaTable(indexed))
-    assert len(opened.files) == 2
+    ds = zb.dataset(DeltaTable(indexed))
+    assert len(ds.files) == 2
     assert same_rows(indexed, pc.field("id") == 7, "id = 7") == 0
     assert same_rows(indexed, pc.field("id") == 50_000, "id = 50000") == 1
     # A delete rewrites the file with one row less.
@@ -126,16 +126,16 @@ def test_merges_updates_and_compactions_lose_no_row(indexed):
         with pytest.warns(StaleIndexWarning):
             assert same_rows(indexed, pc.field("key") == key, f"key = '{key}'") == 1
     DeltaTable(indexed).optimize.compact()
-    opened = zb.dataset(DeltaTable(indexed))
-    assert len(opened.files) == 1
-    opened.create_scalar_index(["id", "key"])
+    ds = zb.dataset(DeltaTable(indexed))
+    assert len(ds.files) == 1
+    ds.create_scalar_index(["id", "key"])
     assert same_rows(indexed, pc.field("key") == "five", "key = 'five'") == 1
     assert same_rows(indexed, pc.field("id") == 6, "id = 6") == 1
     write_deltalake(indexed, rows(9, 100), mode="overwrite")
-    opened = zb.dataset(DeltaTable(indexed))
-    assert len(opened.files) == 1
+    ds = zb.dataset(DeltaTable(indexed))
+    assert len(ds.files) == 1
     with pytest.warns(StaleIndexWarning):
-        assert opened.count_rows(filter="id = 6") == 0
+        assert ds.count_rows(filter="id = 6") == 0
 
 
 def test_an_older_version_has_its_old_rows(indexed):
@@ -147,11 +147,11 @@ def test_an_older_version_has_its_old_rows(indexed):
 
 
 def test_a_missing_file_of_the_version_is_an_error(indexed):
-    opened = zb.dataset(DeltaTable(indexed))
-    os.remove(opened.files[1])
+    ds = zb.dataset(DeltaTable(indexed))
+    os.remove(ds.files[1])
     for filter in ("id = 50000", None):
         with pytest.raises(FragmentUnreadable, match="version 2 needs it"):
-            opened.to_table(filter=filter)
+            ds.to_table(filter=filter)
 
 
 def test_the_folder_of_a_table_is_refused_because_deleted_rows_would_return(tmp_path):
@@ -165,32 +165,32 @@ def test_the_folder_of_a_table_is_refused_because_deleted_rows_would_return(tmp_
             zb.dataset(f"{tmp_path}/t/{path}")
     with pytest.raises(SourceError, match="is a Delta table"):
         zb.dataset(table.file_uris())
-    opened = zb.dataset(table)
-    opened.create_scalar_index("id", spark=False)
-    assert opened.count_rows("id = 4") == 0
-    assert opened.count_rows() == 9
+    ds = zb.dataset(table)
+    ds.create_scalar_index("id", spark=False)
+    assert ds.count_rows("id = 4") == 0
+    assert ds.count_rows() == 9
     # The expected rows are those that deltalake itself reads.
     assert zb.dataset(table.to_pyarrow_dataset(), index_dir="i").count_rows() == 9
 
 
 def test_refresh_takes_the_version_the_table_has_loaded(indexed):
     table = DeltaTable(indexed)
-    opened = zb.dataset(table)
-    before = opened.count_rows()
+    ds = zb.dataset(table)
+    before = ds.count_rows()
     write_deltalake(indexed, rows(9, 10), mode="append")
-    opened.refresh()
-    assert opened.count_rows() == before
+    ds.refresh()
+    assert ds.count_rows() == before
     table.update_incremental()
-    opened.refresh()
-    assert opened.count_rows() == before + 10
-    frame = opened.to_polars()
+    ds.refresh()
+    assert ds.count_rows() == before + 10
+    frame = ds.to_polars()
     write_deltalake(indexed, rows(10, 10), mode="append")
     table.update_incremental()
     (outcome,) = [
-        index for index in opened.optimize.optimize_indices(spark=False) if index.name == "id_idx"
+        index for index in ds.optimize.optimize_indices(spark=False) if index.name == "id_idx"
     ]
     assert outcome.fragments_added == 2
-    assert opened.count_rows() == frame.collect().height == before + 20
+    assert ds.count_rows() == frame.collect().height == before + 20
 
 
 def test_vacuum_leaves_the_index(indexed):
@@ -225,21 +225,21 @@ PARTITIONS = {
 def test_partition_values_have_the_table_s_type(path, name):
     data = pa.table({"id": range(5), "part": PARTITIONS[name], "key": list("abcde")})
     write_deltalake(path, data, partition_by=["part"])
-    opened = zb.dataset(DeltaTable(path))
+    ds = zb.dataset(DeltaTable(path))
     want = DeltaTable(path).to_pyarrow_table()
-    assert opened.schema == want.schema
-    assert in_order(opened.to_table()) == in_order(want) == in_order(data)
+    assert ds.schema == want.schema
+    assert in_order(ds.to_table()) == in_order(want) == in_order(data)
     with pytest.raises((InvalidArgument, UnsupportedType)):
-        opened.create_scalar_index("part")
-    opened.create_scalar_index("id")
-    opened = zb.dataset(DeltaTable(path))
+        ds.create_scalar_index("part")
+    ds.create_scalar_index("id")
+    ds = zb.dataset(DeltaTable(path))
     for number, value in enumerate(data["part"]):
         by_part = pc.field("part") == value if value.is_valid else pc.field("part").is_null()
         want = in_order(data.filter(by_part))
-        assert in_order(opened.to_table(filter=by_part)) == want
+        assert in_order(ds.to_table(filter=by_part)) == want
         by_both = by_part & (pc.field("id") == number)
-        assert opened.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
-    assert opened.count_rows(filter="part IS NULL") == data["part"].null_count
+        assert ds.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
+    assert ds.count_rows(filter="part IS NULL") == data["part"].null_count
 
 
 def test_pages_are_read_with_the_partition_s_value(path):
@@ -272,8 +272,8 @@ def test_struct_fields_that_were_added_later_are_null_in_older_files(path):
         mode="append",
         schema_mode="merge",
     )
-    opened = zb.dataset(DeltaTable(path))
-    opened.create_scalar_index(["id", "s.a", "s.b"])
+    ds = zb.dataset(DeltaTable(path))
+    ds.create_scalar_index(["id", "s.a", "s.b"])
     for number in range(1, 5):
         assert same_rows(path, pc.field("id") == number, f"id = {number}") == 1
         assert same_rows(path, pc.field("s", "a") == number, f"s.a = {number}") == 1
@@ -305,14 +305,14 @@ def test_widened_columns_are_read_and_indexed(path):
         add(path / "b.parquet", "b.parquet"),
     )
     try:
-        opened = zb.dataset(DeltaTable(path))
+        ds = zb.dataset(DeltaTable(path))
     except deltalake.exceptions.DeltaError:
         pytest.skip("deltalake does not load such tables")
-    opened.create_scalar_index(["id", "x"])
+    ds.create_scalar_index(["id", "x"])
     for number in range(18):
         for text in (f"id = {number}", f"x = {number}.0"):
-            assert opened.to_table(filter=text).to_pydict() == {"id": [number], "x": [number]}
-    assert opened.count_rows(filter="id = 18") == 0
+            assert ds.to_table(filter=text).to_pydict() == {"id": [number], "x": [number]}
+    assert ds.count_rows(filter="id = 18") == 0
 
 
 def test_files_with_a_uri_in_the_log_are_read(path, tmp_path):
@@ -329,11 +329,11 @@ def test_files_with_a_uri_in_the_log_are_read(path, tmp_path):
         add(far / "a b.parquet", (far / "a b.parquet").as_uri()),
         add(path / "c%20d.parquet", "c%2520d.parquet"),
     )
-    opened = zb.dataset(DeltaTable(path))
-    opened.create_scalar_index("id")
-    opened = zb.dataset(DeltaTable(path))
-    assert sorted(opened.files) == sorted([str(far / "a b.parquet"), str(path / "c%20d.parquet")])
-    assert [opened.count_rows(filter=f"id = {i}") for i in range(1, 5)] == [1, 1, 1, 0]
+    ds = zb.dataset(DeltaTable(path))
+    ds.create_scalar_index("id")
+    ds = zb.dataset(DeltaTable(path))
+    assert sorted(ds.files) == sorted([str(far / "a b.parquet"), str(path / "c%20d.parquet")])
+    assert [ds.count_rows(filter=f"id = {i}") for i in range(1, 5)] == [1, 1, 1, 0]
 
 
 def test_partitioning_by_bytes_raises(path):
@@ -350,13 +350,13 @@ def test_tables_with_deletion_vectors_written_by_deltalake(path):
     zb.dataset(DeltaTable(path)).create_scalar_index("id")
     DeltaTable(path).delete("id = 7")
     write_deltalake(path, rows(1), mode="append")
-    opened = zb.dataset(DeltaTable(path))
-    opened.optimize.optimize_indices()
+    ds = zb.dataset(DeltaTable(path))
+    ds.optimize.optimize_indices()
     want = pa.concat_tables([rows(0).filter(pc.field("id") != 7), rows(1)])
-    assert in_order(opened.to_table()) == in_order(want)
+    assert in_order(ds.to_table()) == in_order(want)
     by_keys = pc.field("id").isin([7, 8, 50_001])
-    assert in_order(opened.to_table(filter=by_keys)) == in_order(want.filter(by_keys))
-    assert opened.count_rows(filter="id = 7") == 0
+    assert in_order(ds.to_table(filter=by_keys)) == in_order(want.filter(by_keys))
+    assert ds.count_rows(filter="id = 7") == 0
 
 
 # Every reader feature of PROTOCOL.md and its accepted RFCs, spelled as in the protocol.
@@ -422,10 +422,10 @@ def test_an_unused_reader_feature_is_accepted(path, feature):
         want = [{"id": 1, "x": None}, {"id": 2, "x": None}]
         assert open_delta(table).schema.names == ["id", "x"]
         if isinstance(table, DeltaTable):
-            opened = zb.dataset(table)
-            opened.create_scalar_index("id")
-            assert opened.to_table().to_pylist() == want
-            assert opened.to_table(filter="id = 2").to_pylist() == want[1:]
+            ds = zb.dataset(table)
+            ds.create_scalar_index("id")
+            assert ds.to_table().to_pylist() == want
+            assert ds.to_table(filter="id = 2").to_pylist() == want[1:]
 
 
 def in_struct(kind):
@@ -481,17 +481,17 @@ def test_a_folder_with_a_space_in_it_can_be_moved(tmp_path):
     zb.dataset(DeltaTable(first_folder)).create_scalar_index("id")
     assert same_rows(first_folder, pc.field("id") == 7, "id = 7") == 1
     shutil.move(first_folder, moved_folder)
-    opened = zb.dataset(DeltaTable(moved_folder))
-    assert opened.count_rows(filter="id = 7") == 1
-    assert opened.describe_indices()[0].num_fragments_indexed == len(opened.files)
+    ds = zb.dataset(DeltaTable(moved_folder))
+    assert ds.count_rows(filter="id = 7") == 1
+    assert ds.describe_indices()[0].num_fragments_indexed == len(ds.files)
 
 
 def test_an_index_outside_the_table(path, tmp_path):
     write_deltalake(path, rows(0), partition_by=["part"])
     folder = str(tmp_path / "indices")
     zb.dataset(DeltaTable(path), index_dir=folder).create_scalar_index("id")
-    opened = zb.dataset(DeltaTable(path), index_dir=folder)
-    assert opened.to_table(filter="id = 7").to_pylist() == [
+    ds = zb.dataset(DeltaTable(path), index_dir=folder)
+    assert ds.to_table(filter="id = 7").to_pylist() == [
         row for row in rows(0).to_pylist() if row["id"] == 7
     ]
     assert not (path / "_zonebloom").exists()
@@ -529,9 +529,9 @@ def test_a_table_on_s3(s3):
     uri = "s3://lake/some tables/t"
     write_deltalake(uri, rows(0, 5000), partition_by=["part"], storage_options=options)
     table = DeltaTable(uri, storage_options=options)
-    opened = zb.dataset(table, filesystem=filesystem)
-    opened.create_scalar_index("id")
+    ds = zb.dataset(table, filesystem=filesystem)
+    ds.create_scalar_index("id")
     want = table.to_pyarrow_table().filter(pc.field("id").isin([7, 4000]))
-    opened = zb.dataset(DeltaTable(uri, storage_options=options), filesystem=filesystem)
-    assert in_order(opened.to_table(filter="id IN (7, 4000)")) == in_order(want)
-    assert opened.index_dir == "lake/some tables/t/_zonebloom"
+    ds = zb.dataset(DeltaTable(uri, storage_options=options), filesystem=filesystem)
+    assert in_order(ds.to_table(filter="id IN (7, 4000)")) == in_order(want)
+    assert ds.index_dir == "lake/some tables/t/_zonebloom"

@@ -30,7 +30,7 @@ def theirs(path) -> pa.Table:
     return pa.table(DeltaTable(path).scan().read_all())
 
 
-def opened(path) -> zb.Dataset:
+def open_table(path) -> zb.Dataset:
     return zb.dataset(DeltaTable(path))
 
 
@@ -55,7 +55,7 @@ def mapped(path, request):
     table.set_fields([table.field(name, kind) for name, kind in kinds.items()])
     for first in (0, 200):
         table.append([row(number) for number in range(first, first + 200)], **SMALL)
-    opened(path).create_scalar_index(["id", "key", "s.a"], number_of_items=16)
+    open_table(path).create_scalar_index(["id", "key", "s.a"], number_of_items=16)
     return table
 
 
@@ -73,7 +73,7 @@ def row(number):
 
 def check(table, sought=SOUGHT) -> zb.Dataset:
     """Check that every way of reading returns the rows that deltalake scans."""
-    ds = opened(table.path)
+    ds = open_table(table.path)
     check_reads(ds, theirs(table.path), sought)
     return ds
 
@@ -122,7 +122,7 @@ def test_renamed_columns_keep_their_values_and_index(mapped):
     assert not ds.optimize.optimize_indices(spark=False)[0].fragments_added
     assert "sound" in str(ds.validate_index("key_idx", sample="all"))
     mapped.append([{"id": 1000, "other": "key 1000", "s": {"z": 1000, "b": ""}}])
-    ds = opened(mapped.path)
+    ds = open_table(mapped.path)
     ds.optimize.optimize_indices(spark=False)
     ds = check(mapped, [1000, *SOUGHT])
     assert ds.count_rows("s.z IN (41, 1000)") == ds.count_rows("other IN ('key 41', 'key 1000')")
@@ -132,7 +132,7 @@ def test_columns_that_swap_names_keep_their_values_and_index(mapped):
     """After a swap of names, each column uses its own index."""
     fields = renamed(renamed(mapped.fields, "id", "?"), "x", "id")
     mapped.set_fields(renamed(fields, "?", "x"))
-    ds = opened(mapped.path)
+    ds = open_table(mapped.path)
     assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
     assert ds.count_rows("id = 20.5") == 1
     assert ds.count_rows("x = 41") == 1
@@ -152,7 +152,7 @@ def test_a_column_that_is_dropped_and_added_again_is_another_column(mapped):
     mapped.append([{"id": 1000, "key": "key 41"}])
     with pytest.raises(SchemaMismatch, match="another column"):
         ds.optimize.optimize_indices(["key_idx"])
-    ds = opened(mapped.path)
+    ds = open_table(mapped.path)
     ds.create_scalar_index("key", number_of_items=16)
     assert ds.count_rows("key = 'key 41'") == 1
     assert ds.scanner(filter="key = 'key 41'").plan().indices
@@ -161,7 +161,7 @@ def test_a_column_that_is_dropped_and_added_again_is_another_column(mapped):
 @pytest.mark.parametrize("in_file", [False, True])
 def test_deletion_vectors_hide_rows(mapped, in_file):
     first, second = mapped.adds
-    before = opened(mapped.path)
+    before = open_table(mapped.path)
     old_candidates = before.search("id = 41").at_most
     mapped.delete(first, [0, 41, 63, 64, 199], in_file)
     ds = check(mapped)
@@ -180,7 +180,7 @@ def test_deletion_vectors_hide_rows(mapped, in_file):
     assert check(mapped).count_rows() == 195
     mapped.delete(first, range(200), in_file)
     assert check(mapped).to_table().num_rows == 0
-    assert opened(mapped.path).validate_index("id_idx", sample="all").zones_read == 26
+    assert open_table(mapped.path).validate_index("id_idx", sample="all").zones_read == 26
 
 
 def test_a_refresh_sees_rows_deleted_from_the_same_files(mapped):
@@ -197,7 +197,7 @@ def test_a_refresh_sees_rows_deleted_from_the_same_files(mapped):
 
 def test_arrow_datasets_pickle(mapped):
     mapped.delete(next(iter(mapped.adds)), [41])
-    arrow = pickle.loads(pickle.dumps(opened(mapped.path).to_arrow_dataset()))
+    arrow = pickle.loads(pickle.dumps(open_table(mapped.path).to_arrow_dataset()))
     assert in_order(arrow.to_table()) == in_order(theirs(mapped.path).cast(arrow.schema))
     # PyArrow alone would return other rows than the table has.
     with pytest.raises(OSError, match="read this table by its scanner"):
@@ -214,7 +214,7 @@ def test_partition_columns_have_physical_names(path):
         table.append([{"id": 10 * number + n, "part": part} for n in range(10)])
         for number, part in enumerate(["a b", "x/y", None])
     ]
-    opened(path).create_scalar_index("id")
+    open_table(path).create_scalar_index("id")
     table.partitioned_by = ["piece"]
     table.set_fields(renamed(table.fields, "part", "piece"))
     table.delete(names[1], [5])
@@ -237,7 +237,7 @@ def test_deletion_vectors_hide_rows_without_column_mapping(path):
         {"remove": {"path": file, "deletionTimestamp": 1, "dataChange": True}},
         add(path / file, file, deletionVector=deletion_vector([1, 99]), stats='{"numRecords":100}'),
     )
-    ds = opened(path)
+    ds = open_table(path)
     check_reads(ds, theirs(path), [3, 5, 70, 200])
     joined = ds.to_arrow_dataset().join(ds.to_arrow_dataset(), "id", right_suffix=" right")
     assert joined.count_rows() == 98
@@ -287,6 +287,6 @@ def test_row_groups_that_only_pyarrow_reads_have_the_tables_names(mapped, monkey
         raise FragmentUnreadable("as if a page were of another codec")
 
     monkeypatch.setattr(ParquetRows, "read", refuse)
-    ds = opened(mapped.path)
+    ds = open_table(mapped.path)
     assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
     assert [ds.count_rows(f"x = {value}") for value in (40, 41)] == [1, 0]

@@ -29,12 +29,12 @@ KEYS = ["deep/part-000.parquet", "part-000.parquet", "part-001.parquet", "part-0
 
 def test_folder_is_read_recursively_in_pyarrows_order(folder: Path):
     for source in (folder, str(folder), str(folder) + "/", folder.as_uri()):
-        opened = discover_source(source)
-        assert sorted(fragment.key for fragment in opened.fragments) == KEYS
+        ds = discover_source(source)
+        assert sorted(fragment.key for fragment in ds.fragments) == KEYS
         plain = [fragment.path for fragment in pads.dataset(str(folder)).get_fragments()]
-        assert [fragment.path for fragment in opened.fragments] == plain
-        assert opened.root == str(folder)
-        assert opened.schema.names == ["row"]
+        assert [fragment.path for fragment in ds.fragments] == plain
+        assert ds.root == str(folder)
+        assert ds.schema.names == ["row"]
 
 
 def test_relative_paths_and_the_users_home_are_resolved(
@@ -78,10 +78,10 @@ def test_list_order_is_kept_in_the_scan(folder: Path):
 def test_file_system_argument(folder: Path):
     below = pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
     for source in ("d", ["d/part-000.parquet", "d/part-001.parquet"]):
-        opened = discover_source(source, filesystem=below)
-        assert opened.root == "d"
-        assert opened.fragments[-1].key.startswith("part-00")
-        assert None not in opened.identities()
+        ds = discover_source(source, filesystem=below)
+        assert ds.root == "d"
+        assert ds.fragments[-1].key.startswith("part-00")
+        assert None not in ds.identities()
 
 
 def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
@@ -90,10 +90,10 @@ def test_pyarrow_dataset_keeps_its_partitions_schema_and_order(tmp_path: Path):
         table, tmp_path, format="parquet", partitioning=["day"], partitioning_flavor="hive"
     )
     source = pads.dataset(tmp_path, partitioning="hive")
-    opened = discover_source(source)
-    assert opened.schema.names == ["id", "day"]
-    assert opened.partition_columns() == {"day"}
-    assert [pads.get_partition_keys(fragment.partition) for fragment in opened.fragments] == [
+    ds = discover_source(source)
+    assert ds.schema.names == ["id", "day"]
+    assert ds.partition_columns() == {"day"}
+    assert [pads.get_partition_keys(fragment.partition) for fragment in ds.fragments] == [
         {"day": i} for i in range(3)
     ]
     assert zb.dataset(source).to_table().equals(source.to_table())
@@ -154,8 +154,8 @@ def test_file_that_is_not_parquet_is_named(tmp_path: Path, content: bytes):
 
 def test_files_without_a_common_folder_need_an_index_dir(tmp_path: Path):
     pq.write_table(numbered(0, 3), tmp_path / "a.parquet")
-    opened = zb.dataset([tmp_path / "a.parquet"], index_dir=str(tmp_path / "elsewhere"))
-    assert opened.index_dir == str(tmp_path / "elsewhere")
+    ds = zb.dataset([tmp_path / "a.parquet"], index_dir=str(tmp_path / "elsewhere"))
+    assert ds.index_dir == str(tmp_path / "elsewhere")
 
 
 MARKS = {

@@ -60,14 +60,14 @@ def indexed(catalog):
 def same_rows(table, expression: pc.Expression, text: str) -> int:
     """Compare a lookup with brute force over pyiceberg's rows, and return the number of rows."""
     want = table.scan().to_arrow().filter(expression)
-    opened = zb.dataset(table)
+    ds = zb.dataset(table)
     for filter in (expression, text):
-        table_rows = opened.to_table(filter=filter)
+        table_rows = ds.to_table(filter=filter)
         # pyiceberg gives columns that a file lacks other types than columns that it reads.
-        assert table_rows.schema == opened.schema
+        assert table_rows.schema == ds.schema
         want = want.cast(table_rows.schema)
         assert in_order(table_rows) == in_order(want)
-    assert opened.count_rows(filter=text) == want.num_rows
+    assert ds.count_rows(filter=text) == want.num_rows
     return want.num_rows
 
 
@@ -77,13 +77,13 @@ def test_other_objects_are_not_taken_for_iceberg_tables(catalog):
 
 
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):
-    opened = zb.dataset(indexed)
-    assert opened.index_dir == f"{indexed.location().removeprefix('file://')}/_zonebloom"
+    ds = zb.dataset(indexed)
+    assert ds.index_dir == f"{indexed.location().removeprefix('file://')}/_zonebloom"
     counts = []
-    matches = opened.to_table(filter="id = 50000", scan_stats_callback=counts.append)
-    assert matches == opened.to_table().filter(pc.field("id") == 50_000)
-    assert 0 < counts[0].data_bytes < sum(map(os.path.getsize, opened.files)) / 3
-    assert "2 skipped" in opened.scanner(filter="id = 50000").explain_plan()
+    matches = ds.to_table(filter="id = 50000", scan_stats_callback=counts.append)
+    assert matches == ds.to_table().filter(pc.field("id") == 50_000)
+    assert 0 < counts[0].data_bytes < sum(map(os.path.getsize, ds.files)) / 3
+    assert "2 skipped" in ds.scanner(filter="id = 50000").explain_plan()
     assert same_rows(indexed, pc.field("key") == "key 7919", "key = 'key 7919'") == 1
     assert same_rows(indexed, pc.field("id").isin([1, 70_000, -1]), "id IN (1, 70000, -1)") == 2
 
@@ -94,11 +94,11 @@ def test_rows_are_taken_by_address(indexed):
 
 def test_appended_files_are_read_whole_until_indexed(indexed):
     indexed.append(rows(3))
-    opened = zb.dataset(indexed)
+    ds = zb.dataset(indexed)
     with pytest.warns(StaleIndexWarning, match="1 of 4 files"):
-        assert opened.to_table(filter="id = 130000").num_rows == 1
-    assert opened.to_table(filter="id = 50000").num_rows == 1
-    opened.create_scalar_index(["id", "key"])
+        assert ds.to_table(filter="id = 130000").num_rows == 1
+    assert ds.to_table(filter="id = 50000").num_rows == 1
+    ds.create_scalar_index(["id", "key"])
     assert same_rows(indexed, pc.field("id") == 130_000, "id = 130000") == 1
 
 
@@ -113,18 +113,18 @@ def test_files_removed_from_the_table_are_not_read(indexed):
     with pytest.warns(StaleIndexWarning):
         assert same_rows(indexed, pc.field("id") == 50_001, "id = 50001") == 0
     indexed.overwrite(rows(9, 100))
-    opened = zb.dataset(indexed)
-    assert len(opened.files) == 1
+    ds = zb.dataset(indexed)
+    assert len(ds.files) == 1
     with pytest.warns(StaleIndexWarning):
-        assert opened.count_rows(filter="id = 90000") == 0
+        assert ds.count_rows(filter="id = 90000") == 0
 
 
 def test_a_missing_file_of_the_snapshot_is_an_error(indexed):
-    opened = zb.dataset(indexed)
-    os.remove(opened.files[1])
+    ds = zb.dataset(indexed)
+    os.remove(ds.files[1])
     for filter in ("id = 50000", None):
         with pytest.raises(FragmentUnreadable, match="needs it"):
-            opened.to_table(filter=filter)
+            ds.to_table(filter=filter)
 
 
 def test_an_empty_table_has_no_fragments(catalog):
@@ -165,20 +165,20 @@ def test_partition_values_have_the_table_s_type(catalog, name):
         table.append(data)
     except (TypeError, ValueError, NotImplementedError, OSError) as error:
         pytest.skip(f"pyiceberg does not write it: {error}")
-    opened = zb.dataset(table)
-    assert opened.schema == table.scan().to_arrow().schema
-    assert in_order(opened.to_table()) == in_order(data)
+    ds = zb.dataset(table)
+    assert ds.schema == table.scan().to_arrow().schema
+    assert in_order(ds.to_table()) == in_order(data)
     if name != "double":
         with pytest.raises((InvalidArgument, UnsupportedType)):
-            opened.create_scalar_index("part")
-    opened.create_scalar_index("id")
-    opened = zb.dataset(table)
+            ds.create_scalar_index("part")
+    ds.create_scalar_index("id")
+    ds = zb.dataset(table)
     for number, value in enumerate(data["part"]):
         by_part = pc.field("part") == value if value.is_valid else pc.field("part").is_null()
-        assert in_order(opened.to_table(filter=by_part)) == in_order(data.filter(by_part))
+        assert in_order(ds.to_table(filter=by_part)) == in_order(data.filter(by_part))
         by_both = by_part & (pc.field("id") == number)
-        assert opened.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
-    assert opened.count_rows(filter="part IS NULL") == data["part"].null_count
+        assert ds.to_table(filter=by_both).to_pylist() == data.slice(number, 1).to_pylist()
+    assert ds.count_rows(filter="part IS NULL") == data["part"].null_count
 
 
 def test_files_of_older_partition_specs_are_read(indexed):
@@ -209,10 +209,10 @@ def test_files_that_lack_their_partition_column_get_its_value(catalog, tmp_path)
         # Drop the column and keep the other field ids, as in a file of a Hive folder.
         pq.write_table(pq.ParquetFile(path).read().drop_columns(["part"]), path)
     zb.dataset(table).create_scalar_index("id")
-    opened = zb.dataset(table)
-    assert in_order(opened.to_table()) == in_order(data)
-    assert opened.to_table(filter="id = 7 AND part = 'p 2/%'").num_rows == 1
-    assert opened.count_rows(filter="part IS NULL") == 200
+    ds = zb.dataset(table)
+    assert in_order(ds.to_table()) == in_order(data)
+    assert ds.to_table(filter="id = 7 AND part = 'p 2/%'").num_rows == 1
+    assert ds.count_rows(filter="part IS NULL") == 200
 
 
 def test_a_floating_partition_value_is_not_trusted(catalog):
@@ -307,6 +307,6 @@ def test_an_index_outside_the_table(catalog, tmp_path):
     table.append(rows(0))
     folder = str(tmp_path / str(uuid.uuid4()))
     zb.dataset(table, index_dir=folder).create_scalar_index("id")
-    opened = zb.dataset(table, index_dir=folder)
-    assert opened.count_rows(filter="id = 7") == 1
-    assert opened.describe_indices()[0].num_fragments_indexed == 1
+    ds = zb.dataset(table, index_dir=folder)
+    assert ds.count_rows(filter="id = 7") == 1
+    assert ds.describe_indices()[0].num_fragments_indexed == 1

@@ -60,7 +60,7 @@ def write(path: Path, first: int, compression: str | None) -> Path:
     return path
 
 
-def opened(
+def open_rows(
     path: Path, counter: ReadCounter | None = None, filesystem: pafs.FileSystem = LOCAL
 ) -> IpcRows:
     (identity,) = identities(filesystem, [str(path)])
@@ -116,7 +116,7 @@ def test_batches_after_the_last_row_are_not_read(tmp_path: Path) -> None:
     counts = []
     for last in (0, 499):
         counter = ReadCounter()
-        rows = opened(Path(path.name), counter, remote)
+        rows = open_rows(Path(path.name), counter, remote)
         assert [number for number, *_ in rows.row_groups(RowRanges([(last, last + 1)]))] == [
             0 if last == 0 else BATCHES - 1
         ]
@@ -259,7 +259,7 @@ def test_a_damaged_byte_gives_rows_or_an_error(
     data[position % len(data)] ^= change
     path.write_bytes(data)
     try:
-        reader = opened(path)
+        reader = open_rows(path)
         for number, _, inside in reader.row_groups(RowRanges([(3, 5), (90, 120)])):
             reader.read(number, table(0, 0).schema.names, inside).validate(full=True)
     except errors.ZoneBloomError as error:

@@ -191,10 +191,10 @@ def test_an_object_overwritten_with_the_same_size_is_noticed(s3):
     dataset.create_scalar_index("id", number_of_items=100, spark=False)
     assert dataset.count_rows("id = 7") == 1
     pq.write_table(raw(1), "lake/same/a.parquet", filesystem=s3, **PLAIN)
-    for opened in (dataset, zb.dataset("lake/same", filesystem=s3)):
+    for ds in (dataset, zb.dataset("lake/same", filesystem=s3)):
         with pytest.warns(StaleIndexWarning, match="changed since it was indexed"):
-            assert opened.count_rows("id = 1007") == 1
-        assert opened.count_rows("id = 7") == 0
+            assert ds.count_rows("id = 1007") == 1
+        assert ds.count_rows("id = 7") == 0
     # A file that is written again with the same content has the same identity.
     pq.write_table(raw(0), "lake/same/a.parquet", filesystem=s3, **PLAIN)
     assert zb.dataset("lake/same", filesystem=s3).count_rows("id = 7") == 1

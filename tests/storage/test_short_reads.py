@@ -64,7 +64,7 @@ def write(folder: Path, format: str) -> None:
         csv.write_csv(TABLE, path)
 
 
-def opened(folder: Path, format: str, hook: Callable[[int, int], int]) -> zb.Dataset:
+def open_dataset(folder: Path, format: str, hook: Callable[[int, int], int]) -> zb.Dataset:
     return zb.dataset(str(folder), format, filesystem=ShortReads(hook).wrapped())
 
 
@@ -88,7 +88,7 @@ def test_a_build_stores_all_rows_or_raises(tmp_path, format):
     write(tmp_path, format)
 
     def run(hook: Callable[[int, int], int]) -> zb.Dataset:
-        build(opened(tmp_path, format, hook), "id", name="id_idx", replace=True)
+        build(open_dataset(tmp_path, format, hook), "id", name="id_idx", replace=True)
         return zb.dataset(tmp_path, format)
 
     for ds in cuts(run):
@@ -101,7 +101,7 @@ def test_a_build_stores_all_rows_or_raises(tmp_path, format):
 def test_a_read_returns_all_rows_or_raises(tmp_path, format, operation):
     write(tmp_path, format)
     if operation in ("lookup", "locate"):
-        build(opened(tmp_path, format, lambda offset, num_bytes: num_bytes), "id")
+        build(open_dataset(tmp_path, format, lambda offset, num_bytes: num_bytes), "id")
     keys = IDS[[3, 15_000, ROWS - 2]]
     expected = {
         "all": ROWS,
@@ -113,7 +113,7 @@ def test_a_read_returns_all_rows_or_raises(tmp_path, format, operation):
     }[operation]
 
     def run(hook: Callable[[int, int], int]) -> int:
-        ds = opened(tmp_path, format, hook)
+        ds = open_dataset(tmp_path, format, hook)
         match operation:
             case "all":
                 return ds.to_table().num_rows
@@ -143,7 +143,7 @@ def test_a_refresh_stores_all_rows_or_raises(tmp_path):
     pq.write_table(TABLE.slice(0, 4_000), folder / "b.parquet", row_group_size=2_000)
 
     def run(hook: Callable[[int, int], int]) -> zb.Dataset:
-        opened(folder, "parquet", hook).optimize.optimize_indices(spark=False)
+        open_dataset(folder, "parquet", hook).optimize.optimize_indices(spark=False)
         return zb.dataset(folder)
 
     for ds in cuts(run):
@@ -196,7 +196,7 @@ def test_the_error_names_the_file_and_the_read(tmp_path):
         size = file.size()
         with pytest.raises(OSError, match=rf"at byte 0 returned 50 bytes.*has {size:,}"):
             file.read(100)
-    ds = opened(tmp_path, "csv", lambda offset, num_bytes: num_bytes)
+    ds = open_dataset(tmp_path, "csv", lambda offset, num_bytes: num_bytes)
     ds.opened.source.filesystem.handler.cut = lambda offset, num_bytes: num_bytes // 2
     with pytest.raises(FragmentUnreadable, match=r"a\.csv.*returned"):
         ds.to_table()

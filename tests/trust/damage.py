@@ -186,7 +186,7 @@ def data_problem(data: Path) -> str | None:
         if theirs is None:
             return f"{filter} gave {rows[:9]}, but pyarrow cannot read the file"
         expected = [row["row"] for row in theirs if FILTERS[filter](row)]
-        # Compare row by row: some may be right as in the sound file, others as pyarrow reads them.
+        # Each row may equal the sound file or the rows of pyarrow, so compare row by row.
         wrong = set(rows).symmetric_difference(expected)
         if wrong & set(rows).symmetric_difference(wanted(NUMBERS, filter)):
             return f"{filter} gave {rows[:9]}, pyarrow {expected[:9]}"

@@ -359,13 +359,13 @@ def problem(ask: Callable[[], Any], right: Any = None) -> str | None:
     return f"gave {result!r:.200}, not {right!r:.200}"
 
 
-def problems(opened: Callable[[], zb.Dataset], *, changed: bool) -> Iterator[str]:
+def problems(open_dataset: Callable[[], zb.Dataset], *, changed: bool) -> Iterator[str]:
     """Yield what is wrong with a dataset whose index is forged."""
-    if (reason := problem(opened)) is not None:
+    if (reason := problem(open_dataset)) is not None:
         yield f"opening {reason}"
         return
     try:
-        ds = opened()
+        ds = open_dataset()
     except zb.errors.ZoneBloomError:
         return
     for name, ask, right in uses(ds):
@@ -374,7 +374,7 @@ def problems(opened: Callable[[], zb.Dataset], *, changed: bool) -> Iterator[str
     for name, change in changes(ds) if changed else ():
         if (reason := problem(change)) is not None:
             yield f"{name} {reason}"
-        for get_dataset in (lambda: ds, opened):
+        for get_dataset in (lambda: ds, open_dataset):
             reason = problem(lambda get=get_dataset: check_answers(get(), NUMBERS))
             if reason is not None:
                 yield f"after {name} {reason}"
@@ -386,19 +386,19 @@ def run_case(report: Report, number: int, folder: Path, num_forgeries: int = FOR
     layout, encryption = LAYOUTS[number % len(LAYOUTS)]
     data, index, sound = folder / "data", index_folder(folder / "data"), folder / "sound"
 
-    def opened() -> zb.Dataset:
+    def open_dataset() -> zb.Dataset:
         return zb.dataset(data, encryption=encryption)
 
     with quiet():
         write(data, 0)
         write(data, 1)
-        build(opened(), layout, global_filter=True)
+        build(open_dataset(), layout, global_filter=True)
         write(data, 2)
-        opened().optimize.optimize_indices(layout=layout, spark=False)
+        open_dataset().optimize.optimize_indices(layout=layout, spark=False)
         shutil.copytree(index, sound)
         # The sound index must have no problems. This also allocates the memory that is needed only
         # once, so that it does not count later.
-        if reasons := list(problems(opened, changed=False)):
+        if reasons := list(problems(open_dataset, changed=False)):
             raise AssertionError(reasons)
         forgeries = Forger(index, encryption).forgeries()
         for _ in range(num_forgeries):
@@ -412,7 +412,7 @@ def run_case(report: Report, number: int, folder: Path, num_forgeries: int = FOR
             report.tried[kind] += 1
             try:
                 with bounded():
-                    reasons = list(problems(opened, changed=rng.random() < CHANGES))
+                    reasons = list(problems(open_dataset, changed=rng.random() < CHANGES))
             except Exception as error:  # noqa: BLE001 - raised outside of `problem`
                 reasons = [f"raised {error!r:.300}"]
             if kind == "pages.arrow" and description.startswith(".head"):

@@ -54,7 +54,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
     write(data, 0, **options)
     numbers = [0]
 
-    def opened() -> zb.Dataset:
+    def open_dataset() -> zb.Dataset:
         return zb.dataset(str(data), filesystem=ShortReads(store).wrapped())
 
     def append() -> None:
@@ -62,21 +62,21 @@ def run_case(report: Report, number: int, folder: Path) -> None:
         write(data, numbers[-1], **options)
 
     def read_all() -> None:
-        rows = opened().to_table(["row"])["row"].to_pylist()
+        rows = open_dataset().to_table(["row"])["row"].to_pylist()
         if rows != list(range(len(numbers) * ROWS)):
             raise WrongRows(f"a scan of all gave {len(rows)} rows")
 
     def locate() -> None:
-        places = opened().locate("id", [10, 30, 5])["row"].to_pylist()
+        places = open_dataset().locate("id", [10, 30, 5])["row"].to_pylist()
         if places != [1, 3, None]:
             raise WrongRows(f"keys were located at {places}")
 
     actions: list[Callable[[], object]] = [
-        lambda: build(opened(), rng.choice(["table", "sliced"])),
-        lambda: opened().optimize.optimize_indices(spark=False),
-        lambda: opened().adopt_index(),
-        lambda: check_answers(opened(), numbers, [rng.choice(list(FILTERS))]),
-        lambda: check_answers(opened(), numbers, [rng.choice(list(FILTERS))]),
+        lambda: build(open_dataset(), rng.choice(["table", "sliced"])),
+        lambda: open_dataset().optimize.optimize_indices(spark=False),
+        lambda: open_dataset().adopt_index(),
+        lambda: check_answers(open_dataset(), numbers, [rng.choice(list(FILTERS))]),
+        lambda: check_answers(open_dataset(), numbers, [rng.choice(list(FILTERS))]),
         append,
         read_all,
         locate,
