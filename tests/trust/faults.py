@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 from trust.injection import (
-    WHATS,
+    FAULTS,
     FileSystemCalls,
     NativeCalls,
     PythonCalls,
@@ -86,7 +86,7 @@ def run_case(report: Report, number: int, folder: Path, max_faults: int | None =
     if kind == "native" and not is_native():
         report.refused["native: started without its library"] += 1
         return
-    fault = rng.choice(list(WHATS))
+    fault = rng.choice(list(FAULTS))
     lasting = rng.random() < 0.3
     _Scenario(report, folder, name, layout, is_writer, kind).run(fault, lasting, max_faults, rng)
 
@@ -163,7 +163,7 @@ class _Scenario:
                 if max_faults is None
                 else rng.sample(range(count), min(max_faults, count))
             ):
-                problem = self.once(call, WHATS[fault], lasting=lasting)
+                problem = self.once(call, FAULTS[fault], lasting=lasting)
                 self.report.tried[f"{self.kind}: {self.name}"] += 1
                 description = f"{self.calls.last}: {problem}"
                 if problem is not None and description not in reported:

@@ -50,7 +50,7 @@ class History:
         self.folder.mkdir(parents=True)
         self.aside.mkdir()
         self.step = 0
-        self.said: list[str] = []
+        self.steps_taken: list[str] = []
         self.rows: dict[str, list[tuple[int, str | None]]] = {}
         self.readers: list[Reader] = []
         # In some histories all files have the same size and footer, whatever their values.
@@ -236,7 +236,7 @@ class History:
         for self.step in range(1, STEPS + 1):
             action = self.create if self.step == 1 else self.rng.choice(steps)
             name = action.__name__
-            self.said.append(name)
+            self.steps_taken.append(name)
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
@@ -261,7 +261,7 @@ class History:
 
     def fail(self, text: str) -> None:
         plain = "plain files, " if self.is_plain else ""
-        self.report.fail(f"{plain}step {self.step} ({', '.join(self.said[-6:])}): {text}")
+        self.report.fail(f"{plain}step {self.step} ({', '.join(self.steps_taken[-6:])}): {text}")
 
 
 def is_lazy(reader: Reader) -> bool:

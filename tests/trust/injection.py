@@ -27,7 +27,7 @@ from e2e_helpers import CountingFileSystem
 
 ERRORS = {name: getattr(errno, name) for name in ("EACCES", "EIO", "ENOSPC", "ESTALE", "EFBIG")}
 SHORT, KILL = -1, -2
-WHATS = {**ERRORS, "short": SHORT}
+FAULTS = {**ERRORS, "short": SHORT}
 _LIBRARY = "injection.so"
 _BY_PATH = ("open", "stat", "link", "replace", "rename", "unlink", "rmdir", "mkdir", "listdir")
 _BY_PATH += ("scandir", "chmod", "utime")
@@ -42,13 +42,13 @@ class PythonCalls:
         self._lock = threading.Lock()
         self._handles: set[int] = set()
         self.count = 0
-        self._at, self._what, self._lasting = -1, 0, False
+        self._failing_call, self._fault, self._lasting = -1, 0, False
         self.last = ""
 
     @contextlib.contextmanager
     def armed(self, call: int = -1, fault: int = 0, *, lasting: bool = False) -> Iterator[None]:
         """Make call number ``call`` fail and, if ``lasting``, all calls after it."""
-        self.count, self._at, self._what, self._lasting = 0, call, fault, lasting
+        self.count, self._failing_call, self._fault, self._lasting = 0, call, fault, lasting
         originals = {name: getattr(os, name) for name in _BY_PATH + _BY_HANDLE}
         for name, original in originals.items():
             setattr(os, name, functools.partial(self._called, name, original))
@@ -64,14 +64,18 @@ class PythonCalls:
         """Count a call. Raise if it is to fail. Return True if it is to be short."""
         with self._lock:
             call, self.count = self.count, self.count + 1
-        if self._at < 0 or call < self._at or (call > self._at and not self._lasting):
+        if (
+            self._failing_call < 0
+            or call < self._failing_call
+            or (call > self._failing_call and not self._lasting)
+        ):
             return False
         self.last = name
-        if self._what == KILL:
+        if self._fault == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self._what == SHORT:
+        if self._fault == SHORT:
             return True
-        raise OSError(self._what, f"injected into {name}")
+        raise OSError(self._fault, f"injected into {name}")
 
     def _called(self, name: str, original: Callable, *arguments: Any, **options: Any) -> Any:
         first = arguments[0] if arguments else None
@@ -149,11 +153,11 @@ class FileSystemCalls(PythonCalls):
 
     @contextlib.contextmanager
     def armed(self, call: int = -1, fault: int = 0, *, lasting: bool = False) -> Iterator[None]:
-        self.count, self._at, self._what, self._lasting = 0, call, fault, lasting
+        self.count, self._failing_call, self._fault, self._lasting = 0, call, fault, lasting
         try:
             yield
         finally:
-            self._at = -1
+            self._failing_call = -1
 
     def filesystem(self) -> pafs.FileSystem:
         return pafs.PyFileSystem(_Failing(self))

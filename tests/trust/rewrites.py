@@ -45,12 +45,12 @@ class Writer:
 
     def __init__(self) -> None:
         self.count = 0
-        self.at = -1
+        self.write_at_read = -1
         self.write: Callable[[], object] = lambda: None
 
     def __call__(self, offset: int, num_bytes: int) -> int:
         self.count += 1
-        if self.count == self.at:
+        if self.count == self.write_at_read:
             self.write()
         return num_bytes
 
@@ -114,10 +114,10 @@ def _ask(
             file.write(new)
 
     ask = answers(ds, keys)[method]
-    writer.count, writer.at, writer.write = 0, -1, write
+    writer.count, writer.write_at_read, writer.write = 0, -1, write
     ask()
     moment = rng.randrange(1, writer.count + 2)
-    writer.count, writer.at = 0, moment
+    writer.count, writer.write_at_read = 0, moment
     report.tried[f"{method} of {format} while it is written"] += 1
     try:
         rows = ask()
@@ -125,7 +125,7 @@ def _ask(
         report.refused["a file that changed while it was read"] += 1
         return None
     finally:
-        writer.at = -1
+        writer.write_at_read = -1
     if sorted(row["id"] for row in rows) != keys:
         return f"{method} at read {moment}: {sorted(row['id'] for row in rows)}, not {keys}"
     versions = {(row["file"], row["version"]) for row in rows}
