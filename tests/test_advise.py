@@ -12,7 +12,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from helpers import PLAIN_TYPES, sample
-from pyarrow import feather
+from pyarrow import csv, feather
 
 import zonebloom as zb
 from zonebloom.cli import main as cli
@@ -282,15 +282,63 @@ def test_ipc_files_keep_no_key_ranges(tmp_path):
     assert advices["id"].why.endswith("the files keep no key ranges")
 
 
-def test_advice_on_csv_samples_the_first_file(tmp_path):
+def write_csv_files(folder, ids):
+    for number, file_ids in enumerate(ids):
+        table = pa.table(
+            {"id": file_ids, "file": [number] * len(file_ids), "same": [7] * len(file_ids)}
+        )
+        csv.write_csv(table, folder / f"{number:03d}.csv")
+
+
+def test_one_large_csv_file_is_sampled(tmp_path):
     keys = np.random.default_rng(0).permutation(80_000)
-    for number in range(2):
-        with open(tmp_path / f"{number}.csv", "w") as file:
-            file.write("id\n" + "\n".join(map(str, keys[number::2])) + "\n")
-    advices = advise(zb.dataset(tmp_path, format="csv"), number_of_items=ZONE)
-    assert advices.num_rows == pytest.approx(80_000, rel=0.01)
+    write_csv_files(tmp_path, [keys[number::2] for number in range(2)])
+    advices = advise(zb.dataset(tmp_path, format="csv"), ["id"], number_of_items=ZONE)
+    assert advices.num_rows == pytest.approx(80_000, rel=0.02)
     assert advices["id"].verdict == "index"
     assert advices["id"].distinct == pytest.approx(80_000, rel=0.1)
+
+
+@pytest.mark.parametrize("num_files", [1, 2, 3, 40])
+@pytest.mark.parametrize("rows_per_file", [1, 100])
+def test_a_few_small_csv_files_give_exact_figures(tmp_path, num_files, rows_per_file):
+    ids = np.arange(num_files * rows_per_file)
+    write_csv_files(tmp_path, np.split(ids, num_files))
+    advices = advise(zb.dataset(tmp_path, format="csv"))
+    assert (advices.num_rows, advices.num_zones) == (ids.size, num_files)
+    assert advices.sampled_zones == num_files
+    assert [advice.distinct for advice in advices] == [ids.size, num_files, 1]
+    assert advices["same"].verdict == (
+        "too few rows" if num_files == 1 else "too few distinct values"
+    )
+
+
+def test_many_small_csv_files_are_sampled_everywhere(tmp_path):
+    write_csv_files(tmp_path, np.split(np.arange(10_000, 40_000), 300))
+    advices = advise(zb.dataset(tmp_path, format="csv"))
+    assert 40 <= advices.sampled_zones <= 64
+    assert advices.num_rows == pytest.approx(30_000, rel=0.05)
+    assert advices["id"].distinct == pytest.approx(30_000, rel=0.1)
+    assert advices["same"].verdict == "too few distinct values"
+
+
+def test_counts_of_indexed_csv_files_are_not_estimated(tmp_path):
+    write_csv_files(tmp_path, np.split(np.arange(300_000), [100_000, 100_001]))
+    ds = zb.dataset(tmp_path, format="csv")
+    ds.create_scalar_index("id", "BLOOMFILTER")
+    advices = advise(ds, ["id"], number_of_items=ZONE)
+    assert advices.sampled_zones < advices.num_zones
+    assert advices.num_rows == 300_000
+
+
+def test_one_file_with_rows_among_those_that_are_counted(tmp_path):
+    """Only one zone is sampled, although estimates say that there are more."""
+    ids: list[list[int]] = [[] for _ in range(200)]
+    ids[0] = list(range(100))
+    write_csv_files(tmp_path, ids)
+    advices = advise(zb.dataset(tmp_path, format="csv"), ["id"])
+    assert advices.sampled_zones == 1 < advices.num_zones
+    assert 100 <= (advices["id"].distinct or 0) <= advices.num_rows
 
 
 @pytest.mark.parametrize("is_ordered", [True, False])

@@ -111,3 +111,12 @@ def test_an_empty_sample_has_no_overlaps():
     none = np.empty(0, dtype=np.int64)
     assert estimate_distinct(result, none, 0, 0) == 0
     assert estimate_zones_with_key(result.shared_rows, result.num_rows, none, 0) == 0.0
+
+
+@pytest.mark.parametrize("num_zones", [1, 2, 3, 1000])
+def test_estimates_from_one_zone(num_zones):
+    result = find_overlaps([hashed(np.arange(100))])
+    position = np.zeros(1, dtype=np.int64)
+    shares = result.shared_rows / result.num_rows[:, None]
+    assert estimate_distinct(result, position, num_zones, 10**9) == 100 * num_zones
+    assert estimate_zones_with_key(shares, result.num_rows, position, num_zones) == 1.0

@@ -159,7 +159,8 @@ class _Zone:
 class _Sample:
     """A sample of the zones of a dataset.
 
-    The numbers of rows and zones of the dataset are estimates if there are many files.
+    The numbers of rows and zones of the dataset are estimates if there are many files, or if some
+    rows of a file cannot be read without reading the whole file.
     """
 
     def __init__(self, source: Source, planner: Planner, parameters: ZoneParameters):
@@ -174,20 +175,17 @@ class _Sample:
     def _draw(self) -> list[_Zone]:
         items = self._parameters.number_of_items
         present = self._planner.coverage().fragments
-        counted_fragments = self._fragments_to_count(present)
-        row_counts = {
-            fragment.fragment.path: self._planner.count_rows(fragment)
-            for fragment in counted_fragments
-        }
-        num_bytes = sum(fragment.identity.size for fragment in counted_fragments)
+        max_zones = max(_MIN_ZONES, min(_MAX_ZONES, _MAX_ROWS // items))
+        row_counts = self._count_some(present, max_zones)
+        num_bytes = sum(
+            fragment.identity.size for fragment in present if fragment.fragment.path in row_counts
+        )
         rows_per_byte = sum(row_counts.values()) / max(num_bytes, 1)
         self.num_rows = self.num_zones = 0
         zones: list[_Zone] = []
         for fragment in present:
             num_rows = row_counts.get(fragment.fragment.path)
-            if num_rows is None:
-                num_rows = round(fragment.identity.size * rows_per_byte)
-            else:
+            if num_rows is not None:
                 zones += [
                     _Zone(
                         fragment,
@@ -197,18 +195,36 @@ class _Sample:
                     )
                     for start in range(0, num_rows, items)
                 ]
+            elif fragment.num_rows is not None:
+                num_rows = fragment.num_rows
+            else:
+                num_rows = round(fragment.identity.size * rows_per_byte)
             self.num_rows += num_rows
             self.num_zones += -(-num_rows // items)
-        max_zones = max(_MIN_ZONES, min(_MAX_ZONES, _MAX_ROWS // items))
         return [zones[number] for number in draw_zones(len(zones), max_zones).tolist()]
 
-    def _fragments_to_count(self, present: Sequence[PresentFragment]) -> Sequence[PresentFragment]:
-        has_counts = all(fragment.num_rows is not None for fragment in present)
-        if has_counts and self._can_read_parts():
-            return present
-        count = min(len(present), _MAX_COUNTED_FILES if self._can_read_parts() else 1)
-        positions = np.linspace(0, len(present) - 1, count).round().astype(int)
-        return [present[position] for position in np.unique(positions).tolist()]
+    def _count_some(self, present: Sequence[PresentFragment], max_zones: int) -> dict[str, int]:
+        """Return the numbers of rows of the fragments that may be sampled, by their paths."""
+        can_read_parts = self._can_read_parts()
+        if can_read_parts and all(fragment.num_rows is not None for fragment in present):
+            fragments = present
+        else:
+            count = min(len(present), _MAX_COUNTED_FILES)
+            positions = np.linspace(0, len(present) - 1, count).round().astype(int)
+            if not can_read_parts:
+                # Counting and sampling read whole files, so the loop below stops early. In a random
+                # order, the files up to there are spread over the dataset.
+                positions = np.random.default_rng(0).permutation(positions)
+            fragments = [present[position] for position in positions.tolist()]
+        row_counts: dict[str, int] = {}
+        num_zones = 0
+        for fragment in fragments:
+            if not can_read_parts and num_zones >= max_zones:
+                break
+            num_rows = self._planner.count_rows(fragment)
+            row_counts[fragment.fragment.path] = num_rows
+            num_zones += -(-num_rows // self._parameters.number_of_items)
+        return row_counts
 
     def _can_read_parts(self) -> bool:
         """Return whether some rows of a file can be read without reading the whole file."""

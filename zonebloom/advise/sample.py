@@ -179,7 +179,9 @@ def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, 
     zones_per_value = overlap.zone_counts(zones)
     q1, q2 = int((zones_per_value == 1).sum()), int((zones_per_value == 2).sum())
     share = zones.size / num_zones
-    denominator = 2 * q2 * zones.size / (zones.size - 1) + q1 * share / (1 - share)
+    # One zone alone has no values in two zones, so q2 is 0 and its factor does not matter.
+    q2_factor = 2 * zones.size / max(zones.size - 1, 1)
+    denominator = q2 * q2_factor + q1 * share / (1 - share)
     num_unseen = q1**2 / denominator if denominator else 0
     estimate = (zones_per_value.size + num_unseen) / run_length
     return round(min(max(estimate, num_sampled_values), limit))
