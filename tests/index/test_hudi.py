@@ -185,6 +185,31 @@ def test_files_of_another_dataset_are_not_flagged(tmp_path, is_apart):
     assert [row["BloomFilterMetadata"]["isDeleted"] for row in records] == [False, False]
 
 
+@pytest.mark.parametrize("other", ["orders2", "other", "orders/nested"])
+def test_deleted_files_of_another_folder_are_not_flagged(tmp_path, other):
+    """Only a file below the dataset's own root can be one of its deleted files."""
+    index_dir = str(tmp_path / "indices")
+    for name in ("orders", other):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        for file in ("a.parquet", "b.parquet"):
+            pq.write_table(columns(0), tmp_path / name / file)
+        ds = zb.dataset(tmp_path / name, index_dir=index_dir)
+        ds.create_scalar_index("id", name=f"{name.replace('/', '_')}_idx", spark=False)
+    os.remove(tmp_path / other / "b.parquet")
+    records = export(zb.dataset(tmp_path / "orders", index_dir=index_dir), "id")
+    flags = {
+        row["key"]: row["BloomFilterMetadata"]["isDeleted"]
+        for row in records.bloom_filters.to_pylist()
+    }
+    expected = {bloom_filter_key("", "a.parquet"): False, bloom_filter_key("", "b.parquet"): False}
+    if other == "orders/nested":
+        expected |= {
+            bloom_filter_key("nested", "a.parquet"): False,
+            bloom_filter_key("nested", "b.parquet"): True,
+        }
+    assert flags == expected
+
+
 def test_schemas_use_the_names_of_hudi(lake):
     tables = export(zb.dataset(lake), "id")
     stats, bloom = tables.column_stats.schema, tables.bloom_filters.schema

@@ -10,6 +10,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as sf
@@ -20,7 +21,7 @@ import zonebloom.spark as zs
 from zonebloom.base.text import bytes_text
 from zonebloom.errors import ColumnNotFound, IndexNotUsedWarning, InvalidArgument
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.spark.joins import global_filter, rules
+from zonebloom.spark.joins import global_filter, key_origin, rules
 from zonebloom.spark.joins.global_filter import may_contain
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.load import Load, Options, encode_keys
@@ -683,3 +684,24 @@ def test_zones_are_not_chosen_by_keys_in_another_case(spark, tmp_path):
     frame = spark.read.schema("ID bigint").parquet(str(tmp_path))
     message = r"has column 'ID' in place of 'id'"
     assert check_aside(spark, keyed(spark, 1, 3), frame, "ID", message, str(tmp_path)) == 2
+
+
+def test_a_new_file_of_a_dataset_at_the_root_is_refused(tmp_path):
+    """Over Connect, files that are not below the root may belong to other tables."""
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "a.parquet")
+    filesystem = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    ds = zb.dataset("/", filesystem=filesystem, index_dir="_zonebloom")
+    key_origin._require_known_files(["file:///a.parquet"], ds, elsewhere=True)
+    with pytest.raises(RuleNotUsed, match=r"new\.parquet, which was not there"):
+        key_origin._require_known_files(["file:///new.parquet"], ds, elsewhere=True)
+
+
+def test_a_file_of_a_folder_with_the_same_prefix_may_belong_to_another_table(tmp_path):
+    ds_folder = tmp_path / "orders"
+    ds_folder.mkdir()
+    pq.write_table(pa.table({"id": [1]}), ds_folder / "a.parquet")
+    ds = zb.dataset(ds_folder)
+    other_uri = (tmp_path / "orders2" / "a.parquet").as_uri()
+    key_origin._require_known_files([other_uri], ds, elsewhere=True)
+    with pytest.raises(RuleNotUsed, match="which is not a file of the dataset"):
+        key_origin._require_known_files([other_uri], ds, elsewhere=False)

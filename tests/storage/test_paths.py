@@ -9,6 +9,7 @@ import pytest
 from zonebloom.storage.paths import (
     absolute_path,
     filesystem_of,
+    is_below,
     key_below,
     plain_path,
     split_path,
@@ -49,3 +50,15 @@ def test_keys_are_relative_only_below_the_root(root):
 
 def test_keys_below_the_file_system_root_are_relative():
     assert key_below("/a/b", "/") == "a/b"
+
+
+@pytest.mark.parametrize("root", ["/lake", "/lake/"])
+def test_a_folder_with_the_same_prefix_is_not_below_the_root(root):
+    assert is_below("/lake/year=1/a", root)
+    assert not is_below("/lakeside/a", root)
+    assert not is_below("/lake", root)
+
+
+@pytest.mark.parametrize(("path", "root"), [("/a/b", "/"), ("bucket/a", ""), ("bucket/a", "/")])
+def test_all_paths_are_below_the_root_of_all(path, root):
+    assert is_below(path, root)

@@ -5,7 +5,6 @@ Several datasets may share one catalog, such as one of all files and one of some
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable
 
 from zonebloom.catalog.freshness import unchanged_ids
@@ -13,6 +12,7 @@ from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexExists
 from zonebloom.sources.source import Source
+from zonebloom.storage.paths import is_below
 
 
 class OtherDatasets:
@@ -25,11 +25,10 @@ class OtherDatasets:
 
     def fragments(self, version: Version) -> list[KnownFragment]:
         """Return the entries of files outside the root of this dataset."""
-        root = posixpath.join(self._source.root, "")
         return [
             fragment
             for fragment in self._unlisted(version)
-            if not self._source.path_of(fragment.key).startswith(root)
+            if not is_below(self._source.path_of(fragment.key), self._source.root)
         ]
 
     def unchanged_ids(self, version: Version, covered: set[int]) -> set[int]:

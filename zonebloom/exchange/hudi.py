@@ -28,14 +28,16 @@ import pyarrow as pa
 import pyarrow.types as pt
 import xxhash
 
+from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.catalog.coverage import Coverage
-from zonebloom.catalog.model import Version
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.key_ranges import KeyRangeBuilder
+from zonebloom.opened import OpenedDataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources.column_batches import Column, columns_reader
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import identities
+from zonebloom.storage.paths import key_below
 from zonebloom.values.normal_types import key_range_type
 from zonebloom.values.types import family, is_lossless_cast, value_step
 
@@ -164,8 +166,8 @@ def export(
     Returns
     -------
     HudiTables
-        Files that the catalog lists but the file system no longer has are in both tables, flagged
-        as deleted. Existing files of other datasets are in neither.
+        Files below the dataset's root that the catalog lists but the file system no longer has
+        are in both tables, flagged as deleted. Files of other datasets are in neither.
 
     Raises
     ------
@@ -188,8 +190,7 @@ def export(
     source = ds.opened.source
 
     def add(path: str, bloom: bytes, ranges: Mapping[str, Any], *, is_deleted: bool) -> None:
-        relative = posixpath.relpath(path, source.root) if path.startswith(source.root) else path
-        partition, file = posixpath.split(relative)
+        partition, file = posixpath.split(key_below(path, source.root))
         record = {"type": FILTER_TYPE, "timestamp": instant, "bloomFilter": bloom}
         filters.append((bloom_filter_key(partition, file), {**record, "isDeleted": is_deleted}))
         for name in range_columns:
@@ -202,7 +203,7 @@ def export(
     for file in coverage.fragments:
         bloom, ranges = _describe_file(source, file.fragment, file_columns, probability)
         add(file.fragment.path, bloom, ranges, is_deleted=False)
-    for path in _deleted_paths(source, ds.opened.version, coverage):
+    for path in _deleted_paths(ds.opened, coverage):
         add(path, b"", {name: {} for name in range_columns}, is_deleted=True)
     tables = HudiTables(
         _records(COLUMN_STATS, COLUMN_STATS_TYPE, stats),
@@ -230,11 +231,14 @@ def _records(
     return pa.Table.from_pylist(rows, schema)
 
 
-def _deleted_paths(source: Source, version: Version, coverage: Coverage) -> list[str]:
-    """Return the paths of files that the catalog lists and that no longer exist."""
-    present_keys = {file.fragment.key for file in coverage.fragments}
-    paths = [source.path_of(key) for key in version.fragments if key not in present_keys]
-    # A path that still exists belongs to another dataset in the same catalog.
+def _deleted_paths(opened: OpenedDataset, coverage: Coverage) -> list[str]:
+    """Return the paths of the dataset's files that the catalog lists and that no longer exist."""
+    source, version = opened.source, opened.version
+    other_fragments = OtherDatasets(source, opened.catalog).fragments(version)
+    skipped_keys = {fragment.key for fragment in other_fragments}
+    skipped_keys.update(file.fragment.key for file in coverage.fragments)
+    paths = [source.path_of(key) for key in version.fragments if key not in skipped_keys]
+    # A file that still exists below the root belongs to another dataset in the same catalog.
     current = identities(source.filesystem, paths)
     return [path for path, identity in zip(paths, current, strict=True) if identity is None]
 

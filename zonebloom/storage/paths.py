@@ -200,6 +200,12 @@ def filesystem_of_paths(
     ]
 
 
+def is_below(path: str, root: str) -> bool:
+    """Return whether a path lies below a root folder. All paths lie below "/" and ""."""
+    root = root.rstrip("/")
+    return not root or path.startswith(f"{root}/")
+
+
 def key_below(path: str, root: str) -> str:
     """Return the path relative to a root folder, or the whole path if it lies elsewhere.
 

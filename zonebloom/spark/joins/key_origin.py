@@ -18,7 +18,7 @@ from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.relation import class_name, file_relation, node_name, scala_items
-from zonebloom.storage.paths import split_path
+from zonebloom.storage.paths import is_below, split_path
 from zonebloom.values.columns import find_column, matching_names
 
 _PLANS_PACKAGE = "org.apache.spark.sql.catalyst.plans.logical."
@@ -150,11 +150,11 @@ def _require_known_files(uris: Iterable[str], dataset: Dataset, elsewhere: bool)
     as over Connect, the files are those of the whole frame, so some may belong to other tables.
     """
     known_paths = {path.lstrip("/") for path in dataset.files}
-    root = dataset.opened.source.root.strip("/") + "/"
+    root = dataset.opened.source.root.strip("/")
     for uri in uris:
         path = split_path(uri, encoded=True)[1].lstrip("/")
         name = posixpath.basename(path)
-        if path not in known_paths and path.startswith(root):
+        if path not in known_paths and is_below(path, root):
             raise RuleNotUsed(
                 f"the frame reads {name}, which was not there when the dataset was opened; open "
                 "it again, or give its path"
