@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 import warnings
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,10 +18,14 @@ import pytest
 from helpers import index_folder, run_python, without_privileges
 
 import zonebloom as zb
+from zonebloom.building.segments import compact_indices
+from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
+from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import Vacuumed, vacuum_catalog
 from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import CatalogError, CommitConflict, IndexNotUsedWarning
+from zonebloom.parquet.page_map import merge_page_maps
 
 
 @pytest.fixture
@@ -498,3 +503,48 @@ def test_a_vacuum_deletes_segments_that_a_spark_task_left(shared):
     age(folder)
     result = ds.vacuum(timedelta(minutes=1))
     assert (result.num_segments, result.foreign) == (4, ())
+
+
+def split_page_maps(catalog: Catalog) -> None:
+    """Commit a version that has a page map of its own for each fragment."""
+    entries = []
+    for entry in catalog.latest().page_maps:
+        table = load_page_map(catalog, entry).table
+        for row, fragment_id in enumerate(table["fragment_id"].to_pylist()):
+            name = f"{catalog.new_segment_prefix()}-pages"
+            data = merge_page_maps([table.slice(row, 1)])
+            written = catalog.write(catalog.path(name, PAGE_MAP_FILE), data)
+            entries.append(PageMapEntry(name, *written, (fragment_id,)))
+    catalog.commit(lambda latest: replace(latest, page_maps=tuple(entries)))
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_page_maps_are_merged_even_if_no_segments_are(tmp_path, everything):
+    num_files = 20
+    for number in range(num_files):
+        rows = pa.table({"id": range(number * 1000, (number + 1) * 1000)})
+        pq.write_table(rows, tmp_path / f"{number:02d}.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", spark=False)
+    folder = index_folder(tmp_path)
+    catalog = Catalog(pafs.LocalFileSystem(), str(folder))
+    split_page_maps(catalog)
+    before = catalog.latest()
+    assert len(before.page_maps) == num_files
+    assert len(before.indices["id_idx"].segments) == 1
+
+    compact_indices(catalog, ["id_idx"], everything=everything)
+    after = catalog.latest()
+    assert after.indices == before.indices
+    assert after.number == before.number + 1
+    (page_map,) = after.page_maps
+    assert sorted(page_map.fragment_ids) == list(range(num_files))
+    ds = zb.dataset(tmp_path)
+    for fragment in ds.opened.planner.coverage().fragments:
+        assert ds.opened.planner.page_maps.file_pages(fragment) is not None
+    for key in (0, 10_500, 19_999, 20_000):
+        assert ds.scanner(filter=f"id = {key}").count_rows() == (key < 20_000)
+
+    # There is nothing left to merge, so there is no new version and no new file.
+    files = sorted(folder.rglob("*"))
+    compact_indices(catalog, ["id_idx"], everything=everything)
+    assert sorted(folder.rglob("*")) == files

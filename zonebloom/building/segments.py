@@ -120,8 +120,11 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
     return catalog.write(catalog.path(name, KEY_RANGES_FILE), tables_to_buffer(tables))
 
 
-def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool) -> bool:
-    """Merge segments of indices in one commit. Return whether any were merged."""
+def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool) -> None:
+    """Merge segments of indices, and page maps if there are many, in one commit.
+
+    Do not commit if nothing can be merged.
+    """
     base = catalog.latest(for_writing=True)
     prefix = catalog.new_segment_prefix()
     entries: dict[str, IndexEntry] = {}
@@ -141,12 +144,11 @@ def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool)
                 raise CommitConflict(f"another writer has changed index {changed[0]!r}; try again")
             return latest.with_indices({**latest.indices, **entries}, new_maps)
 
-        if entries:
+        if entries or new_maps:
             catalog.commit(change)
     finally:
         # This keeps the segments that the newest version names, also after an error.
         catalog.delete_orphan_segments([prefix])
-    return bool(entries)
 
 
 def _compact_segments(
