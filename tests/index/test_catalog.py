@@ -35,7 +35,13 @@ from zonebloom.catalog.model import (
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.catalog.version_log import FORMAT_VERSION, from_json, utc_now
-from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, IndexNotUsedWarning
+from zonebloom.errors import (
+    CatalogError,
+    CommitConflict,
+    CorruptIndex,
+    IndexNotUsedWarning,
+    SourceError,
+)
 from zonebloom.storage.files import FileIdentity
 
 LOCAL = pafs.LocalFileSystem()
@@ -600,7 +606,7 @@ def forge_listing(catalog, number, rows, fields=FRAGMENT_FIELDS, nullable=False)
     "rows",
     [
         pytest.param([(0, "a", 1, 1, -1), (1, "b", 1, 1, 1)], id="negative rows"),
-        pytest.param([(0, "a", 1, 1, 2**32 + 1), (1, "b", 1, 1, 1)], id="too many rows"),
+        pytest.param([(0, "a", 1, 1, 2**32), (1, "b", 1, 1, 1)], id="too many rows"),
         pytest.param([(0, "a", 1, 1, 1), (0, "b", 1, 1, 1)], id="an id twice"),
         pytest.param([(0, "a", 1, 1, 1), (1, "a", 1, 1, 1)], id="a key twice"),
         pytest.param([(0, "a", 1, 1, 1), (3, "b", 1, 1, 1)], id="an id not given yet"),
@@ -613,6 +619,24 @@ def test_invalid_fragments_are_not_used(local, rows):
     local.commit(adding("b", fragments=3))
     forge_listing(local, 2, rows)
     check_falls_back(local, first)
+
+
+def test_as_many_rows_as_addresses_have_room_for(local):
+    """Commits and readers have one limit, so a commit never writes what no reader takes."""
+
+    def with_rows(num_rows):
+        return lambda latest: replace(
+            latest,
+            next_fragment_id=1,
+            fragments={"f0": fragment(0)._replace(key="f0", num_rows=num_rows)},
+        )
+
+    limit = 2**32 - 1
+    written = local.commit(with_rows(limit))
+    assert Catalog(LOCAL, local.folder).latest().fragments["f0"].num_rows == limit
+    with pytest.raises(SourceError, match=r"f0 has 4,294,967,296 rows.* at most 4,294,967,295"):
+        local.commit(with_rows(limit + 1))
+    assert Catalog(LOCAL, local.folder).latest().number == written.number
 
 
 def test_fragments_with_other_columns_are_not_used(local):

@@ -13,6 +13,7 @@ from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import with_format_version
 from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters
@@ -262,8 +263,8 @@ def is_within_bounds(table):
     assert (table.first_words <= ends).all()
     assert (ends <= table.words.size).all()
     assert (table.num_blocks > 0).all()
-    assert (table.lengths <= 1 << 32).all()
-    assert (table.starts <= np.uint64(1 << 32) - table.lengths).all()
+    assert (table.lengths <= MAX_ROWS_PER_FRAGMENT).all()
+    assert (table.starts <= np.uint64(MAX_ROWS_PER_FRAGMENT) - table.lengths).all()
     hit = np.zeros(len(table), dtype=bool)
     hashes = np.array([0, 2**64 - 1], dtype=np.uint64)
     blocks.check_filters(table.words, table.first_words, table.num_blocks, hashes, hit)
@@ -352,9 +353,9 @@ def nullable(schema):
         pytest.param(lambda: stored(columns_of([bytes((1 << 27) + 32)])), id="filter over 128 MiB"),
         pytest.param(
             lambda: stored(
-                columns_of([BLOCK], zone_start=pa.array([2**32 - 1], pa.uint64())),
+                columns_of([BLOCK], zone_start=pa.array([2**32 - 8192], pa.uint64())),
             ),
-            id="zone past 2**32",
+            id="zone past the last row",
         ),
         pytest.param(
             lambda: stored(
@@ -409,7 +410,7 @@ def nullable(schema):
                 lambda items=items: stored(columns_of([BLOCK]), table_schema(items, 0.5)),
                 id=f"zones of {items} rows",
             )
-            for items in (-1, 0, 2**32 + 1, 10**30)
+            for items in (-1, 0, 2**32, 10**30)
         ),
         pytest.param(lambda: pa.py_buffer(b"ARROW1\0\0" + bytes(100)), id="not Arrow"),
         pytest.param(lambda: pa.py_buffer(b""), id="nothing"),
@@ -418,6 +419,12 @@ def nullable(schema):
 def test_hostile_tables_are_refused(hostile):
     with pytest.raises(CorruptIndex, match="is not a bloomfilter table"):
         RowTable(hostile(), "there")
+
+
+def test_a_zone_may_end_with_the_last_row_of_the_largest_fragment():
+    first_row = 2**32 - 1 - 8192
+    table = RowTable(stored(columns_of([BLOCK], zone_start=pa.array([first_row], pa.uint64()))), "")
+    assert (table.starts + table.lengths).tolist() == [2**32 - 1]
 
 
 def test_offsets_that_decrease_or_leave_the_file_are_refused():

@@ -186,7 +186,7 @@ def test_the_default_parameters_equal_those_of_lance():
         {"number_of_items": True},
         {"number_of_items": 8192.0},
         {"number_of_items": "8192"},
-        {"number_of_items": 2**32 + 1},
+        {"number_of_items": 2**32},
         {"number_of_items": 2**31, "probability": 0.001},
         {"probability": 0},
         {"probability": 1},

@@ -26,6 +26,8 @@ from zonebloom.base.display import (
 from zonebloom.errors import InvalidArgument
 
 OFFSET_BITS = 32
+# One less than addresses have room for, so that the rows of two fragments never touch. `RowRanges`
+# would merge ranges that touch.
 MAX_ROWS_PER_FRAGMENT = (1 << OFFSET_BITS) - 1
 
 _MAX_OFFSET = 2**63 - 1

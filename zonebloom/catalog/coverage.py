@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged
-from zonebloom.catalog.model import Version
-from zonebloom.errors import NoFragments, SourceError
+from zonebloom.catalog.model import Version, require_row_count
+from zonebloom.errors import NoFragments
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
 
@@ -82,9 +82,8 @@ class Coverage:
             count_rows(fragment) if fragment.num_rows is None else fragment.num_rows
             for fragment in self.fragments
         ]
-        if (most := max(row_counts)) > MAX_ROWS_PER_FRAGMENT:
-            path = self.fragments[row_counts.index(most)].fragment.path
-            raise SourceError(f"{path} has {most:,} rows; a fragment can have 2**32 - 1 at most")
+        largest = int(np.argmax(row_counts))
+        require_row_count(self.fragments[largest].fragment.path, row_counts[largest])
         starts = self.fragment_ids << OFFSET_BITS
         return RowRanges.from_arrays(starts, starts + row_counts)
 

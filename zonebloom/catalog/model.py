@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from zonebloom.base import arguments
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
+from zonebloom.errors import SourceError
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.storage.files import FileIdentity
 
@@ -37,8 +39,9 @@ class ZoneParameters:
     fold: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.number_of_items, int) and self.number_of_items > 1 << 32:
-            advice = "a fragment has at most 2**32 rows"
+        limit = MAX_ROWS_PER_FRAGMENT
+        if isinstance(self.number_of_items, int) and self.number_of_items > limit:
+            advice = f"a fragment has at most {limit:,} rows"
             raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
         arguments.require_bool(self.fold, "fold")
         size_for(self.number_of_items, self.probability, self.sizing)
@@ -46,6 +49,15 @@ class ZoneParameters:
     @property
     def filter_bytes(self) -> int:
         return size_for(self.number_of_items, self.probability, self.sizing)
+
+
+def require_row_count(path: str, num_rows: int) -> None:
+    """Raise `SourceError` if a file has more rows than a fragment can have."""
+    if num_rows > MAX_ROWS_PER_FRAGMENT:
+        raise SourceError(
+            f"{path} has {num_rows:,} rows, but a fragment can have at most "
+            f"{MAX_ROWS_PER_FRAGMENT:,}; write its rows to several files"
+        )
 
 
 class KnownFragment(NamedTuple):

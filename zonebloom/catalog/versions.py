@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.model import (
     TABLE_FILES,
@@ -17,6 +18,7 @@ from zonebloom.catalog.model import (
     Listing,
     PageMapEntry,
     Version,
+    require_row_count,
 )
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
@@ -165,7 +167,10 @@ def plan_listings(version: Version, before: Version) -> tuple[tuple[Listing, ...
 
 
 def encode_listing(fragments: Iterable[KnownFragment]) -> bytes:
+    """Return the bytes of a listing. Raise `SourceError` if a fragment has too many rows."""
     fragments = list(fragments)
+    for fragment in fragments:
+        require_row_count(fragment.key, fragment.num_rows)
     columns = []
     for name, kind in zip(_LISTING_SCHEMA.names, _LISTING_SCHEMA.types, strict=True):
         owners = [
@@ -193,6 +198,7 @@ def decode_listing(data: pa.Buffer) -> FragmentsByKey:
     fragments = dict(
         zip(keys, map(KnownFragment, ids, keys, identities, num_rows, *rest), strict=True)
     )
-    if len(fragments) < len(keys) or not all(0 <= count <= 1 << 32 for count in num_rows):
+    has_row_counts = all(0 <= count <= MAX_ROWS_PER_FRAGMENT for count in num_rows)
+    if len(fragments) < len(keys) or not has_row_counts:
         raise ValueError("it lists a file twice, or an impossible number of rows")
     return fragments

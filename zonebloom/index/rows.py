@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import to_numpy
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.threads import map_in_order, map_slices, num_cores
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.folder import read_file
@@ -24,7 +25,6 @@ from zonebloom.errors import CorruptIndex
 from zonebloom.index.table import (
     FIELDS,
     ITEM_KEY,
-    MAX_ZONE_ROWS,
     PROBABILITY_KEY,
     FilterRun,
     HashingFile,
@@ -79,7 +79,7 @@ class RowTable(ZoneTable):
             raise ValueError(f"its columns are {', '.join(reader.schema.names)}")
         metadata = reader.schema.metadata or {}
         self.number_of_items = int(metadata[ITEM_KEY])
-        if not 0 < self.number_of_items <= MAX_ZONE_ROWS:
+        if not 0 < self.number_of_items <= MAX_ROWS_PER_FRAGMENT:
             raise ValueError(f"its zones claim {self.number_of_items} rows each")
         self.probability = float(metadata[PROBABILITY_KEY])
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
@@ -89,9 +89,9 @@ class RowTable(ZoneTable):
         columns = pa.Table.from_batches(batches, reader.schema)
         ids, starts, lengths = (to_numpy(columns[i]) for i in range(3))
         # The sum of start and length could overflow, so compare differences.
-        limit = np.uint64(MAX_ZONE_ROWS)
+        limit = np.uint64(MAX_ROWS_PER_FRAGMENT)
         if (lengths > limit).any() or (starts > limit - lengths).any():
-            raise ValueError("it holds a zone past 2**32 rows")
+            raise ValueError(f"it holds a zone past row {MAX_ROWS_PER_FRAGMENT:,}")
         self.runs = ZoneRuns.from_zones(ids, starts, lengths, self.number_of_items)
         self.has_null = to_numpy(columns[3])
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from zonebloom.index.table import MAX_ZONE_ROWS, ZoneRuns
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
+from zonebloom.index.table import ZoneRuns
 from zonebloom.sbbf.slice_layout import MAX_TILE_ZONES, Tile, place_tile
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
 
@@ -165,13 +166,13 @@ def _group_dtype(num_groups: int) -> np.dtype:
 def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
     if (runs.num_zones > num_zones).any() or int(runs.num_zones.sum()) != num_zones:
         raise ValueError("its runs do not add up to its zones")
-    limit = np.uint64(MAX_ZONE_ROWS)
+    limit = np.uint64(MAX_ROWS_PER_FRAGMENT)
     if (runs.num_rows > limit).any() or (runs.first_rows > limit - runs.num_rows).any():
-        raise ValueError("it holds a zone past 2**32 rows")
+        raise ValueError(f"it holds a zone past row {MAX_ROWS_PER_FRAGMENT:,}")
     has_several = runs.num_zones != 1
     if not has_several.any():
         return
-    if not 0 < runs.items <= MAX_ZONE_ROWS:
+    if not 0 < runs.items <= MAX_ROWS_PER_FRAGMENT:
         raise ValueError(f"its zones claim {runs.items} rows each")
     rows = runs.num_rows[has_several]
     expected = (rows + np.uint64(runs.items - 1)) // np.uint64(runs.items)

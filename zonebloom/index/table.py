@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.sbbf.sizing import fold_filter
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 from zonebloom.storage.files import OutputStream
@@ -31,7 +32,6 @@ FIELDS = pa.schema(
         pa.field("bloom_filter_data", pa.binary(), nullable=False),
     ]
 )
-MAX_ZONE_ROWS = 1 << 32
 
 # Bytes of filters in a batch, about as many as a build writes at a time.
 _BATCH_BYTES = 4 << 20
@@ -110,7 +110,7 @@ class ZoneRuns:
         cls, fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, items: int
     ) -> ZoneRuns:
         continues_run = np.zeros(starts.size, dtype=bool)
-        if 0 < items <= MAX_ZONE_ROWS:
+        if 0 < items <= MAX_ROWS_PER_FRAGMENT:
             zone_rows = np.uint64(items)
             continues_run[1:] = (
                 (fragment_ids[1:] == fragment_ids[:-1])
