@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -142,6 +143,38 @@ def test_limit_does_not_read_all_files(tmp_path: Path):
     scanner = ds.scanner(filter=filter, limit=1, scan_stats_callback=stats.append)
     assert scanner.to_table()["row"].to_pylist() == [0]
     assert stats[0].fragments_read < 40
+
+
+@pytest.mark.parametrize("filter", [None, "id = 120", pc.field("id") == 120, pl.col("id") == 120])
+def test_a_limit_of_no_rows_reads_nothing(tmp_path: Path, filter: Any):
+    build(zb.dataset(plain_dataset(tmp_path)), "id")
+    stats: list[Any] = []
+    scanner = zb.dataset(tmp_path).scanner(["row"], filter, scan_stats_callback=stats.append)
+    # No file can be opened any more.
+    for path in tmp_path.rglob("*.*"):
+        if path.is_file():
+            path.unlink()
+    assert scanner.head(0).equals(scanner.schema.empty_table())
+    assert [
+        (run.rows_found, run.rows_read, run.fragments_read, run.data_reads, run.index_bytes)
+        for run in stats
+    ] == [(0, 0, 0, 0, 0)]
+
+
+def test_a_limit_of_no_rows_is_analyzed_without_reading(ds: zb.Dataset):
+    ran = ds.scanner(filter="id = 120", limit=0).analyze_plan()
+    assert "1 read in part" in str(ran) and ran.stats is not None
+    assert (ran.stats.rows_read, ran.stats.data_reads, ran.stats.fragments_read) == (0, 0, 0)
+
+
+def test_a_limit_of_no_rows_refuses_an_invalid_filter(ds: zb.Dataset):
+    # The schema does not show that this is no filter, and no zone can hold the key.
+    filter = pl.col("id").cast(pl.String) + "x"
+    for limit in (0, 1):
+        with pytest.raises(errors.FilterError):
+            ds.scanner(filter=filter, limit=limit).to_table()
+    with pytest.raises(errors.ZoneBloomError):
+        ds.scanner(filter="no_such_column = 1").head(0)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1 << 20])

@@ -189,12 +189,14 @@ class Scanner(ProcessBound, Displayed):
     def _run(self, stats: ScanStats, plan: ScanPlan | None = None) -> Iterator[pa.RecordBatch]:
         started = time.perf_counter()
         counting = plan is not None or self._stats_callback is not None
-        plan = plan or self._plan(False)
+        num_rows_left = self._request.limit
+        wants_rows = num_rows_left != 0
+        if plan is None:
+            plan = self._plan(False) if wants_rows else ScanPlan(None, None, (), (), 0)
         stats.index_bytes = plan.index_bytes
         counter = ReadCounter() if counting else None
-        num_rows_left = self._request.limit
         batches: Iterable[pa.RecordBatch] = ()
-        if plan.fragments:
+        if plan.fragments and wants_rows:
             execution = Execution(self._source, self._request, counter, stats)
             batches = execution.batches(plan.fragments)
         elif isinstance(self._request.filter, EngineFilter):
