@@ -116,10 +116,55 @@ def test_ranges_are_built_from_rows(rows):
     assert result.rows().tolist() == sorted(rows)
 
 
-@pytest.mark.parametrize("rows", [[-1, 2], [3, 3], [4, 2]])
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    # Some differences of these rows do not fit int64.
+    [[-1, 2], [3, 3], [4, 2], [5, -(2**63)], [0, LARGEST - 1, -5], [LARGEST]],
+)
 def test_rows_out_of_order_are_refused(rows):
     with pytest.raises(InvalidArgument, match="ascending"):
         RowRanges.from_rows(np.array(rows))
+
+
+def test_ranges_are_made_of_the_largest_rows():
+    rows = [0, LARGEST - 2, LARGEST - 1]
+    assert RowRanges.from_rows(np.array(rows)).rows().tolist() == rows
+    assert list(RowRanges.from_rows(np.array(rows, np.uint64))) == [(0, 1), (LARGEST - 2, LARGEST)]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(-(2**63), LARGEST), (LARGEST, -(2**63)), (-(2**63), -(2**63))]
+)
+def test_ranges_of_extreme_numbers_are_refused(start, stop):
+    with pytest.raises(InvalidArgument, match="0 <= start <= stop"):
+        RowRanges.from_arrays(np.array([0, start]), np.array([LARGEST, stop]))
+
+
+@pytest.mark.parametrize("by", [LARGEST - 1, LARGEST, 2**63, 2**70, np.uint64(2**64 - 1)])
+def test_a_shift_beyond_the_largest_row_is_refused(by):
+    with pytest.raises(InvalidArgument, match="rows"):
+        RowRanges([(0, 2)]).shift(by)
+
+
+def test_a_shift_reaches_the_first_and_the_largest_row():
+    made = RowRanges([(1, 3)])
+    assert list(made.shift(LARGEST - 3)) == [(LARGEST - 2, LARGEST)]
+    assert list(made.shift(-1)) == [(0, 2)]
+    with pytest.raises(InvalidArgument, match="rows"):
+        made.shift(-2)
+
+
+def test_unsigned_numbers_are_not_rounded():
+    # Not every number above 2**53 is a float.
+    low = 2**62
+    made = RowRanges([(low + 1, low + 9), (low + 20, low + 21)])
+    rows = made.rows_at(np.array([8, 0], np.uint64))
+    assert rows.dtype == np.int64 and rows.tolist() == [low + 20, low + 1]
+    assert np.uint64(low) not in made and np.uint64(low + 1) in made
+    assert 2**70 not in made and -(2**70) not in made
 
 
 def test_touching_and_contained_ranges_are_merged():

@@ -127,11 +127,11 @@ class RowRanges:
         rows = _offsets(rows, "rows")
         if rows.size == 0:
             return cls._of(_EMPTY, _EMPTY)
-        steps = np.diff(rows)
-        # The largest int64 cannot be in a range, because no stop lies beyond it.
-        if rows[0] < 0 or (steps < 1).any() or rows[-1] == _MAX_OFFSET:
-            raise InvalidArgument("rows are given in ascending order, each once, from 0 on")
-        ends = np.flatnonzero(steps > 1)
+        # Compare rows instead of their differences, which may overflow. The largest int64 cannot be
+        # in a range, because no stop lies beyond it.
+        if rows[0] < 0 or not (rows[1:] > rows[:-1]).all() or rows[-1] == _MAX_OFFSET:
+            raise InvalidArgument("rows must be ascending and distinct, from 0 to 2⁶³ - 2")
+        ends = np.flatnonzero(np.diff(rows) > 1)
         return cls._of(rows[np.append(0, ends + 1)], rows[np.append(ends, rows.size - 1)] + 1)
 
     @classmethod
@@ -154,6 +154,8 @@ class RowRanges:
     def __contains__(self, row: object) -> bool:
         if not isinstance(row, int | np.integer):
             return False
+        # NumPy would compare an unsigned number with the starts as floats, which rounds both.
+        row = int(row)
         position = int(np.searchsorted(self.starts, row, side="right")) - 1
         return position >= 0 and bool(row < self.stops[position])
 
@@ -273,6 +275,8 @@ class RowRanges:
         array([31,  1])
         """
         numbers = arguments.require_integers(numbers, "numbers", len(self) - 1)
+        # Unsigned and signed 64-bit numbers would be added as floats, which rounds them.
+        numbers = numbers.astype(np.int64, copy=False)
         counts = self.stops - self.starts
         firsts = np.cumsum(counts) - counts
         ranges = np.searchsorted(firsts, numbers, side="right") - 1
@@ -284,7 +288,7 @@ class RowRanges:
         Raises
         ------
         InvalidArgument
-            If a row would be below 0 or above 2⁶³ - 1.
+            If a row would be below 0 or above 2⁶³ - 2.
 
         Examples
         --------
@@ -293,9 +297,10 @@ class RowRanges:
         """
         if not self:
             return self
-        rows = arguments.require_integer(
-            rows, "rows", -int(self.starts[0]), _MAX_OFFSET - int(self.stops[-1])
-        )
+        rows = arguments.require_integer(rows, "rows", minimum=-int(self.starts[0]))
+        max_shift = _MAX_OFFSET - int(self.stops[-1])
+        if rows > max_shift:
+            raise arguments.invalid_value(rows, "rows", f"give at most {max_shift}")
         return RowRanges._of(self.starts + rows, self.stops + rows)
 
     def __repr__(self) -> str:
