@@ -146,6 +146,9 @@ def test_errors_about_settings_contain_no_secrets(spark, bucket):
     [
         ({}, None),
         ({"aws.credentials.provider": "a.TemporaryAWSCredentialsProvider, b.Other"}, None),
+        ({"assumed.role.sts.endpoint": "https://sts.x.y", "secret.key": "s"}, None),
+        ({"assumed.role.sts.endpoint.region": "eu-west-1"}, None),
+        ({"my.access.key": "k", "access.key": " "}, None),
         (
             {"access.key": "k", "secret.key": "s", "endpoint.region": "eu-west-1"},
             {"access_key": "k", "secret_key": "s", "region": "eu-west-1"},

@@ -25,6 +25,9 @@ _USED_KEYS = (
 # Unless one of these is given, or access is anonymous, the other settings are ignored. They have
 # defaults, or only modify these.
 _DECISIVE_KEYS = ("access.key", "endpoint", "endpoint.region")
+# The whole name of a setting must match, because ``assumed.role.sts.endpoint`` is not the endpoint
+# of a bucket. A bucket's name may contain dots.
+_USED_SETTING = re.compile(rf"(?:bucket\..+\.)?({'|'.join(map(re.escape, _USED_KEYS))})")
 _PROVIDERS = "TemporaryAWSCredentialsProvider,SimpleAWSCredentialsProvider"
 # Endpoints of AWS, which pyarrow derives from the region.
 _AWS_ENDPOINT = re.compile(r"(?:https?://)?s3(?:[.-]([a-z]{2}(?:-[a-z]+)+-\d))?\.amazonaws\.com/?")
@@ -32,11 +35,15 @@ _AWS_ENDPOINT = re.compile(r"(?:https?://)?s3(?:[.-]([a-z]{2}(?:-[a-z]+)+-\d))?\
 
 def used_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that are used, or none if they leave everything to the environment."""
-    used = {key: value.strip() for key, value in settings.items() if key.endswith(_USED_KEYS)}
-    is_decisive = any(
-        (value and key.endswith(_DECISIVE_KEYS)) or ".Anonymous" in value
-        for key, value in used.items()
-    )
+    used: dict[str, str] = {}
+    is_decisive = False
+    for name, value in settings.items():
+        match = _USED_SETTING.fullmatch(name)
+        if match is None:
+            continue
+        used[name] = value.strip()
+        is_anonymous = match[1] == "aws.credentials.provider" and ".Anonymous" in value
+        is_decisive |= is_anonymous or (match[1] in _DECISIVE_KEYS and used[name] != "")
     return used if is_decisive else {}
 
 
