@@ -128,6 +128,8 @@ class LeafReader:
         if not parts:
             return _NO_ROWS
         matches = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        # Assigning to an existing key would leave it at its old place in the order, so remove it.
+        self._cached_finds.pop(_cache_key(column), None)
         self._cached_finds[_cache_key(column)] = matches, _concatenate(values)
         if len(self._cached_finds) > _MAX_CACHED_FINDS:
             self._cached_finds.popitem(last=False)
