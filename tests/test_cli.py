@@ -294,6 +294,26 @@ def test_a_repeated_option_is_used_or_refused(run, indexed, tmp_path):
         assert (code, out, "give it once" in err) == (2, "", True)
 
 
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["id = 42"], 0),
+        (["id = -42"], 3),
+        (["name IS NULL AND id = 42"], 3),
+        (["--key=id=42"], 0),
+        (["--key=id=-42"], 3),
+        (["--key=id=42", "--key=name=name 42"], 0),
+        (["--key=id=42", "--key=name=name 43"], 3),
+    ],
+)
+def test_a_lookup_that_prints_no_row_tells_whether_one_matches(run, indexed, options, code):
+    assert run("lookup", str(indexed), *options)[0] == code
+    assert run("lookup", str(indexed), *options, "--limit=1")[0] == code
+    limited_code, out, _ = run("lookup", str(indexed), *options, "--limit=0", "--output=json")
+    assert limited_code == code
+    assert (json.loads(out)["num_rows"], json.loads(out)["rows"]) == (0, [])
+
+
 def test_limit_cuts_the_rows_of_a_lookup(run, indexed):
     _, out, _ = run("lookup", str(indexed), "id > 10", "--columns=id", "--limit=2")
     assert out.split() == ["id", "11", "12"]

@@ -99,6 +99,8 @@ def lookup_command(
     is_cut = limit is None and is_in_terminal()
     table = _first_rows(scanner, text.MAX_TERMINAL_ROWS) if is_cut else scanner.to_table()
     plan, stats = scanner.plan(), runs[0]
+    # A limit of 0 returns no row, so count separately whether one matches.
+    num_matches = ds.count_rows(filter, limit=1) if limit == 0 else table.num_rows
     return CommandAnswer(
         lambda: {
             "filter": filter,
@@ -110,7 +112,7 @@ def lookup_command(
         rows=lambda: table,
         num_rows=stats.rows_found,
         summary=text.read_summary(plan, stats),
-        exit_code=0 if table.num_rows else text.FOUND_NOTHING,
+        exit_code=0 if num_matches else text.FOUND_NOTHING,
     )
 
 
@@ -215,7 +217,7 @@ def _look_up_keys(
         num_rows=table.num_rows,
         summary=f"{text.count_text(table.num_rows, 'row')} of {num_matched:,} of "
         f"{text.count_text(num_keys, 'key')} in {seconds * 1000:,.1f} ms",
-        exit_code=0 if table.num_rows else text.FOUND_NOTHING,
+        exit_code=0 if num_matched else text.FOUND_NOTHING,
     )
 
 
