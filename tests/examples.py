@@ -1,9 +1,10 @@
-"""The public names, and the examples in their docstrings."""
+"""The public names, and the examples in docstrings."""
 
 from __future__ import annotations
 
 import doctest
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -12,7 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from zonebloom.reference.pages import public_names
+import zonebloom
+from zonebloom.reference.pages import MODULES, public_names
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _PARSER = doctest.DocTestParser()
@@ -48,17 +50,38 @@ class PublicObject:
 
         The examples can use `names`, and the names that they define are added to it.
         """
-        failures: list[str] = []
         test = _PARSER.get_doctest(self.docstring, {}, self.name, None, 0)
         test.globs = names
-        doctest.DocTestRunner(optionflags=FLAGS).run(test, out=failures.append, clear_globs=False)
-        return "".join(failures)
+        return run_examples(test)
+
+
+def run_examples(test: doctest.DocTest) -> str:
+    """Run the examples of a docstring, and return a report of the failed ones."""
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=failures.append, clear_globs=False)
+    return "".join(failures)
 
 
 @cache
 def public_objects(module: str) -> tuple[PublicObject, ...]:
     """Return a module, the objects in its ``__all__``, and the members of its classes."""
     return tuple(_walk_module(import_module(module)))
+
+
+def internal_examples() -> list[doctest.DocTest]:
+    """Return the examples in all docstrings of the package that belong to no public object.
+
+    They use the names of their own module.
+    """
+    public_docstrings = {obj.docstring for name in MODULES for obj in public_objects(name)}
+    modules = pkgutil.walk_packages(zonebloom.__path__, "zonebloom.")
+    return [
+        test
+        for module in modules
+        if not module.name.endswith("__main__")
+        for test in doctest.DocTestFinder().find(import_module(module.name))
+        if test.examples and inspect.cleandoc(test.docstring or "") not in public_docstrings
+    ]
 
 
 def _walk_module(module: ModuleType) -> Iterator[PublicObject]:

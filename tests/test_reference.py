@@ -1,12 +1,13 @@
-"""Test the reference: every public name has a docstring with an example that works."""
+"""Every public name has a docstring with an example, and the examples of the package work."""
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import re
 
 import pytest
-from examples import PublicObject, public_objects
+from examples import PublicObject, internal_examples, public_objects, run_examples
 from matplotlib import pyplot
 
 import zonebloom
@@ -89,6 +90,11 @@ def names(tmp_path, monkeypatch):
 def test_examples_print_their_output(obj: PublicObject, names):
     if obj.value is not zonebloom:
         assert obj.run(names) == ""
+
+
+@pytest.mark.parametrize("test", internal_examples(), ids=lambda test: test.name)
+def test_internal_examples_print_their_output(test: doctest.DocTest):
+    assert run_examples(test) == ""
 
 
 def test_pages_contain_every_object(tmp_path):

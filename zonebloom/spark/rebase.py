@@ -43,7 +43,7 @@ def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
     """Return a predicate whose comparisons with dates and times that may be rebased are unknown.
 
     >>> day = pa.scalar(datetime.date(1500, 1, 1))
-    >>> without_rebased(ast.Equals(("d",), day)).reason
+    >>> without_rebased_literals(ast.Equals(("d",), day)).reason
     'dates and times this old may lie in files in another calendar'
     """
 
