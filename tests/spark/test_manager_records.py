@@ -222,7 +222,7 @@ def test_a_creation_that_is_cancelled_leaves_nothing(lake, tmp_path, creates_aga
     actions = actions_in(tmp_path / "system")
 
     def cancel():
-        with pytest.raises(IndexExists, match=r"being built.*cancel\('ids'\) first"):
+        with pytest.raises(IndexExists, match=r"was interrupted, call cancel\('ids'\) first"):
             actions.create(*to_build(lake))
         actions.cancel("ids")
         if creates_again:

@@ -194,7 +194,7 @@ def test_the_error_names_the_file_and_the_read(tmp_path):
     files = without_short_reads(ShortReads(lambda offset, num_bytes: num_bytes // 2).wrapped())
     with files.open_input_file(str(tmp_path / "a.csv")) as file:
         size = file.size()
-        with pytest.raises(OSError, match=rf"at byte 0 returned 50 bytes.*has {size:,}"):
+        with pytest.raises(OSError, match=rf"at byte 0 returned only 50 bytes.*has {size:,}"):
             file.read(100)
     ds = open_dataset(tmp_path, "csv", lambda offset, num_bytes: num_bytes)
     ds.opened.source.filesystem.handler.cut = lambda offset, num_bytes: num_bytes // 2
