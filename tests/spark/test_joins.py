@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import NumberFormatException
 from pyspark.sql import functions as sf
 from spark_data import files_read, settings
 
@@ -25,6 +26,7 @@ from zonebloom.spark.joins import global_filter, key_origin, rules
 from zonebloom.spark.joins.global_filter import may_contain
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.load import Load, Options, encode_keys
+from zonebloom.spark.session import byte_count
 
 NAN = float("nan")
 
@@ -485,6 +487,55 @@ def test_too_large_or_too_full_filters_are_not_used(
     with pytest.warns(IndexNotUsedWarning, match="more than 1: give spark.driver.memory"):
         frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
     assert rows(frame) == rows(other_frame.join(oracle, "id"))
+
+
+SIZES = ["0", "4096", "4096b", "4096B", "4k", "4kb", " 4KiB ", "7m", "5G", "5gib", "2t", "2pb"]
+NO_SIZES = ["", "g", "4 g", "1.5g", "0x10", "4e", "4bb", "4ib", "4g2", "lots"]
+
+
+@pytest.mark.parametrize("text", [*SIZES, *NO_SIZES])
+def test_sizes_are_read_as_spark_reads_them(spark, text):
+    parse = spark._jvm.org.apache.spark.network.util.JavaUtils
+    if text in SIZES:
+        assert byte_count(text) == parse.byteStringAsBytes(text)
+        assert byte_count(text, default_unit="m") >> 20 == parse.byteStringAsMb(text)
+    else:
+        with pytest.raises(NumberFormatException):
+            parse.byteStringAsBytes(text)
+        assert byte_count(text) == byte_count(text, default_unit="m") == -1
+
+
+@pytest.fixture
+def settable_memory(spark):
+    """Let a test set the memory of the executors, which usually a running session refuses."""
+    with settings(spark, **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false"}):
+        yield
+
+
+@pytest.mark.usefixtures("settable_memory")
+def test_memory_without_a_unit_is_in_mebibytes(spark):
+    sbbf = Sbbf(30_000, 1e-6)
+    sbbf.insert(pa.array(np.arange(30_000), pa.int32()))
+    # The filter may take a sixteenth: 256 MiB of 4096 MiB, and 64 KiB of 1 MiB.
+    assert 1 << 16 < sbbf.nbytes < 256 << 20
+    for memory in ("4096", "4096m", "4g"):
+        with settings(spark, **{"spark.executor.memory": memory}):
+            assert global_filter.fit_to_memory(spark, sbbf).nbytes == sbbf.nbytes
+    for memory in ("1", "1m", "1048576b"):
+        with settings(spark, **{"spark.executor.memory": memory}):
+            assert global_filter.fit_to_memory(spark, sbbf).nbytes == 1 << 16
+
+
+@pytest.mark.usefixtures("settable_memory")
+@pytest.mark.parametrize("memory", ["lots", "1.5g", "-1"])
+@pytest.mark.parametrize("process", ["driver", "executor"])
+def test_unreadable_memory_is_an_error_that_names_the_setting(spark, process, memory):
+    name = f"spark.{process}.memory"
+    with (
+        settings(spark, **{name: memory}),
+        pytest.raises(RuleNotUsed, match=f"^{name} is '{memory}', .*such as 4g$"),
+    ):
+        global_filter.fit_to_memory(spark, Sbbf(100, 0.01))
 
 
 @pytest.mark.parametrize("column", ["id", "name", "d"])

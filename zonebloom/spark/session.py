@@ -20,7 +20,7 @@ from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, filesystem_of_pa
 from zonebloom.storage.s3a import used_settings
 
 _S3A_PREFIX = "fs.s3a."
-_BYTE_SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)b?", re.IGNORECASE)
+_BYTE_SIZE = re.compile(r"(-?\d+)(b|[kmgtp](?:i?b)?)?", re.IGNORECASE)
 
 
 def spark_context(spark: SparkSession) -> Any:
@@ -53,14 +53,22 @@ def parallelism(spark: SparkSession) -> int:
     return 0 if context is None else context.defaultParallelism
 
 
-def byte_count(text: str) -> int:
+def byte_count(text: str, default_unit: str = "b") -> int:
     """Parse a size of Spark's settings, such as ``10MB`` or ``1g``. Return -1 if it is invalid.
+
+    A size without a unit is in ``default_unit``, which is a letter of "bkmgtp" and depends on the
+    setting.
 
     >>> byte_count("10485760b"), byte_count("1g"), byte_count("-1")
     (10485760, 1073741824, -1)
+    >>> byte_count("1024", default_unit="m")
+    1073741824
     """
     match = _BYTE_SIZE.fullmatch(text.strip())
-    return int(match[1]) << 10 * " kmgtp".index(match[2].lower() or " ") if match else -1
+    if match is None:
+        return -1
+    unit = (match[2] or default_unit)[0].lower()
+    return int(match[1]) << 10 * "bkmgtp".index(unit)
 
 
 def quote_name(name: str) -> str:

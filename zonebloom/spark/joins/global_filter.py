@@ -37,6 +37,7 @@ _MAX_FILTER_FPP = 0.5
 # broadcast, the data that this is made from, and the filters of earlier joins. A larger filter is
 # folded.
 _HEAP_SHARE = 16
+_DEFAULT_MEMORY = "1g"
 # A filter up to this size is part of each task. A larger one is broadcast in pieces, once to each
 # executor; lookups in it take 1.5 times as long.
 _SUBQUERY_BYTES = 8 << 20
@@ -112,10 +113,10 @@ def _with_missing_files(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -
 def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
     """Return the filter, folded if Spark has too little memory for it.
 
-    Raise `RuleNotUsed` if it does not fit, or if most keys would pass.
+    Raise `RuleNotUsed` if it does not fit, if most keys would pass, or if the memory is unknown.
     """
-    heaps = (spark.conf.get(f"spark.{process}.memory", "1g") for process in ("driver", "executor"))
-    limit = min(byte_count(heap or "1g") for heap in heaps) // _HEAP_SHARE
+    heap_bytes = min(_heap_bytes(spark, process) for process in ("driver", "executor"))
+    limit = heap_bytes // _HEAP_SHARE
     folds = (sbbf.fold(fpp) for fpp in _FOLDING_TARGETS)
     smaller = next((folded for folded in chain([sbbf], folds) if folded.nbytes <= limit), None)
     if smaller is None:
@@ -129,6 +130,17 @@ def fit_to_memory(spark: SparkSession, sbbf: Sbbf) -> Sbbf:
             "it again with larger expected_num_items"
         )
     return smaller
+
+
+def _heap_bytes(spark: SparkSession, process: str) -> int:
+    """Return the memory of the driver or of an executor by the settings of a session."""
+    name = f"spark.{process}.memory"
+    memory = spark.conf.get(name, _DEFAULT_MEMORY) or _DEFAULT_MEMORY
+    # Spark reads these settings in MiB if they have no unit.
+    num_bytes = byte_count(memory, default_unit="m")
+    if num_bytes < 0:
+        raise RuleNotUsed(f"{name} is {memory!r}, which is no size; set it to a size such as 4g")
+    return num_bytes
 
 
 def filter_mismatch_reason(key: st.StructField, arrow: pa.DataType) -> str | None:
