@@ -45,7 +45,7 @@ def test_one_key_against_filters_in_the_files(versus, indexed, embedded, keys):
 def test_duckdb_over_the_dataset(versus, indexed, paged, keys, count):
     """Compare a DuckDB query over a PyArrow dataset with the same query over the files."""
     connection, key_list = duckdb.connect(), ", ".join(map(str, keys[:count]))
-    connection.register("indexed", indexed.to_arrow_dataset())
+    connection.register("indexed", indexed)
 
     def query(source: str) -> pa.Table:
         return connection.sql(f"FROM {source} WHERE id IN ({key_list})").to_arrow_table()

@@ -165,7 +165,7 @@ def test_locate_and_take_raise_for_rows_of_two_versions(monkeypatch, path, forma
     ds = zb.dataset(path.parent, format)
     rewriting(monkeypatch, path, format, 2)
     with pytest.raises(FragmentChanged):
-        ds.take([0, 100, 200])
+        ds.take_rows([0, 100, 200])
 
 
 def test_a_replaced_file_is_read_in_its_old_version(monkeypatch, path, format):

@@ -273,7 +273,7 @@ def ways_to_ask(ds: zb.Dataset) -> list[Any]:
         ds.count_rows,
         lambda: ds.head(1),
         lambda: ds.search("id = 50"),
-        lambda: ds.take([0]),
+        lambda: ds.take_rows([0]),
         lambda: ds.scanner(filter="id = 50").explain_plan(),
     ]
     if ds.describe_indices():

@@ -25,14 +25,14 @@ LAYERS = [
     "index",
     "scan",
     "opened",
+    "reading",
     "building",
     "advise",
-    "dataset",
+    "facade",
     "zonebloom",
     "plots",
     "exchange",
     "polars",
-    "arrow_dataset",
     "results",
     "spark",
     "cli",
@@ -46,11 +46,10 @@ SUBFOLDERS = {
 
 # Imports of higher layers that are allowed inside functions, with the reason.
 ALLOWED_UPWARDS = {
-    ("dataset.indices", "exchange.lance"): "a dataset exports its index to Lance",
-    ("dataset.facade", "arrow_dataset"): "a dataset creates a PyArrow dataset",
-    ("dataset.facade", "polars"): "a dataset creates a LazyFrame",
-    ("dataset.engine", "spark.jobs"): "a build uses the active Spark session",
-    ("dataset.opening", "spark.session"): "a dataset uses the settings of the active Spark session",
+    ("facade.indices", "exchange.lance"): "a dataset exports its index to Lance",
+    ("facade.dataset", "polars"): "a dataset creates a LazyFrame",
+    ("facade.engine", "spark.jobs"): "a build uses the active Spark session",
+    ("facade.opening", "spark.session"): "a dataset uses the settings of the active Spark session",
 }
 
 # The modules (or folders, with a slash) that may import a package.
@@ -204,7 +203,7 @@ def test_import_statements_finds_every_kind():
     spark = [
         edge
         for edge in ALL_IMPORTS
-        if layer(edge.source) == "dataset" and edge.target.startswith("pyspark")
+        if layer(edge.source) == "facade" and edge.target.startswith("pyspark")
     ]
     assert spark
     assert all(edge.is_for_types for edge in spark)
@@ -286,9 +285,9 @@ def test_every_allowed_upward_import_exists():
     "upward_import",
     [
         Import("storage.files", "catalog.store"),
-        Import("sbbf.filter", "dataset", is_late=True),
-        Import("scan.plan", "dataset", is_for_types=True),
-        Import("dataset.facade", "polars"),
+        Import("sbbf.filter", "facade", is_late=True),
+        Import("scan.plan", "facade", is_for_types=True),
+        Import("facade.dataset", "polars"),
         Import("parquet.row_group_reader", "index.table"),
         Import("spark.pruning.prune", "spark.hyperspace.managed_lookup"),
     ],

@@ -104,8 +104,8 @@ def test_batches_made_in_python_end_with_the_process():
     "read",
     [
         "ds.scanner(filter='id >= 3', limit=7, scan_stats_callback=print).to_table()",
-        "ds.to_arrow_dataset().head(7, filter=pc.field('id') >= 3)",
-        "next(ds.to_arrow_dataset().to_batches(filter=pc.field('id') >= 3)).slice(0, 7)",
+        "ds.head(7, filter=pc.field('id') >= 3)",
+        "next(ds.to_batches(filter=pc.field('id') >= 3)).slice(0, 7)",
         "zb.dataset(path, filesystem=fsspec.filesystem('file')).scanner(limit=7).to_table()",
         "zb.dataset('data', filesystem=LocalStore(folder)).scanner(limit=7).to_table()",
     ],

@@ -96,7 +96,7 @@ def answers(ds, columns, keys):
                 strict=True,
             )
         ]
-        assert ds.take(addresses).num_rows == len(addresses)
+        assert ds.take_rows(addresses).num_rows == len(addresses)
         assert len(set(ids.values())) == len(ids)
     return list(zip(table["key_index"].to_pylist(), files, table["row"].to_pylist(), strict=True))
 

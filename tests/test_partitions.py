@@ -240,7 +240,7 @@ def test_take_and_projection_include_path_columns(folder):
     ds = zb.dataset(folder)
     candidate = ds.search("year = 2020 AND city = 'x/y'").to_table().to_pylist()[0]
     address = candidate["fragment_id"] << 32 | 3
-    assert ds.take([address], columns=["city", "year"]).to_pylist() == [
+    assert ds.take_rows([address], columns=["city", "year"]).to_pylist() == [
         {"city": "x/y", "year": 2020}
     ]
 

@@ -237,7 +237,7 @@ def test_another_process_opens_the_same(
     for same in (copy.copy(ds), copy.deepcopy(ds), cloudpickle.loads(cloudpickle.dumps(ds))):
         assert facts(same) == wanted
         assert facts(pickle.loads(pickle.dumps(same))) == wanted
-    arrow = pickle.loads(pickle.dumps(ds.to_arrow_dataset().filter(FILTER)))
+    arrow = pickle.loads(pickle.dumps(ds.filter(FILTER)))
     assert arrow.to_table().equals(wanted["matches"])
 
 
@@ -423,13 +423,13 @@ REFUSED: dict[str, tuple[Callable[[Path], zb.Dataset], str]] = {
 def test_datasets_with_keys_in_clear_do_not_pickle(kind: str, tmp_path: Path):
     make, text = REFUSED[kind]
     ds = make(tmp_path / "data")
-    for value in (ds, ds.to_arrow_dataset(), ds.optimize):
+    for value in (ds, ds, ds.optimize):
         for dumps in (pickle.dumps, cloudpickle.dumps):
             with pytest.raises(NotPicklable, match=text) as refused:
                 dumps(value)
             assert SECRET not in str(refused.value) and KEY.decode() not in str(refused.value)
     # Copies stay in the process, so they are allowed.
-    for same in (copy.copy(ds), copy.deepcopy(ds), copy.deepcopy(ds.to_arrow_dataset())):
+    for same in (copy.copy(ds), copy.deepcopy(ds), copy.deepcopy(ds)):
         assert same.count_rows(filter=FILTER) == 1
 
 
@@ -603,7 +603,7 @@ def test_results_pickle_or_raise_with_a_reason(tmp_path: Path):
         assert str(reopened) == str(result)
     result = pickle.loads(pickle.dumps(ds.search("id = 42")))
     assert result.at_most == ds.search("id = 42").at_most
-    fragment = next(iter(ds.to_arrow_dataset().get_fragments(FILTER)))
+    fragment = next(iter(ds.get_fragments(FILTER)))
     for bound in (scan, scan.plan(), fragment):
         with pytest.raises(NotPicklable, match=f"{type(bound).__name__} objects .* the dataset"):
             pickle.dumps(bound)

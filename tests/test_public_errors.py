@@ -26,7 +26,7 @@ import pytest
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.cli.main import main
-from zonebloom.dataset import DatasetOptimizer
+from zonebloom.facade.dataset import DatasetOptimizer
 from zonebloom.polars import scan
 from zonebloom.scan.scanner import Scanner
 
@@ -162,6 +162,7 @@ SCANS = ["columns", "filter", "limit", "batch_size", "use_scalar_index", "scan_s
 RUNS: dict[str, Callable[[zb.Dataset, dict[str, Any]], Any]] = {
     "to_table": lambda ds, arguments: ds.to_table(**arguments),
     "to_batches": lambda ds, arguments: ds.to_batches(**arguments),
+    "to_pandas": lambda ds, arguments: ds.to_pandas(**arguments),
     "count_rows": lambda ds, arguments: ds.count_rows(**arguments),
     "head": lambda ds, arguments: ds.head(3, **arguments),
     "to_reader": lambda ds, arguments: ds.scanner(**arguments).to_reader(),
@@ -211,6 +212,10 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
             "search",
             "head",
             "take",
+            "take_rows",
+            "filter",
+            "get_fragments",
+            "replace_schema",
             "move_index",
         )
     },
@@ -243,7 +248,7 @@ CALLS: dict[str, Callable[[zb.Dataset, Any], Any]] = {
     },
     "computed columns": lambda ds, v: ds.to_table({"x": v}),
     "computed columns, all in one": lambda ds, v: ds.to_table({"id": pc.field("id"), "x": v}),
-    "take(columns)": lambda ds, v: ds.take([1], v),
+    "take(columns)": lambda ds, v: ds.take_rows([1], v),
     "Scanner.head": lambda ds, v: ds.scanner().head(v),
     "Scanner.planned": lambda ds, v: ds.scanner().planned(v),
     "RowRanges": lambda ds, v: zb.RowRanges(v),
@@ -308,8 +313,10 @@ def test_wrong_values_are_refused_by_name(
 
 def test_every_public_function_is_tested() -> None:
     """Every public function with parameters has a call above."""
-    # The parameters of `scanner` are tested with every way to run it.
-    called_names = {name.partition("(")[0].rpartition(".")[2] for name in CALLS} | {"scanner"}
+    # The parameters of `scanner` are tested with every way to run it. PyArrow checks those of the
+    # others.
+    called_names = {name.partition("(")[0].rpartition(".")[2] for name in CALLS}
+    called_names |= {"scanner", "sort_by", "join", "join_asof"}
     kinds = (zb.Dataset, Scanner, DatasetOptimizer, zb.RowRanges, zb.SearchResult, zb.Sbbf)
     for kind in kinds:
         for name, method in inspect.getmembers(kind, callable):
@@ -320,7 +327,7 @@ def test_every_public_function_is_tested() -> None:
     }
     built = inspect.signature(zb.Dataset.create_scalar_index).parameters
     assert set(built) - {"self"} == set(BUILDS)
-    assert set(inspect.signature(zb.Dataset.scanner).parameters) - {"self"} == set(SCANS)
+    assert set(inspect.signature(zb.Dataset.scanner).parameters) - {"self", "options"} == set(SCANS)
 
 
 NAMED = {
@@ -330,7 +337,8 @@ NAMED = {
     "to_table(batch_size)": "batch_size is",
     "to_table(use_scalar_index)": "use_scalar_index is",
     "to_table(columns)": "columns is",
-    "take": "row_addresses is",
+    "take": "indices is",
+    "take_rows": "rows is",
     "vacuum": "older_than is",
     "search_many(id)": "keys is",
     "locate(keys)": "keys is",
@@ -358,8 +366,8 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
     [
         (lambda ds: ds.to_table("id = 5"), errors.InvalidArgument, "filter='id = 5'"),
         (lambda ds: ds.to_table("id"), errors.InvalidArgument, r"give a list: \['id'\]"),
-        (lambda ds: ds.take([1], "id"), errors.InvalidArgument, r"give a list: \['id'\]"),
-        (lambda ds: ds.take(5), errors.InvalidArgument, "row_addresses is 5; give a list"),
+        (lambda ds: ds.take_rows([1], "id"), errors.InvalidArgument, r"give a list: \['id'\]"),
+        (lambda ds: ds.take_rows(5), errors.InvalidArgument, "rows is 5; give a list"),
         (
             lambda ds: ds.optimize.optimize_indices("id_idx"),
             errors.InvalidArgument,
@@ -384,7 +392,7 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
             r'id == "x".*\(int64, string\).*give the literal as the column',
         ),
         (
-            lambda ds: ds.head(1, pc.field("id")),
+            lambda ds: ds.head(1, filter=pc.field("id")),
             errors.FilterError,
             "is of type int64, not a condition",
         ),
@@ -554,7 +562,7 @@ def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.Mo
 def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:
     calls: dict[str, Callable[..., Any]] = {
         "Dataset.lookup": ds.lookup,
-        "Dataset.to_table": lambda: ds.to_table(**{"nope": 1}),  # pyright: ignore[reportArgumentType]
+        "Dataset.scanner": lambda: ds.to_table(**{"nope": 1}),  # pyright: ignore[reportArgumentType]
         "Dataset.advise": lambda: ds.advise(*range(3)),  # pyright: ignore[reportArgumentType, reportCallIssue]
         "Dataset.drop_index": ds.drop_index,
     }
@@ -563,6 +571,3 @@ def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:
             call()
     method = zb.Dataset.lookup
     assert pickle.loads(pickle.dumps(method)) is method
-    for member in vars(zb.Dataset.__mro__[1]).values():
-        if inspect.isfunction(member):
-            assert member.__qualname__ == f"Dataset.{member.__name__}"

@@ -130,8 +130,8 @@ def test_take_returns_rows_of_the_union(folder: tuple[Path, str]) -> None:
     assert [candidate["stop"] - candidate["start"] for candidate in candidates] == [10]
     address = (candidates[0]["fragment_id"] << 32) + candidates[0]["start"] + 2
     expected = {"row": 42, "id": 42, "x": 14.0, "later": "name 42"}
-    assert ds.take([address]).to_pylist() == [expected]
-    assert ds.take([0]).to_pylist() == [{"row": 0, "id": 0, "x": 0.0, "later": None}]
+    assert ds.take_rows([address]).to_pylist() == [expected]
+    assert ds.take_rows([0]).to_pylist() == [{"row": 0, "id": 0, "x": 0.0, "later": None}]
 
 
 def test_union_equals_that_of_polars_and_duckdb(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def read_batches(ds: zb.Dataset, filter: Any) -> list[Any]:
 # they return.
 READERS: dict[str, tuple[Callable[[zb.Dataset, Any], list[Any]], int | None]] = {
     "to_table": (lambda ds, filter: ds.to_table(filter=filter)["i"].to_pylist(), None),
-    "head": (lambda ds, filter: ds.head(3, filter)["i"].to_pylist(), 3),
+    "head": (lambda ds, filter: ds.head(3, filter=filter)["i"].to_pylist(), 3),
     "computed": (lambda ds, filter: ds.to_table({"i": I + 0}, filter)["i"].to_pylist(), None),
     "one column": (lambda ds, filter: ds.to_table(["i"], filter)["i"].to_pylist(), None),
     "limit": (lambda ds, filter: ds.to_table(filter=filter, limit=2)["i"].to_pylist(), 2),

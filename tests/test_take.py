@@ -31,13 +31,13 @@ def address(fragment: int, offset: int) -> int:
 
 def test_rows_come_in_the_requested_order_with_repetitions(folder: Path) -> None:
     rows = [(2, 999), (0, 3), (1, 250), (0, 3), (0, 0)]
-    result = zb.dataset(folder).take([address(*row) for row in rows])
+    result = zb.dataset(folder).take_rows([address(*row) for row in rows])
     assert result["row"].to_pylist() == [ROWS * fragment + offset for fragment, offset in rows]
 
 
 def test_rows_are_taken_by_footers_without_an_index(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 100, row_group_size=30)
-    result = zb.dataset(folder).take([address(1, 99), address(0, 31)], columns=["row"])
+    result = zb.dataset(folder).take_rows([address(1, 99), address(0, 31)], columns=["row"])
     assert result.to_pydict() == {"row": [199, 31]}
 
 
@@ -45,19 +45,21 @@ def test_every_tenth_row_is_taken_at_once(folder: Path) -> None:
     addresses = pa.array(
         [address(fragment, offset) for fragment in range(3) for offset in range(0, ROWS, 10)]
     )
-    assert zb.dataset(folder).take(addresses)["row"].to_pylist() == list(range(0, 3 * ROWS, 10))
+    assert zb.dataset(folder).take_rows(addresses)["row"].to_pylist() == list(
+        range(0, 3 * ROWS, 10)
+    )
 
 
 def test_columns_may_be_named_computed_or_none(folder: Path) -> None:
     ds = zb.dataset(folder)
     addresses = [7, 5, 7]
-    assert ds.take(addresses, columns=["row"]).to_pydict() == {"row": [7, 5, 7]}
-    assert ds.take(addresses, columns={"next": pc.field("row") + 1}).to_pydict() == {
+    assert ds.take_rows(addresses, columns=["row"]).to_pydict() == {"row": [7, 5, 7]}
+    assert ds.take_rows(addresses, columns={"next": pc.field("row") + 1}).to_pydict() == {
         "next": [8, 6, 8]
     }
-    assert ds.take(addresses, columns={"one": pc.scalar(1)}).to_pydict() == {"one": [1, 1, 1]}
-    assert ds.take(addresses, columns=[]).num_rows == 3
-    assert ds.take([]).num_rows == 0
+    assert ds.take_rows(addresses, columns={"one": pc.scalar(1)}).to_pydict() == {"one": [1, 1, 1]}
+    assert ds.take_rows(addresses, columns=[]).num_rows == 3
+    assert ds.take_rows([]).num_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_columns_may_be_named_computed_or_none(folder: Path) -> None:
 )
 def test_addresses_without_a_row_are_refused(folder: Path, addresses: list[object]) -> None:
     with pytest.raises(errors.InvalidArgument):
-        zb.dataset(folder).take(addresses)  # pyright: ignore[reportArgumentType]
+        zb.dataset(folder).take_rows(addresses)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_file_replaced_before_it_is_read_is_refused(
@@ -84,14 +86,14 @@ def test_a_file_replaced_before_it_is_read_is_refused(
 
     monkeypatch.setattr(ds.opened.planner, "plan_rows", plan_and_replace)
     with pytest.raises(errors.FragmentChanged, match="search again"):
-        ds.take([5])
+        ds.take_rows([5])
 
 
 def test_views_inside_structs_are_taken(tmp_path: Path) -> None:
     """Arrow has no take kernel for views."""
     kind = pa.struct([("a", pa.string_view()), ("b", pa.list_(pa.binary_view()))])
     values = pa.array([{"a": f"value number {i}", "b": [b"x"]} for i in range(100)], kind)
-    result = zb.dataset(pa.table({"id": range(100), "s": values})).take([99, 3, 3])
+    result = zb.dataset(pa.table({"id": range(100), "s": values})).take_rows([99, 3, 3])
     assert result.schema.field("s").type == kind
     assert [value["a"] for value in result["s"].to_pylist()] == [
         "value number 99",
@@ -103,7 +105,7 @@ def test_views_inside_structs_are_taken(tmp_path: Path) -> None:
 def test_rows_of_many_files_are_planned_in_one_pass(tmp_path: Path) -> None:
     folder = plain_dataset(tmp_path, 20, 40)
     addresses = [address(fragment, offset) for offset in (19, 0, 7) for fragment in range(40)]
-    result = zb.dataset(folder).take(addresses, ["row"])["row"].to_pylist()
+    result = zb.dataset(folder).take_rows(addresses, ["row"])["row"].to_pylist()
     assert result == [20 * fragment + offset for offset in (19, 0, 7) for fragment in range(40)]
 
 
@@ -117,7 +119,7 @@ def test_addresses_are_stable_when_another_file_changes(folder: Path, change: st
         result = ds.search("id = 3 OR id IS NULL").ranges
     addresses = {fragment: address(fragment, 3) for fragment in result}
     previous, last = sorted(addresses)[-2:]
-    assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
+    assert ds.take_rows([addresses[last]], ["row"])["row"].to_pylist() == [6003]
     path = folder / ("part-000.parquet" if change == "rewritten" else "part-008.parquet")
     if change == "rewritten":
         pq.write_table(numbered(7000, 10, id=pa.array(range(10))), path)
@@ -126,7 +128,7 @@ def test_addresses_are_stable_when_another_file_changes(folder: Path, change: st
         path.unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.ZoneBloomWarning)
-        assert ds.take([addresses[last]], ["row"])["row"].to_pylist() == [6003]
+        assert ds.take_rows([addresses[last]], ["row"])["row"].to_pylist() == [6003]
         if change == "deleted":
             with pytest.raises(errors.InvalidArgument, match="search again"):
-                ds.take([addresses[previous]])
+                ds.take_rows([addresses[previous]])

@@ -7,7 +7,7 @@ import numba  # noqa: F401
 import pandas  # noqa: F401
 from pyspark.daemon import manager
 
-import zonebloom.dataset
+import zonebloom.facade.dataset
 import zonebloom.sbbf.blocks
 import zonebloom.sbbf.xxh64
 import zonebloom.spark  # noqa: F401

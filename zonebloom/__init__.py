@@ -34,13 +34,19 @@ of three indexed files in the folder ``orders``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from zonebloom import errors
 from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.base.version import __version__ as __version__
-from zonebloom.dataset import Dataset, IndexConfig, dataset
+from zonebloom.building.request import IndexConfig
+from zonebloom.facade.opening import dataset
 from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.encryption import Encryption
+
+if TYPE_CHECKING:
+    from zonebloom.facade.dataset import Dataset
 
 __all__ = [
     "Dataset",
@@ -58,6 +64,15 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Dataset` when it is first used, because ``pyarrow.dataset`` imports pandas."""
+    if name != "Dataset":
+        raise AttributeError(f"module 'zonebloom' has no attribute {name!r}")
+    from zonebloom.facade.dataset import Dataset
+
+    return Dataset
 
 
 def warmup() -> None:

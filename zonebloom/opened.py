@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Any
+
+import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
@@ -27,7 +31,7 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.index.fit import indexed_column
-from zonebloom.predicates import Predicate, RowFilter, translate_filter, unknowns
+from zonebloom.predicates import And, Predicate, RowFilter, translate_filter, unknowns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.column_batches import Column
@@ -231,14 +235,35 @@ class OpenedDataset:
         return indexed_column(entry, self.source)
 
     def translate(
-        self, filter: Any, *, is_applied: bool = True
+        self, filters: Sequence[Any], *, is_applied: bool = True
     ) -> tuple[RowFilter | None, Predicate]:
+        """Translate filters that must all match into one row filter and one predicate."""
+        if len(filters) > 1:
+            return self._combine(
+                [self.translate([part], is_applied=is_applied) for part in filters]
+            )
+        (filter,) = filters
         expression, predicate = translate_filter(filter, self.source.schema)
         # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
         if not isinstance(filter, str) or unknowns(predicate):
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate
+
+    def _combine(
+        self, translated: Sequence[tuple[RowFilter | None, Predicate]]
+    ) -> tuple[RowFilter | None, Predicate]:
+        expressions: list[pc.Expression] = []
+        for expression, _ in translated:
+            if isinstance(expression, pc.Expression):
+                expressions.append(expression)
+            elif expression is not None:
+                raise InvalidArgument(
+                    "a Polars expression cannot be combined with another filter of the dataset; "
+                    "give it as SQL or as a pyarrow expression"
+                )
+        predicate = And(tuple(predicate for _, predicate in translated))
+        return (reduce(and_, expressions) if expressions else None), predicate
 
 
 def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:

@@ -20,9 +20,10 @@ import numpy as np
 
 from zonebloom.base.text import bytes_text
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
-from zonebloom.dataset import Dataset, Filter
 from zonebloom.errors import InvalidArgument, MissingDependency
+from zonebloom.facade.dataset import Dataset
 from zonebloom.index.describe import measure_filters
+from zonebloom.reading import Filter
 from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.scan.recheck import Columns
 

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import empty_table
-from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import InvalidArgument, MissingDependency, SchemaMismatch
+from zonebloom.facade.dataset import Dataset
+from zonebloom.facade.opening import dataset
 from zonebloom.opened import OpenedDataset
 from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.predicates import And

@@ -10,14 +10,14 @@ Most have a one-line `repr`, a longer text for `print`, and HTML for Jupyter.
 from __future__ import annotations
 
 from zonebloom.advise.judge import Advice, Advices
-from zonebloom.arrow_dataset import ArrowDataset
 from zonebloom.base.display import DisplayedDict as Figures
 from zonebloom.base.display import DisplayedList as Rows
 from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
 from zonebloom.building.move import MovedIndex
 from zonebloom.catalog.vacuum import Vacuumed
-from zonebloom.dataset import DatasetOptimizer
+from zonebloom.facade.dataset import DatasetOptimizer
+from zonebloom.facade.fragments import CandidateFragment
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.validate import ValidatedIndex
@@ -29,7 +29,7 @@ __all__ = [
     "Adopted",
     "Advice",
     "Advices",
-    "ArrowDataset",
+    "CandidateFragment",
     "DatasetOptimizer",
     "EmbeddedDescription",
     "Figures",

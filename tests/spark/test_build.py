@@ -77,7 +77,7 @@ def test_active_session_is_used_for_large_builds_without_a_session(
     spark, lake, monkeypatch, capsys, least_bytes
 ):
     used = []
-    monkeypatch.setattr(sys.modules["zonebloom.dataset.engine"], "WORTH_AN_ENGINE", least_bytes)
+    monkeypatch.setattr(sys.modules["zonebloom.facade.engine"], "WORTH_AN_ENGINE", least_bytes)
 
     def record(session, tasks, **options):
         used.append(session)

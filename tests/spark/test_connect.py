@@ -12,7 +12,6 @@ from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
 import zonebloom.building.tasks
-from zonebloom.dataset.engine import choose_engine
 from zonebloom.errors import (
     ColumnNotFound,
     FragmentUnreadable,
@@ -20,6 +19,7 @@ from zonebloom.errors import (
     InvalidArgument,
     NoFragments,
 )
+from zonebloom.facade.engine import choose_engine
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins import rules
 from zonebloom.spark.joins.global_filter import keep_possible_matches

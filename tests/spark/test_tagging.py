@@ -199,7 +199,7 @@ def test_columns_of_the_keys_are_unchanged(spark, lake):
     assert row["a.b"] == [1, 2] and row["m"] == {"k": Decimal("1.5")}
     dataset = zb.dataset(lake)
     assert row.path in dataset.files
-    stored_row = dataset.take([row.fragment_id << 32 | row.row_offset], ["id"])
+    stored_row = dataset.take_rows([row.fragment_id << 32 | row.row_offset], ["id"])
     assert stored_row["id"].to_pylist() == [5]
 
 

@@ -33,7 +33,7 @@ def check_addresses(ds) -> None:
     ranges = ds.search("id = 50000").to_table()
     base = ranges["fragment_id"][0].as_py() << 32
     addresses = np.arange(ranges["start"][0].as_py(), ranges["stop"][0].as_py())
-    ids = ds.take(base | addresses, columns=["id"])["id"].to_pylist()
+    ids = ds.take_rows(base | addresses, columns=["id"])["id"].to_pylist()
     assert 50_000 in ids and len(ids) == addresses.size
 
 
@@ -94,13 +94,13 @@ def _located(ds, want, sought):
         "row"
     ].to_numpy()
     wanted = [sought[index] for index in present_rows["key_index"].to_pylist()]
-    assert ds.take(addresses, columns=["id"])["id"].to_pylist() == wanted
+    assert ds.take_rows(addresses, columns=["id"])["id"].to_pylist() == wanted
 
 
 def _searched(ds, want, sought):
     universe = ds.search("true").universe
     assert len(universe) == want.num_rows
-    ids = ds.take(universe.rows(), columns=["id"])["id"].to_pylist()
+    ids = ds.take_rows(universe.rows(), columns=["id"])["id"].to_pylist()
     assert sorted(ids) == sorted(want["id"].to_pylist())
     at_most = ds.search(f"id = {sought[0]}").at_most
     assert at_most.issubset(universe)
@@ -116,7 +116,7 @@ def _polars(ds, want, sought):
 
 
 def _arrow(ds, want, sought):
-    arrow = ds.to_arrow_dataset()
+    arrow = ds
     condition = pa.compute.field("id").isin(sought)
     assert in_order(arrow.to_table()) == in_order(want)
     assert arrow.count_rows() == want.num_rows
@@ -133,7 +133,7 @@ def _arrow(ds, want, sought):
 
 
 def _duckdb(ds, want, sought):
-    arrow = ds.to_arrow_dataset()
+    arrow = ds
     with duckdb.connect() as db:
         db.register("t", arrow)
         [(count,)] = db.sql("SELECT count(*) FROM t").fetchall()

@@ -173,7 +173,7 @@ def test_deletion_vectors_hide_rows(mapped, in_file):
     assert "deleted rows: 1 left out" in ds.scanner(filter="id = 40").analyze_plan()
     [fragment_id] = before.search("id = 41").to_table()["fragment_id"].to_pylist()
     with pytest.raises(InvalidArgument, match=r"row 41 of fragment .* has deleted it"):
-        ds.take([(fragment_id << 32) + 40, (fragment_id << 32) + 41])
+        ds.take_rows([(fragment_id << 32) + 40, (fragment_id << 32) + 41])
     # The open dataset keeps its snapshot until it is refreshed.
     assert before.count_rows("id = 41") == 1
     mapped.delete(second, range(200), in_file)
@@ -197,7 +197,7 @@ def test_a_refresh_sees_rows_deleted_from_the_same_files(mapped):
 
 def test_arrow_datasets_pickle(mapped):
     mapped.delete(next(iter(mapped.adds)), [41])
-    arrow = pickle.loads(pickle.dumps(open_table(mapped.path).to_arrow_dataset()))
+    arrow = pickle.loads(pickle.dumps(open_table(mapped.path)))
     assert in_order(arrow.to_table()) == in_order(theirs(mapped.path).cast(arrow.schema))
     # PyArrow alone would return other rows than the table has.
     with pytest.raises(OSError, match="read this table by its scanner"):
@@ -239,7 +239,7 @@ def test_deletion_vectors_hide_rows_without_column_mapping(path):
     )
     ds = open_table(path)
     check_reads(ds, theirs(path), [3, 5, 70, 200])
-    joined = ds.to_arrow_dataset().join(ds.to_arrow_dataset(), "id", right_suffix=" right")
+    joined = ds.join(ds, "id", right_suffix=" right")
     assert joined.count_rows() == 98
     assert zb.dataset(DeltaTable(path, version=1)).count_rows() == 100
 

@@ -327,7 +327,7 @@ def test_equality_deletes_hide_rows(table, tmp_path):
     want = without(everything, 41, 250)
     ds = check(table, want)
     assert "deleted rows: 2 left out" in ds.scanner().explain_plan()
-    arrow = pickle.loads(pickle.dumps(ds.to_arrow_dataset()))
+    arrow = pickle.loads(pickle.dumps(ds))
     assert arrow.count_rows() == 398
     # Null equals null, and all columns must be equal.
     delete_equal(table, tmp_path, {"key": [None, "key 40"], "part": ["p 1", "p 0"]})
@@ -406,9 +406,9 @@ def test_deleted_rows_are_not_taken(table, tmp_path):
     [base] = (row["fragment_id"] << 32 for row in ds.locate("id", [41]).to_pylist())
     delete_equal(table, tmp_path, {"id": [41]})
     ds = zb.dataset(table)
-    assert ds.take([base + 40, base + 42])["id"].to_pylist() == [40, 42]
+    assert ds.take_rows([base + 40, base + 42])["id"].to_pylist() == [40, 42]
     with pytest.raises(InvalidArgument, match="table has deleted it"):
-        ds.take([base + 41])
+        ds.take_rows([base + 41])
 
 
 def test_unsupported_tables_raise(table, tmp_path):

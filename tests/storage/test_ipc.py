@@ -276,7 +276,7 @@ def test_a_dropped_scan_does_not_crash_the_process(tmp_path: Path) -> None:
         import zonebloom as zb
         ds = zb.dataset({str(tmp_path)!r}, format="ipc")
         for rows in range(600):
-            assert ds.head(rows % 4, "id >= 0").num_rows == rows % 4
+            assert ds.head(rows % 4, filter="id >= 0").num_rows == rows % 4
     """
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert process.returncode == 0, process.stderr.decode()

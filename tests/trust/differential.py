@@ -310,7 +310,7 @@ class _Case:
         if lost:
             return f"search rules out {len(lost)} of {expected.size} rows"
         step = max(1, addresses.size // 20)
-        rows = self.ds.take(addresses[::step], ["row"])["row"].to_numpy()
+        rows = self.ds.take_rows(addresses[::step], ["row"])["row"].to_numpy()
         expected_rows = self.lake.whole["row"].to_numpy()[expected[::step]]
         return "" if np.array_equal(rows, expected_rows) else "take brought other rows"
 

@@ -58,7 +58,7 @@ def read(ds: zb.Dataset, operation: str) -> None:
     elif operation == "take":
         universe = ds.search("id = 1370").to_table().to_pylist()
         addresses = [row_range["fragment_id"] << 32 | row_range["start"] for row_range in universe]
-        rows_taken = ds.take(addresses, ["row"])["row"].to_pylist()
+        rows_taken = ds.take_rows(addresses, ["row"])["row"].to_pylist()
         numbers = {f"{number}.parquet": number for number in NUMBERS}
         if rows_taken != [
             numbers[row_range["path"]] * 120 + row_range["start"] for row_range in universe

@@ -318,7 +318,7 @@ def uses(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any], Any]]:
     of_ids = [row["row"] for row in rows if row["id"] in IDS]
     yield "lookup", lambda: sorted(rows_in(ds.lookup("id", IDS))), of_ids
     yield "files", lambda: sum(ds.files_with_keys("id", IDS)["num_rows"].to_pylist()), len(of_ids)
-    yield "arrow", lambda: ds.to_arrow_dataset().to_table(["row"]).num_rows, len(rows)
+    yield "arrow", lambda: ds.to_table(["row"]).num_rows, len(rows)
     yield "polars", lambda: len(ds.to_polars().collect()), len(rows)
     yield "search", lambda: str(ds.search("name = 'n7'")), None
     yield "analyze_plan", lambda: str(ds.scanner(filter="id = 10").analyze_plan()), None
@@ -328,7 +328,7 @@ def uses(ds: zb.Dataset) -> Iterator[tuple[str, Callable[[], Any], Any]]:
     yield "describe_indices", lambda: str(ds.describe_indices()), None
     yield "index_statistics", lambda: ds.index_statistics("name_idx"), None
     yield "prewarm_index", lambda: ds.prewarm_index("id_idx"), None
-    yield "take", lambda: ds.take([0, ROWS - 1]), None
+    yield "take", lambda: ds.take_rows([0, ROWS - 1]), None
     yield "validate_index", lambda: validate_all(ds), None
 
 

@@ -113,7 +113,7 @@ class _Case:
             tagged["fragment_id"].to_pylist(), tagged["row_offset"].to_pylist(), strict=True
         )
         addresses = [(number << 32) + offset for number, offset in places if number is not None]
-        return self.lake.open().take(addresses, ["row"])
+        return self.lake.open().take_rows(addresses, ["row"])
 
     def _compare(
         self, description: str, native: Callable[[], Any], ways: dict[str, Callable[[], Any]]

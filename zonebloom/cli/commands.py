@@ -28,7 +28,7 @@ def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAn
     import tempfile
 
     from zonebloom.cli import demo
-    from zonebloom.dataset import dataset
+    from zonebloom.facade.opening import dataset
 
     with ExitStack() as stack:
         folder = path or stack.enter_context(tempfile.TemporaryDirectory(prefix="zonebloom-"))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.dataset import dataset
 from zonebloom.errors import InvalidArgument, MissingDependency
+from zonebloom.facade.opening import dataset
 from zonebloom.scan.plan import ScanStats
 
 if TYPE_CHECKING:

@@ -13,33 +13,36 @@ from zonebloom.base.arguments import suggest_names
 from zonebloom.base.text import bytes_text, table_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
-    dataset_command,
     drop_unset,
     no_index_message,
+    source_command,
     zone_options,
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal, records_table
+from zonebloom.facade.indices import describe_embedded_filters, describe_opened, statistics_of
 
 if TYPE_CHECKING:
-    from zonebloom.dataset import Dataset
+    from zonebloom.facade.opening import OpenedSource
 
 
 @zonebloom.command("ls", epilog="Example: zonebloom ls data/flights")
-@dataset_command
+@source_command
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     help=f"Most files to list. By default all, but {text.MAX_TERMINAL_ROWS} in a terminal.",
 )
-def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
+def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
     """List the files at PATH, and the indices that cover each.
 
     The number of rows is known for files that an index covers. As JSON: path, num_files, files
     (path, bytes, rows, indices).
     """
-    ids_by_index = {name: entry.fragment_ids for name, entry in ds.opened.version.indices.items()}
-    present = ds.opened.planner.coverage().fragments
+    ids_by_index = {
+        name: entry.fragment_ids for name, entry in source.opened.version.indices.items()
+    }
+    present = source.opened.planner.coverage().fragments
     files = [
         {
             "path": file.fragment.key,
@@ -74,21 +77,21 @@ def ls_command(ds: Dataset, limit: int | None) -> CommandAnswer:
         return f"{table}\n{text.left_out_text(num_left_out, 'file')}" if num_left_out else table
 
     return CommandAnswer(
-        lambda: {"path": ds.title, "num_files": len(present), "files": files},
+        lambda: {"path": source.title, "num_files": len(present), "files": files},
         files_text,
         lambda: pa.Table.from_pylist(files, schema),
     )
 
 
 @zonebloom.command("schema", epilog="Example: zonebloom schema data/flights")
-@dataset_command
-def schema_command(ds: Dataset) -> CommandAnswer:
+@source_command
+def schema_command(source: OpenedSource) -> CommandAnswer:
     """Print the columns at PATH, their types and indices.
 
     As JSON: path, columns (name, type, nullable, indices).
     """
-    indices = ds.describe_indices()
-    partition_columns = ds.opened.source.partition_columns()
+    indices = describe_opened(source.opened)
+    partition_columns = source.opened.source.partition_columns()
     columns = [
         {
             "name": field.name,
@@ -99,10 +102,10 @@ def schema_command(ds: Dataset) -> CommandAnswer:
             ],
             "by_path": field.name in partition_columns,
         }
-        for field in ds.schema
+        for field in source.opened.source.schema
     ]
     return CommandAnswer(
-        lambda: {"path": ds.title, "columns": columns},
+        lambda: {"path": source.title, "columns": columns},
         lambda: table_text(
             ["column", "type", "nullable", "indices"],
             [
@@ -120,10 +123,10 @@ def schema_command(ds: Dataset) -> CommandAnswer:
 
 
 @zonebloom.command("stats", epilog="Example: zonebloom stats data/flights --column tailnum")
-@dataset_command
+@source_command
 @click.option("--column", help="Print only the index on this column, with all figures.")
 @click.option("--name", help="Print only the index of this name, with all figures.")
-def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandAnswer:
+def stats_command(source: OpenedSource, column: str | None, name: str | None) -> CommandAnswer:
     """Print coverage, size, fill and false positives of indices.
 
     Columns with Bloom filters inside the Parquet files are listed too. As JSON: path, files,
@@ -132,7 +135,7 @@ def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandA
     from zonebloom.errors import IndexNotFound
     from zonebloom.index.describe import EMBEDDED_HEADERS, embedded_cells
 
-    all_indices = ds.describe_indices()
+    all_indices = describe_opened(source.opened)
     indices = [
         index
         for index in all_indices
@@ -140,13 +143,13 @@ def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandA
     ]
     if not indices and (name or column):
         if name:
-            ds.opened.index_entry(name)
+            source.opened.index_entry(name)
         columns = suggest_names(
             column or "", [index.column for index in all_indices], "there is one on:"
         )
-        raise IndexNotFound(f"there is no index like that at {ds.title}; {columns}")
-    figures = [ds.index_statistics(index.name) for index in indices]
-    all_embedded = [] if name else ds.embedded_filters()
+        raise IndexNotFound(f"there is no index like that at {source.title}; {columns}")
+    figures = [statistics_of(source.opened, index.name) for index in indices]
+    all_embedded = [] if name else describe_embedded_filters(source.opened)
     embedded = [filters for filters in all_embedded if column in (None, filters.column)]
 
     def stats_text() -> str:
@@ -164,35 +167,39 @@ def stats_command(ds: Dataset, column: str | None, name: str | None) -> CommandA
 
     return CommandAnswer(
         lambda: {
-            "path": ds.title,
-            "files": len(ds.files),
+            "path": source.title,
+            "files": len(source.opened.source.fragments),
             "indices": figures,
             "embedded": list(map(asdict, embedded)),
         },
         stats_text,
         lambda: records_table(figures),
-        summary="" if indices else no_index_message(ds),
+        summary="" if indices else no_index_message(source.title),
     )
 
 
 @zonebloom.command("advise", epilog="Example: zonebloom advise data/flights --column tailnum")
-@dataset_command
+@source_command
 @click.option("--column", "columns", multiple=True, help="May be repeated; all by default.")
 @zone_options
-def advise_command(ds: Dataset, columns: tuple[str, ...], **parameters: Any) -> CommandAnswer:
+def advise_command(
+    source: OpenedSource, columns: tuple[str, ...], **parameters: Any
+) -> CommandAnswer:
     """Judge from a sample which columns are worth an index.
 
     As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each),
     read (bytes, seconds).
     """
-    advices = ds.advise(list(columns) or None, **drop_unset(parameters))
+    from zonebloom.advise.advise import advise
+
+    advices = advise(source.opened, list(columns) or None, **drop_unset(parameters))
     title, _, table = str(advices).partition("\n")
     header, *_ = table.splitlines()
     if is_in_terminal() and len(header) > shutil.get_terminal_size().columns:
         table = text.advices_text(advices)
     return CommandAnswer(
         lambda: {
-            "path": ds.title,
+            "path": source.title,
             "num_rows": advices.num_rows,
             "num_zones": advices.num_zones,
             "sampled_zones": advices.sampled_zones,

@@ -27,7 +27,7 @@ from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
 
 if TYPE_CHECKING:
     from zonebloom.catalog.vacuum import Vacuumed
-    from zonebloom.dataset import Dataset
+    from zonebloom.facade.dataset import Dataset
 
 
 @zonebloom.command(
@@ -152,7 +152,7 @@ def _require_indices(ds: Dataset, *, accept_damage: bool = False) -> None:
             f"no version of the index in {ds.index_dir} can be read, so the indexed columns are "
             f"unknown; build it again: zonebloom build {ds.title} --column NAME"
         )
-    raise IndexNotFound(no_index_message(ds))
+    raise IndexNotFound(no_index_message(ds.title))
 
 
 @zonebloom.command("adopt", epilog="Example: zonebloom adopt copy/of/flights")

@@ -22,7 +22,8 @@ from zonebloom.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from zonebloom.dataset import Dataset
+    from zonebloom.facade.dataset import Dataset
+    from zonebloom.facade.opening import OpenedSource
 
 _OUTPUT_HELP = (
     "The format; by default that of FILE's extension, or text. json is one document: dates and "
@@ -82,10 +83,14 @@ def answer_command(
 answer_command_without_rows = functools.partial(answer_command, allows_row_formats=False)
 
 
-def dataset_command(
+def source_command(
     command: Callable[..., CommandAnswer], *, allows_row_formats: bool = True
 ) -> Callable[..., int]:
-    """Add the PATH argument to a command, and call it with the dataset at PATH."""
+    """Add the PATH argument to a command, and call it with the `OpenedSource` at PATH.
+
+    Such a command starts faster than a `dataset_command`, because it does not import
+    ``pyarrow.dataset``.
+    """
 
     @functools.wraps(command)
     def run(
@@ -95,8 +100,13 @@ def dataset_command(
         embedded_filters: bool = False,
         **parameters: Any,
     ) -> CommandAnswer:
-        ds = open_at(path, format=format, index_dir=index_dir, embedded_filters=embedded_filters)
-        return command(ds, **parameters)
+        from zonebloom.facade.opening import OpenOptions, open_source
+        from zonebloom.sources.table_folders import table_at
+
+        options = OpenOptions(format=format, index_dir=index_dir, embedded_filters=embedded_filters)
+        # A Delta or Iceberg table at the path, or else the files there.
+        table = table_at(path)
+        return command(open_source(path if table is None else table, options), **parameters)
 
     return combine_options(
         click.argument("path", type=click.Path()),
@@ -111,16 +121,19 @@ def dataset_command(
     )(answer_command(run, allows_row_formats=allows_row_formats))
 
 
-dataset_command_without_rows = functools.partial(dataset_command, allows_row_formats=False)
+source_command_without_rows = functools.partial(source_command, allows_row_formats=False)
 
 
-def open_at(path: str, **options: Any) -> Dataset:
-    """Open the Delta or Iceberg table at a path, or else the files there, with options."""
-    from zonebloom.dataset import dataset
-    from zonebloom.sources.table_folders import table_at
+def dataset_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
+    """Add the PATH argument to a command, and call it with the `Dataset` at PATH."""
 
-    table = table_at(path)
-    return dataset(path if table is None else table, **options)
+    @functools.wraps(command)
+    def run(source: OpenedSource, **parameters: Any) -> CommandAnswer:
+        from zonebloom.facade.dataset import Dataset
+
+        return command(Dataset(*source), **parameters)
+
+    return source_command(run)
 
 
 columns_option = click.option(
@@ -176,8 +189,8 @@ def single_value(context: object, option: click.Parameter, values: tuple[Any, ..
     return values[0] if values else None
 
 
-def no_index_message(ds: Dataset) -> str:
-    return f"no index at {ds.title}; make one: zonebloom build {ds.title} --column NAME"
+def no_index_message(title: str) -> str:
+    return f"no index at {title}; make one: zonebloom build {title} --column NAME"
 
 
 @dataclass(frozen=True)

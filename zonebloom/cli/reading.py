@@ -8,28 +8,26 @@ from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
 import click
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zonebloom.base.arrays import array_of
-from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     columns_option,
-    dataset_command,
-    dataset_command_without_rows,
     embedded_filters_option,
     single_value,
+    source_command,
+    source_command_without_rows,
     split_names,
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal, records_table
 from zonebloom.errors import InvalidArgument
+from zonebloom.reading import count_all_rows, key_locations, look_up, plan_scan, take_rows
 from zonebloom.values.normal_types import decoded_type
 
 if TYPE_CHECKING:
-    from zonebloom.dataset import Dataset
+    from zonebloom.facade.opening import OpenedSource
     from zonebloom.scan.plan import ScanStats
     from zonebloom.scan.scanner import Scanner
 
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 @zonebloom.command(
     "lookup", epilog="""Example: zonebloom lookup data/flights "tailnum = 'N14228'" """
 )
-@dataset_command
+@source_command
 @click.argument("filter", required=False)
 @columns_option
 @embedded_filters_option
@@ -71,7 +69,7 @@ if TYPE_CHECKING:
     help="The column to search. Each line of --keys is then a key.",
 )
 def lookup_command(
-    ds: Dataset,
+    source: OpenedSource,
     filter: str | None,
     columns: tuple[str, ...],
     limit: int | None,
@@ -92,10 +90,16 @@ def lookup_command(
         raise click.UsageError("--column is the column of --keys; give --keys FILE with it")
     if filter is None:
         texts = _parse_keys(key_texts) if keys_file is None else _read_keys(keys_file, column)
-        keys = {name: _cast_keys(ds, name, values) for name, values in texts.items()}
-        return _look_up_keys(ds, split_names(columns), limit, keys)
+        keys = {name: _cast_keys(source, name, values) for name, values in texts.items()}
+        return _look_up_keys(source, split_names(columns), limit, keys)
     runs: list[ScanStats] = []
-    scanner = ds.scanner(split_names(columns), filter, limit, scan_stats_callback=runs.append)
+    scanner = plan_scan(
+        source.opened,
+        split_names(columns),
+        [filter],
+        limit=limit,
+        scan_stats_callback=runs.append,
+    )
     is_cut = limit is None and is_in_terminal()
     table = _first_rows(scanner, text.MAX_TERMINAL_ROWS) if is_cut else scanner.to_table()
     plan, stats = scanner.plan(), runs[0]
@@ -166,9 +170,9 @@ def _read_keys(file: IO[bytes], column: str | None) -> dict[str, pa.Array | pa.C
 
 
 def _cast_keys(
-    ds: Dataset, name: str, keys: pa.Array | pa.ChunkedArray
+    source: OpenedSource, name: str, keys: pa.Array | pa.ChunkedArray
 ) -> pa.Array | pa.ChunkedArray:
-    column_type = ds.opened.key_column(name).type
+    column_type = source.opened.key_column(name).type
     try:
         keys.validate(full=True)
     except pa.ArrowException as error:
@@ -186,7 +190,7 @@ def _cast_keys(
 
 
 def _look_up_keys(
-    ds: Dataset,
+    source: OpenedSource,
     columns: list[str] | None,
     limit: int | None,
     keys: dict[str, pa.Array | pa.ChunkedArray],
@@ -195,9 +199,9 @@ def _look_up_keys(
     start = time.perf_counter()
     names = list(keys)
     table, num_matched = (
-        _rows_of_one_column(ds, names[0], keys[names[0]], columns)
+        _rows_of_one_column(source, names[0], keys[names[0]], columns)
         if len(names) == 1
-        else _rows_of_composite_key(ds, keys, columns)
+        else _rows_of_composite_key(source, keys, columns)
     )
     seconds = time.perf_counter() - start
     table = table.slice(0, limit)
@@ -222,39 +226,38 @@ def _look_up_keys(
 
 
 def _rows_of_one_column(
-    ds: Dataset, name: str, keys: pa.Array | pa.ChunkedArray, columns: list[str] | None
+    source: OpenedSource, name: str, keys: pa.Array | pa.ChunkedArray, columns: list[str] | None
 ) -> tuple[pa.Table, int]:
     """Return the rows that hold one of the keys, and how many of the keys have rows."""
-    rows = ds.lookup(name, keys, columns)
+    rows = look_up(source.opened, name, keys, columns)
     return rows.remove_column(0), len(rows.column(0).unique())
 
 
 def _rows_of_composite_key(
-    ds: Dataset, key: dict[str, pa.Array | pa.ChunkedArray], columns: list[str] | None
+    source: OpenedSource, key: dict[str, pa.Array | pa.ChunkedArray], columns: list[str] | None
 ) -> tuple[pa.Table, int]:
     """Return the rows that equal a key in all its columns, and 1 if there are any, else 0."""
-    locations = ds.locate(list(key), key).filter(pc.field("row").is_valid())
-    fragment_ids = locations["fragment_id"].to_numpy().astype(np.int64)
-    table = ds.take((fragment_ids << OFFSET_BITS) + locations["row"].to_numpy(), columns)
+    locations = key_locations(source.opened, list(key), key).by_key()
+    table = take_rows(source.opened, locations, columns)
     return table, min(table.num_rows, 1)
 
 
 @zonebloom.command(
     "head", epilog="Example: zonebloom head data/flights --limit 3 --columns day,tailnum"
 )
-@dataset_command
+@source_command
 @columns_option
 @click.option(
     "--limit", "-n", type=click.IntRange(min=0), default=10, help="Number of rows; 10 by default."
 )
-def head_command(ds: Dataset, columns: tuple[str, ...], limit: int) -> CommandAnswer:
+def head_command(source: OpenedSource, columns: tuple[str, ...], limit: int) -> CommandAnswer:
     """Print the first rows at PATH.
 
     As JSON: path, num_rows, rows (one object each).
     """
-    table = ds.scanner(split_names(columns)).head(limit)
+    table = plan_scan(source.opened, split_names(columns), [None]).head(limit)
     return CommandAnswer(
-        lambda: {"path": ds.title, "num_rows": table.num_rows, "rows": text.row_dicts(table)},
+        lambda: {"path": source.title, "num_rows": table.num_rows, "rows": text.row_dicts(table)},
         rows=lambda: table,
     )
 
@@ -262,15 +265,20 @@ def head_command(ds: Dataset, columns: tuple[str, ...], limit: int) -> CommandAn
 @zonebloom.command(
     "count", epilog="""Example: zonebloom count data/flights "tailnum = 'N14228'" """
 )
-@dataset_command
+@source_command
 @click.argument("filter", required=False)
 @embedded_filters_option
-def count_command(ds: Dataset, filter: str | None) -> CommandAnswer:
+def count_command(source: OpenedSource, filter: str | None) -> CommandAnswer:
     """Count the rows at PATH, or those that match FILTER.
 
     As JSON: path, filter, num_rows.
     """
-    result = {"path": ds.title, "filter": filter, "num_rows": ds.count_rows(filter)}
+    num_rows = (
+        count_all_rows(source.opened)
+        if filter is None
+        else plan_scan(source.opened, None, [filter]).count_rows()
+    )
+    result = {"path": source.title, "filter": filter, "num_rows": num_rows}
     return CommandAnswer(
         lambda: result, lambda: str(result["num_rows"]), lambda: records_table([result])
     )
@@ -279,13 +287,13 @@ def count_command(ds: Dataset, filter: str | None) -> CommandAnswer:
 @zonebloom.command(
     "explain", epilog="""Example: zonebloom explain data/flights "flight = 1545" --analyze"""
 )
-@dataset_command_without_rows
+@source_command_without_rows
 @click.argument("filter")
 @columns_option
 @embedded_filters_option
 @click.option("--analyze", is_flag=True, help="Run the lookup as well, and count what it reads.")
 def explain_command(
-    ds: Dataset, filter: str, columns: tuple[str, ...], analyze: bool
+    source: OpenedSource, filter: str, columns: tuple[str, ...], analyze: bool
 ) -> CommandAnswer:
     """Explain what a lookup would read, and why.
 
@@ -293,7 +301,9 @@ def explain_command(
     file, why), indices, unanswered; with --analyze also read.
     """
     runs: list[ScanStats] = []
-    scanner = ds.scanner(split_names(columns), filter, scan_stats_callback=runs.append)
+    scanner = plan_scan(
+        source.opened, split_names(columns), [filter], scan_stats_callback=runs.append
+    )
 
     def document() -> dict[str, Any]:
         if not analyze:

@@ -42,7 +42,7 @@ from zonebloom.values.normal_types import key_range_type
 from zonebloom.values.types import family, is_lossless_cast, value_step
 
 if TYPE_CHECKING:
-    from zonebloom.dataset import Dataset
+    from zonebloom.facade.dataset import Dataset
 
 __all__ = ["HudiTables", "export"]
 

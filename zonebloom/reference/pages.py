@@ -32,7 +32,8 @@ MODULES = (
 DOCSTRING_ONLY_MODULES = ("zonebloom.spark.hyperspace.config",)
 # Members that pages leave out: patterns of their names, and the reason.
 HIDDEN_MEMBERS = {
-    r"zonebloom\.results\.ArrowDataset\.(?!unindexed)\w+": "PyArrow documents it",
+    r"zonebloom\.results\.CandidateFragment\.\w+": "PyArrow documents it",
+    r"zonebloom\.Dataset\.to_arrow_dataset": "it is deprecated",
     r"zonebloom\.results\.ScanPlan\.html": "notebooks call it",
     r"zonebloom\.Encryption\.\w+": "the index calls it",
     r"zonebloom\.ParquetKeys\.(?!format)\w+": "file readers call it",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
@@ -23,6 +24,7 @@ from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.plan import Request, ScanStats
+from zonebloom.scan.recheck import gather
 from zonebloom.sources.pickling import ProcessBound
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
@@ -58,6 +60,16 @@ class Scanner(ProcessBound, Displayed):
         if self._projected_schema is None:
             self._projected_schema = Binding(dataset_schema).projected_schema(columns)
         return self._projected_schema
+
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """Return the schema of the batches, under PyArrow's name for it."""
+        return self.schema
+
+    @property
+    def dataset_schema(self) -> pa.Schema:
+        """Return the schema of the dataset, with all columns."""
+        return self._source.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Read the matching rows as an iterator of batches, without empty ones.
@@ -99,6 +111,16 @@ class Scanner(ProcessBound, Displayed):
         [{'id': 2042}]
         """
         return self._with_request(limit=arguments.require_integer(num_rows, "num_rows")).to_table()
+
+    def take(self, indices: Any) -> pa.Table:
+        """Read the matching rows at some positions, in the order of the positions.
+
+        >>> ds.scanner(["id"], "customer = 'C042'").take([1, 0])["id"].to_pylist()
+        [2542, 2042]
+        """
+        rows = self.to_table()
+        positions = arguments.require_integers(indices, "indices", rows.num_rows - 1)
+        return gather(rows, positions.astype(np.int64))
 
     def count_rows(self) -> int:
         """Count the matching rows. Only the columns of the filter are read.

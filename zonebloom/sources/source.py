@@ -234,6 +234,24 @@ def _is_signed(filesystem: pafs.FileSystem, path: str) -> bool:
         return False
 
 
+def unreadable_dataset(schema: pa.Schema) -> pads.Dataset:
+    """Return a PyArrow dataset that has a schema and fails when it is read.
+
+    It stands behind `zonebloom.Dataset`. C++ code that bypasses the methods of that class then
+    fails, and never misses a row.
+    """
+    import pyarrow.dataset as pads
+
+    file_format, filesystem = pads.IpcFileFormat(), pafs.LocalFileSystem()
+    # No file can exist at this path. PyArrow's error shows it.
+    fragment = file_format.make_fragment(
+        "/dev/null/zonebloom.Dataset is read by its Python methods; for other code take "
+        "ds.unindexed()",
+        filesystem,
+    )
+    return pads.FileSystemDataset([fragment], schema, file_format, filesystem)
+
+
 def is_plain_parquet(format: pads.FileFormat) -> bool:
     """Return whether a format is Parquet without options that only pyarrow's scanner supports."""
     import pyarrow.dataset as pads

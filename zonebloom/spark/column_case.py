@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.catalog.coverage import Coverage, PresentFragment
-from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
+from zonebloom.facade.dataset import Dataset
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.source import Source
 from zonebloom.values.columns import column_path, find_leaf_type, matching_names

@@ -19,8 +19,8 @@ import pyarrow.types as pt
 from pyspark.sql import types as st
 
 from zonebloom.base.threads import num_cores
-from zonebloom.dataset import Dataset
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
+from zonebloom.facade.dataset import Dataset
 from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import EngineFilter, IsIn, probed_columns, unknowns
 from zonebloom.predicates.ast import conjunction

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
-from zonebloom.dataset import Dataset, dataset
 from zonebloom.errors import EngineError
+from zonebloom.facade.dataset import Dataset
+from zonebloom.facade.opening import dataset
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, filesystem_of_paths, split_path
 from zonebloom.storage.s3a import used_settings

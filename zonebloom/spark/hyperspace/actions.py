@@ -24,7 +24,6 @@ from zonebloom.building.builder import Builder
 from zonebloom.building.request import IndexSpec, require_encrypted_index
 from zonebloom.building.segments import compact_indices, drop_indices
 from zonebloom.catalog.model import ZoneParameters
-from zonebloom.dataset import Dataset
 from zonebloom.errors import (
     CommitConflict,
     IndexExists,
@@ -32,6 +31,7 @@ from zonebloom.errors import (
     InvalidState,
     ZoneBloomError,
 )
+from zonebloom.facade.dataset import Dataset
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 from zonebloom.catalog.drift import Drift, measure_drift
 from zonebloom.catalog.place import current_index_folder
 from zonebloom.catalog.store import Catalog
-from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument, ZoneBloomError, without_secrets
+from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.session import open_dataset, open_path

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from zonebloom.dataset import Dataset
 from zonebloom.errors import ZoneBloomError
+from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed
 from zonebloom.spark.relation import node_name
@@ -124,10 +124,8 @@ def _open_frame_files(spark: SparkSession, files: list[str]) -> Dataset:
 def _sample_column(files: Dataset, name: str) -> pa.Array:
     """Return a sample of the values of a column, in short runs spread over a dataset."""
     stored_name = find_column(files.schema.names, name) or name
-    dataset = files.to_arrow_dataset()
-    starts = np.linspace(0, max(dataset.count_rows() - _RUN_ROWS, 0), _RUNS).astype(int)
+    num_rows = files.count_rows()
+    starts = np.linspace(0, max(num_rows - _RUN_ROWS, 0), _RUNS).astype(int)
     row_numbers = np.unique(starts[:, None] + np.arange(_RUN_ROWS))
-    values = dataset.take(row_numbers[row_numbers < dataset.count_rows()], columns=[stored_name])[
-        stored_name
-    ]
+    values = files.take(row_numbers[row_numbers < num_rows], [stored_name])[stored_name]
     return values.combine_chunks().drop_null()

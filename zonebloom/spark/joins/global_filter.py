@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from zonebloom.dataset import Dataset
 from zonebloom.errors import UnsupportedType, ZoneBloomError
+from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, SALT, WORDS_PER_BLOCK
 from zonebloom.scan.binding import unknown_column_text

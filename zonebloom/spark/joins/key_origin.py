@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from zonebloom.dataset import Dataset
 from zonebloom.errors import SchemaMismatch
+from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.joins.sides import RuleNotUsed

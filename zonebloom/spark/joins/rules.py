@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 
 from zonebloom.base.row_ranges import by_fragment
 from zonebloom.base.text import bytes_text
-from zonebloom.dataset import Dataset
+from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates import And, IsIn
 from zonebloom.spark.joins.cost import (
     RuleTooCostly,

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
 from zonebloom.base import arguments
-from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument
+from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.frames import FilePaths, Indexed
 from zonebloom.spark.load import Options, encode_keys
 from zonebloom.spark.pruning.prune import prune

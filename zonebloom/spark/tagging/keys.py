@@ -21,8 +21,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from zonebloom.base import arguments
-from zonebloom.dataset import Dataset
 from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
+from zonebloom.facade.dataset import Dataset
 from zonebloom.scan.binding import known_columns_text
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.session import quote_name

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from zonebloom.base import arguments
-from zonebloom.dataset import Dataset
 from zonebloom.errors import InvalidArgument
+from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import rebases_unknown_writers

@@ -18,7 +18,13 @@ import pytest
 from helpers import run_python
 
 import zonebloom as zb
-from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument, StaleIndexWarning
+from zonebloom.errors import (
+    ColumnNotFound,
+    DeprecatedWarning,
+    FilterError,
+    InvalidArgument,
+    StaleIndexWarning,
+)
 
 FILES, ROWS, ZONE = 3, 20_000, 250
 COUNT = FILES * ROWS
@@ -80,7 +86,7 @@ def counting():
 
 @pytest.fixture(scope="module")
 def rows(folder, counting):
-    return zb.dataset(str(folder), filesystem=counting.wrapped()).to_arrow_dataset()
+    return zb.dataset(str(folder), filesystem=counting.wrapped())
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +251,7 @@ class TestDuckDB(SqlEngine):
         e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
         ds = zb.dataset(tmp_path / "t")
         e2e.build(ds, "id", number_of_items=ZONE)
-        dataset = ds.to_arrow_dataset()
+        dataset = ds
         (tmp_path / "t" / "part-000.parquet").unlink()
         with pytest.raises(duckdb.Error, match="part-000"):
             duckdb.sql("SELECT * FROM dataset WHERE id = 42").fetchall()
@@ -399,8 +405,11 @@ class TestPyArrow:
             assert rows.to_table(columns, filter).equals(expected)
             assert pa.Table.from_batches(rows.to_batches(columns, filter)).equals(expected)
             scanner = rows.scanner(columns, filter, batch_size=50)
-            assert isinstance(scanner, pads.Scanner)
-            assert scanner.projected_schema.equals(plain.scanner(columns, filter).projected_schema)
+            expected_schema = plain.scanner(columns, filter).projected_schema
+            assert scanner.projected_schema.equals(expected_schema)
+            assert scanner.dataset_schema.equals(plain.schema)
+            assert scanner.take([0]).equals(expected.take([0]))
+            assert rows.to_pandas(columns, filter).equals(expected.to_pandas())
             assert scanner.to_reader().read_all().equals(expected)
             # `head` of PyArrow may return fewer rows of a filtered dataset, so slice its table.
             assert rows.head(1, columns, filter=filter).equals(expected.slice(0, 1))
@@ -425,15 +434,54 @@ class TestPyArrow:
         assert rows.count_rows() == COUNT
         assert rows.to_table([]).num_rows == COUNT
         assert rows.head(5).equals(plain.head(5))
-        scanner = rows.scanner(["__filename", "row"])
-        assert scanner.to_table().equals(plain.scanner(["__filename", "row"]).to_table())
-        assert scanner.count_rows() == COUNT
+        assert rows.head().equals(plain.head(5))
+        assert rows.num_rows == len(rows) == COUNT
+        assert rows.unindexed().to_table(["__filename", "row"]).num_rows == COUNT
 
-    def test_a_scanner_with_a_filter_reads_once(self, rows):
+    def test_an_empty_dataset_is_true(self, tmp_path):
+        pq.write_table(table(0).slice(0, 0), tmp_path / "empty.parquet")
+        empty = zb.dataset(tmp_path)
+        assert len(empty) == 0
+        assert empty
+
+    def test_counting_all_rows_reads_none(self, rows, counting):
+        assert run_and_count(counting, rows.count_rows) == (COUNT, 0)
+
+    def test_a_scanner_reads_again(self, rows):
         scanner = rows.scanner(filter=F("id") == 42)
-        assert scanner.to_table().num_rows == 1
-        with pytest.raises(pa.ArrowInvalid, match="already scanned"):
-            scanner.to_table()
+        assert [scanner.to_table().num_rows for _ in range(2)] == [1, 1]
+
+    @pytest.mark.parametrize("few", ["id IN (42, 4242)", [("id", "in", [42, 4242])]], ids=str)
+    def test_filter_takes_filters_of_any_language(self, rows, plain, few):
+        expected = plain.to_table(filter=F("id").isin([42, 4242]))
+        filtered = rows.filter(few)
+        assert filtered.to_table().equals(expected)
+        assert filtered.count_rows("plain < 7") == filtered.num_rows == len(filtered) == 2
+        assert filtered.take([1]).equals(expected.take([1]))
+        assert pa.table(filtered).equals(expected)
+        assert len(filtered.search(None).at_most) < COUNT
+        assert "where" in repr(filtered)
+
+    def test_methods_that_ignore_a_filter_refuse_it(self, rows):
+        few = rows.filter("id = 42")
+        calls = {
+            "search_many": lambda: few.search_many("id", [42]),
+            "lookup": lambda: few.lookup("id", [42]),
+            "locate": lambda: few.locate("id", [42]),
+            "files_with_keys": lambda: few.files_with_keys("id", [42]),
+            "take_rows": lambda: few.take_rows([0]),
+            "to_polars": few.to_polars,
+        }
+        for name, call in calls.items():
+            with pytest.raises(InvalidArgument, match=f"^{name} does not apply"):
+                call()
+        polars = pytest.importorskip("polars")
+        with pytest.raises(InvalidArgument, match="Polars expression"):
+            rows.filter(polars.col("id") == 42)
+        with pytest.raises(InvalidArgument, match="Polars expression"):
+            few.to_table(filter=polars.col("id") == 42)
+        with pytest.raises(FilterError):
+            rows.filter("no filter")
 
     def test_take_reads_pages(self, rows, plain, counting, size):
         numbers = [COUNT - 1, 0, ROWS, ROWS - 1, 0]
@@ -495,7 +543,7 @@ class TestPyArrow:
     def test_joins_return_the_right_rows(self, folder, plain):
         # Use few columns, because the joins of PyArrow do not support all types.
         schema = pa.schema([plain.schema.field(name) for name in ("row", "id", "plain", "s")])
-        ours = zb.dataset(folder, schema=schema).to_arrow_dataset()
+        ours = zb.dataset(folder, schema=schema)
         theirs = pads.dataset(folder, schema=schema)
         keys = pads.dataset(pa.table({"id": [42, 4242, -1], "new": ["a", "b", "c"]}))
         few = F("id").isin([42, 4242, 77])
@@ -507,7 +555,8 @@ class TestPyArrow:
         for our_rows, their_rows in ((ours, theirs), (ours.filter(few), theirs.filter(few))):
             for kind in ("inner", "left outer", "full outer", "left anti", "right semi"):
                 assert join(our_rows, keys, kind) == join(their_rows, keys, kind)
-                assert join(keys, our_rows, kind) == join(keys, their_rows, kind)
+                right = our_rows.unindexed()
+                assert join(keys, right, kind) == join(keys, their_rows, kind)
         narrow = ours.filter(few)
         assert narrow.join(narrow, "row", right_suffix="_b").to_table().num_rows == 3
         times = pads.dataset(pa.table({"at": [10, 5000], "plain": [1, 2]}))
@@ -516,15 +565,38 @@ class TestPyArrow:
         ours, theirs = ours.filter(first), pads.dataset(theirs.to_table(filter=first))
         result = ours.join_asof(times, "row", "plain", 50, "at").to_table()
         assert result.equals(theirs.join_asof(times, "row", "plain", 50, "at").to_table())
-        result = times.join_asof(ours, "at", "plain", -50, "row").to_table()
+        result = times.join_asof(ours.unindexed(), "at", "plain", -50, "row").to_table()
         assert result.equals(times.join_asof(theirs, "at", "plain", -50, "row").to_table())
 
-    def test_functions_of_pyarrow_accept_the_dataset(self, rows, plain, tmp_path):
+    def test_write_dataset_writes_the_filtered_rows(self, rows, tmp_path):
         few = rows.filter(F("id").isin([42, 77]))
-        assert pads.Scanner.from_dataset(few).to_table().num_rows == 2
-        assert pads.dataset([rows, plain]).count_rows() == 2 * COUNT
         pads.write_dataset(few, tmp_path / "few", format="parquet")
         assert pads.dataset(tmp_path / "few").count_rows() == 2
+
+    def test_code_below_the_methods_fails(self, folder, plain):
+        """Every way to the C++ object raises an error that names `unindexed`."""
+        # The joins of PyArrow do not support all types.
+        schema = pa.schema([plain.schema.field(name) for name in ("row", "id", "plain")])
+        rows, plain = zb.dataset(folder, schema=schema), pads.dataset(folder, schema=schema)
+        keys = pads.dataset(pa.table({"row": [42]}))
+        few = rows.filter(F("id") == 42)
+        for dataset in (rows, few):
+            calls = [
+                lambda dataset=dataset: pads.Scanner.from_dataset(dataset).to_table(),
+                lambda dataset=dataset: pads.Scanner.from_dataset(dataset).count_rows(),
+                lambda dataset=dataset: pads.dataset([dataset, plain]).to_table(),
+                lambda dataset=dataset: pads.dataset([plain, dataset]).count_rows(),
+                lambda dataset=dataset: dataset.children[0].to_table(),
+                lambda dataset=dataset: next(dataset.children[0].get_fragments()).to_table(),
+                lambda dataset=dataset: pads.UnionDataset.scanner(dataset).head(1),
+                lambda dataset=dataset: keys.join(dataset, "row").to_table(),
+            ]
+            for call in calls:
+                with pytest.raises(OSError, match="unindexed"):
+                    call()
+        both = pads.dataset([rows.unindexed(), plain])
+        assert both.count_rows() == 2 * COUNT
+        assert few.unindexed().to_table().num_rows == 1
 
     def test_unsupported_arguments_are_refused(self, rows):
         assert rows.replace_schema(rows.schema) is rows
@@ -550,18 +622,23 @@ class TestPyArrow:
         with pytest.raises(FilterError, match="nothing"):
             rows.to_table(filter=F("nothing") == 42)
 
+    def test_to_arrow_dataset_is_deprecated(self, rows, plain):
+        with pytest.warns(DeprecatedWarning, match="give the dataset itself"):
+            copy = rows.to_arrow_dataset()
+        assert copy.to_table(["row"]).equals(plain.to_table(["row"]))
+
     def test_tables_convert_to_pandas(self, rows, plain):
         few = F("id").isin([42, 4242])
         assert rows.to_table(filter=few).to_pandas().equals(plain.to_table(filter=few).to_pandas())
 
     def test_a_pickled_dataset_keeps_its_filter(self, rows, folder):
-        few = zb.dataset(folder).to_arrow_dataset().filter(F("id") == 42)
+        few = zb.dataset(folder).filter(F("id") == 42)
         assert pickle.loads(pickle.dumps(few)).to_table().equals(few.to_table())
         code = (
             "import pickle, sys; few = pickle.loads(bytes.fromhex(sys.argv[1]));"
             "print(type(few).__name__, few.count_rows())"
         )
-        assert run_python(code, pickle.dumps(few).hex()).split() == ["ArrowDataset", "1"]
+        assert run_python(code, pickle.dumps(few).hex()).split() == ["Dataset", "1"]
 
 
 class TestStates:
@@ -571,8 +648,7 @@ class TestStates:
         rows = table(0)
         ds = zb.dataset(rows)
         e2e.build(ds, "id", number_of_items=ZONE)
-        arrow = ds.to_arrow_dataset()
-        del ds
+        arrow = ds
         for filter in (F("id") == 42, F("id").is_null(), F("plain") == 3):
             assert e2e.same_tables(arrow.to_table(filter=filter), rows.filter(filter))
         assert e2e.same_tables(arrow.to_table(), rows)
@@ -583,7 +659,7 @@ class TestStates:
         pads.write_dataset(rows, tmp_path / "t", format="parquet", partitioning=partitioning)
         ds = zb.dataset(tmp_path / "t")
         e2e.build(ds, "id", number_of_items=ZONE)
-        arrow = ds.to_arrow_dataset()
+        arrow = ds
         plain = pads.dataset(tmp_path / "t", partitioning="hive")
         for filter in (F("id") == 42, F("plain") == 3, (F("plain") == 0) & (F("id") == 42)):
             expected = plain.to_table(filter=filter).sort_by("row")
@@ -595,7 +671,7 @@ class TestStates:
         paths = e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
         ds = zb.dataset(tmp_path / "t")
         e2e.build(ds, "id", number_of_items=ZONE)
-        arrow = ds.to_arrow_dataset()
+        arrow = ds
         pq.write_table(table(2 * ROWS), paths[0])
         e2e.touch_later(paths[0])
         pq.write_table(table(3 * ROWS), tmp_path / "t" / "part-009.parquet")
@@ -605,10 +681,10 @@ class TestStates:
         assert arrow.count_rows() == 2 * ROWS
         ds.refresh()
         with pytest.warns(StaleIndexWarning):
-            assert ds.to_arrow_dataset().count_rows(F("id") == 3 * ROWS + 42) == 1
+            assert ds.count_rows(F("id") == 3 * ROWS + 42) == 1
 
     def test_scans_without_an_index_return_the_rows(self, folder, plain, tmp_path):
-        arrow = zb.dataset(folder, index_dir=str(tmp_path)).to_arrow_dataset()
+        arrow = zb.dataset(folder, index_dir=str(tmp_path))
         for filter in FILTERS:
             assert arrow.to_table(filter=filter).equals(plain.to_table(filter=filter))
 
@@ -642,7 +718,7 @@ class TestStates:
         for column in ("id", "s"):
             e2e.build(ds, column, number_of_items=ZONE)
         con = duckdb.connect()
-        con.register("rows", ds.to_arrow_dataset())
+        con.register("rows", ds)
         con.register("library", library)
         for condition in [
             *NARROW[:6],

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 from functools import partial
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
 from zonebloom.catalog.store import Catalog
-from zonebloom.dataset.engine import active_spark_session
-from zonebloom.dataset.facade import Dataset
-from zonebloom.dataset.pickled import temporary_catalog
-from zonebloom.errors import InvalidArgument
+from zonebloom.errors import InvalidArgument, without_secrets
+from zonebloom.facade.engine import active_spark_session
+from zonebloom.facade.pickled import temporary_catalog
 from zonebloom.opened import OpenedDataset, locate_catalog
 from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sources.delta_lake import is_delta, open_delta
@@ -27,6 +28,9 @@ from zonebloom.sources.source import Source, Stale
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, is_uri
+
+if TYPE_CHECKING:
+    from zonebloom.facade.dataset import Dataset
 
 
 def dataset(
@@ -131,77 +135,126 @@ def dataset(
     >>> zb.dataset(table).count_rows("customer = 'C042'")
     6
     """
-    if isinstance(source, pa.Table) or is_delta(source) or is_iceberg(source):
-        require_no_schema(source, schema)
-    if index_dir is not None:
-        index_dir = arguments.require_path(index_dir, "index_dir")
-    if isinstance(source, pa.Table):
-        return _in_memory(source, index_dir)
-    arguments.require_choice(stale, "stale", get_args(Stale))
-    if encryption is not None:
-        arguments.require_instance(encryption, Encryption, "encryption")
-    if parquet_keys is not None:
-        arguments.require_instance(parquet_keys, ParquetKeys, "parquet_keys")
-        if is_delta(source) or is_iceberg(source) or format != "parquet":
-            raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
-    embedded_filters = arguments.require_bool(embedded_filters, "embedded_filters")
-    title = (
-        arguments.require_path(source, "source") if isinstance(source, str | os.PathLike) else None
-    )
-    if title is not None and filesystem is None and not is_uri(title):
-        # The path keeps its meaning in another working directory and in another process.
-        source = absolute_path(title)
-    elif title is not None and filesystem is None:
-        filesystem, source = _place_of(title)
-    elif title is not None and isinstance(filesystem, pafs.LocalFileSystem):
-        source = os.path.abspath(path_in(filesystem, title))
-    elif isinstance(source, list | tuple) and filesystem is None:
-        source = [
-            absolute_path(arguments.require_path(path, "an item of source")) for path in source
-        ]
-    list_files = partial(
-        _list_files,
-        source,
+    from zonebloom.facade.dataset import Dataset
+
+    options = OpenOptions(
         format=format,
         filesystem=filesystem,
         index_dir=index_dir,
         partitioning=partitioning,
         stale=stale,
+        embedded_filters=embedded_filters,
         schema=schema,
         encryption=encryption,
         parquet_keys=parquet_keys,
     )
+    return Dataset(*open_source(source, options))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """The parameters of `dataset` besides the source."""
+
+    format: str = "parquet"
+    filesystem: Any = None
+    index_dir: str | None = None
+    partitioning: Partitioning = "auto"
+    stale: Stale = "read"
+    embedded_filters: bool = False
+    schema: Schema = None
+    encryption: Encryption | None = None
+    parquet_keys: ParquetKeys | None = None
+
+    def checked(self) -> OpenOptions:
+        """Return the options with plain values. Raise `InvalidArgument` if one is invalid."""
+        arguments.require_choice(self.stale, "stale", get_args(Stale))
+        if self.encryption is not None:
+            arguments.require_instance(self.encryption, Encryption, "encryption")
+        if self.parquet_keys is not None:
+            arguments.require_instance(self.parquet_keys, ParquetKeys, "parquet_keys")
+        index_dir = self.index_dir
+        if index_dir is not None:
+            index_dir = arguments.require_path(index_dir, "index_dir")
+        embedded_filters = arguments.require_bool(self.embedded_filters, "embedded_filters")
+        return replace_fields(self, index_dir=index_dir, embedded_filters=embedded_filters)
+
+
+class OpenedSource(NamedTuple):
+    """An opened dataset, its name in texts, and a function that lists its files again.
+
+    The function is None if the files were named one by one. Then there is nothing to list.
+    """
+
+    opened: OpenedDataset
+    title: str
+    list_files: Callable[..., tuple[Source, Catalog]] | None
+
+
+def open_source(source: Any, options: OpenOptions) -> OpenedSource:
+    """List the files of a source, and open their index. Do not import ``pyarrow.dataset``."""
+    options = options.checked()
+    is_table = is_delta(source) or is_iceberg(source)
+    if is_table or isinstance(source, pa.Table):
+        require_no_schema(source, options.schema)
+    if options.parquet_keys is not None and (is_table or options.format != "parquet"):
+        raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
+    if isinstance(source, pa.Table):
+        opened = _open_in_memory(source, options.index_dir)
+        return OpenedSource(opened, opened.source.root, None)
+    title = (
+        arguments.require_path(source, "source") if isinstance(source, str | os.PathLike) else None
+    )
+    source, filesystem = _absolute_source(source, title, options.filesystem)
+    list_files = partial(_list_files, source, replace_fields(options, filesystem=filesystem))
     files, catalog = list_files()
-    if index_dir is not None:
+    if options.index_dir is not None:
         list_files = partial(list_files, index_dir=catalog.folder)
-    opened = OpenedDataset.create(files, catalog, embedded_filters=embedded_filters)
-    is_listed = title is not None or is_delta(source) or is_iceberg(source)
-    is_listed |= opened.source.has_listed_folders
-    return Dataset(opened, title, list_files if is_listed else None)
+    opened = OpenedDataset.create(files, catalog, embedded_filters=options.embedded_filters)
+    is_listed = title is not None or is_table or opened.source.has_listed_folders
+    title = without_secrets(title or opened.source.root)
+    return OpenedSource(opened, title, list_files if is_listed else None)
+
+
+def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[Any, Any]:
+    """Return a source and its file system.
+
+    Paths keep their meaning in another working directory and in another process.
+    """
+    if isinstance(source, list | tuple) and filesystem is None:
+        paths = [arguments.require_path(path, "an item of source") for path in source]
+        return [absolute_path(path) for path in paths], filesystem
+    if title is None:
+        return source, filesystem
+    if filesystem is None:
+        if not is_uri(title):
+            return absolute_path(title), filesystem
+        filesystem, path = _place_of(title)
+        return path, filesystem
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return os.path.abspath(path_in(filesystem, title)), filesystem
+    return source, filesystem
 
 
 def _list_files(
-    source: Any,
-    *,
-    format: str,
-    filesystem: Any,
-    index_dir: str | None,
-    partitioning: Partitioning,
-    stale: Stale,
-    schema: Schema,
-    encryption: Encryption | None,
-    parquet_keys: ParquetKeys | None,
+    source: Any, options: OpenOptions, *, index_dir: str | None = None
 ) -> tuple[Source, Catalog]:
-    """List the files of a source as they are now, and open their index."""
+    """List the files of a source as they are now, and open their index.
+
+    ``index_dir`` replaces that of the options, for example after the index was moved.
+    """
+    filesystem, keys = options.filesystem, options.parquet_keys
     if is_delta(source):
         files = open_delta(source, filesystem)
     elif is_iceberg(source):
         files = open_iceberg(source, filesystem)
     else:
-        files = discover_source(source, format, filesystem, partitioning, schema, parquet_keys)
-    if parquet_keys is not None and files.is_parquet:
-        files = replace_fields(files, file_format=None, parquet_keys=parquet_keys)
-    files, catalog = locate_catalog(replace_fields(files, stale=stale), index_dir, encryption)
+        files = discover_source(
+            source, options.format, filesystem, options.partitioning, options.schema, keys
+        )
+    if keys is not None and files.is_parquet:
+        files = replace_fields(files, file_format=None, parquet_keys=keys)
+    files = replace_fields(files, stale=options.stale)
+    files, catalog = locate_catalog(files, index_dir or options.index_dir, options.encryption)
     if isinstance(source, str | os.PathLike):
         path = path_in(files.filesystem, os.fspath(source))
         if path.rstrip("/") == files.root:
@@ -230,12 +283,12 @@ def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
     return open_path(spark, uri)
 
 
-def _in_memory(table: pa.Table, index_dir: str | None) -> Dataset:
-    """Return a dataset of a table, with indices that are deleted together with the dataset."""
+def _open_in_memory(table: pa.Table, index_dir: str | None) -> OpenedDataset:
+    """Open a table, with indices that are deleted together with the dataset."""
     if index_dir is not None:
         # A table in memory has no identity, so a kept index might be used for another table.
         raise InvalidArgument(
             "the index of a table in memory cannot outlive it; leave index_dir out, or write the "
             "table to Parquet"
         )
-    return Dataset(OpenedDataset.create(open_memory_table(table), temporary_catalog()))
+    return OpenedDataset.create(open_memory_table(table), temporary_catalog())

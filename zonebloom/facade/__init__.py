@@ -1,0 +1,1 @@
+"""The function `dataset`, which opens a dataset, and the class `Dataset`, which it returns."""

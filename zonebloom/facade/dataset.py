@@ -1,0 +1,1338 @@
+"""`Dataset`, the class that users work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace as replace_fields
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from zonebloom.base import arguments
+from zonebloom.base.display import (
+    Displayed,
+    DisplayedDict,
+    DisplayedList,
+    list_html,
+    styled_html,
+    table_html,
+    title_html,
+)
+from zonebloom.base.exit_guard import GuardedIterator
+from zonebloom.base.notices import warn
+from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.base.row_ranges import SearchResult
+from zonebloom.building.adopt import Adopted, adopt_files
+from zonebloom.building.builder import Builder, Refreshed
+from zonebloom.building.move import MovedIndex, move_opened_index
+from zonebloom.building.request import IndexConfig, IndexRequest
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
+from zonebloom.catalog.store import Catalog
+from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum_catalog
+from zonebloom.errors import DeprecatedWarning, InvalidArgument, SourceError
+from zonebloom.facade import indices
+from zonebloom.facade.engine import choose_engine
+from zonebloom.facade.fragments import (
+    CandidateFragment,
+    ReadOptions,
+    ScanOptions,
+    require_scan_options,
+)
+from zonebloom.facade.pickled import PickledDataset
+from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
+from zonebloom.index.describe import (
+    INDEX_HEADERS,
+    INDEX_TYPE,
+    NO_INDEX,
+    EmbeddedDescription,
+    IndexDescription,
+    index_cells,
+)
+from zonebloom.index.global_filter import GlobalFilter
+from zonebloom.index.validate import ValidatedIndex
+from zonebloom.opened import OpenedDataset
+from zonebloom.reading import (
+    Filter,
+    KeysLike,
+    KeyTableLike,
+    RowsLike,
+    addresses_of_positions,
+    count_all_rows,
+    key_locations,
+    look_up,
+    plan_scan,
+    take_rows,
+)
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
+from zonebloom.scan.recheck import Columns
+from zonebloom.scan.scanner import Scanner
+from zonebloom.sources.memory import TableSource
+from zonebloom.sources.source import Source, unreadable_dataset
+from zonebloom.sources.table_snapshot import SnapshotSource
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import SparkSession
+
+    from zonebloom.advise.judge import Advices
+
+
+class Dataset(pads.UnionDataset, Displayed):
+    """Files with their indices, as `dataset` returns them.
+
+    Attributes
+    ----------
+    title : str
+        The name of the dataset in texts.
+    opened : OpenedDataset
+        Its files, its index folder, the index version in use, and the planner of its scans.
+
+    Raises
+    ------
+    InvalidArgument, ColumnNotFound, FilterError, IndexNotFound
+        By all methods, if an argument is invalid, a column or index does not exist, or a filter
+        cannot be read.
+    NotPicklable
+        By ``pickle`` and ``cloudpickle``, if the pickle would contain a key or credential in clear
+        text.
+
+    Notes
+    -----
+    The pickle of a dataset contains its arguments, the names of its files and the number of its
+    catalog version. Another process opens the same files and the same index, even if files were
+    added since. Keys in clear text are never pickled: give functions that find them (`Encryption`,
+    `ParquetKeys`), and let file systems take credentials from the environment. pyarrow drops the
+    keys of encrypted files when it pickles a ``pyarrow.dataset.Dataset``. The pickle contains the
+    files of a Delta or Iceberg table but not the table object, so there `refresh` keeps the
+    table's version. A table in memory is pickled with its index. Scanners and plans cannot be
+    pickled.
+
+    Examples
+    --------
+    >>> print(ds)
+    <zonebloom.Dataset orders: 3 parquet files, 3 columns>
+      id_idx: BLOOMFILTER on id, 30 zones of 100 rows, 10.0 kB, 3 of 3 fragments covered
+      customer_idx: BLOOMFILTER on customer, 30 zones of 100 rows, 10.0 kB, 3 of 3 fragments covered
+    >>> ds.version, ds.index_dir, ds.files[0]
+    (1, '..._zonebloom/orders', '...orders/0.parquet')
+    >>> import pickle
+    >>> pickle.loads(pickle.dumps(ds)).count_rows("id = 42")
+    1
+    """
+
+    title: str
+    opened: OpenedDataset
+
+    def __init__(
+        self,
+        opened: OpenedDataset,
+        title: str,
+        list_files: Callable[..., tuple[Source, Catalog]] | None = None,
+        filters: tuple[Filter, ...] = (),
+    ):
+        super().__init__(opened.source.schema, [unreadable_dataset(opened.source.schema)])
+        self.title = title
+        self.opened = opened
+        # None if the files were named one by one, because then there is nothing to list.
+        self._list_files = list_files
+        # The filters of `Dataset.filter`, which all reads apply.
+        self._filters = filters
+
+    def __copy__(self) -> Dataset:
+        """Return a dataset with the same state. Later changes of one do not affect the other."""
+        return Dataset(self.opened, self.title, self._list_files, self._filters)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dataset:
+        # The state is immutable and replaced as a whole, so copies may share it.
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = PickledDataset.of(self.opened, self.title, self._list_files)
+        return _unpickled, (pickled, self._filters)
+
+    # The files and their state
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The dataset's schema."""
+        return self.opened.source.schema
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the fragments, in scan order."""
+        return [fragment.path for fragment in self.opened.source.fragments]
+
+    @property
+    def version(self) -> int:
+        """The number of the catalog version in use, or 0 before the first index."""
+        return self.opened.version.number
+
+    @property
+    def index_dir(self) -> str:
+        """The folder of the index."""
+        return self.opened.catalog.folder
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, as `count_rows` returns it."""
+        return self.count_rows()
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __bool__(self) -> bool:
+        # A dataset is true even if it has no rows, and truth must not cost a count.
+        return True
+
+    def refresh(self) -> None:
+        """List the files again, and use their newest index.
+
+        This opens the source again in the same way: it lists a folder or a pattern, and forgets
+        files that were deleted. For a Delta or Iceberg table it takes the version that the table
+        object has loaded; call the table's own ``update_incremental()`` or ``refresh()`` first to
+        get the newest. An unpickled dataset has no table object and keeps its version. LazyFrames
+        made from the dataset see the new files from then on.
+
+        Raises
+        ------
+        SourceError
+            If the files were given one by one, or as a ``pyarrow.dataset.Dataset``, which has a
+            fixed list of files: open a new dataset with the files that exist now. Also if the
+            common folder of the files is no longer the one that their index belongs to.
+        NoFragments, FragmentUnreadable
+            The dataset stays as it was.
+
+        Examples
+        --------
+        >>> os.remove("orders/0.parquet")
+        >>> ds.refresh()
+        >>> len(ds.files), ds.count_rows()
+        (2, 2000)
+        """
+        if self._list_files is not None:
+            self.opened = self.opened.with_current_files(*self._list_files())
+        elif isinstance(self.opened.source, TableSource | SnapshotSource):
+            self.checkout_latest()
+        else:
+            raise SourceError(
+                "the dataset was opened with a list of files, or with a pyarrow dataset that has "
+                "one, so there is nothing to list anew; open it again with the files there are now"
+            )
+
+    def checkout_latest(self) -> None:
+        """Use the newest index version, which another writer may have committed.
+
+        This does not look for new files; `refresh` does both.
+
+        >>> zb.dataset("orders").create_scalar_index("day")
+        >>> ds.version, ds.checkout_latest(), ds.version
+        (1, None, 2)
+        """
+        self.opened = self.opened.with_newest_index()
+
+    def _renew(self) -> None:
+        """Get the newest files and the newest index before a change."""
+        if self._list_files is None:
+            self.checkout_latest()
+        else:
+            self.refresh()
+
+    # Reads
+
+    def scanner(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        columns: Columns = None,
+        filter: Filter = None,
+        *,
+        limit: int | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        use_scalar_index: bool = True,
+        scan_stats_callback: Callable[[ScanStats], Any] | None = None,
+        **options: Unpack[ScanOptions],
+    ) -> Scanner:
+        """Return a scanner, which reads when one of its methods is called.
+
+        Parameters
+        ----------
+        columns : list of str, or dict of name to pyarrow Expression, optional
+            All columns by default.
+        filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate, optional
+        limit : int, optional
+            The largest number of rows to return.
+        batch_size : int
+            The largest number of rows in a batch.
+        use_scalar_index : bool
+            False reads everything, without the index.
+        scan_stats_callback : callable, optional
+            A function that is called with a `ScanStats` at the end of each run.
+
+        Notes
+        -----
+        An index can answer these parts of a filter. The whole filter is then applied to the rows
+        that are read, by Polars if it is a Polars expression, else by PyArrow:
+
+            a = 5, a IN (5, 6), a IS NULL, a <=> 5      yes
+            p AND q                                     if it can answer p or q
+            p OR q                                      if it can answer both
+            NOT p                                       if it simplifies to one of these
+            ranges, !=, NOT IN, IS NOT NULL, LIKE       no, except for partition columns
+
+        Literals are compared exactly: ``a = 5.5`` on integers matches nothing, and where an engine
+        would round, every zone may match. ``= NULL`` matches nothing, NaN equals nothing (except in
+        a Polars expression), 0.0 equals -0.0. Lossless casts of a column do not prevent the use of
+        its index. Comparing a time without a time zone to a column with one, or the reverse, is
+        refused, because engines assume different zones; the message gives both spellings. Compare
+        a UUID column with text or ``UUID '...'``, and UUIDs stored as binary(16) with
+        ``UUID '...'`` or ``X'...'``. Names in SQL match exactly, or else without case. A chain of
+        more than 4,000 OR conditions is refused, unless all are equalities of one column, which
+        become a set.
+
+        If a file is rewritten in place while it is read with an index, it is read again, or
+        `FragmentChanged` is raised before its last rows are returned. Files that are read whole
+        are read as PyArrow does, without this check.
+
+        Examples
+        --------
+        >>> scan = ds.scanner(["day"], "id = 42")
+        >>> scan.to_table().to_pylist()
+        [{'day': datetime.date(2024, 5, 2)}]
+        >>> import pyarrow.compute as pc
+        >>> ds.scanner({"next": pc.field("id") + 1}, pc.field("id") == 42).to_table().to_pylist()
+        [{'next': 43}]
+        >>> runs = []
+        >>> ds.scanner(filter="id = 42", scan_stats_callback=runs.append).count_rows()
+        1
+        >>> runs[0].rows_read
+        100
+        """
+        require_scan_options(options)
+        return plan_scan(
+            self.opened,
+            columns,
+            self._all_filters(filter),
+            limit=limit,
+            batch_size=batch_size,
+            use_scalar_index=use_scalar_index,
+            scan_stats_callback=scan_stats_callback,
+        )
+
+    def to_table(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, columns: Columns = None, filter: Filter = None, **options: Unpack[ReadOptions]
+    ) -> pa.Table:
+        """Read rows as a table. The parameters are those of `scanner`.
+
+        >>> ds.to_table(["id", "day"], "id IN (42, 43)").to_pylist()
+        [{'id': 42, 'day': ...2024, 5, 2)}, {'id': 43, 'day': ...2024, 5, 3)}]
+        >>> ds.to_table(filter=[("customer", "=", "C042")], limit=2).num_rows
+        2
+        """
+        return self.scanner(columns, filter, **options).to_table()
+
+    def to_batches(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, columns: Columns = None, filter: Filter = None, **options: Unpack[ReadOptions]
+    ) -> Iterator[pa.RecordBatch]:
+        """Read rows as batches. The parameters are those of `scanner`.
+
+        >>> [batch.num_rows for batch in ds.to_batches(["id"], "id < 100")]
+        [34, 33, 33]
+        """
+        return self.scanner(columns, filter, **options).to_batches()
+
+    def to_pandas(
+        self, columns: Columns = None, filter: Filter = None, **options: Unpack[ReadOptions]
+    ) -> Any:
+        """Read rows as a pandas DataFrame. The parameters are those of `scanner`.
+
+        >>> ds.to_pandas(["id", "customer"], "id = 42")
+           id customer
+        0  42     C042
+        """
+        return self.to_table(columns, filter, **options).to_pandas()
+
+    def head(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        num_rows: int = 5,
+        columns: Columns = None,
+        filter: Filter = None,
+        **options: Unpack[ReadOptions],
+    ) -> pa.Table:
+        """Read the first rows. The other parameters are those of `scanner`.
+
+        >>> ds.head(2, filter="customer = 'C042'")["id"].to_pylist()
+        [2042, 2542]
+        >>> ds.head().num_rows
+        5
+        """
+        return self.scanner(columns, filter, **options).head(num_rows)
+
+    def count_rows(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, filter: Filter = None, **options: Unpack[ReadOptions]
+    ) -> int:
+        """Count rows. The parameters are those of `scanner`.
+
+        Without a filter no row is read: the numbers are in the catalog and in footers.
+
+        >>> ds.count_rows(), ds.count_rows("customer = 'C042' AND id < 1000")
+        (3000, 2)
+        """
+        if filter is None and not self._filters and not options:
+            return count_all_rows(self.opened)
+        return self.scanner(None, filter, **options).count_rows()
+
+    def take(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        indices: RowsLike,
+        columns: Columns = None,
+        filter: Filter = None,
+        **options: Unpack[ReadOptions],
+    ) -> pa.Table:
+        """Read rows by position, in the order of the positions, as PyArrow and Lance do.
+
+        Parameters
+        ----------
+        indices : integers, shape (n,)
+            Row numbers over all files in scan order, or over the rows that match ``filter``. Rows
+            that a Delta or Iceberg table has deleted are not counted. `take_rows` reads rows by
+            address.
+        columns, filter, options : as for `scanner`
+
+        Raises
+        ------
+        InvalidArgument
+            If a position is outside the dataset.
+
+        Examples
+        --------
+        >>> ds.take([2999, 0], ["id"])["id"].to_pylist()
+        [1991, 0]
+        """
+        if filter is None and not self._filters:
+            require_scan_options(options)
+            return take_rows(self.opened, addresses_of_positions(self.opened, indices), columns)
+        return self.scanner(columns, filter, **options).take(indices)
+
+    def take_rows(self, rows: RowsLike, columns: Columns = None) -> pa.Table:
+        """Read rows by address, in the order of the addresses. Repeated addresses repeat rows.
+
+        Parameters
+        ----------
+        rows : integers, shape (n,), or the table that `locate` returns
+            ``fragment_id << 32 | row offset in the fragment``, with fragment ids as in the result
+            of `search`. Rows of the table that hold nulls, for keys that do not exist, are left
+            out.
+        columns : as for `scanner`
+
+        Raises
+        ------
+        InvalidArgument
+            If an address refers to no row of the current files, or to a row that a Delta or Iceberg
+            table has deleted.
+
+        Examples
+        --------
+        >>> ds.take_rows([1 << 32 | 338, 7], ["id"])["id"].to_pylist()
+        [42, 1063]
+        >>> ds.take_rows(ds.locate("id", [42, -1]), ["id"])["id"].to_pylist()
+        [42]
+        """
+        self._require_no_filter("take_rows")
+        return take_rows(self.opened, rows, columns)
+
+    def filter(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, expression: Filter
+    ) -> Dataset:
+        """Return the same dataset with a filter that every read applies, besides its own filter.
+
+        Parameters
+        ----------
+        expression : str, pyarrow Expression, DNF tuples, or Predicate
+
+        Examples
+        --------
+        >>> few = ds.filter("customer = 'C042'")
+        >>> few.count_rows(), few.count_rows("id < 1000")
+        (6, 2)
+        """
+        filters = (*self._filters, expression)
+        # Combine them with one more, so that an invalid filter is refused here.
+        self.opened.translate((*filters, "TRUE"))
+        return Dataset(self.opened, self.title, self._list_files, filters)
+
+    def search(self, filter: Filter) -> SearchResult:
+        """Return the rows that may match a filter, by the indices alone.
+
+        Parameters
+        ----------
+        filter : as for `scanner`
+
+        Returns
+        -------
+        SearchResult
+            "AtMost" ranges: rows outside them cannot match. They contain no rows that a Delta or
+            Iceberg table has deleted.
+
+        Examples
+        --------
+        >>> print(ds.search("id = 42 AND customer = 'C042'"))
+        SearchResult: AtMost, 100 of 3,000 rows in 1 of 3 fragments
+          1.parquet: 300-400
+        """
+        filters = self._all_filters(filter)
+        _, predicate = self.opened.translate(filters, is_applied=False)
+        return self.opened.planner.search(predicate)
+
+    def _all_filters(self, filter: Filter) -> Sequence[Filter]:
+        if filter is None and self._filters:
+            return self._filters
+        return (*self._filters, filter)
+
+    def _require_no_filter(self, method: str) -> None:
+        if self._filters:
+            raise InvalidArgument(
+                f"{method} does not apply the dataset's own filter; call it on the dataset "
+                "without Dataset.filter, or use to_table"
+            )
+
+    # Many keys
+
+    def search_many(self, column: str, keys: KeysLike) -> pa.RecordBatchReader:
+        """Return the zones that may hold each of many keys, by the index alone.
+
+        Parameters
+        ----------
+        column : str
+            A column with an index.
+        keys : array, series or iterable
+            A million at a time is fine: a pyarrow, NumPy, pandas or Polars array or series, any
+            object that exports one column to Arrow, or an iterable of Python, NumPy or pandas
+            values. They are converted exactly, nanoseconds included, or refused. Keys of the
+            column's own type are hashed in bulk. Keys of another type are compared exactly (5.5 is
+            in no zone of integers), or refused. For a column of UUIDs give ``uuid.UUID`` or
+            text; for UUIDs stored as binary(16), ``uuid.UUID`` or bytes.
+
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``zone`` uint32
+            (number of the zone in its fragment; null for a whole fragment that the index does not
+            cover). Each pair comes once, in no order; ``read_all`` returns a table. Null keys are
+            in no zone, NaN may be in all.
+
+        Raises
+        ------
+        InvalidArgument
+            If the keys are not a list, have no common type that holds them exactly, or have a type
+            that cannot be compared with the column's.
+
+        Examples
+        --------
+        >>> ds.search_many("id", [42, -1]).read_all().to_pylist()
+        [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
+        """
+        self._require_no_filter("search_many")
+        batches = self.opened.planner.search_many(column, keys)
+        return pa.RecordBatchReader.from_batches(CANDIDATE_SCHEMA, GuardedIterator(batches))
+
+    def lookup(
+        self,
+        column: str,
+        keys: KeysLike,
+        columns: Sequence[str] | None = None,
+        *,
+        nulls: bool = False,
+    ) -> pa.Table:
+        """Read the rows that hold one of the given keys.
+
+        Parameters
+        ----------
+        column : str
+            A column that is or could be indexed. Without an index the whole column is read.
+        keys : array, series or iterable
+            One or millions, as in `search_many`.
+        columns : list of str, optional
+            All columns by default.
+        nulls : bool
+            Whether null keys match rows where the column is null; by default they match nothing.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``key_index`` int64 (position in ``keys``) and the columns, in scan order. A row is
+            repeated for each position of its key. NaN equals nothing, as in SQL.
+
+        Raises
+        ------
+        ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
+
+        Examples
+        --------
+        >>> ds.lookup("id", [42, -1, 7], ["customer"]).to_pylist()
+        [{'key_index': 2, 'customer': 'C007'}, {'key_index': 0, 'customer': 'C042'}]
+        """
+        self._require_no_filter("lookup")
+        return look_up(self.opened, column, keys, columns, nulls=nulls)
+
+    def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:
+        """Return the file and row of each given key, or nulls for a key that does not exist.
+
+        Parameters
+        ----------
+        columns : str or list of str
+            A column that is or could be indexed, or several that must all be equal. Columns with
+            an index skip zones. Partition columns (``day=2024-05-01`` in the path) may be among
+            several: then a key is searched only in the files of its partition.
+        keys : array, series or iterable; a table for several columns
+            One or millions, as in `lookup`. For several columns give a table (of pyarrow, pandas,
+            Polars or DuckDB) or a dictionary with the columns by name.
+
+        Returns
+        -------
+        pyarrow.Table
+            ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``path`` dictionary
+            of string (as in `files`) and ``row`` int64 (number of the row in its file). The table
+            is in the order of the keys. It has one row for each row of the dataset that equals
+            the key, in scan order, or one row of nulls if there is none. Null and NaN equal
+            nothing.
+
+        Raises
+        ------
+        ColumnNotFound, UnsupportedType, InvalidArgument, FragmentUnreadable
+        FragmentChanged
+            If a file was rewritten during the call; call again.
+
+        Notes
+        -----
+        An index with ``global_filter=True`` rules out absent keys before any file is read. If few
+        of many keys exist, this saves most of the time.
+
+        Examples
+        --------
+        >>> ds.locate("id", [42, -1]).drop_columns("path").to_pylist()
+        [{'key_index': 0, 'fragment_id': 1, 'row': 338}, {'key_index': 1, 'fragment_id': None, ...}]
+        """
+        self._require_no_filter("locate")
+        return key_locations(self.opened, columns, keys).by_key()
+
+    def files_with_keys(
+        self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
+    ) -> pa.Table:
+        """Return the files that contain rows with the given keys, for example to erase them.
+
+        Parameters
+        ----------
+        columns, keys
+            As in `locate`.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each file that contains a key, in scan order: ``path`` string,
+            ``fragment_id`` uint64, ``num_keys`` int64 (distinct keys) and ``num_rows`` int64 (rows
+            with one of them).
+
+        Raises
+        ------
+        As in `locate`.
+
+        Examples
+        --------
+        >>> ds.files_with_keys("id", [42, 45, -1]).drop_columns("path").to_pylist()
+        [{'fragment_id': 1, 'num_keys': 2, 'num_rows': 2}]
+        """
+        self._require_no_filter("files_with_keys")
+        return key_locations(self.opened, columns, keys).by_file()
+
+    # Indices
+
+    def create_scalar_index(
+        self,
+        column: str | Sequence[str],
+        index_type: str | IndexConfig = INDEX_TYPE,
+        name: str | None = None,
+        *,
+        replace: bool = True,
+        number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
+        probability: float = DEFAULT_ZONE_PROBABILITY,
+        sizing: Literal["log2", "exact"] = "log2",
+        fold: bool = True,
+        max_false_zones: float | None = None,
+        layout: Literal["auto", "table", "sliced"] = "auto",
+        global_filter: bool = False,
+        expected_num_items: int | None = None,
+        global_probability: float | None = None,
+        plaintext: bool = False,
+        spark: SparkSession | Literal[False] | None = None,
+        progress: ProgressOption = None,
+    ) -> None:
+        """Index a column: build one split-block Bloom filter for each zone of rows.
+
+        This method first lists the files again, as `refresh` does.
+
+        Parameters
+        ----------
+        column : str or list of str
+            A column, a leaf of a struct as "a.b", or a list of these. Each gets its own index.
+            The files are read once for all of them, and one commit adds them all.
+        index_type : str or IndexConfig
+            "BLOOMFILTER", or a configuration with its parameters.
+        name : str, optional
+            ``<column>_idx`` by default.
+        replace : bool
+            Whether to replace an existing index of that name.
+        number_of_items : int
+            Number of rows in a zone. The filter of a zone is sized for as many distinct values.
+        probability : float
+            Target false positive probability of a zone, between 0 and 1.
+        sizing : {"log2", "exact"}
+            "log2" gives filters the sizes that Lance uses, "exact" the smallest that reach the
+            probability.
+        fold : bool
+            Whether to halve filters with few distinct values, such as those of short zones, as
+            often as the probability allows. False keeps all filters as large as Lance's.
+        max_false_zones : float, optional
+            The number of zones in the whole dataset that a lookup may read needlessly, on average.
+            Replaces the probability.
+        layout : {"auto", "table", "sliced"}
+            "table" stores one filter after another. "sliced" stores one bit of all filters after
+            another, so a lookup of one key needs eight short reads. "auto" chooses "sliced" for
+            4096 zones or more.
+        global_filter : bool
+            Whether to build a filter over all keys of the column as well, for joins.
+        expected_num_items : int, optional
+            Number of distinct keys that the global filter is sized for; by default the number of
+            rows.
+        global_probability : float, optional
+            False positive probability of the global filter at that many keys. By default 0.001, or
+            0.01 if the filter would be larger than 128 MiB (some 63 million keys).
+        plaintext : bool
+            Whether to build an unencrypted index over encrypted files. By default this is refused
+            if the dataset was opened without ``encryption``, because filters reveal which keys
+            exist, and key ranges reveal the least and the greatest.
+        spark : SparkSession or False, optional
+            The Spark session to build in, or False for threads of this process. By default the
+            active session is used if there is one and at least a gigabyte of data to read; this
+            process is faster for less. The progress bar shows where the build runs.
+        progress : bool or callable, optional
+            True for a progress bar, or a function that gets the rows done and the rows in total.
+
+        Raises
+        ------
+        InvalidArgument, ColumnNotFound, UnsupportedType
+            Before anything is read.
+        IndexExists
+            If replace=False, or the index belongs to another dataset that shares the index_dir.
+        FragmentUnreadable, SchemaMismatch
+            Nothing is left behind.
+
+        Examples
+        --------
+        >>> ds.create_scalar_index(["id", "day"], number_of_items=100, max_false_zones=0.01)
+        >>> ds.create_scalar_index("customer", name="for_joins", global_filter=True)
+        >>> [index.name for index in ds.describe_indices()]
+        ['customer_idx', 'id_idx', 'day_idx', 'for_joins']
+        """
+        request = IndexRequest(
+            column=column,
+            index_type=index_type,
+            name=name,
+            replace=replace,
+            layout=layout,
+            number_of_items=number_of_items,
+            probability=probability,
+            sizing=sizing,
+            fold=fold,
+            max_false_zones=max_false_zones,
+            global_filter=global_filter,
+            expected_num_items=expected_num_items,
+            global_probability=global_probability,
+            plaintext=plaintext,
+        )
+        require_progress(progress)
+        self._renew()
+        self.opened = self.opened.in_writable_folder()
+        version = Builder(self.opened).build(
+            request.make_specs(self.opened),
+            request.layout,
+            request.replace,
+            choose_engine(spark),
+            progress,
+        )
+        self.opened = self.opened.at_version(version)
+
+    def advise(
+        self,
+        columns: str | Sequence[str] | None = None,
+        *,
+        number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
+        probability: float = DEFAULT_ZONE_PROBABILITY,
+    ) -> Advices:
+        """Return which columns are worth an index, judged by a sample, as `Advices`.
+
+        Parameters
+        ----------
+        columns : str or list of str, optional
+            By default all columns that can be indexed.
+        number_of_items, probability
+            As in `Dataset.create_scalar_index`.
+
+        Examples
+        --------
+        >>> advices = ds.advise(number_of_items=100)
+        >>> advices.worth_it
+        ['id', 'customer']
+        >>> print(advices["day"])
+        day: clustered: key ranges alone leave 10 of 30 zones, and Parquet keeps them
+        """
+        from zonebloom.advise.advise import advise
+
+        return advise(
+            self.opened, columns, number_of_items=number_of_items, probability=probability
+        )
+
+    def describe_indices(self) -> DisplayedList[IndexDescription]:
+        """Return a description of each index, and how many of the current files it covers.
+
+        >>> print(ds.describe_indices())
+        index         column    zones   rows  files covered  size
+        id_idx        id           30  3,000  3 of 3         10.0 kB
+        customer_idx  customer     30  3,000  3 of 3         10.0 kB
+        >>> ds.describe_indices()[0].num_rows_indexed
+        3000
+        """
+        return indices.describe_opened(self.opened)
+
+    def list_indices(self) -> DisplayedList[dict[str, Any]]:
+        """Return the indices as dictionaries with the keys that Lance uses.
+
+        >>> ds.list_indices()[0]
+        {'name': 'id_idx', 'type': 'BloomFilter', 'fields': ['id'], ...'num_fragments_indexed': 3}
+        """
+        return indices.list_like_lance(self.opened)
+
+    def index_statistics(self, name: str) -> DisplayedDict:
+        """Return coverage, size, fill and estimated false positive probability of an index.
+
+        This method reads all filters of the index.
+
+        Returns
+        -------
+        dict
+            Sizes in bytes. ``fill_mean`` and ``fill_max`` are shares of bits that are set,
+            ``estimated_fpp_mean`` and ``estimated_fpp_max`` are probabilities.
+
+        Raises
+        ------
+        IndexNotFound
+
+        Examples
+        --------
+        >>> figures = ds.index_statistics("id_idx")
+        >>> figures["filter_bytes"], round(figures["fill_mean"], 2)
+        (256, 0.33)
+        """
+        return indices.statistics_of(self.opened, name)
+
+    def embedded_filters(self) -> DisplayedList[EmbeddedDescription]:
+        """Return a description of the Bloom filters inside the Parquet files, by column.
+
+        A dataset opened with ``embedded_filters=True`` uses them for fragments that no index
+        covers. This method reads the footer of every file.
+
+        >>> options = {"id": {"ndv": 3000, "fpp": 0.01}}
+        >>> pq.write_table(table, "own.parquet", bloom_filter_options=options)
+        >>> print(zb.dataset("own.parquet").embedded_filters())
+        filters in files  files  row groups  size
+        id                    1           1  4.1 kB
+        """
+        return indices.describe_embedded_filters(self.opened)
+
+    def key_ranges(self, column: str) -> pa.Table:
+        """Return the least and the greatest value of a column in each fragment, from its index.
+
+        Parameters
+        ----------
+        column : str
+            A column with an index.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row for each existing fragment, in scan order: ``fragment_id`` uint64, ``path``
+            string, ``minimum`` and ``maximum`` (values in a type that Arrow can order; null if
+            the fragment holds only nulls and NaN), ``is_known`` bool (False for new and changed
+            files and where the index has no bounds; any value may occur there), ``has_nan`` bool,
+            ``null_count`` and ``num_rows`` int64 (null if unknown). Bounds may be wider than the
+            values.
+
+        Examples
+        --------
+        >>> ds.key_ranges("id").select(["fragment_id", "minimum", "maximum"]).to_pylist()[0]
+        {'fragment_id': 0, 'minimum': 0, 'maximum': 2997}
+        """
+        return self.opened.planner.key_ranges(column)
+
+    def global_filter(self, column: str) -> GlobalFilter | None:
+        """Return the filter over all keys of a column, or None if its index has none.
+
+        >>> ds.create_scalar_index("id", global_filter=True)
+        >>> ds.global_filter("id").sbbf.check([42, -1])
+        array([ True, False])
+        """
+        return self.opened.planner.global_filter(column)
+
+    def prewarm_index(self, name: str) -> None:
+        """Load an index into memory, and compile or load the kernels that search it.
+
+        Raises
+        ------
+        IndexNotFound
+
+        Examples
+        --------
+        >>> ds.prewarm_index("id_idx")
+        """
+        indices.prewarm(self.opened, name)
+
+    def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
+        """Read a whole index, and compare it with its checksums and with rows of the files.
+
+        This method reads some zones of the files, and looks up their values in every part of the
+        index: filters, null flags, key ranges and the global filter. Page maps must lead to the
+        same rows. If the index did not contain a value, lookups would miss its rows.
+
+        Parameters
+        ----------
+        name : str
+        sample : int or "all"
+            How many zones to read. They are spread evenly over the zones of unchanged files,
+            include the first and the last, and are the same each time. "all" reads the whole
+            column and leaves no doubt; 0 verifies only checksums.
+
+        Returns
+        -------
+        ValidatedIndex
+            An int, the number of zones. Its ``state`` is "sound", or "stale" if files that it
+            covers have ``changed`` or are ``gone``. Scans read such files whole, so no row is lost.
+
+        Raises
+        ------
+        CorruptIndex
+            Its message names the damaged part, or the rows whose values the index lacks.
+        SchemaMismatch
+            If the column was dropped or has another type, so the index is not used.
+        FragmentUnreadable
+            If the rows cannot be read.
+
+        Examples
+        --------
+        >>> ds.validate_index("id_idx", sample="all")
+        <ValidatedIndex sound: 30 zones, 30 read from the files, 0 files changed, 0 gone>
+        """
+        return indices.validate_opened(self.opened, name, sample)
+
+    def index_to_lance(self, name: str, path: str) -> None:
+        """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
+
+        The file contains the fragment ids of this dataset. To add the index to a Lance dataset,
+        use `zonebloom.exchange.lance.commit_to_lance`.
+
+        Raises
+        ------
+        CorruptIndex
+            If a segment is damaged.
+
+        Examples
+        --------
+        >>> ds.index_to_lance("id_idx", "bloomfilter.lance")
+        """
+        indices.export_to_lance(self.opened, name, path)
+
+    @property
+    def optimize(self) -> DatasetOptimizer:
+        """The methods that bring indices up to date, as in Lance:
+        ``ds.optimize.optimize_indices()``."""
+        return DatasetOptimizer(self)
+
+    def adopt_index(self) -> Adopted:
+        """Use the index for files that were copied, moved or uploaded together with it.
+
+        A copied file has other times, and another store has other tags. Such a file counts as
+        changed, and is read whole. This method finds the file that was indexed by its size and by
+        the digest of its footer. It proves a local file up to 1 MiB by the digest of all its
+        bytes. For any other file it reads the indexed columns, and looks up every value in the
+        index. Only Parquet files have such a footer. Renamed files are recognised, too.
+
+        Returns
+        -------
+        Adopted
+            How many files the index covers again, and the paths of those it does not.
+
+        Raises
+        ------
+        CommitConflict
+            If another writer indexed the files meanwhile.
+
+        Examples
+        --------
+        >>> os.rename("orders/0.parquet", "orders/first.parquet")
+        >>> ds.adopt_index()
+        Adopted(num_files=1, left=())
+        """
+        self._renew()
+        version, adopted = adopt_files(self.opened)
+        self.opened = self.opened.at_version(version)
+        return adopted
+
+    def move_index(self, index_dir: str | None = None) -> MovedIndex:
+        """Move the index to its default place beside the data folder, or to another folder.
+
+        All files are copied and read back before the old ones are deleted, so a crash at any
+        moment leaves one complete index; the same call then finishes the move. Older versions are
+        not copied and are deleted. Readers that have the old index open read the data instead
+        until they call `refresh`.
+
+        Parameters
+        ----------
+        index_dir : str, optional
+            A folder in the same file system. Datasets find an index outside the default places
+            only if they are opened with this ``index_dir``.
+
+        Returns
+        -------
+        MovedIndex
+
+        Raises
+        ------
+        IndexNotFound, EncryptedIndex, CorruptIndex
+            If there is no index, or its newest version cannot be read.
+        IndexExists
+            If the folder already contains an index.
+        InvalidArgument
+            If the index also covers other files, which would lose it.
+        CommitConflict
+            If another writer commits or moves the index meanwhile. Its index stays complete.
+        CatalogError
+            If the old files cannot be deleted. The index was moved, and the same call deletes them.
+
+        Examples
+        --------
+        >>> ds.move_index("elsewhere")
+        MovedIndex(index_dir='...elsewhere', num_files=..., foreign_files=())
+        >>> ds.move_index().index_dir
+        '..._zonebloom/orders'
+        """
+        if index_dir is not None:
+            index_dir = arguments.require_path(index_dir, "index_dir")
+        self._renew()
+        self.opened, moved = move_opened_index(self.opened, index_dir)
+        if self._list_files is not None:
+            self._list_files = partial(self._list_files, index_dir=moved.index_dir)
+        return moved
+
+    def drop_index(self, name: str) -> None:
+        """Remove an index. Its segments stay on disk for older readers until `vacuum`.
+
+        Raises
+        ------
+        IndexNotFound
+
+        Examples
+        --------
+        >>> ds.drop_index("id_idx")
+        >>> ds
+        <zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: customer_idx>
+        """
+        self.opened = indices.drop(self.opened, name)
+
+    def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
+        """Delete older versions of the index, and segments that only they refer to.
+
+        Files and folders that are not part of the index, and symbolic links, are left alone; the
+        result lists them.
+
+        Parameters
+        ----------
+        older_than : timedelta
+            Versions that were the newest at some time within this period are kept for their
+            readers, with all their segments. Files written within it are kept as well, because a
+            running build may need them.
+
+        Returns
+        -------
+        Vacuumed
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> ds.drop_index("id_idx")
+        >>> ds.vacuum(timedelta(0)).num_segments
+        1
+        """
+        return vacuum_catalog(
+            self.opened.catalog, arguments.require_instance(older_than, timedelta, "older_than")
+        )
+
+    # Other libraries
+
+    def to_polars(self) -> pl.LazyFrame:
+        """Return a Polars LazyFrame whose filters skip zones; see `zonebloom.polars.scan`.
+
+        Raises
+        ------
+        MissingDependency
+            If Polars 2.0 or newer is not installed.
+
+        Examples
+        --------
+        >>> import polars as pl
+        >>> ds.to_polars().filter(pl.col("customer") == "C042").select("id").collect().height
+        6
+        """
+        from zonebloom.polars import scan
+
+        self._require_no_filter("to_polars")
+        return scan(self)
+
+    def to_arrow_dataset(self) -> Dataset:
+        """Return a copy of this dataset, which is itself a ``pyarrow.dataset.Dataset``.
+
+        .. deprecated:: 0.2
+            Give the dataset itself to DuckDB, Polars, DataFusion and other libraries.
+        """
+        warn(
+            DeprecatedWarning(
+                "a zonebloom.Dataset is a pyarrow.dataset.Dataset; give the dataset itself"
+            )
+        )
+        return self.__copy__()
+
+    def unindexed(self) -> pads.Dataset:
+        """Return the rows as a plain PyArrow dataset, for code that does not call our methods.
+
+        It reads the files, or contains the matching rows in memory if this dataset has a filter, or
+        if PyArrow alone would read rows that a Delta or Iceberg table has deleted.
+
+        >>> ds.unindexed().count_rows()
+        3000
+        """
+        source = self.opened.source
+        if self._filters or source.has_views:
+            return pads.InMemoryDataset(self.to_table())
+        return source.scan_whole([(file, None) for file in source.fragments], source.filesystem)
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
+        """Return the fragments, or those that may contain a match.
+
+        The scanners of the latter skip zones. Engines such as DataFusion read a dataset so.
+
+        >>> import pyarrow.compute as pc
+        >>> [fragment.path[-8:] for fragment in ds.get_fragments(pc.field("id") == 42)]
+        ['.parquet']
+        """
+        if self._filters:
+            raise InvalidArgument(
+                "fragments contain rows that the dataset's own filter leaves out; give the filter "
+                "to get_fragments and to the fragments' scanners instead"
+            )
+        if filter is None and not self.opened.source.has_views:
+            return self.unindexed().get_fragments()
+        plan = self.scanner(filter=filter).plan()
+        return (
+            CandidateFragment(self.opened, filter, replace_fields(plan, fragments=(fragment,)))
+            for fragment in plan.fragments
+        )
+
+    def replace_schema(self, schema: pa.Schema) -> Dataset:
+        """Return this dataset if it has the schema. Raise `InvalidArgument` for another one.
+
+        >>> ds.replace_schema(ds.schema) is ds
+        True
+        """
+        if not self.schema.equals(arguments.require_instance(schema, pa.Schema, "schema")):
+            raise InvalidArgument(
+                "an index is valid for the columns and types it was built from; open the files "
+                "with another schema by zonebloom.dataset(..., schema=...)"
+            )
+        return self
+
+    def sort_by(
+        self,
+        sorting: str | Sequence[tuple[str, str]],
+        *,
+        null_placement: Literal["at_start", "at_end"] | None = None,
+    ) -> pads.InMemoryDataset:
+        """Read all rows and sort them, as PyArrow does.
+
+        >>> ds.sort_by([("id", "descending")]).head(1)["id"].to_pylist()
+        [2999]
+        """
+        return self.unindexed().sort_by(sorting, null_placement=null_placement)
+
+    def join(
+        self,
+        right_dataset: pads.Dataset,
+        keys: str | list[str],
+        right_keys: str | list[str] | None = None,
+        join_type: str = "left outer",
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        coalesce_keys: bool = True,
+        use_threads: bool = True,
+    ) -> pads.InMemoryDataset:
+        """Join all rows with another dataset. The parameters are PyArrow's.
+
+        >>> import pyarrow.dataset as pads
+        >>> people = pads.dataset(pa.table({"customer": ["C042"], "city": ["Rome"]}))
+        >>> ds.filter("customer = 'C042'").join(people, "customer").count_rows()
+        6
+        """
+        return self.unindexed().join(
+            _unindexed(right_dataset),
+            keys,
+            right_keys=right_keys,
+            join_type=join_type,
+            left_suffix=left_suffix,
+            right_suffix=right_suffix,
+            coalesce_keys=coalesce_keys,
+            use_threads=use_threads,
+        )
+
+    def join_asof(
+        self,
+        right_dataset: pads.Dataset,
+        on: str,
+        by: str | list[str],
+        tolerance: int,
+        right_on: str | None = None,
+        right_by: str | list[str] | None = None,
+    ) -> pads.InMemoryDataset:
+        """Join all rows with the nearest rows of another dataset. The parameters are PyArrow's.
+
+        >>> import pyarrow.dataset as pads
+        >>> rates = pads.dataset(pa.table({"at": [10, 20], "customer": ["C011", "C021"]}))
+        >>> few = zb.dataset(table.sort_by("id"))
+        >>> few.join_asof(rates, "id", "customer", 5, "at").count_rows()
+        3000
+        """
+        return self.unindexed().join_asof(
+            _unindexed(right_dataset), on, by, tolerance, right_on=right_on, right_by=right_by
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return all rows as an Arrow stream, for libraries that take such streams."""
+        return self.scanner().__arrow_c_stream__(requested_schema)
+
+    # Displays
+
+    def __str__(self) -> str:
+        lines = [str(index) for index in self.describe_indices()] or [NO_INDEX]
+        return "\n".join([f"<{self._title()}>", *(f"  {line}" for line in lines)])
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.opened.version.indices)
+        return f"<{self._title()}; {f'indices: {names}' if names else 'no index'}>"
+
+    def _title(self) -> str:
+        count = len(self.opened.source.fragments)
+        filters = " where " + " AND ".join(map(str, self._filters)) if self._filters else ""
+        return (
+            f"zonebloom.Dataset {self.title}: {count:,} "
+            f"{self.opened.source.format.default_extname} {'file' if count == 1 else 'files'}, "
+            f"{len(self.schema.names)} columns{filters}"
+        )
+
+    def _repr_html_(self) -> str:
+        descriptions = self.describe_indices()
+        table = table_html(INDEX_HEADERS, list(map(index_cells, descriptions)))
+        content = table if descriptions else list_html([NO_INDEX])
+        return styled_html(title_html(self._title()), content)
+
+
+class DatasetOptimizer:
+    """The methods that bring the indices of a dataset up to date; see ``Dataset.optimize``."""
+
+    def __init__(self, dataset: Dataset):
+        self._dataset = dataset
+
+    def __repr__(self) -> str:
+        return f"<zonebloom.DatasetOptimizer of {self._dataset.title}>"
+
+    def optimize_indices(
+        self,
+        index_names: Sequence[str] | None = None,
+        *,
+        layout: Literal["auto", "table", "sliced"] = "auto",
+        retention: timedelta | None = RETENTION,
+        repair: bool = False,
+        spark: SparkSession | Literal[False] | None = None,
+        progress: ProgressOption = None,
+    ) -> DisplayedList[Refreshed]:
+        """Index new and changed files, forget deleted files, and choose a layout.
+
+        This method first lists the files again, as `Dataset.refresh` does. It does not read files
+        that are unchanged since they were indexed.
+
+        Parameters
+        ----------
+        index_names : list of str, optional
+            The indices to refresh. By default all indices of this dataset, but not those of other
+            datasets that share the index_dir. If the column of an index was dropped or has another
+            type than when it was indexed, a StaleIndexWarning is given, that index stays as it
+            is, and the others are refreshed. If such an index is named here, nothing is refreshed.
+        layout : {"auto", "table", "sliced"}
+            As in `Dataset.create_scalar_index`. A new segment is merged with segments of its size
+            or smaller. So a refresh costs about as much as it adds, and leaves large segments
+            alone.
+        retention : timedelta, optional
+            After a change, delete versions and segments that were replaced longer ago than this,
+            as `Dataset.vacuum` does; None keeps them all. 7 days by default.
+        repair : bool
+            Whether to verify all checksums of the indices first, and to build damaged indices
+            again with the same parameters.
+        spark, progress
+            As in `Dataset.create_scalar_index`.
+
+        Returns
+        -------
+        list of Refreshed
+            One for each index, in the order of ``index_names``.
+
+        Raises
+        ------
+        SchemaMismatch
+            If the column of an index in ``index_names`` was dropped or has another type.
+        FragmentUnreadable
+        CorruptIndex
+            If a segment that would be kept is damaged, and repair=False.
+
+        Examples
+        --------
+        >>> pq.write_table(table.slice(0, 10), "orders/late.parquet")
+        >>> ds.optimize.optimize_indices(["id_idx"])
+        [Refreshed(name='id_idx', fragments_added=1, fragments_dropped=0, ...)]
+        """
+        ds = self._dataset
+        names = indices.require_refresh_options(index_names, layout, retention, repair, progress)
+        ds._renew()
+        ds.opened, refreshed = indices.refresh_indices(
+            ds.opened,
+            names,
+            layout=layout,
+            retention=retention,
+            repair=repair,
+            spark=spark,
+            progress=progress,
+        )
+        return refreshed
+
+
+def _unpickled(pickled: PickledDataset, filters: tuple[Filter, ...]) -> Dataset:
+    return Dataset(pickled.open(), pickled.title, pickled.list_files, filters)
+
+
+def _unindexed(dataset: pads.Dataset) -> pads.Dataset:
+    return dataset.unindexed() if isinstance(dataset, Dataset) else dataset

@@ -1,0 +1,165 @@
+"""The fragments of a dataset for engines that read it fragment by fragment, such as DataFusion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.opened import OpenedDataset
+from zonebloom.reading import plan_scan
+from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
+from zonebloom.scan.recheck import Columns
+from zonebloom.sources.pickling import ProcessBound
+
+
+class ScanOptions(TypedDict, total=False):
+    """The options that PyArrow gives its scanners besides columns, filter and batch size.
+
+    They are accepted because other libraries pass them. `fragment_scan_options` must be None; the
+    others say how PyArrow schedules its reads, and have no effect.
+    """
+
+    batch_readahead: int
+    fragment_readahead: int
+    fragment_scan_options: pads.FragmentScanOptions | None
+    use_threads: bool
+    cache_metadata: bool
+    memory_pool: pa.MemoryPool | None
+
+
+class ReadOptions(ScanOptions, total=False):
+    """The options of `Dataset.scanner` besides columns and filter."""
+
+    limit: int | None
+    batch_size: int
+    use_scalar_index: bool
+    scan_stats_callback: Callable[[ScanStats], Any] | None
+
+
+def require_scan_options(options: Mapping[str, Any]) -> None:
+    """Raise an error for options that a scan does not have or cannot use."""
+    unknown = sorted(set(options).difference(ScanOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"Dataset.scanner() got an unexpected keyword argument {unknown[0]!r}")
+    if options.get("fragment_scan_options") is not None:
+        raise InvalidArgument(
+            "fragment_scan_options cannot be used with the index; give them to the format of the "
+            "pyarrow.dataset.Dataset that zonebloom.dataset opens"
+        )
+
+
+class CandidateFragment(ProcessBound):
+    """A file that may contain a match, in place of a ``pyarrow.dataset.Fragment``.
+
+    Scans with a filter skip zones, and return the dataset's columns. All other attributes are
+    those of the PyArrow fragment of the whole file.
+    """
+
+    def __init__(self, opened: OpenedDataset, filter: pc.Expression | None, plan: ScanPlan):
+        self._opened, self._filter, self._plan = opened, filter, plan
+
+    def __repr__(self) -> str:
+        return f"<CandidateFragment {self._plan.fragments[0].fragment.path}>"
+
+    @cached_property
+    def _arrow_fragment(self) -> Any:
+        source, fragment = self._opened.source, self._plan.fragments[0].fragment
+        if fragment.view is not None:
+            raise InvalidArgument(
+                f"{fragment.path} differs from what the table has: rows are deleted, or columns "
+                "have other names; use scanner, to_table, to_batches, head, take or count_rows"
+            )
+        return source.open(fragment, source.filesystem)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._arrow_fragment, name)
+
+    def scanner(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Unpack[ScanOptions],
+    ) -> pads.Scanner:
+        if filter is None and self._plan.fragments[0].fragment.view is None:
+            return self._arrow_fragment.scanner(
+                schema=schema, columns=columns, batch_size=batch_size, **options
+            )
+        require_scan_options(options)
+        if schema is not None and not schema.equals(self._opened.source.schema):
+            raise InvalidArgument(
+                "a fragment can be filtered only with its dataset's schema; give that"
+            )
+        scan = plan_scan(self._opened, columns, [filter], batch_size=batch_size)
+        plan = self._plan if self._is_planned_filter(filter) else self._plan_of_this(scan.plan())
+        return pads.Scanner.from_batches(scan.planned(plan).to_reader())
+
+    def _is_planned_filter(self, filter: pc.Expression | None) -> bool:
+        """Return whether this fragment's plan was made for the filter."""
+        planned = self._filter
+        if planned is None or filter is None:
+            return planned is filter
+        return planned is filter or planned.equals(filter)
+
+    def _plan_of_this(self, plan: ScanPlan) -> ScanPlan:
+        """Return the part of a plan that reads this fragment."""
+        path = self._plan.fragments[0].fragment.path
+        fragments = tuple(part for part in plan.fragments if part.fragment.path == path)
+        return replace(plan, fragments=fragments)
+
+    def to_table(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Unpack[ScanOptions],
+    ) -> pa.Table:
+        return self.scanner(schema, columns, filter, batch_size, **options).to_table()
+
+    def to_batches(
+        self,
+        schema: pa.Schema | None = None,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Unpack[ScanOptions],
+    ) -> Iterator[pa.RecordBatch]:
+        return self.scanner(schema, columns, filter, batch_size, **options).to_batches()
+
+    def head(
+        self,
+        num_rows: int,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Unpack[ScanOptions],
+    ) -> pa.Table:
+        return self.scanner(None, columns, filter, batch_size, **options).head(num_rows)
+
+    def take(
+        self,
+        indices: Any,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Unpack[ScanOptions],
+    ) -> pa.Table:
+        return self.scanner(None, columns, filter, batch_size, **options).take(indices)
+
+    def count_rows(
+        self,
+        filter: pc.Expression | None = None,
+        batch_size: int = DEFAULT_BATCH_ROWS,
+        **options: Unpack[ScanOptions],
+    ) -> int:
+        return self.scanner(None, [], filter, batch_size, **options).count_rows()

@@ -1,0 +1,209 @@
+"""Describe, validate, export and renew the indices of an opened dataset.
+
+`zonebloom.Dataset` and the command line call these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+from zonebloom.base import arguments
+from zonebloom.base.display import DisplayedDict, DisplayedList
+from zonebloom.base.notices import warn
+from zonebloom.base.progress import ProgressOption, require_progress
+from zonebloom.building.builder import (
+    REFRESHED_HEADERS,
+    Builder,
+    Refreshed,
+    failed_refresh,
+    refreshed_cells,
+)
+from zonebloom.building.segments import require_layout
+from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.vacuum import vacuum_catalog
+from zonebloom.errors import (
+    CatalogError,
+    CorruptIndex,
+    SchemaMismatch,
+    StaleIndexWarning,
+    ZoneBloomWarning,
+)
+from zonebloom.facade.engine import choose_engine
+from zonebloom.index.describe import (
+    NO_INDEX,
+    EmbeddedDescription,
+    IndexDescription,
+    describe,
+    describe_embedded,
+    index_statistics,
+)
+from zonebloom.index.validate import ValidatedIndex, validate_index
+from zonebloom.opened import OpenedDataset
+from zonebloom.sources.column_batches import Column
+
+
+def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:
+    """Return a description of each index, and how many of the current files it covers."""
+    return describe(opened.version.indices.values(), opened.planner.coverage())
+
+
+def describe_embedded_filters(opened: OpenedDataset) -> DisplayedList[EmbeddedDescription]:
+    """Return a description of the Bloom filters inside the Parquet files, by column."""
+    planner = opened.planner
+    return describe_embedded(
+        planner.embedded_filters.columns(file.fragment, file.identity)
+        for file in planner.coverage().fragments
+    )
+
+
+def list_like_lance(opened: OpenedDataset) -> DisplayedList[dict[str, Any]]:
+    """Return the indices as dictionaries with the keys that Lance uses."""
+    indices = [
+        {
+            "name": index.name,
+            "type": "BloomFilter",
+            "fields": [index.column],
+            "version": opened.version.number,
+            "num_fragments_indexed": index.num_fragments_indexed,
+        }
+        for index in describe_opened(opened)
+    ]
+    headers = list(indices[0]) if indices else []
+    return DisplayedList(indices, headers, _values, NO_INDEX)
+
+
+def _values(row: dict[str, Any]) -> list[object]:
+    return list(row.values())
+
+
+def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
+    """Return coverage, size, fill and estimated false positive probability of an index."""
+    entry = opened.index_entry(name)
+    description = next(index for index in describe_opened(opened) if index.name == name)
+    return index_statistics(description, entry, opened.planner.loaded_indices[name].tables())
+
+
+def prewarm(opened: OpenedDataset, name: str) -> None:
+    """Load an index into memory, and compile or load the kernels that search it."""
+    opened.index_entry(name)
+    import zonebloom.sbbf.blocks  # noqa: F401
+
+    for table in opened.planner.loaded_indices[name].tables():
+        table.verify()
+
+
+def validate_opened(
+    opened: OpenedDataset, name: str, sample: int | Literal["all"]
+) -> ValidatedIndex:
+    """Compare an index with its checksums and with rows of the files."""
+    entry, coverage = opened.index_entry(name), opened.planner.coverage()
+    return validate_index(opened.catalog, entry, opened.version, opened.source, coverage, sample)
+
+
+def export_to_lance(opened: OpenedDataset, name: str, path: str) -> None:
+    """Write an index as the ``bloomfilter.lance`` file of a Lance dataset."""
+    from zonebloom.exchange.lance import to_lance
+
+    entry, path = opened.index_entry(name), arguments.require_path(path, "path")
+    tables = opened.planner.loaded_indices[name].tables()
+    if len(tables) < len(entry.segments):
+        raise CorruptIndex(
+            f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "
+            f"index {name!r} are damaged; call create_scalar_index again"
+        )
+    to_lance(tables, path)
+
+
+def drop(opened: OpenedDataset, name: str) -> OpenedDataset:
+    """Return the dataset at a new version of the catalog that lacks an index."""
+    opened.index_entry(name)
+
+    def change(latest: Version) -> Version:
+        others = {key: entry for key, entry in latest.indices.items() if key != name}
+        return latest.with_indices(others)
+
+    return opened.at_version(opened.catalog.commit(change))
+
+
+def require_refresh_options(
+    index_names: Sequence[str] | None,
+    layout: str,
+    retention: timedelta | None,
+    repair: bool,
+    progress: ProgressOption,
+) -> list[str] | None:
+    """Return the names of the indices to refresh. Raise `InvalidArgument` for invalid options."""
+    require_layout(layout)
+    require_progress(progress)
+    arguments.require_bool(repair, "repair")
+    if retention is not None:
+        arguments.require_instance(retention, timedelta, "retention")
+    return None if index_names is None else arguments.require_name_list(index_names, "index_names")
+
+
+def refresh_indices(
+    opened: OpenedDataset,
+    index_names: list[str] | None,
+    *,
+    layout: Literal["auto", "table", "sliced"],
+    retention: timedelta | None,
+    repair: bool,
+    spark: Any,
+    progress: ProgressOption,
+) -> tuple[OpenedDataset, DisplayedList[Refreshed]]:
+    """Bring indices up to date with the files; see `DatasetOptimizer.optimize_indices`."""
+    builder = Builder(opened)
+    names = builder.own_index_names() if index_names is None else index_names
+    entries = [opened.index_entry(name) for name in dict.fromkeys(names)]
+    indices: list[tuple[IndexEntry, Column]] = []
+    misfits: list[Refreshed] = []
+    for entry in entries:
+        try:
+            indices.append((entry, opened.indexed_column(entry)))
+        except SchemaMismatch as error:
+            if index_names is not None:
+                raise
+            misfits.append(failed_refresh(entry, str(error)))
+    damages = _find_damage(opened, [entry.name for entry, _ in indices]) if repair else {}
+    version, refreshed = builder.refresh(
+        indices,
+        layout,
+        choose_engine(spark),
+        progress,
+        damages,
+        skip_misfits=index_names is None,
+    )
+    if repair and version.number < opened.catalog.newest_number():
+        # The newest version cannot be read. Commit another one, so that readers do not try it.
+        version = opened.catalog.commit(lambda latest: latest)
+    opened = opened.at_version(version)
+    if retention is not None and any(record.changed for record in refreshed):
+        _vacuum_after_commit(opened, retention)
+    by_name = {record.name: record for record in [*refreshed, *misfits]}
+    refreshed = [by_name[entry.name] for entry in entries]
+    for record in refreshed:
+        if record.problem is not None:
+            warn(StaleIndexWarning(record.problem))
+    return opened, DisplayedList(refreshed, REFRESHED_HEADERS, refreshed_cells, NO_INDEX)
+
+
+def _vacuum_after_commit(opened: OpenedDataset, retention: timedelta) -> None:
+    """Vacuum, but only warn if that fails, because the commit before it has succeeded."""
+    try:
+        vacuum_catalog(opened.catalog, retention)
+    except CatalogError as error:
+        root = opened.source.root
+        warn(ZoneBloomWarning(f"older versions of the index of {root} are not deleted: {error}"))
+
+
+def _find_damage(opened: OpenedDataset, names: Sequence[str]) -> dict[str, str]:
+    """Return the damaged indices by name, each with a description of its damage."""
+    damages = {}
+    for name in names:
+        try:
+            validate_opened(opened, name, sample=0)
+        except CorruptIndex as error:
+            damages[name] = str(error)
+    return damages

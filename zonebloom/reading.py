@@ -1,0 +1,157 @@
+"""Read rows of an opened dataset: by a filter, by address, by position, or by keys.
+
+`zonebloom.Dataset` and the command line call these functions. They do not import
+``pyarrow.dataset``, which would slow down the start of a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zonebloom.base import arguments
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.opened import OpenedDataset
+from zonebloom.predicates import Equals, IsIn, Predicate
+from zonebloom.scan.binding import checked_names
+from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
+from zonebloom.scan.lookup import lookup_keys
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
+from zonebloom.scan.recheck import Columns, gather
+from zonebloom.scan.scanner import Scanner
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+class ArrowExport(Protocol):
+    """An object that exports its values to Arrow, such as a Polars Series."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
+KeysLike: TypeAlias = pa.Array | pa.ChunkedArray | Iterable[Any] | ArrowExport
+KeyTableLike: TypeAlias = pa.Table | Mapping[str, KeysLike] | ArrowExport
+RowsLike: TypeAlias = Sequence[int] | np.ndarray | pa.Array | pa.ChunkedArray | pa.Table
+
+
+def plan_scan(
+    opened: OpenedDataset,
+    columns: Columns,
+    filters: Sequence[Filter],
+    *,
+    limit: int | None = None,
+    batch_size: int = DEFAULT_BATCH_ROWS,
+    use_scalar_index: bool = True,
+    scan_stats_callback: Callable[[ScanStats], Any] | None = None,
+) -> Scanner:
+    """Return a scanner of the rows that match all filters; see `Dataset.scanner`."""
+    if limit is not None:
+        limit = arguments.require_integer(limit, "limit")
+    batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
+    uses_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
+    callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
+    projection = opened.binding.checked_columns(columns)
+    expression, predicate = opened.translate(filters)
+    if not uses_index:
+        predicate = None
+    # A SQL text that translates to one leaf contains nothing else, so the leaf is the filter.
+    is_text = len(filters) == 1 and isinstance(filters[0], str)
+    is_predicate = is_text and isinstance(predicate, Equals | IsIn)
+    request = Request(projection, expression, limit, batch_size, predicate, is_predicate)
+    names = tuple(opened.source.schema.names if projection is None else projection)
+
+    def plan(described: bool) -> ScanPlan:
+        return opened.planner.plan(names, expression, predicate, is_described=described)
+
+    return Scanner(opened.source, request, plan, callback)
+
+
+def count_all_rows(opened: OpenedDataset) -> int:
+    """Return the number of rows without reading them, from the catalog and from footers."""
+    return sum(map(len, _rows_of_files(opened)))
+
+
+def addresses_of_positions(opened: OpenedDataset, positions: Any) -> np.ndarray:
+    """Return the addresses of rows by position: rows are counted over all files in scan order.
+
+    Rows that a table has deleted are not counted.
+    """
+    files = opened.planner.coverage_for_scan().fragments
+    rows_of_files = _rows_of_files(opened)
+    first_positions = np.cumsum([0, *map(len, rows_of_files)])
+    num_rows = int(first_positions[-1])
+    rows = arguments.require_integers(positions, "indices", num_rows - 1).astype(np.int64)
+    file_numbers = first_positions.searchsorted(rows, side="right") - 1
+    addresses = rows - first_positions[file_numbers]
+    for number in np.unique(file_numbers).tolist():
+        is_in_file = file_numbers == number
+        offsets = rows_of_files[number].rows_at(addresses[is_in_file])
+        addresses[is_in_file] = (files[number].fragment_id << OFFSET_BITS) + offsets
+    return addresses
+
+
+def _rows_of_files(opened: OpenedDataset) -> list[RowRanges]:
+    """Return for each file the offsets of the rows that the table has not deleted."""
+    planner = opened.planner
+    return [
+        RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted_rows
+        for file in planner.coverage_for_scan().fragments
+    ]
+
+
+def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
+    """Return rows by address, or at the places in a table that `locate` returned."""
+    request = Request(opened.binding.checked_columns(columns), None)
+    addresses = _addresses(rows)
+    plan, addresses_in_scan_order = opened.planner.plan_rows(addresses)
+    table = Scanner(opened.source, request, lambda described: plan).to_table()
+    order = np.argsort(addresses_in_scan_order)
+    positions = np.searchsorted(addresses_in_scan_order, addresses, sorter=order)
+    return gather(table, order[positions])
+
+
+def _addresses(rows: Any) -> np.ndarray:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        names = ("fragment_id", "row")
+        places = pa.table(dict(zip(names, select_key_columns(rows, names), strict=True)))
+        # Keys that do not exist have no place.
+        fragment_ids, offsets = places.drop_null().columns
+        fragment_ids = arguments.require_integers(fragment_ids, "rows").astype(np.int64)
+        return (fragment_ids << OFFSET_BITS) + offsets.to_numpy()
+    return arguments.require_integers(rows, "rows").astype(np.int64)
+
+
+def look_up(
+    opened: OpenedDataset,
+    column: str,
+    keys: KeysLike,
+    columns: Sequence[str] | None = None,
+    *,
+    nulls: bool = False,
+) -> pa.Table:
+    """Return the rows that hold one of the keys; see `Dataset.lookup`."""
+    column = arguments.require_text(column, "column")
+    nulls = arguments.require_bool(nulls, "nulls")
+    names = checked_names(columns, opened.source.schema)
+    names = opened.source.schema.names if names is None else names
+    return lookup_keys(opened.source, opened.planner, opened.column(column), keys, names, nulls)
+
+
+def key_locations(
+    opened: OpenedDataset, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
+) -> KeyLocations:
+    """Return the places of keys in one column, or in several that must all be equal."""
+    is_one = isinstance(columns, str)
+    names = [columns] if is_one else arguments.require_name_list(columns, "columns")
+    if not names or len(set(names)) < len(names):
+        raise arguments.invalid_value(columns, "columns", "name one at least, each once")
+    key_columns = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
+    values = [keys] if is_one else select_key_columns(keys, names)
+    return locate_keys(opened.source, opened.planner, key_columns, values)
