@@ -36,7 +36,6 @@ from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.planner import Planner
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
-from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import path_in
@@ -60,7 +59,9 @@ def locate_catalog(
         )
     default_folders = default_folders_of(source)
     if index_dir is None:
-        existing = find_index_folder(source.filesystem, source.root, is_table(source), encryption)
+        existing = find_index_folder(
+            source.filesystem, source.root, source.is_table_snapshot, encryption
+        )
         for folder in default_folders[1:] if existing is None else ():
             if was_index_read(source.filesystem, folder):
                 # Reading warns that the index was deleted. A new one gets the default folder.
@@ -77,13 +78,9 @@ def locate_catalog(
     return source, Catalog(source.filesystem, default or folder, encryption)
 
 
-def is_table(source: Source) -> bool:
-    return isinstance(source, SnapshotSource)
-
-
 def default_folders_of(source: Source) -> tuple[str, ...]:
     """Return the default folders for the index of a dataset, the preferred one first."""
-    return default_index_folders(source.filesystem, source.root, is_table(source))
+    return default_index_folders(source.filesystem, source.root, source.is_table_snapshot)
 
 
 def _as_default(source: Source, index_dir: str, defaults: Sequence[str]) -> str | None:
@@ -133,7 +130,7 @@ class OpenedDataset:
         """Return the same files with their newest index. It may have been moved meanwhile."""
         source, before = self.source, self.catalog
         folder = current_index_folder(
-            source.filesystem, source.root, before.folder, in_table=is_table(source)
+            source.filesystem, source.root, before.folder, in_table=source.is_table_snapshot
         )
         if folder == before.folder:
             return self.at_version(before.latest())
@@ -156,7 +153,7 @@ class OpenedDataset:
             default_folders_of(self.source),
         )
         is_first = not self.version.number and not catalog.newest_number()
-        if not is_first or catalog.folder != default_folders[0] or is_table(source):
+        if not is_first or catalog.folder != default_folders[0] or source.is_table_snapshot:
             return self
         default, inner_folder = default_folders[0], default_folders[-1]
         if default == inner_folder:

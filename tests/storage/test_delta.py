@@ -24,7 +24,8 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.sources.delta_lake import is_delta, open_delta
+from zonebloom.sources.delta_lake import open_delta
+from zonebloom.sources.kinds import source_kind
 
 deltalake = pytest.importorskip("deltalake")
 from deltalake import DeltaTable, Field, Schema, write_deltalake  # noqa: E402
@@ -62,8 +63,9 @@ def indexed(path):
 
 def test_other_objects_are_not_taken_for_delta_tables(path):
     write_deltalake(path, rows(0, 10))
-    assert is_delta(DeltaTable(path))
-    assert not any(map(is_delta, [str(path), rows(0, 10), None]))
+    kinds = [source_kind(source) for source in (DeltaTable(path), str(path), rows(0, 10))]
+    assert len(set(kinds)) == 3
+    assert "DeltaTable" in kinds[0].examples[0]
 
 
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):

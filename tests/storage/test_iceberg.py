@@ -23,7 +23,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     UnsupportedType,
 )
-from zonebloom.sources.iceberg import is_iceberg
+from zonebloom.sources.kinds import source_kind
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
@@ -72,8 +72,10 @@ def same_rows(table, expression: pc.Expression, text: str) -> int:
 
 
 def test_other_objects_are_not_taken_for_iceberg_tables(catalog):
-    assert is_iceberg(catalog.create_table("n.t", schema=rows(0, 1).schema))
-    assert not any(map(is_iceberg, [catalog, "n.t", rows(0, 1), None]))
+    table = catalog.create_table("n.t", schema=rows(0, 1).schema)
+    kinds = [source_kind(source) for source in (table, "n.t", rows(0, 1))]
+    assert len(set(kinds)) == 3
+    assert "pyiceberg" in kinds[0].examples[0]
 
 
 def test_a_lookup_reads_the_zone_that_holds_the_key(indexed):

@@ -40,7 +40,6 @@ from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.plan import Request
 from zonebloom.sources.column_batches import Column, Run, columns_reader
-from zonebloom.sources.memory import TableSource
 from zonebloom.storage.files import ReadCounter, counting_filesystem
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.normal_types import hashed_type, hashed_values, key_range_type
@@ -228,7 +227,7 @@ class _Sample:
 
     def _can_read_parts(self) -> bool:
         """Return whether some rows of a file can be read without reading the whole file."""
-        return self._is_parquet or self._source.is_ipc or isinstance(self._source, TableSource)
+        return self._is_parquet or self._source.is_ipc or self._source.is_in_memory
 
     @property
     def size(self) -> tuple[int, int]:
@@ -304,7 +303,7 @@ class _Sample:
         reader = columns_reader(self._source, fragment, columns, files)
         try:
             run = reader.runs(split=True)[0]
-            is_full_read = run.row_groups is None and not isinstance(self._source, TableSource)
+            is_full_read = run.row_groups is None and not self._source.is_in_memory
             max_columns = max_full_reads if is_full_read else None
             for column, batches in itertools.islice(reader.read_apart(run), max_columns):
                 try:

@@ -28,7 +28,6 @@ from zonebloom.errors import CommitConflict, HiddenColumnsWarning, SchemaMismatc
 from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
 from zonebloom.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
-from zonebloom.sources.memory import TableSource
 
 # Bytes of data below which this process trains alone, because sending tasks elsewhere takes longer.
 # With two cores, a warm Spark session took 3 to 6 times as long for 0.1 to 0.8 GB.
@@ -394,7 +393,7 @@ class Builder:
         num_bytes = sum(fragment.identity.size for fragment in fragments)
         is_little = engine is not None and num_bytes < engine.min_bytes
         # The workers of an engine have no access to the rows in memory.
-        if is_little or isinstance(self._source, TableSource):
+        if is_little or self._source.is_in_memory:
             engine = None
         where = f"on {engine.name}" if engine else "in this process"
         names = ", ".join(spec.column.name for spec in specs)

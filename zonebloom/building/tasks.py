@@ -14,7 +14,6 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.global_filter import GlobalFilterPart
-from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
 
 # Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
@@ -70,7 +69,7 @@ def split_into_tasks(
             size = 0
         groups[-1].append(fragment)
         size += fragment.identity.size
-    if not isinstance(source, TableSource):
+    if not source.is_in_memory:
         description = source.schema, source.file_format, source.filesystem, source.root, ()
         source = Source(*description, parquet_keys=source.parquet_keys)
     return [

@@ -31,7 +31,6 @@ from zonebloom.parquet.footer import footer_digest, read_footer
 from zonebloom.parquet.page_map import encode_page_map, page_map_rows
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sources.column_batches import ColumnsReader, Run, TableColumns, columns_reader
-from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is_local
 from zonebloom.storage.random_access import FragmentFile
@@ -269,7 +268,7 @@ def write_page_map(
 
 
 def _is_local(task: TrainTask) -> bool:
-    return not isinstance(task.source, TableSource) and is_local(task.source.filesystem)
+    return not task.source.is_in_memory and is_local(task.source.filesystem)
 
 
 def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:

@@ -104,7 +104,9 @@ def lookup_command(
     table = _first_rows(scanner, text.MAX_TERMINAL_ROWS) if is_cut else scanner.to_table()
     plan, stats = scanner.plan(), runs[0]
     # A limit of 0 returns no row, so count separately whether one matches.
-    num_matches = ds.count_rows(filter, limit=1) if limit == 0 else table.num_rows
+    num_matches = table.num_rows
+    if limit == 0:
+        num_matches = plan_scan(source.opened, None, [filter], limit=1).count_rows()
     return CommandAnswer(
         lambda: {
             "filter": filter,

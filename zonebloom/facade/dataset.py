@@ -70,9 +70,7 @@ from zonebloom.reading import (
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.recheck import Columns
 from zonebloom.scan.scanner import Scanner
-from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source, unreadable_dataset
-from zonebloom.sources.table_snapshot import SnapshotSource
 
 if TYPE_CHECKING:
     import polars as pl
@@ -215,7 +213,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         if self._list_files is not None:
             self.opened = self.opened.with_current_files(*self._list_files())
-        elif isinstance(self.opened.source, TableSource | SnapshotSource):
+        elif self.opened.source.is_in_memory or self.opened.source.is_table_snapshot:
             self.checkout_latest()
         else:
             raise SourceError(

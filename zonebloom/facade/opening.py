@@ -10,7 +10,6 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
@@ -20,10 +19,8 @@ from zonebloom.facade.engine import active_spark_session
 from zonebloom.facade.pickled import temporary_catalog
 from zonebloom.opened import OpenedDataset, locate_catalog
 from zonebloom.parquet.encryption_keys import ParquetKeys
-from zonebloom.sources.delta_lake import is_delta, open_delta
-from zonebloom.sources.discovery import Partitioning, Schema, discover_source, require_no_schema
-from zonebloom.sources.iceberg import is_iceberg, open_iceberg
-from zonebloom.sources.memory import open_memory_table
+from zonebloom.sources.discovery import Partitioning, Schema
+from zonebloom.sources.kinds import SourceOptions, source_kind
 from zonebloom.sources.source import Source, Stale
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
@@ -137,6 +134,8 @@ def dataset(
     """
     from zonebloom.facade.dataset import Dataset
 
+    if isinstance(source, Dataset):
+        raise InvalidArgument("the dataset is open already; use it, or give its files")
     options = OpenOptions(
         format=format,
         filesystem=filesystem,
@@ -152,18 +151,13 @@ def dataset(
 
 
 @dataclass(frozen=True, slots=True)
-class OpenOptions:
+class OpenOptions(SourceOptions):
     """The parameters of `dataset` besides the source."""
 
-    format: str = "parquet"
-    filesystem: Any = None
     index_dir: str | None = None
-    partitioning: Partitioning = "auto"
     stale: Stale = "read"
     embedded_filters: bool = False
-    schema: Schema = None
     encryption: Encryption | None = None
-    parquet_keys: ParquetKeys | None = None
 
     def checked(self) -> OpenOptions:
         """Return the options with plain values. Raise `InvalidArgument` if one is invalid."""
@@ -193,25 +187,17 @@ class OpenedSource(NamedTuple):
 def open_source(source: Any, options: OpenOptions) -> OpenedSource:
     """List the files of a source, and open their index. Do not import ``pyarrow.dataset``."""
     options = options.checked()
-    is_table = is_delta(source) or is_iceberg(source)
-    if is_table or isinstance(source, pa.Table):
-        require_no_schema(source, options.schema)
-    if options.parquet_keys is not None and (is_table or options.format != "parquet"):
-        raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
-    if isinstance(source, pa.Table):
-        opened = _open_in_memory(source, options.index_dir)
-        return OpenedSource(opened, opened.source.root, None)
-    title = (
-        arguments.require_path(source, "source") if isinstance(source, str | os.PathLike) else None
-    )
+    is_path = isinstance(source, str | os.PathLike)
+    title = arguments.require_path(source, "source") if is_path else None
+    is_listed = source_kind(source).is_listed(source)
     source, filesystem = _absolute_source(source, title, options.filesystem)
     list_files = partial(_list_files, source, replace_fields(options, filesystem=filesystem))
     files, catalog = list_files()
     if options.index_dir is not None:
         list_files = partial(list_files, index_dir=catalog.folder)
     opened = OpenedDataset.create(files, catalog, embedded_filters=options.embedded_filters)
-    is_listed = title is not None or is_table or opened.source.has_listed_folders
     title = without_secrets(title or opened.source.root)
+    is_listed |= opened.source.has_listed_folders
     return OpenedSource(opened, title, list_files if is_listed else None)
 
 
@@ -242,17 +228,9 @@ def _list_files(
 
     ``index_dir`` replaces that of the options, for example after the index was moved.
     """
-    filesystem, keys = options.filesystem, options.parquet_keys
-    if is_delta(source):
-        files = open_delta(source, filesystem)
-    elif is_iceberg(source):
-        files = open_iceberg(source, filesystem)
-    else:
-        files = discover_source(
-            source, options.format, filesystem, options.partitioning, options.schema, keys
-        )
-    if keys is not None and files.is_parquet:
-        files = replace_fields(files, file_format=None, parquet_keys=keys)
+    files = source_kind(source).open(source, options)
+    if files.is_in_memory:
+        return files, _temporary_catalog(options.index_dir)
     files = replace_fields(files, stale=options.stale)
     files, catalog = locate_catalog(files, index_dir or options.index_dir, options.encryption)
     if isinstance(source, str | os.PathLike):
@@ -283,12 +261,12 @@ def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
     return open_path(spark, uri)
 
 
-def _open_in_memory(table: pa.Table, index_dir: str | None) -> OpenedDataset:
-    """Open a table, with indices that are deleted together with the dataset."""
+def _temporary_catalog(index_dir: str | None) -> Catalog:
+    """Return the catalog of a table in memory. It is deleted together with the dataset."""
     if index_dir is not None:
         # A table in memory has no identity, so a kept index might be used for another table.
         raise InvalidArgument(
             "the index of a table in memory cannot outlive it; leave index_dir out, or write the "
             "table to Parquet"
         )
-    return OpenedDataset.create(open_memory_table(table), temporary_catalog())
+    return temporary_catalog()

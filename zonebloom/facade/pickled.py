@@ -19,10 +19,8 @@ from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
 from zonebloom.opened import OpenedDataset
-from zonebloom.sources.memory import TableSource
 from zonebloom.sources.pickling import require_no_keys
 from zonebloom.sources.source import Source
-from zonebloom.sources.table_snapshot import SnapshotSource
 from zonebloom.storage.encryption import Encryption
 
 
@@ -66,7 +64,7 @@ class PickledDataset:
     ) -> PickledDataset:
         """Return the state of a dataset. Raise `NotPicklable` if it contains keys in clear text."""
         source, catalog, version = opened.source, opened.catalog, opened.version
-        is_in_memory = isinstance(source, TableSource)
+        is_in_memory = source.is_in_memory
         pickled = cls(
             source=source,
             index_dir=catalog.folder,
@@ -75,14 +73,14 @@ class PickledDataset:
             embedded_filters=opened.planner.uses_embedded_filters,
             title=title,
             # The table object of Delta Lake or Iceberg is not pickled, but its files are.
-            list_files=None if isinstance(source, SnapshotSource) else list_files,
+            list_files=None if source.is_table_snapshot else list_files,
             index_files=_read_files(catalog.folder) if is_in_memory else {},
         )
         require_no_keys(pickled)
         return pickled
 
     def open(self) -> OpenedDataset:
-        if isinstance(self.source, TableSource):
+        if self.source.is_in_memory:
             catalog = temporary_catalog(self.index_files)
         else:
             catalog = Catalog(self.source.filesystem, self.index_dir, self.encryption)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +59,6 @@ _READABLE_TYPE = re.compile(
 )
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _ID = "delta.columnMapping.id"
-
-
-def is_delta(source: Any) -> bool:
-    # A caller who has a DeltaTable has imported deltalake, so do not import it here.
-    library = sys.modules.get("deltalake")
-    return library is not None and isinstance(source, library.DeltaTable)
 
 
 def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:

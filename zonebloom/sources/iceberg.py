@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -23,12 +22,6 @@ from zonebloom.storage.object_store import obstore_handler, path_in
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-
-
-def is_iceberg(source: Any) -> bool:
-    # A caller who has a Table has imported pyiceberg, so do not import it here.
-    library = sys.modules.get("pyiceberg.table")
-    return library is not None and isinstance(source, library.Table)
 
 
 def open_iceberg(table: Table, filesystem: Any = None) -> SnapshotSource:

@@ -32,6 +32,10 @@ class TableSource(Source):
         return pads.InMemoryDataset(self.table)
 
     @property
+    def is_in_memory(self) -> bool:
+        return True
+
+    @property
     def is_ipc(self) -> bool:
         return False
 

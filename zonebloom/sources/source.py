@@ -146,6 +146,16 @@ class Source:
         return field
 
     @property
+    def is_in_memory(self) -> bool:
+        """Return whether the rows are in memory, and not in files."""
+        return False
+
+    @property
+    def is_table_snapshot(self) -> bool:
+        """Return whether the files belong to one version of a Delta or Iceberg table."""
+        return False
+
+    @property
     def has_views(self) -> bool:
         return any(fragment.view is not None for fragment in self.fragments)
 

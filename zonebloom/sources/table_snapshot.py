@@ -31,6 +31,10 @@ class SnapshotSource(Source):
     # Identifiers of columns that survive renaming. Columns identified by their name are left out.
     fields: Mapping[tuple[str, ...], tuple[str, ...]]
 
+    @property
+    def is_table_snapshot(self) -> bool:
+        return True
+
     def partition_columns(self) -> set[str]:
         """Return the columns whose value the metadata gives for at least one file."""
         return {name for values in self.values.values() for name in values}

@@ -1,0 +1,174 @@
+"""The kinds of sources that a dataset can be opened from.
+
+A source is what a user gives to `zonebloom.dataset`: paths, a PyArrow dataset, a Delta table. Its
+kind turns it into a `Source`, the files with their schema. `register_source_kind` adds a kind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from zonebloom.errors import InvalidArgument, SourceError
+from zonebloom.parquet.encryption_keys import ParquetKeys
+from zonebloom.sources.delta_lake import open_delta
+from zonebloom.sources.discovery import Partitioning, Schema, discover_source, is_dataset
+from zonebloom.sources.iceberg import open_iceberg
+from zonebloom.sources.memory import open_memory_table
+from zonebloom.sources.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The parameters of `zonebloom.dataset` that say how files are listed and read."""
+
+    format: str = "parquet"
+    filesystem: Any = None
+    partitioning: Partitioning = "auto"
+    schema: Schema = None
+    parquet_keys: ParquetKeys | None = None
+
+
+class SourceKind(Protocol):
+    """One kind of source.
+
+    Attributes
+    ----------
+    examples : tuple of str
+        What a user may give, for the message that names all kinds.
+    """
+
+    @property
+    def examples(self) -> tuple[str, ...]: ...
+
+    def accepts(self, source: Any) -> bool:
+        """Return whether a source is of this kind. Do not import the library of the kind."""
+        ...
+
+    def is_listed(self, source: Any) -> bool:
+        """Return whether opening the source again may find other files."""
+        ...
+
+    def open(self, source: Any, options: SourceOptions) -> Source:
+        """Return the files as they are now. Raise `InvalidArgument` for options without use."""
+        ...
+
+
+class _Files:
+    """Folders, files, patterns, lists of these, and PyArrow datasets."""
+
+    examples = (
+        "a folder",
+        "a file",
+        "a list of files",
+        "a glob",
+        "a URI",
+        "a pyarrow.dataset.Dataset",
+    )
+
+    def accepts(self, source: Any) -> bool:
+        is_list = isinstance(source, Sequence) and not isinstance(source, bytes)
+        return is_list or isinstance(source, str | os.PathLike) or is_dataset(source)
+
+    def is_listed(self, source: Any) -> bool:
+        return isinstance(source, str | os.PathLike)
+
+    def open(self, source: Any, options: SourceOptions) -> Source:
+        keys = options.parquet_keys
+        if keys is not None and options.format != "parquet":
+            raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
+        files = discover_source(
+            source, options.format, options.filesystem, options.partitioning, options.schema, keys
+        )
+        if keys is None or not files.is_parquet:
+            return files
+        return replace(files, file_format=None, parquet_keys=keys)
+
+
+class _MemoryTable:
+    """Tables in memory."""
+
+    examples = ("a pyarrow.Table",)
+
+    def accepts(self, source: Any) -> bool:
+        return isinstance(source, pa.Table)
+
+    def is_listed(self, source: Any) -> bool:
+        return False
+
+    def open(self, source: Any, options: SourceOptions) -> Source:
+        _require_no_file_options(source, options)
+        return open_memory_table(source)
+
+
+class _DeltaTable:
+    """Delta Lake tables, at the version that they have loaded."""
+
+    examples = ("a deltalake.DeltaTable",)
+
+    def accepts(self, source: Any) -> bool:
+        library = sys.modules.get("deltalake")
+        return library is not None and isinstance(source, library.DeltaTable)
+
+    def is_listed(self, source: Any) -> bool:
+        return True
+
+    def open(self, source: Any, options: SourceOptions) -> Source:
+        _require_no_file_options(source, options)
+        return open_delta(source, options.filesystem)
+
+
+class _IcebergTable:
+    """Iceberg tables, at the version that they have loaded."""
+
+    examples = ("a pyiceberg table",)
+
+    def accepts(self, source: Any) -> bool:
+        library = sys.modules.get("pyiceberg.table")
+        return library is not None and isinstance(source, library.Table)
+
+    def is_listed(self, source: Any) -> bool:
+        return True
+
+    def open(self, source: Any, options: SourceOptions) -> Source:
+        _require_no_file_options(source, options)
+        return open_iceberg(source, options.filesystem)
+
+
+_kinds: list[SourceKind] = [_MemoryTable(), _DeltaTable(), _IcebergTable(), _Files()]
+
+
+def register_source_kind(kind: SourceKind) -> None:
+    """Let `zonebloom.dataset` open another kind of source. The kind is asked before all others."""
+    _kinds.insert(0, kind)
+
+
+def unregister_source_kind(kind: SourceKind) -> None:
+    """Undo `register_source_kind`."""
+    _kinds.remove(kind)
+
+
+def source_kind(source: Any) -> SourceKind:
+    """Return the kind of a source. Raise `SourceError` if there is none."""
+    for kind in _kinds:
+        if kind.accepts(source):
+            return kind
+    examples = [example for kind in reversed(_kinds) for example in kind.examples]
+    raise SourceError(
+        f"a {type(source).__name__} is not a dataset; give {', '.join(examples[:-1])} or "
+        f"{examples[-1]}"
+    )
+
+
+def _require_no_file_options(source: Any, options: SourceOptions) -> None:
+    if options.schema is not None:
+        raise InvalidArgument(
+            f"a {type(source).__name__} has a schema of its own; leave schema out"
+        )
+    if options.parquet_keys is not None:
+        raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
