@@ -759,3 +759,54 @@ class TestStates:
                 assert (
                     path is None or pq.read_table(path, partitioning=None)["id"][row].as_py() == 42
                 )
+
+
+class TestLeaves:
+    """Leaves of structs as columns: they have the name by which they are indexed and filtered."""
+
+    @pytest.fixture
+    def nested(self, tmp_path):
+        clients = [
+            None if n % 7 == 0 else {"ip": f"10.0.0.{n}", "at": {"port": n}} for n in range(50)
+        ]
+        rows = pa.table({"n": range(50), "client": clients, "a.b": range(50)})
+        pq.write_table(rows, tmp_path / "rows.parquet")
+        ds = zb.dataset(tmp_path)
+        e2e.build(ds, "client.ip", number_of_items=10)
+        return ds
+
+    def test_leaves_are_read_by_scans_takes_and_lookups(self, nested):
+        names = ["client.ip", "n", "client.at.port", "a.b"]
+
+        def expected(numbers):
+            return [
+                {
+                    "client.ip": None if n % 7 == 0 else f"10.0.0.{n}",
+                    "n": n,
+                    "client.at.port": None if n % 7 == 0 else n,
+                    "a.b": n,
+                }
+                for n in numbers
+            ]
+
+        assert nested.to_table(names).to_pylist() == expected(range(50))
+        found = nested.to_table(names, '"client"."ip" = \'10.0.0.8\'')
+        assert found.to_pylist() == expected([8])
+        assert found.schema.names == names
+        assert nested.scanner(names).schema.names == names
+        assert nested.take([7, 3], names).to_pylist() == expected([7, 3])
+        assert nested.take_rows([7, 3], names).to_pylist() == expected([7, 3])
+        rows = nested.lookup("client.ip", ["10.0.0.9", "10.0.0.8"], names)
+        assert rows.schema.field("key_index").nullable is False
+        assert rows.column("key_index").to_pylist() == [1, 0]
+        assert rows.drop_columns("key_index").to_pylist() == expected([8, 9])
+
+    def test_inner_structs_are_read(self, nested):
+        table = nested.to_table(["client.at"], "n IN (7, 8)")
+        assert table.to_pylist() == [{"client.at": None}, {"client.at": {"port": 8}}]
+
+    def test_names_that_are_no_leaf_are_refused(self, nested):
+        for name in ("client.nothing", "nothing.ip", "n.x"):
+            for read in (nested.to_table, lambda names: nested.lookup("n", [1], names)):
+                with pytest.raises(ColumnNotFound, match=name):
+                    read([name])

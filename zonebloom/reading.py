@@ -17,12 +17,11 @@ from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import Equals, IsIn, Predicate
-from zonebloom.scan.binding import checked_names
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
 from zonebloom.scan.lookup import lookup_keys
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
-from zonebloom.scan.recheck import Columns, gather
+from zonebloom.scan.recheck import Columns, gather, project
 from zonebloom.scan.scanner import Scanner
 
 if TYPE_CHECKING:
@@ -139,9 +138,23 @@ def look_up(
     """Return the rows that hold one of the keys; see `Dataset.lookup`."""
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
-    names = checked_names(columns, opened.source.schema)
-    names = opened.source.schema.names if names is None else names
-    return lookup_keys(opened.source, opened.planner, opened.column(column), keys, names, nulls)
+    key_column = opened.column(column)
+    if columns is None:
+        columns = opened.source.schema.names
+    elif isinstance(columns, Mapping):
+        raise arguments.invalid_value(columns, "columns", "give a list of names")
+    projection = opened.binding.checked_columns(columns)
+    assert projection is not None
+    # For leaves of structs, read the structs.
+    names = [name for name in projection if name in opened.source.schema.names]
+    if isinstance(projection, dict):
+        structs = [name.partition(".")[0] for name in projection if name not in names]
+        names = list(dict.fromkeys([*names, *structs]))
+    rows = lookup_keys(opened.source, opened.planner, key_column, keys, names, nulls)
+    if not isinstance(projection, dict):
+        return rows
+    key_index = rows.schema.field(0)
+    return project(rows, projection).add_column(0, key_index, rows.column(0))
 
 
 def key_locations(

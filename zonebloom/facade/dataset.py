@@ -257,7 +257,7 @@ class Dataset(pads.UnionDataset, Displayed):
         Parameters
         ----------
         columns : list of str, or dict of name to pyarrow Expression, optional
-            All columns by default.
+            All columns by default. A field of a struct is named "a.b".
         filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate, optional
         limit : int, optional
             The largest number of rows to return.

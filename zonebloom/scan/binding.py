@@ -5,7 +5,7 @@ PyArrow reports some errors only while it reads, so expressions are bound to an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from zonebloom.base.arrays import empty_table
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.scan.recheck import Columns, filter_text, schema_without_views
-from zonebloom.values.columns import leaf_names
+from zonebloom.values.columns import column_path, find_leaf_type, leaf_names
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -67,9 +67,17 @@ class Binding:
             )
 
     def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
-        """Return a projection after checking that its columns exist and can be computed."""
+        """Return a projection after checking that its columns exist and can be computed.
+
+        A list with leaves of structs, such as "a.b", becomes expressions.
+        """
         if not isinstance(columns, Mapping):
-            return checked_names(columns, self._schema)
+            names = _name_list(columns, self._schema)
+            leaves = _leaf_expressions(names or (), self._schema)
+            checked_names([name for name in names or () if name not in leaves], self._schema)
+            if names is None or not leaves:
+                return names
+            return {name: leaves.get(name, pc.field(name)) for name in names}
         for name, expression in columns.items():
             arguments.require_text(name, "a name in columns")
             if not isinstance(expression, pc.Expression):
@@ -119,13 +127,29 @@ def _no_rows(schema: pa.Schema) -> Any:
     return pads.dataset(empty_table(schema))
 
 
-def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
+def _name_list(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
     if columns is None:
         return None
     advice = ""
     if isinstance(columns, str) and columns not in schema.names:
         advice = f"give a list of names, and a condition as filter={arguments.short_repr(columns)}"
-    names = arguments.require_name_list(columns, "columns", advice)
+    return arguments.require_name_list(columns, "columns", advice)
+
+
+def _leaf_expressions(names: Iterable[str], schema: pa.Schema) -> dict[str, pc.Expression]:
+    """Return the names that are leaves of structs, with expressions that read them."""
+    paths = {name: column_path(schema, name) for name in names if "." in name}
+    return {
+        name: pc.field(*path)
+        for name, path in paths.items()
+        if len(path) > 1 and find_leaf_type(schema, path) is not None
+    }
+
+
+def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
+    names = _name_list(columns, schema)
+    if names is None:
+        return None
     # A schema builds a new list of names on each access.
     known_names = set(schema.names)
     for name in names:
