@@ -138,19 +138,18 @@ def look_up(
     """Return the rows that hold one of the keys; see `Dataset.lookup`."""
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
-    key_column = opened.column(column)
+    source, key_column = opened.source, opened.column(column)
     if columns is None:
-        columns = opened.source.schema.names
-    elif isinstance(columns, Mapping):
+        return lookup_keys(source, opened.planner, key_column, keys, source.schema.names, nulls)
+    if isinstance(columns, Mapping):
         raise arguments.invalid_value(columns, "columns", "give a list of names")
-    projection = opened.binding.checked_columns(columns)
-    assert projection is not None
+    projection = opened.binding.checked_columns(columns) or []
     # For leaves of structs, read the structs.
-    names = [name for name in projection if name in opened.source.schema.names]
+    names = [name for name in projection if name in source.schema.names]
     if isinstance(projection, dict):
         structs = [name.partition(".")[0] for name in projection if name not in names]
         names = list(dict.fromkeys([*names, *structs]))
-    rows = lookup_keys(opened.source, opened.planner, key_column, keys, names, nulls)
+    rows = lookup_keys(source, opened.planner, key_column, keys, names, nulls)
     if not isinstance(projection, dict):
         return rows
     key_index = rows.schema.field(0)

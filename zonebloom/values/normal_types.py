@@ -36,6 +36,10 @@ from zonebloom.base.arrays import decode_dictionary, unwrap_extensions
 
 # By type id, because types with an extension type have no hash.
 _LARGE_BY_VIEW = {pa.string_view().id: pa.large_string(), pa.binary_view().id: pa.large_binary()}
+_WIDE_BY_NARROW = {pa.float16().id: pa.float32(), **_LARGE_BY_VIEW}
+_SMALL_DECIMAL_IDS = {pa.decimal32(1).id, pa.decimal64(1).id}
+# Extension types and dictionaries. The type of a UUID stands for all extension types.
+_WRAPPER_IDS = {pa.uuid().id, pa.dictionary(pa.int8(), pa.int8()).id}
 _LARGE_BY_SMALL = {pa.string().id: pa.large_string(), pa.binary().id: pa.large_binary()}
 _SMALL_BY_LARGE = {pa.large_string().id: pa.string(), pa.large_binary().id: pa.binary()}
 
@@ -56,13 +60,10 @@ def hashed_type(type_: pa.DataType) -> pa.DataType:
     >>> hashed_type(pa.dictionary(pa.int8(), pa.uuid()))
     FixedSizeBinaryType(fixed_size_binary[16])
     """
-    while True:
-        if isinstance(type_, pa.BaseExtensionType):
-            type_ = type_.storage_type
-        elif isinstance(type_, pa.DictionaryType):
-            type_ = type_.value_type
-        else:
-            return type_
+    while type_.id in _WRAPPER_IDS:
+        is_dictionary = isinstance(type_, pa.DictionaryType)
+        type_ = type_.value_type if is_dictionary else type_.storage_type
+    return type_
 
 
 def hashed_values(values: pa.Array) -> pa.Array:
@@ -85,11 +86,10 @@ def widened_type(type_: pa.DataType) -> pa.DataType:
     >>> widened_type(pa.decimal32(5, 2)), widened_type(pa.string())
     (Decimal128Type(decimal128(5, 2)), DataType(string))
     """
-    if pt.is_float16(type_):
-        return pa.float32()
-    if pt.is_decimal32(type_) or pt.is_decimal64(type_):
+    type_id = type_.id
+    if type_id in _SMALL_DECIMAL_IDS:
         return pa.decimal128(type_.precision, type_.scale)
-    return _LARGE_BY_VIEW.get(type_.id, type_)
+    return _WIDE_BY_NARROW.get(type_id, type_)
 
 
 def is_opaque_extension(type_: pa.DataType) -> bool:
