@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import zonebloom as zb
-from zonebloom import polars as module
+from zonebloom import lazy_frame as module
 from zonebloom.errors import FilterError, InvalidArgument, NoFragments, StaleIndexWarning
 from zonebloom.polars import scan
 

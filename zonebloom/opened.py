@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow.compute as pc
 
@@ -89,6 +89,16 @@ def _as_default(source: Source, index_dir: str, defaults: Sequence[str]) -> str 
         return index_dir if index_dir in defaults else None
     real = os.path.realpath(index_dir)
     return next((folder for folder in defaults if os.path.realpath(folder) == real), None)
+
+
+class OpenDataset(Protocol):
+    """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
+
+    opened: OpenedDataset
+
+    def refresh(self) -> None:
+        """List the files again, and use their newest index."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)

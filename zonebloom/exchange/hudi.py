@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -32,7 +32,7 @@ from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.key_ranges import KeyRangeBuilder
-from zonebloom.opened import OpenedDataset
+from zonebloom.opened import OpenDataset, OpenedDataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sources.column_batches import Column, columns_reader
 from zonebloom.sources.source import Fragment, Source
@@ -40,9 +40,6 @@ from zonebloom.storage.files import identities
 from zonebloom.storage.paths import key_below
 from zonebloom.values.normal_types import key_range_type
 from zonebloom.values.types import family, is_lossless_cast, value_step
-
-if TYPE_CHECKING:
-    from zonebloom.facade.dataset import Dataset
 
 __all__ = ["HudiTables", "export"]
 
@@ -140,7 +137,7 @@ class HudiTables:
 
 
 def export(
-    ds: Dataset,
+    ds: OpenDataset,
     columns: str | Sequence[str],
     folder: str | None = None,
     *,

@@ -1090,10 +1090,10 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.to_polars().filter(pl.col("customer") == "C042").select("id").collect().height
         6
         """
-        from zonebloom.polars import scan
+        from zonebloom.lazy_frame import lazy_frame
 
         self._require_no_filter("to_polars")
-        return scan(self)
+        return lazy_frame(self)
 
     def to_arrow_dataset(self) -> Dataset:
         """Return a copy of this dataset, which is itself a ``pyarrow.dataset.Dataset``.
