@@ -67,7 +67,7 @@ BAD_ARGUMENTS: list[tuple[type[Exception], list[str], tuple, dict]] = [
     ),
     (
         errors.InvalidArgument,
-        ["number_of_items is", r"2\*\*32 rows"],
+        ["number_of_items is", "4,294,967,295 rows"],
         ("id",),
         {"number_of_items": 2**33},
     ),

@@ -54,7 +54,7 @@ class Kms(encryption.KmsClient):
 
     def unwrap_key(self, wrapped_key, master_key_identifier):
         self.requests.append(master_key_identifier)
-        if master_key_identifier in self.refused:
+        if master_key_identifier in self.refused_ids:
             raise PermissionError(master_key_identifier)
         master, key = base64.b64decode(wrapped_key).split(b"|", 1)
         assert master.decode() == master_key_identifier
@@ -69,7 +69,7 @@ def present(value: Any) -> Any:
 @pytest.fixture(autouse=True)
 def reset_kms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kms, "requests", [])
-    monkeypatch.setattr(Kms, "refused", set())
+    monkeypatch.setattr(Kms, "refused_ids", set())
 
 
 def rows(number: int = 0) -> pa.Table:
@@ -187,7 +187,7 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
     write(tmp_path / "0.parquet", rows(), by_kms(double_wrapping=False), write_page_index=True)
     ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
     ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
-    monkeypatch.setattr(Kms, "refused", {"texts"})
+    monkeypatch.setattr(Kms, "refused_ids", {"texts"})
     ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
     assert ds.to_table(["id"], filter="id = 42").to_pylist() == [{"id": 42}]
     with pytest.raises(FragmentUnreadable, match=r"0\.parquet: texts"):
