@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.base.threads import num_cores
 from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import Equals, IsIn, Predicate
 from zonebloom.scan.explain import ScanPlan
@@ -73,8 +75,12 @@ def plan_scan(
 
 
 def count_all_rows(opened: OpenedDataset) -> int:
-    """Return the number of rows without reading them, from the catalog and from footers."""
-    return sum(map(len, _rows_of_files(opened)))
+    """Return the number of rows without reading them, by the metadata of the files."""
+    planner = opened.planner
+    fragments = planner.coverage_for_scan().fragments
+    with ThreadPoolExecutor(num_cores()) as pool:
+        num_stored = sum(pool.map(planner.count_rows_in_file, fragments))
+    return num_stored - sum(len(file.fragment.deleted_rows) for file in fragments)
 
 
 def addresses_of_positions(opened: OpenedDataset, positions: Any) -> np.ndarray:

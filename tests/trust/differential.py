@@ -255,7 +255,7 @@ class _Case:
 
         def head() -> str:
             num_rows = rng.choice([0, 1, 3, 50])
-            rows = numbers(ds.head(num_rows, written, columns=["row"]))
+            rows = numbers(ds.head(num_rows, filter=written, columns=["row"]))
             is_right = expected is None or np.array_equal(rows, expected[:num_rows])
             return "" if is_right else f"head {num_rows} gave {rows[:5]}"
 

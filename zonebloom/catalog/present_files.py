@@ -85,6 +85,10 @@ class PresentFiles:
         """Return the number of rows of a fragment, from the catalog or else from its file."""
         if fragment.num_rows is not None:
             return fragment.num_rows
+        return self.count_rows_in_file(fragment)
+
+    def count_rows_in_file(self, fragment: PresentFragment) -> int:
+        """Return the number of rows of a fragment by its file, whatever the catalog says."""
         key = (fragment.fragment.path, fragment.identity)
         if key not in self._row_counts:
             files = without_short_reads(self._source.filesystem)

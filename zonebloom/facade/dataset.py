@@ -372,7 +372,7 @@ class Dataset(pads.UnionDataset, Displayed):
     ) -> int:
         """Count rows. The parameters are those of `scanner`.
 
-        Without a filter no row is read: the numbers are in the catalog and in footers.
+        Without a filter only the footers of Parquet files are read.
 
         >>> ds.count_rows(), ds.count_rows("customer = 'C042' AND id < 1000")
         (3000, 2)

@@ -97,6 +97,10 @@ class Planner:
         """Return the number of rows of a fragment, read from the file if it is not indexed."""
         return self._files.count_rows(fragment)
 
+    def count_rows_in_file(self, fragment: PresentFragment) -> int:
+        """Return the number of rows of a fragment by its file, whatever the catalog says."""
+        return self._files.count_rows_in_file(fragment)
+
     def search(self, predicate: Predicate) -> SearchResult:
         coverage = self.coverage_for_scan()
         search = self._search(predicate, coverage)
