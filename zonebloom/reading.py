@@ -88,8 +88,12 @@ def addresses_of_positions(opened: OpenedDataset, positions: Any) -> np.ndarray:
 
     Rows that a table has deleted are not counted.
     """
-    files = opened.planner.coverage_for_scan().fragments
-    rows_of_files = _rows_of_files(opened)
+    planner = opened.planner
+    files = planner.coverage_for_scan().fragments
+    # The offsets of the rows that the table has not deleted, for each file.
+    rows_of_files = [
+        RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted_rows for file in files
+    ]
     first_positions = np.cumsum([0, *map(len, rows_of_files)])
     num_rows = int(first_positions[-1])
     rows = arguments.require_integers(positions, "indices", num_rows - 1).astype(np.int64)
@@ -100,15 +104,6 @@ def addresses_of_positions(opened: OpenedDataset, positions: Any) -> np.ndarray:
         offsets = rows_of_files[number].rows_at(addresses[is_in_file])
         addresses[is_in_file] = (files[number].fragment_id << OFFSET_BITS) + offsets
     return addresses
-
-
-def _rows_of_files(opened: OpenedDataset) -> list[RowRanges]:
-    """Return for each file the offsets of the rows that the table has not deleted."""
-    planner = opened.planner
-    return [
-        RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted_rows
-        for file in planner.coverage_for_scan().fragments
-    ]
 
 
 def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
@@ -158,8 +153,9 @@ def look_up(
     rows = lookup_keys(source, opened.planner, key_column, keys, names, nulls)
     if not isinstance(projection, dict):
         return rows
+    # The dataset may have a column key_index of its own, so remove ours before the projection.
     key_index = rows.schema.field(0)
-    return project(rows, projection).add_column(0, key_index, rows.column(0))
+    return project(rows.remove_column(0), projection).add_column(0, key_index, rows.column(0))
 
 
 def key_locations(
