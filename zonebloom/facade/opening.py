@@ -209,6 +209,9 @@ def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[A
     if isinstance(source, list | tuple) and filesystem is None:
         paths = [arguments.require_path(path, "an item of source") for path in source]
         return [absolute_path(path) for path in paths], filesystem
+    if isinstance(source, list | tuple) and isinstance(filesystem, pafs.LocalFileSystem):
+        paths = [arguments.require_path(path, "an item of source") for path in source]
+        return [os.path.abspath(path_in(filesystem, path)) for path in paths], filesystem
     if title is None:
         return source, filesystem
     if filesystem is None:
