@@ -110,7 +110,10 @@ class Scanner(ProcessBound, Displayed):
         >>> ds.scanner(["id"], "customer = 'C042'").head(1).to_pylist()
         [{'id': 2042}]
         """
-        return self._with_request(limit=arguments.require_integer(num_rows, "num_rows")).to_table()
+        limit = arguments.require_integer(num_rows, "num_rows")
+        if self._request.limit is not None:
+            limit = min(limit, self._request.limit)
+        return self._with_request(limit=limit).to_table()
 
     def take(self, indices: Any) -> pa.Table:
         """Read the matching rows at some positions, in the order of the positions.
