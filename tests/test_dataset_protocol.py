@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import pickle
 import random
 from decimal import Decimal
@@ -22,8 +23,10 @@ from zonebloom.errors import (
     ColumnNotFound,
     DeprecatedWarning,
     FilterError,
+    FragmentUnreadable,
     InvalidArgument,
     StaleIndexWarning,
+    ZoneBloomWarning,
 )
 
 FILES, ROWS, ZONE = 3, 20_000, 250
@@ -478,12 +481,41 @@ class TestPyArrow:
             with pytest.raises(InvalidArgument, match=f"^{name} does not apply"):
                 call()
         polars = pytest.importorskip("polars")
+        from zonebloom.polars import scan
+
+        with pytest.raises(InvalidArgument, match=r"^zonebloom\.polars\.scan does not apply"):
+            scan(few)
         with pytest.raises(InvalidArgument, match="Polars expression"):
             rows.filter(polars.col("id") == 42)
         with pytest.raises(InvalidArgument, match="Polars expression"):
             few.to_table(filter=polars.col("id") == 42)
         with pytest.raises(FilterError):
             rows.filter("no filter")
+
+    def test_a_filter_of_tuples_is_read_once(self, rows):
+        """Later changes of the tuples do not change the filter, and iterators are read once."""
+        tuples = [("id", "in", iter([42, 43]))]
+        few = rows.filter(tuples)
+        tuples.append(("id", "=", 42))
+        assert few.count_rows() == few.count_rows() == 2
+
+    def test_the_display_shows_how_filters_combine(self, rows):
+        few = rows.filter("id = 42 OR id = 43").filter("plain = 1")
+        assert "where (id = 42 OR id = 43) AND (plain = 1);" in repr(few)
+        assert repr(rows.filter(None)) == repr(rows)
+
+    def test_head_and_take_use_the_options_of_a_scan(self, rows):
+        assert rows.head(100, ["row"], limit=2).num_rows == 2
+        assert rows.head(1, ["row"], limit=2).num_rows == 1
+        options = {"batch_size": 10, "use_scalar_index": False}
+        assert rows.take([3], ["row"], **options)["row"].to_pylist() == [3]
+        runs = []
+        assert rows.take([1], ["row"], limit=2, scan_stats_callback=runs.append).num_rows == 1
+        assert runs[0].rows_found == 2
+        with pytest.raises(InvalidArgument, match="indices"):
+            rows.take([2], ["row"], limit=2)
+        with pytest.raises(InvalidArgument, match="batch_size"):
+            rows.take([2], batch_size=0)
 
     def test_take_reads_pages(self, rows, plain, counting, size):
         numbers = [COUNT - 1, 0, ROWS, ROWS - 1, 0]
@@ -685,6 +717,39 @@ class TestStates:
         with pytest.warns(StaleIndexWarning):
             assert ds.count_rows(F("id") == 3 * ROWS + 42) == 1
 
+    def test_missing_files_are_left_out_by_all_methods(self, tmp_path):
+        paths = e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
+        ds = zb.dataset(tmp_path / "t", stale="ignore-missing")
+        strict = zb.dataset(tmp_path / "t")
+        os.remove(paths[0])
+        with pytest.warns(ZoneBloomWarning):
+            assert ds.unindexed().count_rows() == ROWS
+        assert sum(fragment.count_rows() for fragment in ds.get_fragments()) == ROWS
+        assert ds.sort_by("row").head(1)["row"].to_pylist() == [ROWS]
+        with pytest.raises(FragmentUnreadable, match="refresh"):
+            strict.unindexed()
+
+    def test_fragments_keep_their_files_after_a_refresh(self, tmp_path):
+        e2e.write_files(tmp_path / "t", [table(0), table(ROWS)])
+        ds = zb.dataset(tmp_path / "t")
+        e2e.build(ds, "id", number_of_items=ZONE)
+        fragments = ds.get_fragments(F("id") == 42)
+        opened = ds.opened
+        pq.write_table(table(2 * ROWS), tmp_path / "t" / "a.parquet")
+        ds.refresh()
+        (fragment,) = fragments
+        assert fragment._opened is opened
+        assert fragment.count_rows(filter=F("id") == 42) == 1
+
+    def test_relative_folders_of_a_list_keep_their_place(self, tmp_path, monkeypatch):
+        e2e.write_files(tmp_path / "t", [table(0)])
+        monkeypatch.chdir(tmp_path)
+        ds = zb.dataset(["t"], filesystem=pafs.LocalFileSystem())
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        ds.refresh()
+        assert ds.count_rows() == ROWS
+
     def test_scans_without_an_index_return_the_rows(self, folder, plain, tmp_path):
         arrow = zb.dataset(folder, index_dir=str(tmp_path))
         for filter in FILTERS:
@@ -802,6 +867,12 @@ class TestLeaves:
         assert rows.schema.field("key_index").nullable is False
         assert rows.column("key_index").to_pylist() == [1, 0]
         assert rows.drop_columns("key_index").to_pylist() == expected([8, 9])
+
+    def test_lookups_return_leaves_beside_a_column_named_key_index(self):
+        ds = zb.dataset(pa.table({"key_index": [7, 8], "st": [{"x": 1}, {"x": 2}]}))
+        result = ds.lookup("key_index", [8], ["key_index", "st.x"])
+        assert result.column_names == ["key_index", "key_index", "st.x"]
+        assert [column.to_pylist() for column in result.columns] == [[0], [8], [2]]
 
     def test_inner_structs_are_read(self, nested):
         table = nested.to_table(["client.at"], "n IN (7, 8)")

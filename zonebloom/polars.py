@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.facade.dataset import Dataset
+from zonebloom.facade.dataset import Dataset, require_no_filter
 from zonebloom.facade.opening import dataset
 from zonebloom.lazy_frame import lazy_frame
 from zonebloom.parquet.encryption_keys import ParquetKeys
@@ -62,7 +62,8 @@ def scan(
     MissingDependency
         If Polars is not installed, or is older than 2.0.
     InvalidArgument
-        If a Dataset is given together with options that say how to open one.
+        If a Dataset is given together with options that say how to open one, or if it has a filter
+        of its own (`Dataset.filter`).
     NoFragments, FragmentUnreadable, SourceError
 
     Examples
@@ -86,6 +87,7 @@ def scan(
         encryption=encryption,
         parquet_keys=parquet_keys,
     )
+    require_no_filter(ds, "zonebloom.polars.scan")
     return lazy_frame(ds, is_listed_again=is_path)
 
 

@@ -408,10 +408,15 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.take([2999, 0], ["id"])["id"].to_pylist()
         [1991, 0]
         """
-        if filter is None and not self._filters:
-            require_scan_options(options)
-            return take_rows(self.opened, addresses_of_positions(self.opened, indices), columns)
-        return self.scanner(columns, filter, **options).take(indices)
+        opened, scanner = self.opened, self.scanner(columns, filter, **options)
+        # Only a scanner applies a limit and calls back.
+        needs_scan = any(
+            option is not None
+            for option in (filter, options.get("limit"), options.get("scan_stats_callback"))
+        )
+        if needs_scan or self._filters:
+            return scanner.take(indices)
+        return take_rows(opened, addresses_of_positions(opened, indices), columns)
 
     def take_rows(self, rows: RowsLike, columns: Columns = None) -> pa.Table:
         """Read rows by address, in the order of the addresses. Repeated addresses repeat rows.
@@ -437,13 +442,16 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.take_rows(ds.locate("id", [42, -1]), ["id"])["id"].to_pylist()
         [42]
         """
-        self._require_no_filter("take_rows")
+        require_no_filter(self, "take_rows")
         return take_rows(self.opened, rows, columns)
 
     def filter(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, expression: Filter
     ) -> Dataset:
-        """Return the same dataset with a filter that every read applies, besides its own filter.
+        """Return the same dataset with one more filter. Every read applies it as well as its own.
+
+        Methods that cannot apply it, such as `lookup`, `locate` and `take_rows`, raise
+        `InvalidArgument`.
 
         Parameters
         ----------
@@ -455,10 +463,14 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> few.count_rows(), few.count_rows("id < 1000")
         (6, 2)
         """
-        filters = (*self._filters, expression)
-        # Combine them with one more, so that an invalid filter is refused here.
-        self.opened.translate((*filters, "TRUE"))
-        return Dataset(self.opened, self.title, self._list_files, filters)
+        opened = self.opened
+        if isinstance(expression, list | tuple):
+            # The lists of DNF tuples may change later, and an iterator in them yields only once.
+            expression, _ = opened.translate((expression,))
+        filters = self._filters if expression is None else (*self._filters, expression)
+        # A Polars expression cannot be combined with other filters, so adding one refuses it here.
+        opened.translate((*filters, "TRUE"))
+        return Dataset(opened, self.title, self._list_files, filters)
 
     def search(self, filter: Filter) -> SearchResult:
         """Return the rows that may match a filter, by the indices alone.
@@ -479,21 +491,14 @@ class Dataset(pads.UnionDataset, Displayed):
         SearchResult: AtMost, 100 of 3,000 rows in 1 of 3 fragments
           1.parquet: 300-400
         """
-        filters = self._all_filters(filter)
-        _, predicate = self.opened.translate(filters, is_applied=False)
-        return self.opened.planner.search(predicate)
+        opened = self.opened
+        _, predicate = opened.translate(self._all_filters(filter), is_applied=False)
+        return opened.planner.search(predicate)
 
     def _all_filters(self, filter: Filter) -> Sequence[Filter]:
         if filter is None and self._filters:
             return self._filters
         return (*self._filters, filter)
-
-    def _require_no_filter(self, method: str) -> None:
-        if self._filters:
-            raise InvalidArgument(
-                f"{method} does not apply the dataset's own filter; call it on the dataset "
-                "without Dataset.filter, or use to_table"
-            )
 
     # Many keys
 
@@ -531,7 +536,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.search_many("id", [42, -1]).read_all().to_pylist()
         [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
         """
-        self._require_no_filter("search_many")
+        require_no_filter(self, "search_many")
         batches = self.opened.planner.search_many(column, keys)
         return pa.RecordBatchReader.from_batches(CANDIDATE_SCHEMA, GuardedIterator(batches))
 
@@ -571,7 +576,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.lookup("id", [42, -1, 7], ["customer"]).to_pylist()
         [{'key_index': 2, 'customer': 'C007'}, {'key_index': 0, 'customer': 'C042'}]
         """
-        self._require_no_filter("lookup")
+        require_no_filter(self, "lookup")
         return look_up(self.opened, column, keys, columns, nulls=nulls)
 
     def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:
@@ -612,7 +617,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.locate("id", [42, -1]).drop_columns("path").to_pylist()
         [{'key_index': 0, 'fragment_id': 1, 'row': 338}, {'key_index': 1, 'fragment_id': None, ...}]
         """
-        self._require_no_filter("locate")
+        require_no_filter(self, "locate")
         return key_locations(self.opened, columns, keys).by_key()
 
     def files_with_keys(
@@ -641,7 +646,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.files_with_keys("id", [42, 45, -1]).drop_columns("path").to_pylist()
         [{'fragment_id': 1, 'num_keys': 2, 'num_rows': 2}]
         """
-        self._require_no_filter("files_with_keys")
+        require_no_filter(self, "files_with_keys")
         return key_locations(self.opened, columns, keys).by_file()
 
     # Indices
@@ -1092,7 +1097,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         from zonebloom.lazy_frame import lazy_frame
 
-        self._require_no_filter("to_polars")
+        require_no_filter(self, "to_polars")
         return lazy_frame(self)
 
     def to_arrow_dataset(self) -> Dataset:
@@ -1117,10 +1122,13 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.unindexed().count_rows()
         3000
         """
-        source = self.opened.source
+        opened = self.opened
+        source = opened.source
         if self._filters or source.has_views:
             return pads.InMemoryDataset(self.to_table())
-        return source.scan_whole([(file, None) for file in source.fragments], source.filesystem)
+        # Missing files are left out with a warning, or raise an error, as in a scan.
+        files = opened.planner.coverage_for_scan().fragments
+        return source.scan_whole([(file.fragment, None) for file in files], source.filesystem)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
         """Return the fragments, or those that may contain a match.
@@ -1138,9 +1146,11 @@ class Dataset(pads.UnionDataset, Displayed):
             )
         if filter is None and not self.opened.source.has_views:
             return self.unindexed().get_fragments()
-        plan = self.scanner(filter=filter).plan()
+        # A refresh must not change the files while the caller iterates.
+        opened = self.opened
+        plan = plan_scan(opened, None, [filter]).plan()
         return (
-            CandidateFragment(self.opened, filter, replace_fields(plan, fragments=(fragment,)))
+            CandidateFragment(opened, filter, replace_fields(plan, fragments=(fragment,)))
             for fragment in plan.fragments
         )
 
@@ -1236,7 +1246,9 @@ class Dataset(pads.UnionDataset, Displayed):
 
     def _title(self) -> str:
         count = len(self.opened.source.fragments)
-        filters = " where " + " AND ".join(map(str, self._filters)) if self._filters else ""
+        # SQL binds AND more tightly than OR, so several filters need parentheses.
+        texts = [f"({part})" if len(self._filters) > 1 else str(part) for part in self._filters]
+        filters = " where " + " AND ".join(texts) if texts else ""
         return (
             f"zonebloom.Dataset {self.title}: {count:,} "
             f"{self.opened.source.format.default_extname} {'file' if count == 1 else 'files'}, "
@@ -1326,6 +1338,15 @@ class DatasetOptimizer:
             progress=progress,
         )
         return refreshed
+
+
+def require_no_filter(dataset: Dataset, caller: str) -> None:
+    """Raise `InvalidArgument` if the dataset has a filter that the caller would ignore."""
+    if dataset._filters:  # noqa: SLF001
+        raise InvalidArgument(
+            f"{caller} does not apply the dataset's own filter; call it on the dataset "
+            "without Dataset.filter, or use to_table"
+        )
 
 
 def _unpickled(pickled: PickledDataset, filters: tuple[Filter, ...]) -> Dataset:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from zonebloom.base import arguments
 from zonebloom.errors import InvalidArgument
-from zonebloom.facade.dataset import Dataset
+from zonebloom.facade.dataset import Dataset, require_no_filter
 from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.rebase import rebases_unknown_writers
@@ -189,6 +189,7 @@ def _locate(
         ds = open_dataset(path, keys.sparkSession, None, encryption)
     elif encryption is not None:
         raise InvalidArgument("encryption needs a path; a Dataset was opened with its own keys")
+    require_no_filter(ds, "zonebloom.spark")
     spark = keys.sparkSession
     files = SparkFiles.of(ds, rebases_unknown_writers(spark), not is_case_sensitive(spark))
     names = [on] if isinstance(on, str) else list(on)
