@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
-    help=f"Most files to list. By default all, but {text.MAX_TERMINAL_ROWS} in a terminal.",
+    help=f"Maximum number of files; by default all, but {text.MAX_TERMINAL_ROWS} in a terminal.",
 )
 def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
     """List the files at PATH, and the indices that cover each.
@@ -42,7 +42,7 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
     ids_by_index = {
         name: entry.fragment_ids for name, entry in source.opened.version.indices.items()
     }
-    present = source.opened.planner.coverage().fragments
+    present_files = source.opened.planner.coverage().fragments
     files = [
         {
             "path": file.fragment.key,
@@ -50,7 +50,7 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
             "rows": file.num_rows,
             "indices": [name for name, ids in ids_by_index.items() if file.fragment_id in ids],
         }
-        for file in present[:limit]
+        for file in present_files[:limit]
     ]
     max_lines = text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None
     schema = pa.schema(
@@ -77,7 +77,7 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
         return f"{table}\n{text.left_out_text(num_left_out, 'file')}" if num_left_out else table
 
     return CommandAnswer(
-        lambda: {"path": source.title, "num_files": len(present), "files": files},
+        lambda: {"path": source.title, "num_files": len(present_files), "files": files},
         files_text,
         lambda: pa.Table.from_pylist(files, schema),
     )
@@ -88,7 +88,8 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
 def schema_command(source: OpenedSource) -> CommandAnswer:
     """Print the columns at PATH, their types and indices.
 
-    As JSON: path, columns (name, type, nullable, indices).
+    As JSON: path, columns (name, type, nullable, indices, by_path: whether the values come from
+    the paths of the files).
     """
     indices = describe_opened(source.opened)
     partition_columns = source.opened.source.partition_columns()
