@@ -48,7 +48,8 @@ def locate_catalog(
 ) -> tuple[Source, Catalog]:
     """Return the files of a dataset, and the catalog of their existing or future index.
 
-    Every way to open a dataset calls this. The returned files have the keys that the catalog uses.
+    Every way to open a dataset calls this. The returned source identifies its files as the catalog
+    does: by paths below their common folder, or by whole paths.
     """
     if is_local(source.filesystem):
         source = source.with_absolute_paths()
@@ -64,7 +65,8 @@ def locate_catalog(
         )
         for folder in default_folders[1:] if existing is None else ():
             if was_index_read(source.filesystem, folder):
-                # Reading warns that the index was deleted. A new one gets the default folder.
+                # Reading this catalog warns that the index was deleted. A new index gets the
+                # default folder.
                 Catalog(source.filesystem, folder).latest()
         return source, Catalog(source.filesystem, existing or default_folders[0], encryption)
     folder = path_in(source.filesystem, index_dir)
@@ -105,7 +107,7 @@ class OpenDataset(Protocol):
 class OpenedDataset:
     """An opened dataset: its listed files, the catalog of its indices and the version in use.
 
-    The planner answers requests over them. The binding checks filters and projections.
+    The planner plans scans and lookups. The binding checks filters and projections.
     """
 
     source: Source
@@ -137,7 +139,7 @@ class OpenedDataset:
         )
 
     def with_newest_index(self) -> OpenedDataset:
-        """Return the same files with their newest index. It may have been moved meanwhile."""
+        """Return the same files with their newest index, even if the index was moved meanwhile."""
         source, before = self.source, self.catalog
         folder = current_index_folder(
             source.filesystem, source.root, before.folder, in_table=source.is_table_snapshot
@@ -179,7 +181,7 @@ class OpenedDataset:
         )
 
     def with_current_files(self, source: Source, catalog: Catalog) -> OpenedDataset:
-        """Return other files with their newest index, or this object if nothing changed."""
+        """Return newly listed files with their newest index, or this object if nothing changed."""
         if catalog.folder != self.catalog.folder:
             if source.root == self.source.root:
                 # The folder of the data is the same, so the index was moved.

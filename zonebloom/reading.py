@@ -62,10 +62,10 @@ def plan_scan(
     expression, predicate = opened.translate(filters)
     if not uses_index:
         predicate = None
-    # A SQL text that translates to one leaf contains nothing else, so the leaf is the filter.
+    # If a SQL text translates to a single equality or IN, this predicate is the whole filter.
     is_text = len(filters) == 1 and isinstance(filters[0], str)
-    is_predicate = is_text and isinstance(predicate, Equals | IsIn)
-    request = Request(projection, expression, limit, batch_size, predicate, is_predicate)
+    is_predicate_exact = is_text and isinstance(predicate, Equals | IsIn)
+    request = Request(projection, expression, limit, batch_size, predicate, is_predicate_exact)
     names = tuple(opened.source.schema.names if projection is None else projection)
 
     def plan(described: bool) -> ScanPlan:
@@ -107,7 +107,7 @@ def addresses_of_positions(opened: OpenedDataset, positions: Any) -> np.ndarray:
 
 
 def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
-    """Return rows by address, or at the places in a table that `locate` returned."""
+    """Return rows by address, or the rows that a table returned by `locate` refers to."""
     request = Request(opened.binding.checked_columns(columns), None)
     addresses = _addresses(rows)
     plan, addresses_in_scan_order = opened.planner.plan_rows(addresses)
@@ -120,9 +120,9 @@ def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
 def _addresses(rows: Any) -> np.ndarray:
     if isinstance(rows, pa.Table | pa.RecordBatch):
         names = ("fragment_id", "row")
-        places = pa.table(dict(zip(names, select_key_columns(rows, names), strict=True)))
-        # Keys that do not exist have no place.
-        fragment_ids, offsets = places.drop_null().columns
+        locations = pa.table(dict(zip(names, select_key_columns(rows, names), strict=True)))
+        # Keys that do not exist have null locations.
+        fragment_ids, offsets = locations.drop_null().columns
         fragment_ids = arguments.require_integers(fragment_ids, "rows").astype(np.int64)
         return (fragment_ids << OFFSET_BITS) + offsets.to_numpy()
     return arguments.require_integers(rows, "rows").astype(np.int64)
@@ -161,7 +161,7 @@ def look_up(
 def key_locations(
     opened: OpenedDataset, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
 ) -> KeyLocations:
-    """Return the places of keys in one column, or in several that must all be equal."""
+    """Return the locations of keys in one column, or in several that must all be equal."""
     is_one = isinstance(columns, str)
     names = [columns] if is_one else arguments.require_name_list(columns, "columns")
     if not names or len(set(names)) < len(names):

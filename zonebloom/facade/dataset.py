@@ -85,7 +85,7 @@ class Dataset(pads.UnionDataset, Displayed):
     Attributes
     ----------
     title : str
-        The name of the dataset in texts.
+        The name of the dataset in displays and messages.
     opened : OpenedDataset
         Its files, its index folder, the index version in use, and the planner of its scans.
 
@@ -522,8 +522,8 @@ class Dataset(pads.UnionDataset, Displayed):
         pyarrow.RecordBatchReader
             ``key_index`` int64 (position in ``keys``), ``fragment_id`` uint64, ``zone`` uint32
             (number of the zone in its fragment; null for a whole fragment that the index does not
-            cover). Each pair comes once, in no order; ``read_all`` returns a table. Null keys are
-            in no zone, NaN may be in all.
+            cover). Each pair occurs once, in no particular order; ``read_all`` returns a table.
+            Null keys are in no zone. NaN keys may be in every zone.
 
         Raises
         ------
@@ -729,7 +729,7 @@ class Dataset(pads.UnionDataset, Displayed):
         IndexExists
             If replace=False, or the index belongs to another dataset that shares the index_dir.
         FragmentUnreadable, SchemaMismatch
-            Nothing is left behind.
+            While the files are read. The build then leaves no index behind.
 
         Examples
         --------
@@ -1116,8 +1116,9 @@ class Dataset(pads.UnionDataset, Displayed):
     def unindexed(self) -> pads.Dataset:
         """Return the rows as a plain PyArrow dataset, for code that does not call our methods.
 
-        It reads the files, or contains the matching rows in memory if this dataset has a filter, or
-        if PyArrow alone would read rows that a Delta or Iceberg table has deleted.
+        The result reads the files. It contains the rows in memory instead if this dataset has a
+        filter, or if it is a Delta or Iceberg table with deleted rows or renamed columns, which
+        PyArrow alone would read wrongly.
 
         >>> ds.unindexed().count_rows()
         3000
@@ -1131,9 +1132,10 @@ class Dataset(pads.UnionDataset, Displayed):
         return source.scan_whole([(file.fragment, None) for file in files], source.filesystem)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:
-        """Return the fragments, or those that may contain a match.
+        """Return all fragments, or only those that may contain a match of a filter.
 
-        The scanners of the latter skip zones. Engines such as DataFusion read a dataset so.
+        Give the same filter to the scanners of these fragments: then they skip zones. Engines such
+        as DataFusion read a dataset in this way.
 
         >>> import pyarrow.compute as pc
         >>> [fragment.path[-8:] for fragment in ds.get_fragments(pc.field("id") == 42)]

@@ -100,7 +100,7 @@ class CandidateFragment(ProcessBound):
                 "a fragment can be filtered only with its dataset's schema; give that"
             )
         scan = plan_scan(self._opened, columns, [filter], batch_size=batch_size)
-        plan = self._plan if self._is_planned_filter(filter) else self._plan_of_this(scan.plan())
+        plan = self._plan if self._is_planned_filter(filter) else self._own_part(scan.plan())
         return pads.Scanner.from_batches(scan.planned(plan).to_reader())
 
     def _is_planned_filter(self, filter: pc.Expression | None) -> bool:
@@ -110,7 +110,7 @@ class CandidateFragment(ProcessBound):
             return planned is filter
         return planned is filter or planned.equals(filter)
 
-    def _plan_of_this(self, plan: ScanPlan) -> ScanPlan:
+    def _own_part(self, plan: ScanPlan) -> ScanPlan:
         """Return the part of a plan that reads this fragment."""
         path = self._plan.fragments[0].fragment.path
         fragments = tuple(part for part in plan.fragments if part.fragment.path == path)

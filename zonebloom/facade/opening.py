@@ -174,7 +174,7 @@ class OpenOptions(SourceOptions):
 
 
 class OpenedSource(NamedTuple):
-    """An opened dataset, its name in texts, and a function that lists its files again.
+    """An opened dataset, its name in messages, and a function that lists its files again.
 
     The function is None if the files were named one by one. Then there is nothing to list.
     """
@@ -217,7 +217,7 @@ def _absolute_source(source: Any, title: str | None, filesystem: Any) -> tuple[A
     if filesystem is None:
         if not is_uri(title):
             return absolute_path(title), filesystem
-        filesystem, path = _place_of(title)
+        filesystem, path = _open_uri(title)
         return path, filesystem
     if isinstance(filesystem, pafs.LocalFileSystem):
         return os.path.abspath(path_in(filesystem, title)), filesystem
@@ -253,7 +253,7 @@ def _require_unlisted(index_dir: str, root: str) -> None:
         )
 
 
-def _place_of(uri: str) -> tuple[pafs.FileSystem, str]:
+def _open_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a URI, with any credentials of the URI, and the path in it."""
     spark = active_spark_session() if uri.lower().startswith(("s3a:", "s3n:")) else None
     if spark is None:

@@ -40,7 +40,7 @@ class SourceKind(Protocol):
     Attributes
     ----------
     examples : tuple of str
-        What a user may give, for the message that names all kinds.
+        Sources that a user may give, for the error message that lists all kinds.
     """
 
     @property
@@ -55,7 +55,10 @@ class SourceKind(Protocol):
         ...
 
     def open(self, source: Any, options: SourceOptions) -> Source:
-        """Return the files as they are now. Raise `InvalidArgument` for options without use."""
+        """Return the files as they are now.
+
+        Raise `InvalidArgument` for options that this kind of source cannot use.
+        """
         ...
 
 
