@@ -50,6 +50,19 @@ def test_tables_without_rows_can_be_searched(table: pa.Table) -> None:
     assert ds.count_rows() == 0
 
 
+def test_rows_of_all_chunks_are_counted_searched_and_taken() -> None:
+    table = pa.concat_tables([pa.table({"id": range(first, first + 50)}) for first in (0, 50, 100)])
+    assert table.column("id").num_chunks == 3
+    ds = zb.dataset(table)
+    for _ in ("without an index", "with an index"):
+        assert ds.count_rows() == len(ds) == 150
+        assert len(ds.search("id > 7").at_most) == 150
+        assert ds.take([149, 0])["id"].to_pylist() == [149, 0]
+        assert ds.take_rows([149, 0])["id"].to_pylist() == [149, 0]
+        assert len(next(iter(ds.get_fragments(pc.field("id") == 149))).to_table()) >= 1
+        build(ds, "id", number_of_items=10)
+
+
 def test_nulls_within_a_dictionary_are_found() -> None:
     words = pa.DictionaryArray.from_arrays(
         pa.array([0, 1] * 500, pa.int8()), pa.array(["a", None], pa.string())

@@ -92,10 +92,9 @@ class PresentFiles:
         key = (fragment.fragment.path, fragment.identity)
         if key not in self._row_counts:
             files = without_short_reads(self._source.filesystem)
-            opened = self._source.open(fragment.fragment, files)
             parquet_in = self._source.filesystem if self._source.has_statistics else None
             with file_errors(fragment.fragment.path, parquet_in=parquet_in):
-                self._row_counts[key] = opened.count_rows()
+                self._row_counts[key] = self._source.count_rows(fragment.fragment, files)
         return self._row_counts[key]
 
     def warn_of_uncovered_files(self, coverage: Coverage, index_names: Iterable[str]) -> None:

@@ -24,7 +24,15 @@ class TableSource(Source):
     identity: FileIdentity
 
     def open(self, fragment: Fragment, filesystem: pafs.FileSystem) -> Any:
-        return next(iter(self.scan_whole([], filesystem).get_fragments()))
+        import pyarrow.dataset as pads
+
+        # PyArrow makes a fragment of each batch, and none of a table without batches.
+        batches = self.table.combine_chunks().to_batches()
+        batches = batches or [pa.RecordBatch.from_pylist([], self.schema)]
+        return next(iter(pads.InMemoryDataset(batches).get_fragments()))
+
+    def count_rows(self, fragment: Fragment, filesystem: pafs.FileSystem) -> int:
+        return self.table.num_rows
 
     def scan_whole(self, fragments: Sequence[Any], filesystem: pafs.FileSystem) -> Any:
         import pyarrow.dataset as pads

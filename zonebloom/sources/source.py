@@ -102,6 +102,10 @@ class Source:
         """Return a new pyarrow fragment that reads through a file system and has cached nothing."""
         return self.format.make_fragment(fragment.path, filesystem, fragment.partition)
 
+    def count_rows(self, fragment: Fragment, filesystem: pafs.FileSystem) -> int:
+        """Return the number of rows of a fragment, by the metadata of its file if it has some."""
+        return self.open(fragment, filesystem).count_rows()
+
     def with_paths_as_keys(self) -> Source:
         """Return the same source with the whole path of each fragment as its key."""
         fragments = tuple(fragment._replace(key=fragment.path) for fragment in self.fragments)
