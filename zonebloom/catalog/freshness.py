@@ -109,22 +109,22 @@ def is_at_rest(identity: FileIdentity, at: int) -> bool:
 def clock_lag(own_file: str, index_folder: str, paths: Iterable[str]) -> int | None:
     """Return by how many ns the clock of local files is behind the clock of this machine.
 
-    The time of an open file of the index is set for this. Return 0 if the clock of the files is not
-    clearly behind, and None if they lie on another device than the index.
+    The time of an open file of the index is set for this. The result is rather too large than too
+    small, by the time between two ticks of that clock and by the time that this takes. It is None
+    if the files lie on another device than the index.
     """
     name = posixpath.basename(own_file)
     try:
         with open_folder(posixpath.dirname(own_file), index_folder) as folder:
-            current = time.time_ns()
             # Without a time, the file server sets its own.
             os.utime(name, dir_fd=folder, follow_symlinks=False)
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            current = time.time_ns()
         if {os.stat(path).st_dev for path in paths} - {status.st_dev}:
             return None
     except OSError:
         return None
-    lag = current - status.st_mtime_ns
-    return lag if lag > _rest_ns(status.st_mtime_ns) else 0
+    return max(current - status.st_mtime_ns, 0)
 
 
 def wait_for_rest(files: Iterable[FileIdentity], lag: int | None = None) -> int:
