@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.base.threads import num_cores
+from zonebloom.base.threads import REMOTE_THREADS, num_cores
 from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import Equals, IsIn, Predicate
 from zonebloom.scan.explain import ScanPlan
@@ -25,6 +25,7 @@ from zonebloom.scan.lookup import lookup_keys
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, gather, project
 from zonebloom.scan.scanner import Scanner
+from zonebloom.storage.files import is_local
 
 if TYPE_CHECKING:
     import polars as pl
@@ -76,9 +77,10 @@ def plan_scan(
 
 def count_all_rows(opened: OpenedDataset) -> int:
     """Return the number of rows without reading them, by the metadata of the files."""
-    planner = opened.planner
+    planner, filesystem = opened.planner, opened.source.filesystem
     fragments = planner.coverage_for_scan().fragments
-    with ThreadPoolExecutor(num_cores()) as pool:
+    num_threads = num_cores() if is_local(filesystem) else REMOTE_THREADS
+    with ThreadPoolExecutor(num_threads) as pool:
         num_stored = sum(pool.map(planner.count_rows_in_file, fragments))
     return num_stored - sum(len(file.fragment.deleted_rows) for file in fragments)
 
@@ -145,14 +147,13 @@ def look_up(
     if isinstance(columns, Mapping):
         raise arguments.invalid_value(columns, "columns", "give a list of names")
     projection = opened.binding.checked_columns(columns) or []
-    # For leaves of structs, read the structs.
-    names = [name for name in projection if name in source.schema.names]
-    if isinstance(projection, dict):
-        structs = [name.partition(".")[0] for name in projection if name not in names]
-        names = list(dict.fromkeys([*names, *structs]))
-    rows = lookup_keys(source, opened.planner, key_column, keys, names, nulls)
     if not isinstance(projection, dict):
-        return rows
+        return lookup_keys(source, opened.planner, key_column, keys, projection, nulls)
+    # Some names are those of fields of structs. Read the structs.
+    top_level_names = set(source.schema.names)
+    names = [name if name in top_level_names else name.partition(".")[0] for name in projection]
+    names = list(dict.fromkeys(names))
+    rows = lookup_keys(source, opened.planner, key_column, keys, names, nulls)
     # The dataset may have a column key_index of its own, so remove ours before the projection.
     key_index = rows.schema.field(0)
     return project(rows.remove_column(0), projection).add_column(0, key_index, rows.column(0))

@@ -85,17 +85,17 @@ class PresentFiles:
         """Return the number of rows of a fragment, from the catalog or else from its file."""
         if fragment.num_rows is not None:
             return fragment.num_rows
-        return self.count_rows_in_file(fragment)
-
-    def count_rows_in_file(self, fragment: PresentFragment) -> int:
-        """Return the number of rows of a fragment by its file, whatever the catalog says."""
         key = (fragment.fragment.path, fragment.identity)
         if key not in self._row_counts:
-            files = without_short_reads(self._source.filesystem)
-            parquet_in = self._source.filesystem if self._source.has_statistics else None
-            with file_errors(fragment.fragment.path, parquet_in=parquet_in):
-                self._row_counts[key] = self._source.count_rows(fragment.fragment, files)
+            self._row_counts[key] = self.count_rows_in_file(fragment)
         return self._row_counts[key]
+
+    def count_rows_in_file(self, fragment: PresentFragment) -> int:
+        """Return the number of rows of a fragment by its file as it is now."""
+        files = without_short_reads(self._source.filesystem)
+        parquet_in = self._source.filesystem if self._source.has_statistics else None
+        with file_errors(fragment.fragment.path, parquet_in=parquet_in):
+            return self._source.count_rows(fragment.fragment, files)
 
     def warn_of_uncovered_files(self, coverage: Coverage, index_names: Iterable[str]) -> None:
         """Warn once of files that not all named indices cover, or raise `StaleIndex`."""

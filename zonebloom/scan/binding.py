@@ -17,7 +17,7 @@ from zonebloom.base.arrays import empty_table
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.scan.recheck import Columns, filter_text, schema_without_views
-from zonebloom.values.columns import column_path, find_leaf_type, leaf_names
+from zonebloom.values.columns import find_leaf_type, leaf_names
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
@@ -69,15 +69,15 @@ class Binding:
     def checked_columns(self, columns: Columns) -> list[str] | dict[str, pc.Expression] | None:
         """Return a projection after checking that its columns exist and can be computed.
 
-        A list with leaves of structs, such as "a.b", becomes expressions.
+        A list with fields of structs, such as "a.b", becomes expressions.
         """
         if not isinstance(columns, Mapping):
             names = _name_list(columns, self._schema)
-            leaves = _leaf_expressions(names or (), self._schema)
-            checked_names([name for name in names or () if name not in leaves], self._schema)
-            if names is None or not leaves:
+            struct_fields = _struct_field_expressions(names or (), self._schema)
+            checked_names([name for name in names or () if name not in struct_fields], self._schema)
+            if names is None or not struct_fields:
                 return names
-            return {name: leaves.get(name, pc.field(name)) for name in names}
+            return {name: struct_fields.get(name, pc.field(name)) for name in names}
         for name, expression in columns.items():
             arguments.require_text(name, "a name in columns")
             if not isinstance(expression, pc.Expression):
@@ -136,13 +136,16 @@ def _name_list(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | 
     return arguments.require_name_list(columns, "columns", advice)
 
 
-def _leaf_expressions(names: Iterable[str], schema: pa.Schema) -> dict[str, pc.Expression]:
-    """Return the names that are leaves of structs, with expressions that read them."""
-    paths = {name: column_path(schema, name) for name in names if "." in name}
+def _struct_field_expressions(names: Iterable[str], schema: pa.Schema) -> dict[str, pc.Expression]:
+    """Return the names that are fields of structs, with expressions that read them."""
+    dotted_names = [name for name in names if "." in name]
+    # A schema builds a new list of names on each access.
+    top_level_names = set(schema.names) if dotted_names else set()
+    paths = {name: name.split(".") for name in dotted_names if name not in top_level_names}
     return {
         name: pc.field(*path)
         for name, path in paths.items()
-        if len(path) > 1 and find_leaf_type(schema, path) is not None
+        if find_leaf_type(schema, path) is not None
     }
 
 

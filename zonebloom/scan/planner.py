@@ -98,7 +98,7 @@ class Planner:
         return self._files.count_rows(fragment)
 
     def count_rows_in_file(self, fragment: PresentFragment) -> int:
-        """Return the number of rows of a fragment by its file, whatever the catalog says."""
+        """Return the number of rows of a fragment by its file as it is now."""
         return self._files.count_rows_in_file(fragment)
 
     def search(self, predicate: Predicate) -> SearchResult:

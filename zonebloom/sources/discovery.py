@@ -69,17 +69,11 @@ def discover_source(
     if is_path:
         with _undecodable_path_errors():
             opened = discovery.from_path(arguments.require_path(source, "source"))
-    elif isinstance(source, Sequence) and not isinstance(source, bytes):
+    else:
         if not source:
             raise NoFragments("the list of files is empty; give at least one file")
         opened = discovery.from_paths(
             [arguments.require_path(item, "an item of source") for item in source]
-        )
-    else:
-        raise SourceError(
-            f"a {type(source).__name__} is not a dataset; give a folder, a file, a list of files, "
-            "a glob, a URI, a pyarrow.dataset.Dataset, a pyarrow.Table, a deltalake.DeltaTable or "
-            "a pyiceberg table"
         )
     if schema is None:
         return replace(opened, type_agreement="first")

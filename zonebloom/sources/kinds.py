@@ -17,7 +17,13 @@ import pyarrow as pa
 from zonebloom.errors import InvalidArgument, SourceError
 from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sources.delta_lake import open_delta
-from zonebloom.sources.discovery import Partitioning, Schema, discover_source, is_dataset
+from zonebloom.sources.discovery import (
+    Partitioning,
+    Schema,
+    discover_source,
+    is_dataset,
+    require_no_schema,
+)
 from zonebloom.sources.iceberg import open_iceberg
 from zonebloom.sources.memory import open_memory_table
 from zonebloom.sources.source import Source
@@ -79,6 +85,7 @@ class _Files:
         return is_list or isinstance(source, str | os.PathLike) or is_dataset(source)
 
     def is_listed(self, source: Any) -> bool:
+        # Folders of a list are listed too, but only the opened files tell (`has_listed_folders`).
         return isinstance(source, str | os.PathLike)
 
     def open(self, source: Any, options: SourceOptions) -> Source:
@@ -169,9 +176,6 @@ def source_kind(source: Any) -> SourceKind:
 
 
 def _require_no_file_options(source: Any, options: SourceOptions) -> None:
-    if options.schema is not None:
-        raise InvalidArgument(
-            f"a {type(source).__name__} has a schema of its own; leave schema out"
-        )
+    require_no_schema(source, options.schema)
     if options.parquet_keys is not None:
         raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
