@@ -326,8 +326,7 @@ def test_other_engines_read_by_the_same_keys(tmp_path):
         assert ds.to_polars().collect().equals(expected)
         condition = pl.col("id").is_in([3, 4242])
         assert ds.to_polars().filter(condition).collect().equals(expected.filter(condition))
-        orders = ds  # noqa: F841 - read by name
-        result = duckdb.sql("SELECT id, text FROM orders WHERE id = 4242").fetchall()
+        result = duckdb.sql("SELECT id, text FROM ds WHERE id = 4242").fetchall()
         assert result == expected.filter(pl.col("id") == 4242).select("id", "text").rows()
 
 

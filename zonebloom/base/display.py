@@ -197,12 +197,13 @@ def pictures_html(files: Sequence[Strip], bars: Iterable[Strip] = ()) -> str:
 
 def _summary_strip(files: Sequence[Strip]) -> Strip:
     """Return one strip for many files, in which each file has the length 1."""
-    unindexed = np.flatnonzero([file.unindexed[0].size for file in files])
-    kept = np.flatnonzero([file.kept[0].size for file in files])
-    num_skipped = len(files) - len(kept) - len(unindexed)
-    counts = {"skipped": num_skipped, "kept": len(kept), "not indexed": len(unindexed)}
+    unindexed_files = np.flatnonzero([file.unindexed[0].size for file in files])
+    kept_files = np.flatnonzero([file.kept[0].size for file in files])
+    num_skipped = len(files) - len(kept_files) - len(unindexed_files)
+    counts = {"skipped": num_skipped, "kept": len(kept_files)}
+    counts["not indexed"] = len(unindexed_files)
     words = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
-    bounds = (kept, kept + 1), (unindexed, unindexed + 1)
+    bounds = (kept_files, kept_files + 1), (unindexed_files, unindexed_files + 1)
     return Strip(f"{len(files):,} more files", words, len(files), *bounds)
 
 

@@ -35,13 +35,13 @@ def report_progress(progress: ProgressOption, total: int, title: str) -> Iterato
 
 def _summing_report(show: Callable[[int, int], Any], total: int) -> Report:
     lock = threading.Lock()
-    done = 0
+    num_done = 0
 
     def report(rows: int) -> None:
-        nonlocal done
+        nonlocal num_done
         with lock:
-            done += rows
-            show(done, total)
+            num_done += rows
+            show(num_done, total)
 
     return report
 

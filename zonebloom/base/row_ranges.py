@@ -415,7 +415,7 @@ class SearchResult(Displayed):
 
     @property
     def kind(self) -> ResultKind:
-        """Which of the two bounds ``ranges`` returns, or "Exact" if they are equal."""
+        """The bound that ``ranges`` is: "AtMost" or "AtLeast", or "Exact" if both are equal."""
         if not self.at_most or (self.null_free and self.at_most == self.at_least):
             return "Exact"
         if self.at_least and self.at_most == self.universe:

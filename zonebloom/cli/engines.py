@@ -62,8 +62,8 @@ def missing_spark_requirement(master: str = LOCAL_MASTER) -> str | None:
     if version is None or version[0] < _MIN_JAVA:
         home = os.environ.get("JAVA_HOME")
         location = f" at JAVA_HOME ({home})" if home else ""
-        found = f" (it is {'.'.join(map(str, version))})" if version else ""
-        return f"no Java {_MIN_JAVA} or newer found{location}{found}"
+        version_text = f" (it is {'.'.join(map(str, version))})" if version else ""
+        return f"no Java {_MIN_JAVA} or newer found{location}{version_text}"
     return None
 
 

@@ -121,8 +121,8 @@ def drop(opened: OpenedDataset, name: str) -> OpenedDataset:
     opened.index_entry(name)
 
     def change(latest: Version) -> Version:
-        others = {key: entry for key, entry in latest.indices.items() if key != name}
-        return latest.with_indices(others)
+        kept_indices = {key: entry for key, entry in latest.indices.items() if key != name}
+        return latest.with_indices(kept_indices)
 
     return opened.at_version(opened.catalog.commit(change))
 
