@@ -78,15 +78,15 @@ def test_keys_in_many_zones_in_polars(versus, indexed, paged, zones):
 
 
 def test_translate_and_search_a_polars_filter(versus, indexed, keys):
-    endless_keys, schema, planner = itertools.cycle(keys), indexed.schema, indexed.opened.planner
+    endless_keys, schema, opened = itertools.cycle(keys), indexed.schema, indexed.opened
     names = tuple(schema.names)
 
     def plan_polars_filter() -> object:
         filter, predicate = translate_polars(pl.col("id") == next(endless_keys), schema)
-        return planner.plan(names, filter, predicate, is_described=False)
+        return opened.plan(names, filter, predicate, is_described=False)
 
     def plan_pyarrow_filter() -> object:
         filter = pc.field("id") == next(endless_keys)
-        return planner.plan(names, filter, predicate_from_arrow(filter, schema), is_described=False)
+        return opened.plan(names, filter, predicate_from_arrow(filter, schema), is_described=False)
 
     versus(plan_polars_filter, {"a PyArrow filter": plan_pyarrow_filter}, rounds=200)

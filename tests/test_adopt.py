@@ -105,7 +105,7 @@ def test_each_copy_of_a_file_has_its_own_id(tmp_path):
         path.rename(folder / f"other-{number}.parquet")
     assert zb.dataset(folder).adopt_index().num_files == PARTS
     ds = zb.dataset(folder)
-    ids = [fragment.fragment_id for fragment in ds.opened.planner.coverage().fragments]
+    ids = [fragment.fragment_id for fragment in ds.opened.look().fragments]
     assert len(set(ids)) == PARTS
     assert ds.count_rows(f"id = {part(0)['id'][5]}") == PARTS
 

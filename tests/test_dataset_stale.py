@@ -486,10 +486,10 @@ def test_refresh_lists_the_files_anew(folder: Path, source_kind: str):
     assert frame.collect()["id"].to_list() == list(range(100, 400))
     assert ds.to_polars().collect().equals(frame.collect())
     assert_right(ds, folder, [*IDS, 350])
-    planner = ds.opened.planner
+    opened = ds.opened
     ds.refresh()
     # The files are the same, so the dataset keeps the loaded index.
-    assert ds.opened.planner is planner
+    assert ds.opened is opened
 
 
 def write_part(folder: Path, number: int) -> None:

@@ -116,18 +116,18 @@ def test_a_thread_does_not_cache_a_search_of_old_files(
 ) -> None:
     """A thread must not cache its search of the old files for the new ones."""
     ds = zb.dataset(folder)
-    coverage_for_scan = ds.opened.planner.coverage_for_scan
+    look = ds.opened.look
     pending = [True]
 
     def overtaken() -> object:
-        coverage = coverage_for_scan()
+        snapshot = look()
         if pending:
             pending.clear()
             replace(folder / "part-000.parquet", numbered(0, 3, id=[-1, -2, -3]))
-            coverage_for_scan()
-        return coverage
+            look()
+        return snapshot
 
-    monkeypatch.setattr(ds.opened.planner, "coverage_for_scan", overtaken)
+    monkeypatch.setattr(ds.opened, "look", overtaken)
     ds.to_table(filter=ID == 120)
     with pytest.warns(errors.StaleIndexWarning):
         assert ds.count_rows(ID == -2) == 1

@@ -102,8 +102,8 @@ def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
         0,
         1,
     ]
-    for fragment in ds.opened.planner.coverage().fragments:
-        assert ds.opened.planner.page_maps.file_pages(fragment) is not None
+    for fragment in ds.opened.look().fragments:
+        assert ds.opened.look().page_maps.file_pages(fragment) is not None
     over_all = ds.global_filter("id")
     assert over_all is not None and over_all.is_current
 

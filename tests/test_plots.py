@@ -107,7 +107,7 @@ def test_filters_shows_the_fill_of_each_filter(ds: zb.Dataset, ax):
     right = ax.figure.axes[-1]
     stored = [
         Sbbf.from_bytes(words)
-        for table in ds.opened.planner.loaded_indices["id_idx"].tables()
+        for table in ds.opened.indices["id_idx"].tables()
         for _, zones in table.zones()
         for words in zones.filters
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -12,7 +13,9 @@ import pytest
 from e2e_helpers import build, numbered, plain_dataset, touch_later
 
 import zonebloom as zb
-from zonebloom import errors
+from zonebloom import errors, reading
+from zonebloom.scan.planner import plan_rows
+from zonebloom.snapshot import Snapshot
 
 ROWS = 1000
 
@@ -76,15 +79,14 @@ def test_a_file_replaced_before_it_is_read_is_refused(
     """The new file has other rows at the requested addresses."""
     ds = zb.dataset(folder)
     path = folder / "part-000.parquet"
-    plan_rows = ds.opened.planner.plan_rows
 
-    def plan_and_replace(addresses: object) -> object:
-        plan = plan_rows(addresses)  # pyright: ignore[reportArgumentType]
+    def plan_and_replace(snapshot: Snapshot, addresses: np.ndarray) -> object:
+        plan = plan_rows(snapshot, addresses)
         pq.write_table(numbered(10**6, ROWS), path)
         touch_later(path)
         return plan
 
-    monkeypatch.setattr(ds.opened.planner, "plan_rows", plan_and_replace)
+    monkeypatch.setattr(reading, "plan_rows", plan_and_replace)
     with pytest.raises(errors.FragmentChanged, match="search again"):
         ds.take_rows([5])
 

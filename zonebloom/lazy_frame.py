@@ -19,11 +19,11 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import MissingDependency, SchemaMismatch
-from zonebloom.opened import OpenDataset, OpenedDataset
 from zonebloom.predicates import And
 from zonebloom.predicates.polars import predicate_from_polars, pushed_down_filter, to_frame
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
@@ -147,7 +147,7 @@ class _Query:
                 tuple(predicate_from_polars(filter, arrow_schema) for filter in filters)
             )
             row_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
-        plan = self.opened.planner.plan(names, row_filter, predicate)
+        plan = self.opened.plan(names, row_filter, predicate)
         frames = [
             self._scan_whole(fragments) if is_whole else self._scan_kept_rows(plan, fragments)
             for is_whole, fragments in itertools.groupby(plan.fragments, self._is_read_whole)

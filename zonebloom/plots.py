@@ -166,7 +166,7 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     'id_idx: 30 zones of 100 rows'
     """
     entry = dataset.opened.index_entry(name)
-    fill, fpp = measure_filters(dataset.opened.planner.loaded_indices[name].tables())
+    fill, fpp = measure_filters(dataset.opened.indices[name].tables())
     ax = _axes(ax)
     right, zones, target = ax.twinx(), np.arange(len(fill)), entry.parameters.probability
     ax.plot(zones, 100 * fill, "o", color=_BLUE, markersize=3, label="fill (left)")

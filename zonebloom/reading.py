@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, num_cores
-from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import Equals, IsIn, Predicate
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
 from zonebloom.scan.lookup import lookup_keys
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
+from zonebloom.scan.planner import plan_rows
 from zonebloom.scan.recheck import Columns, gather, project
 from zonebloom.scan.scanner import Scanner
 from zonebloom.storage.files import is_local
@@ -70,18 +71,18 @@ def plan_scan(
     names = tuple(opened.source.schema.names if projection is None else projection)
 
     def plan(described: bool) -> ScanPlan:
-        return opened.planner.plan(names, expression, predicate, is_described=described)
+        return opened.plan(names, expression, predicate, is_described=described)
 
     return Scanner(opened.source, request, plan, callback)
 
 
 def count_all_rows(opened: OpenedDataset) -> int:
     """Return the number of rows without reading them, by the metadata of the files."""
-    planner, filesystem = opened.planner, opened.source.filesystem
-    fragments = planner.coverage_for_scan().fragments
+    snapshot, filesystem = opened.look_at_all_files(), opened.source.filesystem
+    fragments = snapshot.fragments
     num_threads = num_cores() if is_local(filesystem) else REMOTE_THREADS
     with ThreadPoolExecutor(num_threads) as pool:
-        num_stored = sum(pool.map(planner.count_rows_in_file, fragments))
+        num_stored = sum(pool.map(snapshot.count_rows_in_file, fragments))
     return num_stored - sum(len(file.fragment.deleted_rows) for file in fragments)
 
 
@@ -90,11 +91,11 @@ def addresses_of_positions(opened: OpenedDataset, positions: Any) -> np.ndarray:
 
     Rows that a table has deleted are not counted.
     """
-    planner = opened.planner
-    files = planner.coverage_for_scan().fragments
+    snapshot = opened.look_at_all_files()
+    files = snapshot.fragments
     # The offsets of the rows that the table has not deleted, for each file.
     rows_of_files = [
-        RowRanges([(0, planner.count_rows(file))]) - file.fragment.deleted_rows for file in files
+        RowRanges([(0, snapshot.count_rows(file))]) - file.fragment.deleted_rows for file in files
     ]
     first_positions = np.cumsum([0, *map(len, rows_of_files)])
     num_rows = int(first_positions[-1])
@@ -112,7 +113,7 @@ def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
     """Return rows by address, or the rows that a table returned by `locate` refers to."""
     request = Request(opened.binding.checked_columns(columns), None)
     addresses = _addresses(rows)
-    plan, addresses_in_scan_order = opened.planner.plan_rows(addresses)
+    plan, addresses_in_scan_order = plan_rows(opened.look_at_all_files(), addresses)
     table = Scanner(opened.source, request, lambda described: plan).to_table()
     order = np.argsort(addresses_in_scan_order)
     positions = np.searchsorted(addresses_in_scan_order, addresses, sorter=order)
@@ -143,17 +144,17 @@ def look_up(
     nulls = arguments.require_bool(nulls, "nulls")
     source, key_column = opened.source, opened.column(column)
     if columns is None:
-        return lookup_keys(source, opened.planner, key_column, keys, source.schema.names, nulls)
+        return lookup_keys(opened, key_column, keys, source.schema.names, nulls)
     if isinstance(columns, Mapping):
         raise arguments.invalid_value(columns, "columns", "give a list of names")
     projection = opened.binding.checked_columns(columns) or []
     if not isinstance(projection, dict):
-        return lookup_keys(source, opened.planner, key_column, keys, projection, nulls)
+        return lookup_keys(opened, key_column, keys, projection, nulls)
     # Some names are those of fields of structs. Read the structs.
     top_level_names = set(source.schema.names)
     names = [name if name in top_level_names else name.partition(".")[0] for name in projection]
     names = list(dict.fromkeys(names))
-    rows = lookup_keys(source, opened.planner, key_column, keys, names, nulls)
+    rows = lookup_keys(opened, key_column, keys, names, nulls)
     # The dataset may have a column key_index of its own, so remove ours before the projection.
     key_index = rows.schema.field(0)
     return project(rows.remove_column(0), projection).add_column(0, key_index, rows.column(0))
@@ -169,4 +170,4 @@ def key_locations(
         raise arguments.invalid_value(columns, "columns", "name one at least, each once")
     key_columns = [opened.key_column(arguments.require_text(name, "columns")) for name in names]
     values = [keys] if is_one else select_key_columns(keys, names)
-    return locate_keys(opened.source, opened.planner, key_columns, values)
+    return locate_keys(opened, key_columns, values)

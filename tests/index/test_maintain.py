@@ -539,8 +539,8 @@ def test_page_maps_are_merged_even_if_no_segments_are(tmp_path, everything):
     (page_map,) = after.page_maps
     assert sorted(page_map.fragment_ids) == list(range(num_files))
     ds = zb.dataset(tmp_path)
-    for fragment in ds.opened.planner.coverage().fragments:
-        assert ds.opened.planner.page_maps.file_pages(fragment) is not None
+    for fragment in ds.opened.look().fragments:
+        assert ds.opened.look().page_maps.file_pages(fragment) is not None
     for key in (0, 10_500, 19_999, 20_000):
         assert ds.scanner(filter=f"id = {key}").count_rows() == (key < 20_000)
 

@@ -159,8 +159,8 @@ def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
         alone.create_scalar_index(name, spark=False)
         key = table[name][7].as_py()
         assert ds.to_table(filter=f"{name} = {key}").num_rows == 2
-        (ours,) = ds.opened.planner.loaded_indices[f"{name}_idx"].tables()
-        (theirs,) = alone.opened.planner.loaded_indices[f"{name}_idx"].tables()
+        (ours,) = ds.opened.indices[f"{name}_idx"].tables()
+        (theirs,) = alone.opened.indices[f"{name}_idx"].tables()
         of_second = np.flatnonzero(ours.fragment_ids == 1)
         assert [ours.filter_words(z).tobytes() for z in of_second] == [
             theirs.filter_words(z).tobytes() for z in range(len(theirs))

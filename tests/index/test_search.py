@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import (
     assert_equals_pyarrow,
@@ -143,26 +144,28 @@ def test_filter_that_no_index_answers_reads_no_index_bytes(tmp_path: Path):
         ds.scanner(filter=filter, scan_stats_callback=stats.append).to_table()
         assert stats[0].index_bytes == 0, filter
         ds.search(filter)
-        assert [table.loaded_bytes for table in ds.opened.planner.loaded_indices.values()] == [
+        assert [table.loaded_bytes for table in ds.opened.indices.values()] == [
             0,
             0,
         ], filter
     ds.search("id = 50 AND value = 3")
-    loaded_bytes = {
-        name: table.loaded_bytes for name, table in ds.opened.planner.loaded_indices.items()
-    }
+    loaded_bytes = {name: table.loaded_bytes for name, table in ds.opened.indices.items()}
     assert loaded_bytes["id_idx"] == ds.index_statistics("id_idx")["num_bytes"]
     assert loaded_bytes["name_idx"] == 0
 
 
-def test_the_newest_index_of_a_column_is_used(tmp_path: Path):
+def test_the_indices_of_one_column_are_intersected(tmp_path: Path):
     ds = zb.dataset(plain_dataset(tmp_path, rows=100))
     build(ds, "id", name="fine", number_of_items=10)
     build(ds, "id", name="coarse", number_of_items=50)
-    assert at_most_rows(ds, "id = 0") == set(range(50))
-    build(ds, "id", name="fine", number_of_items=10)
     assert at_most_rows(ds, "id = 0") == set(range(10))
-    assert [use.name for use in ds.scanner(filter="id = 0").plan().indices] == ["fine"]
+    assert [use.name for use in ds.scanner(filter="id = 0").plan().indices] == ["fine", "coarse"]
+    new_rows = pa.array(range(3000, 4000, 10), pa.int64())
+    pq.write_table(numbered(300, 100, id=new_rows), tmp_path / "part-003.parquet")
+    ds.optimize.optimize_indices(index_names=["coarse"])
+    with pytest.warns(errors.StaleIndexWarning, match="not in index fine"):
+        assert at_most_rows(ds, "id = 3000") == {300 + row for row in range(50)}
+    assert at_most_rows(ds, "id = 0") == set(range(10))
 
 
 def test_many_values_at_once(plain: tuple):

@@ -33,12 +33,13 @@ from zonebloom.catalog.model import (
     ZoneParameters,
 )
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
-from zonebloom.opened import OpenedDataset
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import expected_folded_size, false_positive_probability
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
+from zonebloom.scan.planner import plan_rows
 from zonebloom.sources.column_batches import Column, Run, columns_reader
 from zonebloom.storage.files import ReadCounter, counting_filesystem
 from zonebloom.values.columns import column_path, find_leaf_type
@@ -46,8 +47,7 @@ from zonebloom.values.normal_types import hashed_type, hashed_values, key_range_
 from zonebloom.values.types import family, why_not_indexable
 
 if TYPE_CHECKING:
-    from zonebloom.scan.planner import Planner
-    from zonebloom.sources.source import Source
+    pass
 
 # The sample has at most _MAX_ZONES zones and about _MAX_ROWS rows, but at least _MIN_ZONES zones.
 _MAX_ZONES = 50
@@ -88,7 +88,7 @@ def advise(
             else arguments.require_name_list(columns, "columns")
         )
     leaves = [leaf for name in names for leaf in _leaves(schema, name_counts, name)]
-    sample = _Sample(opened.source, opened.planner, parameters)
+    sample = _Sample(opened, parameters)
     partition_columns = opened.source.partition_columns()
     refusals = {leaf: _refusal(leaf, name_counts, partition_columns) for leaf in leaves}
     advice_by_leaf = sample.measure([leaf for leaf in leaves if refusals[leaf] is None])
@@ -162,18 +162,18 @@ class _Sample:
     rows of a file cannot be read without reading the whole file.
     """
 
-    def __init__(self, source: Source, planner: Planner, parameters: ZoneParameters):
-        self._source = source
-        self._planner = planner
+    def __init__(self, opened: OpenedDataset, parameters: ZoneParameters):
+        self._source = opened.source
+        self._snapshot = opened.look()
         self._parameters = parameters
         self.counter = ReadCounter()
         self._warm_types: set[str] = set()
-        self._is_parquet = source.format.default_extname == "parquet"
+        self._is_parquet = opened.source.format.default_extname == "parquet"
         self.zones = self._draw()
 
     def _draw(self) -> list[_Zone]:
         items = self._parameters.number_of_items
-        present = self._planner.coverage().fragments
+        present = self._snapshot.fragments
         max_zones = max(_MIN_ZONES, min(_MAX_ZONES, _MAX_ROWS // items))
         row_counts = self._count_some(present, max_zones)
         num_bytes = sum(
@@ -220,7 +220,7 @@ class _Sample:
         for fragment in fragments:
             if not can_read_parts and num_zones >= max_zones:
                 break
-            num_rows = self._planner.count_rows(fragment)
+            num_rows = self._snapshot.count_rows(fragment)
             row_counts[fragment.fragment.path] = num_rows
             num_zones += -(-num_rows // self._parameters.number_of_items)
         return row_counts
@@ -283,7 +283,8 @@ class _Sample:
             np.arange(zone.start, zone.stop) + (zone.fragment.fragment_id << OFFSET_BITS)
             for zone in self.zones
         ]
-        plan, _ = self._planner.plan_rows(np.sort(np.concatenate(addresses)), include_deleted=True)
+        rows = np.sort(np.concatenate(addresses))
+        plan, _ = plan_rows(self._snapshot, rows, include_deleted=True)
         execution = Execution(source, Request(names, None), self.counter)
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)

@@ -24,8 +24,8 @@ from zonebloom.catalog.model import KnownFragment, PageMapEntry, Version
 from zonebloom.errors import CommitConflict, CorruptIndex, FragmentUnreadable, SourceError
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.validate_rows import RowValidation
-from zonebloom.opened import OpenedDataset
 from zonebloom.parquet.footer import footer_digest
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import REMOTE_THREADS, ReadCounter, content_digest, is_local

@@ -26,7 +26,7 @@ from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment
 from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.errors import CommitConflict, HiddenColumnsWarning, SchemaMismatch
 from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
-from zonebloom.opened import OpenedDataset
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
 # Bytes of data below which this process trains alone, because sending tasks elsewhere takes longer.
@@ -130,7 +130,7 @@ class Builder:
         opened.require_unlocked()
         self._source = opened.source
         self._catalog = opened.catalog
-        self._planner = opened.planner
+        self._opened = opened
         self._other_datasets = OtherDatasets(opened.source, opened.catalog)
 
     def build(
@@ -162,7 +162,7 @@ class Builder:
 
     def own_index_names(self) -> list[str]:
         """Return the names of all indices except those that cover only files of other datasets."""
-        version = self._planner.version
+        version = self._opened.version
         other_ids = {fragment.fragment_id for fragment in self._other_datasets.fragments(version)}
         covered = {name: entry.fragment_ids for name, entry in version.indices.items()}
         return [name for name, ids in covered.items() if not ids or ids - other_ids]
@@ -210,7 +210,7 @@ class Builder:
         return version, refreshed
 
     def _current_coverage(self) -> tuple[Version, Coverage]:
-        base = self._planner.version
+        base = self._opened.version
         fragments = self._source.fragments
         identities = self._source.identities(None, indexed_identities(fragments, base))
         return base, compute_coverage(fragments, identities, base)
@@ -389,7 +389,7 @@ class Builder:
         tasks = split_into_tasks(prefix, self._catalog, self._source, specs, fragments)
         total = 0
         if progress:
-            total = sum(self._planner.count_rows(fragment) for fragment in fragments)
+            total = sum(map(self._opened.look().count_rows, fragments))
         num_bytes = sum(fragment.identity.size for fragment in fragments)
         is_little = engine is not None and num_bytes < engine.min_bytes
         # The workers of an engine have no access to the rows in memory.

@@ -53,7 +53,7 @@ from zonebloom.errors import (
     IndexNotFound,
     InvalidArgument,
 )
-from zonebloom.opened import OpenedDataset, default_folders_of, locate_catalog
+from zonebloom.scan.opened import OpenedDataset, default_folders_of, locate_catalog
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import key_below
@@ -104,9 +104,7 @@ def move_opened_index(
                 f"{new.folder} already holds an index; delete it, or give another folder"
             )
     foreign_files = _delete_index(old, new.folder)
-    moved = OpenedDataset.create(
-        new_source, new, version, embedded_filters=opened.planner.uses_embedded_filters
-    )
+    moved = OpenedDataset(new_source, new, version, embedded_filters=opened.uses_embedded_filters)
     return moved, MovedIndex(new.folder, num_files, foreign_files)
 
 

@@ -20,8 +20,8 @@ from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument
 from zonebloom.index.describe import INDEX_TYPE
 from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.opened import OpenedDataset
 from zonebloom.parquet.footer import is_encrypted
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
@@ -201,7 +201,7 @@ def _holds_secrets(opened: OpenedDataset) -> bool:
     """Return whether the first file is encrypted, or False if its footer cannot be read."""
     if not opened.source.is_parquet:
         return False
-    first, filesystem = opened.planner.coverage().fragments[0], opened.source.filesystem
+    first, filesystem = opened.look().fragments[0], opened.source.filesystem
     with (
         contextlib.suppress(FragmentUnreadable),
         FragmentFile(filesystem, first.fragment.path, first.identity, ReadCounter()) as file,
@@ -211,8 +211,8 @@ def _holds_secrets(opened: OpenedDataset) -> bool:
 
 
 def _row_counts(opened: OpenedDataset) -> list[int]:
-    fragments = opened.planner.coverage().fragments
-    return [opened.planner.count_rows(fragment) for fragment in fragments]
+    snapshot = opened.look()
+    return [snapshot.count_rows(file) for file in snapshot.fragments]
 
 
 def _parameter_names() -> list[str]:

@@ -42,7 +42,7 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
     ids_by_index = {
         name: entry.fragment_ids for name, entry in source.opened.version.indices.items()
     }
-    present_files = source.opened.planner.coverage().fragments
+    present_files = source.opened.look().fragments
     files = [
         {
             "path": file.fragment.key,

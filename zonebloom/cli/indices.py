@@ -70,7 +70,7 @@ def build_command(
         lambda session: ds.create_scalar_index(
             columns, name=name, spark=session, progress=True, **drop_unset(parameters)
         ),
-        lambda: sum(file.identity.size for file in ds.opened.planner.coverage_for_scan().fragments),
+        lambda: sum(file.identity.size for file in ds.opened.look_at_all_files().fragments),
     )
     names = {name} if name else {f"{column}_idx" for column in columns}
     indices = [index for index in ds.describe_indices() if index.name in names]
@@ -115,7 +115,7 @@ def refresh_command(
         ),
         lambda: sum(
             file.identity.size
-            for file in ds.opened.planner.coverage_for_scan().fragments
+            for file in ds.opened.look_at_all_files().fragments
             if not file.is_known
         ),
     )

@@ -32,8 +32,8 @@ from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.key_ranges import KeyRangeBuilder
-from zonebloom.opened import OpenDataset, OpenedDataset
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.sources.column_batches import Column, columns_reader
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import identities
@@ -196,7 +196,7 @@ def export(
                 key = column_stats_key(name, partition, file)
                 stats.append((key, {**record, "isDeleted": is_deleted}))
 
-    coverage = ds.opened.planner.coverage()
+    coverage = ds.opened.look().coverage
     for file in coverage.fragments:
         bloom, ranges = _describe_file(source, file.fragment, file_columns, probability)
         add(file.fragment.path, bloom, ranges, is_deleted=False)

@@ -61,7 +61,7 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
     Examples
     --------
     >>> from zonebloom.exchange.lance import to_lance
-    >>> tables = ds.opened.planner.loaded_indices["id_idx"].tables()
+    >>> tables = ds.opened.indices["id_idx"].tables()
     >>> to_lance(tables, "bloomfilter.lance") > 30 * 256
     True
     """
@@ -159,7 +159,7 @@ def commit_to_lance(
     >>> import lance
     >>> from zonebloom.exchange.lance import commit_to_lance
     >>> same = lance.write_dataset(table, "orders.lance", max_rows_per_file=1000)
-    >>> same = commit_to_lance(same, "id", ds.opened.planner.loaded_indices["id_idx"].tables())
+    >>> same = commit_to_lance(same, "id", ds.opened.indices["id_idx"].tables())
     >>> "ScalarIndexQuery" in same.scanner(filter="id = 42").explain_plan()
     True
     """

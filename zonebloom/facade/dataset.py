@@ -54,7 +54,6 @@ from zonebloom.index.describe import (
 )
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.validate import ValidatedIndex
-from zonebloom.opened import OpenedDataset
 from zonebloom.reading import (
     Filter,
     KeysLike,
@@ -67,9 +66,12 @@ from zonebloom.reading import (
     plan_scan,
     take_rows,
 )
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
+from zonebloom.scan.planner import search_result
 from zonebloom.scan.recheck import Columns
 from zonebloom.scan.scanner import Scanner
+from zonebloom.scan.search import global_filter, key_ranges
 from zonebloom.sources.source import Source, unreadable_dataset
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Dataset(pads.UnionDataset, Displayed):
     title : str
         The name of the dataset in displays and messages.
     opened : OpenedDataset
-        Its files, its index folder, the index version in use, and the planner of its scans.
+        Its files, its index folder, the index version in use, and its indices.
 
     Raises
     ------
@@ -493,7 +495,8 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         opened = self.opened
         _, predicate = opened.translate(self._all_filters(filter), is_applied=False)
-        return opened.planner.search(predicate)
+        snapshot = opened.look_at_all_files()
+        return search_result(snapshot, opened.search_snapshot(snapshot, predicate))
 
     def _all_filters(self, filter: Filter) -> Sequence[Filter]:
         if filter is None and self._filters:
@@ -537,7 +540,7 @@ class Dataset(pads.UnionDataset, Displayed):
         [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
         """
         require_no_filter(self, "search_many")
-        batches = self.opened.planner.search_many(column, keys)
+        batches = self.opened.search_many(column, keys)
         return pa.RecordBatchReader.from_batches(CANDIDATE_SCHEMA, GuardedIterator(batches))
 
     def lookup(
@@ -876,7 +879,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.key_ranges("id").select(["fragment_id", "minimum", "maximum"]).to_pylist()[0]
         {'fragment_id': 0, 'minimum': 0, 'maximum': 2997}
         """
-        return self.opened.planner.key_ranges(column)
+        return key_ranges(self.opened.look(), column)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
         """Return the filter over all keys of a column, or None if its index has none.
@@ -885,7 +888,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.global_filter("id").sbbf.check([42, -1])
         array([ True, False])
         """
-        return self.opened.planner.global_filter(column)
+        return global_filter(self.opened.look(), column)
 
     def prewarm_index(self, name: str) -> None:
         """Load an index into memory, and compile or load the kernels that search it.
@@ -1128,7 +1131,7 @@ class Dataset(pads.UnionDataset, Displayed):
         if self._filters or source.has_views:
             return pads.InMemoryDataset(self.to_table())
         # Missing files are left out with a warning, or raise an error, as in a scan.
-        files = opened.planner.coverage_for_scan().fragments
+        files = opened.look_at_all_files().fragments
         return source.scan_whole([(file.fragment, None) for file in files], source.filesystem)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[Any]:

@@ -40,21 +40,20 @@ from zonebloom.index.describe import (
     index_statistics,
 )
 from zonebloom.index.validate import ValidatedIndex, validate_index
-from zonebloom.opened import OpenedDataset
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
 
 def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:
     """Return a description of each index, and how many of the current files it covers."""
-    return describe(opened.version.indices.values(), opened.planner.coverage())
+    return describe(opened.version.indices.values(), opened.look().coverage)
 
 
 def describe_embedded_filters(opened: OpenedDataset) -> DisplayedList[EmbeddedDescription]:
     """Return a description of the Bloom filters inside the Parquet files, by column."""
-    planner = opened.planner
     return describe_embedded(
-        planner.embedded_filters.columns(file.fragment, file.identity)
-        for file in planner.coverage().fragments
+        opened.embedded_filters.columns(file.fragment, file.identity)
+        for file in opened.look().fragments
     )
 
 
@@ -82,7 +81,7 @@ def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
     """Return coverage, size, fill and estimated false positive probability of an index."""
     entry = opened.index_entry(name)
     description = next(index for index in describe_opened(opened) if index.name == name)
-    return index_statistics(description, entry, opened.planner.loaded_indices[name].tables())
+    return index_statistics(description, entry, opened.indices[name].tables())
 
 
 def prewarm(opened: OpenedDataset, name: str) -> None:
@@ -90,7 +89,7 @@ def prewarm(opened: OpenedDataset, name: str) -> None:
     opened.index_entry(name)
     import zonebloom.sbbf.blocks  # noqa: F401
 
-    for table in opened.planner.loaded_indices[name].tables():
+    for table in opened.indices[name].tables():
         table.verify()
 
 
@@ -98,7 +97,7 @@ def validate_opened(
     opened: OpenedDataset, name: str, sample: int | Literal["all"]
 ) -> ValidatedIndex:
     """Compare an index with its checksums and with rows of the files."""
-    entry, coverage = opened.index_entry(name), opened.planner.coverage()
+    entry, coverage = opened.index_entry(name), opened.look().coverage
     return validate_index(opened.catalog, entry, opened.version, opened.source, coverage, sample)
 
 
@@ -107,7 +106,7 @@ def export_to_lance(opened: OpenedDataset, name: str, path: str) -> None:
     from zonebloom.exchange.lance import to_lance
 
     entry, path = opened.index_entry(name), arguments.require_path(path, "path")
-    tables = opened.planner.loaded_indices[name].tables()
+    tables = opened.indices[name].tables()
     if len(tables) < len(entry.segments):
         raise CorruptIndex(
             f"{len(entry.segments) - len(tables):,} of {len(entry.segments):,} segments of "

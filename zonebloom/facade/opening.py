@@ -17,8 +17,8 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, without_secrets
 from zonebloom.facade.engine import active_spark_session
 from zonebloom.facade.pickled import temporary_catalog
-from zonebloom.opened import OpenedDataset, locate_catalog
 from zonebloom.parquet.encryption_keys import ParquetKeys
+from zonebloom.scan.opened import OpenedDataset, locate_catalog
 from zonebloom.sources.discovery import Partitioning, Schema
 from zonebloom.sources.kinds import SourceOptions, source_kind
 from zonebloom.sources.source import Source, Stale
@@ -195,7 +195,7 @@ def open_source(source: Any, options: OpenOptions) -> OpenedSource:
     files, catalog = list_files()
     if options.index_dir is not None:
         list_files = partial(list_files, index_dir=catalog.folder)
-    opened = OpenedDataset.create(files, catalog, embedded_filters=options.embedded_filters)
+    opened = OpenedDataset(files, catalog, embedded_filters=options.embedded_filters)
     title = without_secrets(title or opened.source.root)
     is_listed |= opened.source.has_listed_folders
     return OpenedSource(opened, title, list_files if is_listed else None)

@@ -18,7 +18,7 @@ from zonebloom.base.notices import warn
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError, IndexNotUsedWarning
-from zonebloom.opened import OpenedDataset
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.pickling import require_no_keys
 from zonebloom.sources.source import Source
 from zonebloom.storage.encryption import Encryption
@@ -70,7 +70,7 @@ class PickledDataset:
             index_dir=catalog.folder,
             encryption=catalog.encryption,
             version=None if version.locked_reason else version.number,
-            embedded_filters=opened.planner.uses_embedded_filters,
+            embedded_filters=opened.uses_embedded_filters,
             title=title,
             # The table object of Delta Lake or Iceberg is not pickled, but its files are.
             list_files=None if source.is_table_snapshot else list_files,
@@ -84,9 +84,7 @@ class PickledDataset:
             catalog = temporary_catalog(self.index_files)
         else:
             catalog = Catalog(self.source.filesystem, self.index_dir, self.encryption)
-        return OpenedDataset.create(
-            self.source, catalog, self._version(catalog), self.embedded_filters
-        )
+        return OpenedDataset(self.source, catalog, self._version(catalog), self.embedded_filters)
 
     def _version(self, catalog: Catalog) -> Version | None:
         """Return the catalog version that was pickled, or None to use the newest."""

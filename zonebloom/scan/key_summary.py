@@ -17,14 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
-from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import EncryptedIndex, IndexNotFound
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.scan.key_values import normalized_column, normalized_values
-from zonebloom.scan.planner import Planner
-from zonebloom.sources.source import Source
+from zonebloom.scan.search import key_ranges
+from zonebloom.snapshot import Snapshot
 from zonebloom.values.normal_types import decoded_type
 from zonebloom.values.types import hash_domain
 
@@ -166,14 +165,9 @@ class FragmentKeyRanges:
         return ends, _search_sorted(ends, low, "left"), _search_sorted(ends, high, "left")
 
 
-def fragment_key_ranges(
-    source: Source,
-    planner: Planner,
-    present: Sequence[PresentFragment],
-    column: str,
-    kind: pa.DataType,
-) -> FragmentKeyRanges:
-    """Return the key ranges of the current fragments, with bounds of type ``kind``."""
+def fragment_key_ranges(snapshot: Snapshot, column: str, kind: pa.DataType) -> FragmentKeyRanges:
+    """Return the key ranges of the fragments, with bounds of type ``kind``."""
+    source, present = snapshot.source, snapshot.fragments
     if column in source.partition_columns():
         value_type = decoded_type(source.schema.field(column).type)
         path_values = [source.constants(file.fragment).get(column) for file in present]
@@ -186,12 +180,9 @@ def fragment_key_ranges(
     if not _is_searchable(kind):
         return unknown
     try:
-        table: Any = planner.key_ranges(column)
+        table: Any = key_ranges(snapshot, column)
         bounds = [table[bound].combine_chunks().cast(kind) for bound in ("minimum", "maximum")]
     except (IndexNotFound, EncryptedIndex, pa.ArrowException):
-        return unknown
-    if table["fragment_id"].to_pylist() != [file.fragment_id for file in present]:
-        # Files were added or changed in the meantime.
         return unknown
     is_known = table["is_known"].combine_chunks()
     has_nan = to_numpy(table["has_nan"].fill_null(True))

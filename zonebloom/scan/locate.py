@@ -36,10 +36,12 @@ from zonebloom.scan.key_summary import (
 )
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.numbering import numbered_keys, shared_codes
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import FragmentPlan, Request
-from zonebloom.scan.planner import Planner
+from zonebloom.scan.planner import plan_fragments
+from zonebloom.scan.search import global_filter
+from zonebloom.snapshot import Snapshot
 from zonebloom.sources.column_batches import Column
-from zonebloom.sources.source import Source
 from zonebloom.values.normal_types import normalized_type
 from zonebloom.values.types import hash_domain
 
@@ -162,10 +164,10 @@ def _keys_to_table(keys: Any, names: Sequence[str]) -> pa.Table:
 
 
 def locate_keys(
-    source: Source, planner: Planner, columns: Sequence[Column], given: Sequence[Any]
+    opened: OpenedDataset, columns: Sequence[Column], given: Sequence[Any]
 ) -> KeyLocations:
     """Return the rows whose columns equal keys. ``given`` has one array of keys per column."""
-    partition_columns = source.partition_columns()
+    partition_columns = opened.source.partition_columns()
     stored_numbers = [
         number for number, column in enumerate(columns) if column.path[0] not in partition_columns
     ]
@@ -176,8 +178,9 @@ def locate_keys(
         )
     values, positions, count = _convert_keys(columns, given)
     if positions.size > _MAX_SEARCHED_KEYS:
+        snapshot = opened.look()
         for number in stored_numbers:
-            passing = _pass_global_filter(planner, columns[number], values[number])
+            passing = _pass_global_filter(snapshot, columns[number], values[number])
             if passing is not None:
                 positions = positions[passing]
                 values = [keys.take(from_numpy(passing)) for keys in values]
@@ -185,7 +188,7 @@ def locate_keys(
         # Build hash tables of the keys while the files are read.
         numbering = [pool.submit(numbered_keys, keys) for keys in values]
         keys_by_column = dict(zip(columns, values, strict=True))
-        present, candidates = _candidates(source, planner, keys_by_column, partition_columns, pool)
+        present, candidates = _candidates(opened, keys_by_column, partition_columns, pool)
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in candidates)]
     codes, key_codes = shared_codes(
         [
@@ -205,8 +208,7 @@ def locate_keys(
 
 
 def _candidates(
-    source: Source,
-    planner: Planner,
+    opened: OpenedDataset,
     columns: Mapping[Column, pa.Array],
     partition_columns: Collection[str],
     pool: ThreadPoolExecutor,
@@ -219,12 +221,12 @@ def _candidates(
     stored_columns = {
         column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
     }
-    plans = planner.plan_fragments(predicate) if num_keys else []
-    present = planner.coverage_for_scan().fragments
+    snapshot, search = opened.search(predicate)
+    plans, present = plan_fragments(snapshot, search) if num_keys else [], snapshot.fragments
     types = tuple(normalized_type(column.type) for column in stored_columns)
     ranges = [
         # For few keys, key ranges exclude no more than the filters do.
-        fragment_key_ranges(source, planner, present, column.name, kind)
+        fragment_key_ranges(snapshot, column.name, kind)
         if has_many_keys
         else FragmentKeyRanges.unknown(kind, len(present))
         for column, kind in zip(stored_columns, types, strict=True)
@@ -235,10 +237,10 @@ def _candidates(
     # The rows that pass the predicate and the Bloom filter are compared with the keys later.
     request = Request(names, rows, predicate=predicate, is_predicate_exact=not has_many_keys)
     plans_to_read = [
-        _plan_by_row_groups(planner, present, part)
+        _plan_by_row_groups(snapshot, part)
         for part in plans_with_identity(plans, present, may_hold)
     ]
-    read = partial(_read_candidates, Execution(source, request), tuple(columns))
+    read = partial(_read_candidates, Execution(opened.source, request), tuple(columns))
     return present, list(
         chain.from_iterable(map_in_order(pool, read, plans_to_read, num_cores() + 1))
     )
@@ -273,7 +275,7 @@ def _convert_keys(
     return values, positions, len(arrays[0])
 
 
-def _pass_global_filter(planner: Planner, column: Column, values: pa.Array) -> np.ndarray | None:
+def _pass_global_filter(snapshot: Snapshot, column: Column, values: pa.Array) -> np.ndarray | None:
     """Return the positions of the values that pass the global filter of a column.
 
     Return None if the column has no filter that can be applied.
@@ -282,12 +284,12 @@ def _pass_global_filter(planner: Planner, column: Column, values: pa.Array) -> n
     if hash_domain(values.type) != hash_domain(column.type) or pa.types.is_floating(values.type):
         return None
     try:
-        global_filter = planner.global_filter(column.name)
+        key_filter = global_filter(snapshot, column.name)
     except IndexNotFound:
         return None
-    if global_filter is None or not global_filter.is_current:
+    if key_filter is None or not key_filter.is_current:
         return None
-    parts = map_slices(len(values), lambda part: global_filter.sbbf.check(values[part]))
+    parts = map_slices(len(values), lambda part: key_filter.sbbf.check(values[part]))
     return np.flatnonzero(np.concatenate(parts))
 
 
@@ -308,15 +310,14 @@ def plans_with_identity(
         yield number, replace(plan, identity=identity)
 
 
-def _plan_by_row_groups(
-    planner: Planner, present: Sequence[PresentFragment], part: NumberedPlan
-) -> NumberedPlan:
+def _plan_by_row_groups(snapshot: Snapshot, part: NumberedPlan) -> NumberedPlan:
     """Return a plan that reads a whole file by row groups on all cores, without PyArrow's scan."""
     number, plan = part
     if plan.rows is not None or plan.row_groups is not None:
         return part
-    rows = RowRanges([(0, planner.count_rows(present[number]))])
-    return number, replace(plan, rows=rows, pages=planner.pages(present[number]))
+    present = snapshot.fragments[number]
+    rows = RowRanges([(0, snapshot.count_rows(present))])
+    return number, replace(plan, rows=rows, pages=snapshot.pages(present))
 
 
 def _read_candidates(

@@ -14,11 +14,10 @@ from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
-from zonebloom.scan.planner import Planner
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.column_batches import Column
-from zonebloom.sources.source import Source
 from zonebloom.values.normal_types import normalized_type
 
 # Rows per key in a batch. Keys are looked up in each batch, so many keys need large batches.
@@ -30,8 +29,7 @@ _KEY_INDEX = pa.field("key_index", pa.int64(), nullable=False)
 
 
 def lookup_keys(
-    source: Source,
-    planner: Planner,
+    opened: OpenedDataset,
     column: Column,
     keys: Any,
     names: Sequence[str],
@@ -39,9 +37,9 @@ def lookup_keys(
 ) -> pa.Table:
     """Return the rows that hold one of the keys, with the position of their key."""
     column_keys = ColumnKeys(keys, column, match_nulls)
-    fragments = planner.plan_fragments(column_keys.predicate)
+    fragments = opened.plan_fragments(column_keys.predicate)
     names_to_read = list(dict.fromkeys([*names, column.path[0]]))
-    schema = source.schema
+    schema = opened.source.schema
     if names_to_read != schema.names:
         schema = pa.schema([schema.field(name) for name in names_to_read])
     batches: Iterable[pa.RecordBatch] = ()
@@ -57,7 +55,7 @@ def lookup_keys(
             column_keys.predicate,
             is_predicate_exact=True,
         )
-        batches = Execution(source, request).batches(fragments)
+        batches = Execution(opened.source, request).batches(fragments)
     return column_keys.with_key_index(pa.Table.from_batches(batches, schema), names)
 
 

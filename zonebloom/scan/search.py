@@ -6,14 +6,17 @@ Rows that no index covers may always match.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
-from zonebloom.errors import IndexNotUsedWarning
+from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
+from zonebloom.index.global_filter import GlobalFilter
+from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.view import IndexView
 from zonebloom.predicates.ast import (
@@ -27,10 +30,10 @@ from zonebloom.predicates.ast import (
     Unknown,
     fold_predicate,
 )
-from zonebloom.scan.partition_columns import PartitionValues
+from zonebloom.scan.binding import unknown_column_text
+from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.probe import Probe, probe, probe_many
-from zonebloom.values.types import hash_domain
 
 
 class NoIndex(str):
@@ -60,147 +63,129 @@ class Search:
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
 
 
-class Searcher:
-    """A search over the indices of one state of a dataset.
+def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
+    """Search the indices of a snapshot for a predicate."""
+    universe = snapshot.universe
+    search = Search(predicate, SearchResult(universe))
+    answer = fold_predicate(
+        predicate,
+        lambda leaf: _answer_leaf(leaf, snapshot, search),
+        lambda terms: _AllOf(terms, universe),
+        lambda terms: _AnyOf(terms, universe),
+        _Not,
+    )
+    # If nothing limits the matching rows, do not open any index.
+    if answer.bounds_true:
+        search.result = answer.rows()
+    return search
 
-    ``live`` has the ids of fragments that have not changed since they were indexed. ``universe`` is
-    the addresses of all rows.
-    """
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        indices: Mapping[tuple[str, ...], LoadedIndex],
-        live: frozenset[int],
-        universe: RowRanges,
-        partition_values: PartitionValues,
-        field_of: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda column: column,
-    ):
-        self._field_of = field_of
-        self._schema = schema
-        self._partition_values = partition_values
-        self._indices = indices
-        self._live = live
-        self._universe = universe
-        self._views: dict[str, IndexView] = {}
-        self._leaf_types: dict[tuple[str, ...], pa.DataType | None] = {}
-        self._anything = SearchResult(universe)
-
-    def view(self, index: LoadedIndex) -> IndexView:
-        """Return the view of a loaded index on this state of the dataset."""
-        name = index.entry.name
-        if name not in self._views:
-            self._views[name] = IndexView(index, self._live, self._universe)
-        return self._views[name]
-
-    def search(self, predicate: Predicate) -> Search:
-        search = Search(predicate, self._anything)
-        answer = fold_predicate(
-            predicate,
-            lambda leaf: self._answer_leaf(leaf, search),
-            lambda terms: _AllOf(terms, self._universe),
-            lambda terms: _AnyOf(terms, self._universe),
-            _Not,
-        )
-        # If nothing limits the matching rows, do not open any index.
-        if answer.bounds_true:
-            search.result = answer.rows()
-        return search
-
-    def _answer_leaf(self, leaf: LeafPredicate, search: Search) -> _Answer:
-        """Return the answer of an index or of partition values, or else that any row may match."""
-        match leaf:
-            case Constant(value):
-                return self._answer_constant(value)
-            case Unknown(_, reason):
-                answer = reason
-            case IsIn(_, values, False) if not len(values):
-                nothing = self._bounded(RowRanges())
-                return _KnownRows(nothing, bounds_true=True, bounds_false=False)
-            case _ if leaf.column[0] in self._partition_values.columns:
-                answer = self._answer_by_partition(leaf, search)
-            case _:
-                answer = self._answer_by_index(leaf, search)
-        if isinstance(answer, _Answer):
-            return answer
-        search.unanswered.append((leaf, answer))
-        return _AnyRows(self._anything)
-
-    def _answer_constant(self, value: bool | None) -> _Answer:
-        at_most = self._universe if value is True else RowRanges()
-        at_least = RowRanges() if value is False else self._universe
-        return _KnownRows(
-            self._bounded(at_most, at_least),
-            bounds_true=value is not True,
-            bounds_false=value is not False,
-        )
-
-    def _answer_by_partition(
-        self, predicate: Equals | IsIn | Compares | IsNull, search: Search
-    ) -> _Answer | str:
-        """Return the answer of partition values, or the reason why they cannot answer."""
-        rows = self._partition_values.rows(predicate)
-        if rows is None:
-            return "the values in the paths cannot be compared with it"
-        at_most, at_least = (bound & self._universe for bound in rows)
-        search.partition_pruning.append((str(predicate), at_most))
-        result = self._bounded(at_most, at_least)
-        result.null_free = not self._partition_values.has_null(predicate.column[0])
-        return _KnownRows(result, bounds_true=True, bounds_false=True)
-
-    def _answer_by_index(
-        self, predicate: Equals | IsIn | Compares | IsNull, search: Search
-    ) -> _Answer | str:
-        """Return the answer of an index, or the reason why no index can answer."""
-        if isinstance(predicate, Compares):
-            return "range comparisons are not answered by a Bloom filter"
-        index = self.index(predicate.column)
-        if isinstance(index, str):
-            return index
-        leaf_type = self._leaf_types[predicate.column]
-        assert leaf_type is not None
-        key_probe: Probe | None = None
-        matches_null = isinstance(predicate, IsNull)
-        if isinstance(predicate, Equals):
-            key_probe = probe(leaf_type, predicate.value)
-        elif isinstance(predicate, IsIn):
-            key_probe = probe_many(leaf_type, predicate.values)
-            matches_null = predicate.null_matches
-        if key_probe is not None and key_probe.unusable_reason:
-            return key_probe.unusable_reason
-        return _IndexLookup(self, search, index, key_probe, matches_null=matches_null)
-
-    def look_up(
-        self, index: LoadedIndex, key_probe: Probe | None, *, matches_null: bool
-    ) -> SearchResult:
-        """Return the rows that may equal a key of a probe, or may be null if null matches."""
-        view = self.view(index)
-        rows = RowRanges() if key_probe is None else view.matches(key_probe)
-        return self._bounded(rows | view.nulls() if matches_null else rows)
-
-    def index(self, column: tuple[str, ...]) -> LoadedIndex | str:
-        """Return the index of a column, or the reason why none can be used."""
-        index = self._indices.get(column)
-        if index is None:
-            return NoIndex(f"no index on {'.'.join(column)}")
-        if column not in self._leaf_types:
-            self._leaf_types[column] = find_leaf_type(self._schema, column)
-        leaf_type = self._leaf_types[column]
-        entry, reason = index.entry, ""
-        if self._field_of(column) != entry.field_or_column:
-            reason = f"index {entry.name} was built on another column of its name; build it again"
-        elif leaf_type is None or hash_domain(leaf_type) != entry.domain:
-            reason = (
-                f"index {entry.name} was built when the column was {entry.domain}, but it is "
-                f"{leaf_type} now; build it again"
+def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _Answer:
+    """Return the answer of an index or of partition values, or else that any row may match."""
+    universe = snapshot.universe
+    match leaf:
+        case Constant(value):
+            at_most = universe if value is True else RowRanges()
+            at_least = RowRanges() if value is False else universe
+            result = SearchResult(universe, at_most=at_most, at_least=at_least)
+            return _KnownRows(
+                result, bounds_true=value is not True, bounds_false=value is not False
             )
-        if reason:
-            warn(IndexNotUsedWarning(reason))
-            return reason
-        return index
+        case Unknown(_, reason):
+            answer = reason
+        case IsIn(_, values, False) if not len(values):
+            nothing = SearchResult(universe, at_most=RowRanges())
+            return _KnownRows(nothing, bounds_true=True, bounds_false=False)
+        case _ if leaf.column[0] in snapshot.partition_values.columns:
+            answer = _answer_by_partition(leaf, snapshot, search)
+        case _:
+            answer = _answer_by_index(leaf, snapshot, search)
+    if isinstance(answer, _Answer):
+        return answer
+    search.unanswered.append((leaf, answer))
+    return _AnyRows(SearchResult(universe))
 
-    def _bounded(self, at_most: RowRanges, at_least: RowRanges | None = None) -> SearchResult:
-        return SearchResult(self._universe, at_most=at_most, at_least=at_least)
+
+def _answer_by_partition(
+    predicate: Equals | IsIn | Compares | IsNull, snapshot: Snapshot, search: Search
+) -> _Answer | str:
+    """Return the answer of partition values, or the reason why they cannot answer."""
+    partition_values, universe = snapshot.partition_values, snapshot.universe
+    rows = partition_values.rows(predicate)
+    if rows is None:
+        return "the values in the paths cannot be compared with it"
+    at_most, at_least = (bound & universe for bound in rows)
+    search.partition_pruning.append((str(predicate), at_most))
+    result = SearchResult(universe, at_most=at_most, at_least=at_least)
+    result.null_free = not partition_values.has_null(predicate.column[0])
+    return _KnownRows(result, bounds_true=True, bounds_false=True)
+
+
+def _answer_by_index(
+    predicate: Equals | IsIn | Compares | IsNull, snapshot: Snapshot, search: Search
+) -> _Answer | str:
+    """Return the answer of the indices of a column, or the reason why none can answer."""
+    if isinstance(predicate, Compares):
+        return "range comparisons are not answered by a Bloom filter"
+    on_column = find_indices(snapshot, predicate.column)
+    if isinstance(on_column, str):
+        return on_column
+    assert on_column.column_type is not None
+    key_probe: Probe | None = None
+    matches_null = isinstance(predicate, IsNull)
+    if isinstance(predicate, Equals):
+        key_probe = probe(on_column.column_type, predicate.value)
+    elif isinstance(predicate, IsIn):
+        key_probe = probe_many(on_column.column_type, predicate.values)
+        matches_null = predicate.null_matches
+    if key_probe is not None and key_probe.unusable_reason:
+        return key_probe.unusable_reason
+    return _IndexLookup(snapshot, search, on_column.indices, key_probe, matches_null=matches_null)
+
+
+def find_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
+    """Return the indices of a column, or the reason why none can be used."""
+    on_column = snapshot.indices_of_column(column)
+    if on_column.indices:
+        return on_column
+    for reason in on_column.misfits:
+        warn(IndexNotUsedWarning(reason))
+        return reason
+    return NoIndex(f"no index on {'.'.join(column)}")
+
+
+def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.DataType]:
+    """Return the index to use for a column, and the column's type.
+
+    Raise `IndexNotFound` if there is none.
+    """
+    arguments.require_text(column, "column")
+    if snapshot.version.locked_reason:
+        raise EncryptedIndex(snapshot.version.locked_reason)
+    schema = snapshot.source.schema
+    path = (column,) if column in schema.names else tuple(column.split("."))
+    leaf_type = find_leaf_type(schema, path)
+    if leaf_type is None:
+        raise ColumnNotFound(unknown_column_text(column, schema))
+    on_column = find_indices(snapshot, path)
+    if isinstance(on_column, str):
+        raise IndexNotFound(
+            f"column {arguments.short_repr(column)} cannot be looked up: {on_column}; call "
+            "create_scalar_index on it"
+        )
+    return on_column.indices[-1], leaf_type
+
+
+def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
+    """Return the key ranges of all files; see `Dataset.key_ranges`."""
+    index, leaf_type = preferred_index(snapshot, column)
+    return fragment_ranges(snapshot.fragments, index.key_ranges(leaf_type), leaf_type)
+
+
+def global_filter(snapshot: Snapshot, column: str) -> GlobalFilter | None:
+    """Return the filter over all keys of a column; see `Dataset.global_filter`."""
+    index, leaf_type = preferred_index(snapshot, column)
+    return index.global_filter(leaf_type, snapshot.fragments)
 
 
 class _Answer(ABC):
@@ -251,29 +236,36 @@ class _AnyRows(_Answer):
 
 
 class _IndexLookup(_Answer):
-    """The rows that an index finds. It is loaded when they are first needed."""
+    """The rows that all indices of a column leave. They are loaded when they are first needed."""
 
     bounds_true = True
     bounds_false = False
 
     def __init__(
         self,
-        searcher: Searcher,
+        snapshot: Snapshot,
         search: Search,
-        index: LoadedIndex,
+        indices: Sequence[LoadedIndex],
         key_probe: Probe | None,
         *,
         matches_null: bool,
     ):
-        self._searcher = searcher
+        self._snapshot = snapshot
         self._search = search
-        self._index = index
+        self._indices = indices
         self._key_probe = key_probe
         self._matches_null = matches_null
 
     def rows(self) -> SearchResult:
-        self._search.used_views[self._index.entry.name] = self._searcher.view(self._index)
-        return self._searcher.look_up(self._index, self._key_probe, matches_null=self._matches_null)
+        universe = at_most = self._snapshot.universe
+        for index in self._indices:
+            view = self._snapshot.view(index)
+            self._search.used_views[index.entry.name] = view
+            rows = RowRanges() if self._key_probe is None else view.matches(self._key_probe)
+            if self._matches_null:
+                rows |= view.nulls()
+            at_most = rows if at_most is universe else at_most & rows
+        return SearchResult(universe, at_most=at_most)
 
 
 class _AllOf(_Answer):

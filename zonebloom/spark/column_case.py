@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zonebloom.catalog.coverage import Coverage, PresentFragment
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import SchemaMismatch
 from zonebloom.facade.dataset import Dataset
-from zonebloom.scan.planner import Planner
-from zonebloom.sources.source import Source
+from zonebloom.snapshot import Snapshot
 from zonebloom.values.columns import column_path, find_leaf_type, matching_names
 from zonebloom.values.types import hash_domain
 
@@ -62,29 +61,27 @@ def require_visible(dataset: Dataset, column: str) -> None:
     Unreadable files are ignored here; the scan raises an error for them.
     """
     path = column_path(dataset.schema, column)
-    planner = dataset.opened.planner
-    for file, name in files_with_other_case(
-        planner, planner.coverage(), dataset.opened.source, path
-    ):
+    for file, name in files_with_other_case(dataset.opened.look(), path):
         if name is not None:
             raise SchemaMismatch(_other_case_text(file.fragment.path, column, name))
 
 
 def files_with_other_case(
-    planner: Planner, coverage: Coverage, source: Source, path: Sequence[str]
+    snapshot: Snapshot, path: Sequence[str]
 ) -> Iterator[tuple[PresentFragment, str | None]]:
     """Yield indexed files that spell a column name in another case, and that other name.
 
     The name is None if the file cannot be read. Only files for which the index has nothing but
     nulls are opened.
     """
+    source, coverage = snapshot.source, snapshot.coverage
     leaf = find_leaf_type(source.schema, path)
     if leaf is None:
         return
     # An index is not used if the type of its column has changed.
     indices = [
         index
-        for index in planner.loaded_indices.values()
+        for index in snapshot.indices.values()
         if index.entry.column == tuple(path) and index.entry.domain == hash_domain(leaf)
     ]
     compute: Any = pc
@@ -96,7 +93,7 @@ def files_with_other_case(
     for file in coverage.fragments if suspect_ids else ():
         if file.fragment_id not in suspect_ids:
             continue
-        pages = planner.pages(file)
+        pages = snapshot.pages(file)
         if len(path) == 1 and pages is not None and path[0] in pages.schema.names:
             continue
         stored_schema = _stored_schema(source.open(file.fragment, source.filesystem))

@@ -21,13 +21,13 @@ from pyspark.sql import types as st
 from zonebloom.base.threads import num_cores
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.facade.dataset import Dataset
-from zonebloom.opened import OpenedDataset
 from zonebloom.predicates import EngineFilter, IsIn, probed_columns, unknowns
 from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.scan.binding import checked_names
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.pieces import ExactRowFilter, ScanTask, TaskReader, split_into_partitions
@@ -221,8 +221,8 @@ class Load:
         # The predicate has the columns of the filter and of the join keys.
         for path in sorted(probed_columns(self._predicate) if self._predicate is not None else ()):
             require_visible(self.dataset, ".".join(path))
-        planner = self.dataset.opened.planner
-        return planner.plan(
+        opened = self.dataset.opened
+        return opened.plan(
             self.columns, self.reader.filter, self._predicate, is_described=described
         )
 
@@ -280,7 +280,7 @@ class SparkFiles:
             schema = source.schema.set(position, field)
             source = replace(source, schema=schema, file_format=file_format)
         if instants:
-            ds = Dataset(OpenedDataset.create(source, ds.opened.catalog), ds.title)
+            ds = Dataset(OpenedDataset(source, ds.opened.catalog), ds.title)
         return cls(ds, RebaseCheck.of(source, instants, old_calendar), types, ignores_case)
 
     def task_reader(self, columns: tuple[str, ...], row_filter: EngineFilter | None) -> TaskReader:

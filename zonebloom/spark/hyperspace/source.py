@@ -44,7 +44,7 @@ class Access(NamedTuple):
 
     def drift(self, ds: Dataset, record: Record) -> Drift:
         """Return how the files of a dataset changed since an index was built."""
-        version, present = ds.opened.version, ds.opened.planner.coverage().fragments
+        version, present = ds.opened.version, ds.opened.look().fragments
         return measure_drift(version, record.indices.values(), present)
 
     def catalog(self, record: Record) -> Catalog:

@@ -91,7 +91,7 @@ def _with_missing_files(dataset: Dataset, name: str, sbbf: Sbbf, missing: Any) -
     """Return a filter with the keys of files that it lacks, and the number of their rows."""
     source = dataset.opened.source
     try:
-        num_rows = sum(map(dataset.opened.planner.count_rows, missing))
+        num_rows = sum(map(dataset.opened.look().count_rows, missing))
         if num_rows > _MAX_MISSING_ROWS:
             raise RuleNotUsed(
                 f"{len(missing):,} files with {num_rows:,} rows came or changed since the filter "

@@ -19,6 +19,7 @@ from zonebloom.base.row_ranges import by_fragment
 from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates import And, IsIn
+from zonebloom.scan.planner import search_result
 from zonebloom.spark.joins.cost import (
     RuleTooCostly,
     estimate_bytes,
@@ -117,11 +118,12 @@ def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int
     """
     columns = zip(keys.column_names, keys.columns, strict=True)
     terms = tuple(IsIn((name,), column.unique()) for name, column in columns)
-    planner = files.opened.planner
-    rows = planner.search(And(terms)).at_most
+    snapshot = files.opened.look_at_all_files()
+    search = files.opened.search_snapshot(snapshot, And(terms))
+    rows = search_result(snapshot, search).at_most
     candidates = by_fragment(rows)
-    fragments = planner.coverage_for_scan().fragments
-    total_rows = sum(map(planner.count_rows, fragments))
+    fragments = snapshot.fragments
+    total_rows = sum(map(snapshot.count_rows, fragments))
     total_bytes = sum(fragment.identity.size for fragment in fragments)
     kept_bytes = sum(
         fragment.identity.size for fragment in fragments if fragment.fragment_id in candidates

@@ -11,11 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from zonebloom.base.row_ranges import OFFSET_BITS
-from zonebloom.catalog.coverage import Coverage, PresentFragment
+from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import Version
 from zonebloom.catalog.store import Catalog
-from zonebloom.scan.planner import Planner
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.search import NoIndex
+from zonebloom.snapshot import Snapshot
 from zonebloom.sources.discovery import source_of_files
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.spark.column_case import files_with_other_case
@@ -30,8 +31,9 @@ _MAX_LISTED_FILES = 3
 class _ListingCheck:
     """The existing files compared with Spark's listing and a catalog version."""
 
-    def __init__(self, coverage: Coverage, source: Source, files: ListedFiles):
-        self.coverage = coverage
+    def __init__(self, snapshot: Snapshot, files: ListedFiles):
+        self.snapshot = snapshot
+        source, coverage = snapshot.source, snapshot.coverage
         vanished_keys = set(coverage.missing_keys)
         is_present = [fragment.key not in vanished_keys for fragment in source.fragments]
         present_files = files.take(np.flatnonzero(is_present))
@@ -63,22 +65,23 @@ class CatalogFiles:
         # The first file by path gives the schema, as for a dataset of the folder.
         first = source_of_files([min(paths)], filesystem=catalog.filesystem)
         self._source: Source = replace(first, fragments=tuple(map(Fragment, paths, keys)))
-        self._planner = Planner(self._source, catalog, version)
+        self._opened = OpenedDataset(self._source, catalog, version)
         self._listing_check: _ListingCheck | None = None
 
     def has_index_on(self, columns: frozenset[str]) -> bool:
         """Return whether there is an index on one of the columns, given in lower case."""
-        indices = self._planner.version.indices.values()
+        indices = self._opened.version.indices.values()
         return any(entry.column[0].lower() in columns for entry in indices)
 
     def ask(self, request: PruningRequest) -> PruningResult:
         """Return which of these files hold no row that meets the condition."""
         predicate = without_rebased_literals(request.bind_predicate(self._source.schema))
-        coverage, search = self._planner.search_existing_files(predicate)
+        snapshot = self._opened.look()
+        search = self._opened.search_snapshot(snapshot, predicate)
         check = self._listing_check
-        if check is None or check.coverage is not coverage:
-            # The planner returns the same object while the files do not change.
-            check = self._listing_check = _ListingCheck(coverage, self._source, self._files)
+        if check is None or check.snapshot is not snapshot:
+            # The snapshot is the same object while the files do not change.
+            check = self._listing_check = _ListingCheck(snapshot, self._files)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         for view in search.used_views.values() if request.ignores_case else ():
@@ -103,7 +106,7 @@ class CatalogFiles:
 
     def _ids_with_other_case(self, check: _ListingCheck, column: tuple[str, ...]) -> list[int]:
         if column not in check.ids_with_other_case:
-            files = files_with_other_case(self._planner, check.coverage, self._source, column)
+            files = files_with_other_case(check.snapshot, column)
             check.ids_with_other_case[column] = [file.fragment_id for file, _ in files]
         return check.ids_with_other_case[column]
 

@@ -33,6 +33,7 @@ from zonebloom.scan.key_summary import (
 )
 from zonebloom.scan.locate import NumberedPlan, plans_with_identity
 from zonebloom.scan.plan import FragmentPlan
+from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.jobs import map_batches, task_frame
@@ -120,11 +121,12 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             "the table has other names for its columns than its files, which is not supported on "
             "Spark; use ds.locate, or rewrite the table's files"
         )
-    fragments = ds.opened.planner.coverage_for_scan().fragments
+    snapshot = ds.opened.look_at_all_files()
+    fragments = snapshot.fragments
     indexed_names = _usable_indices(files, columns)
     collected_keys = collect_keys(keys, columns, _MAX_COLLECTED_KEYS)
     types = tuple(columns.schema.types)
-    ranges = _key_ranges(files, columns, fragments)
+    ranges = _key_ranges(files, columns, snapshot)
     if collected_keys is None:
         probes = keys.select(*columns.probes)
         sbbf, may_match = _summarize_frame(probes, keys.count(), types, ranges)
@@ -198,23 +200,23 @@ def _plan_zones(
         if name in indexed
     )
     predicate = without_rebased_literals(And(terms)) if terms else Constant(True)
-    return files.dataset.opened.planner.plan_fragments(predicate)
+    return files.dataset.opened.plan_fragments(predicate)
 
 
 # Summaries of keys and of files
 
 
 def _key_ranges(
-    files: SparkFiles, columns: KeyFrameColumns, fragments: Sequence[PresentFragment]
+    files: SparkFiles, columns: KeyFrameColumns, snapshot: Snapshot
 ) -> tuple[FragmentKeyRanges, ...]:
     """Return the key ranges of the fragments for each key column, in values as Spark shows them."""
-    opened, rebase = files.dataset.opened, files.rebase
+    rebase = files.rebase
     key_ranges = []
     for name, kind in zip(columns.names, columns.schema.types, strict=True):
         if name in rebase.int96_columns:
-            ranges = FragmentKeyRanges.unknown(kind, len(fragments))
+            ranges = FragmentKeyRanges.unknown(kind, len(snapshot.fragments))
         else:
-            ranges = fragment_key_ranges(opened.source, opened.planner, fragments, name, kind)
+            ranges = fragment_key_ranges(snapshot, name, kind)
         if name in rebase.time_columns:
             # Spark may show an earlier value than the stored minimum, so the minimum is unknown.
             choices = may_be_rebased(ranges.minimum), pa.nulls(1, kind)[0], ranges.minimum

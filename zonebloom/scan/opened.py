@@ -1,19 +1,26 @@
-"""Locate the index of a dataset, and hold an opened dataset: its files, catalog and planner."""
+"""Locate the index of a dataset, and hold an opened dataset: its files and its catalog."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import posixpath
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import reduce
 from operator import and_
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
+from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.catalog.coverage import PresentFragment, compute_coverage, indexed_identities
 from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.place import (
     can_create_index,
     current_index_folder,
@@ -25,19 +32,31 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
     ColumnNotFound,
     EncryptedIndex,
+    FragmentUnreadable,
     IndexNotFound,
     InvalidArgument,
+    MissingFilesWarning,
     SourceError,
+    StaleIndex,
+    StaleIndexWarning,
     ZoneBloomWarning,
 )
+from zonebloom.index.batch_lookup import checked_keys, search_many
 from zonebloom.index.fit import indexed_column
+from zonebloom.index.loaded import LoadedIndex
 from zonebloom.predicates import And, Predicate, RowFilter, translate_filter, unknowns
+from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
-from zonebloom.scan.planner import Planner
+from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.plan import FragmentPlan
+from zonebloom.scan.planner import plan_fragments, plan_search, plan_whole_files
+from zonebloom.scan.search import Search, preferred_index, search_indices
+from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
+from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.files import is_local
+from zonebloom.storage.files import FileIdentity, is_local
 from zonebloom.storage.object_store import path_in
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import require_indexable
@@ -103,40 +122,212 @@ class OpenDataset(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+class _Look(NamedTuple):
+    """The identities of the files when they were last looked at, and their snapshot.
+
+    It stays valid until an identity changes, if it is reusable.
+    """
+
+    identities: Sequence[FileIdentity | None]
+    snapshot: Snapshot
+    is_reusable: bool
+
+
 class OpenedDataset:
     """An opened dataset: its listed files, the catalog of its indices and the version in use.
 
-    The planner plans scans and lookups. The binding checks filters and projections.
+    These stay the same. `look` compares the files with the version, and returns a `Snapshot` for
+    searches and plans.
+
+    Attributes
+    ----------
+    source : Source
+    catalog : Catalog
+    version : Version
+    indices : dict of str to LoadedIndex
+    embedded_filters : FragmentFilters
+    uses_embedded_filters : bool
+        Whether scans use the Bloom filters inside the Parquet files.
+    binding : Binding
+        Checks filters and projections.
     """
 
-    source: Source
-    catalog: Catalog
-    version: Version
-    planner: Planner
-    binding: Binding
-
-    @classmethod
-    def create(
-        cls,
+    def __init__(
+        self,
         source: Source,
         catalog: Catalog,
         version: Version | None = None,
         embedded_filters: bool = False,
-    ) -> OpenedDataset:
+    ):
         version = _with_current_names(catalog.latest() if version is None else version, source)
-        if version.locked_reason and source.stale == "raise":
+        is_strict = source.stale == "raise"
+        if version.locked_reason and is_strict:
             raise EncryptedIndex(version.locked_reason)
-        planner = Planner(source, catalog, version, embedded_filters)
-        return cls(source, catalog, version, planner, Binding(source.schema))
+        self.source = source
+        self.catalog = catalog
+        self.version = version
+        self.indices: dict[str, LoadedIndex] = {
+            name: LoadedIndex(catalog, entry, strict=is_strict)
+            for name, entry in version.indices.items()
+        }
+        self.embedded_filters = FragmentFilters(source)
+        self.uses_embedded_filters = embedded_filters
+        self.binding = Binding(source.schema)
+        self._page_maps = PageMaps(catalog, version.page_maps)
+        self._unindexed_files = UnindexedFiles(version.next_fragment_id)
+        self._last_look: _Look | None = None
+        # The last warnings, so that the same warning is issued once.
+        self._reported_gaps: Sequence[tuple[str, str]] = ()
+        self._reported_missing_keys: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"<OpenedDataset {self.source.root}, index version {self.version.number}>"
 
-    def at_version(self, version: Version) -> OpenedDataset:
-        return OpenedDataset.create(
-            self.source, self.catalog, version, self.planner.uses_embedded_filters
+    def look(self) -> Snapshot:
+        """Return a snapshot of the files that exist now. Some files may be missing.
+
+        The result is the same object for as long as the files do not change.
+        """
+        last, fragments = self._last_look, self.source.fragments
+        before = indexed_identities(fragments, self.version) if last is None else last.identities
+        identities = self.source.identities(None, before)
+        is_same = last is not None and last.identities == identities
+        if last is not None and is_same and last.is_reusable:
+            return last.snapshot
+        coverage = compute_coverage(
+            fragments, identities, self.version, self._unindexed_files.fragment_id
         )
+        if (
+            last is not None
+            and is_same
+            and np.array_equal(last.snapshot.coverage.fragment_ids, coverage.fragment_ids)
+        ):
+            snapshot = last.snapshot
+        else:
+            snapshot = Snapshot(
+                self.source,
+                self.version,
+                coverage,
+                self.indices,
+                self._page_maps,
+                self.embedded_filters if self.uses_embedded_filters else None,
+                self._unindexed_files,
+            )
+        # Another thread may do the same for other files, so assign all in one step.
+        self._last_look = _Look(identities, snapshot, coverage.is_reusable)
+        return snapshot
+
+    def look_at_all_files(self) -> Snapshot:
+        """Return a snapshot for a scan of all files.
+
+        A missing file raises `FragmentUnreadable`, or warns with stale="ignore-missing".
+        """
+        snapshot = self.look()
+        if snapshot.coverage.missing_keys:
+            self._report_missing(snapshot.coverage.missing_keys)
+        return snapshot
+
+    def search(self, predicate: Predicate) -> tuple[Snapshot, Search]:
+        """Look at the files, and search the indices for a predicate.
+
+        While an object store lists the files, tables are loaded from it, or are already searched
+        under the assumption that no file has changed.
+        """
+        if is_local(self.source.filesystem):
+            snapshot = self.look_at_all_files()
+            return snapshot, self.search_snapshot(snapshot, predicate)
+        last = None if self._last_look is None else self._last_look.snapshot
+        early_search = None
+        with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            if last is not None:
+                early_search = pool.submit(search_indices, last, predicate)
+            else:
+                columns = probed_columns(predicate)
+                for index in self.indices.values():
+                    if index.entry.column in columns:
+                        pool.submit(index.tables)
+            snapshot = self.look_at_all_files()
+        if early_search is None or snapshot is not last:
+            return snapshot, self.search_snapshot(snapshot, predicate)
+        search = early_search.result()
+        self._report_gaps(snapshot, search)
+        return snapshot, search
+
+    def search_snapshot(self, snapshot: Snapshot, predicate: Predicate) -> Search:
+        """Search a snapshot, and warn of files that the indices used do not cover."""
+        search = search_indices(snapshot, predicate)
+        self._report_gaps(snapshot, search)
+        return search
+
+    def plan(
+        self,
+        columns: tuple[str, ...],
+        expression: RowFilter | None,
+        predicate: Predicate | None,
+        *,
+        is_described: bool = True,
+    ) -> ScanPlan:
+        """Return the plan of a scan. Without an expression or a predicate, no index is used."""
+        if predicate is None or expression is None:
+            snapshot = self.look_at_all_files()
+            return plan_whole_files(snapshot, columns, expression, is_described=is_described)
+        bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
+        snapshot, search = self.search(predicate)
+        return plan_search(
+            snapshot, search, columns, expression, bytes_before, is_described=is_described
+        )
+
+    def plan_fragments(self, predicate: Predicate) -> list[FragmentPlan]:
+        """Return the plans of the fragments to read for a predicate, without a description."""
+        return plan_fragments(*self.search(predicate))
+
+    def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the zones that may hold each of many keys; see `Dataset.candidates`."""
+        snapshot = self.look_at_all_files()
+        index, leaf = preferred_index(snapshot, column)
+        keys = checked_keys(values, column, leaf)
+        view = snapshot.view(index)
+        self._report_gaps_of(snapshot, (index.entry.name,))
+        uncovered = [
+            present.fragment_id
+            for present in snapshot.fragments
+            if present.fragment_id not in view.fragment_ids and present.num_rows != 0
+        ]
+        return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
+
+    def _report_gaps(self, snapshot: Snapshot, search: Search) -> None:
+        if search.used_views:
+            self._report_gaps_of(snapshot, tuple(search.used_views))
+
+    def _report_gaps_of(self, snapshot: Snapshot, index_names: tuple[str, ...]) -> None:
+        """Warn once of files that not all named indices cover, or raise `StaleIndex`."""
+        gaps = snapshot.gaps(index_names)
+        is_refused = self.source.stale == "raise"
+        if not gaps or (gaps == self._reported_gaps and not is_refused):
+            return
+        self._reported_gaps = gaps
+        text = _gaps_text(snapshot, gaps, is_refused=is_refused)
+        if is_refused:
+            raise StaleIndex(text)
+        warn(StaleIndexWarning(text))
+
+    def _report_missing(self, missing_keys: Sequence[str]) -> None:
+        """Raise `FragmentUnreadable`, or warn once with stale="ignore-missing"."""
+        first = posixpath.join(self.source.root, missing_keys[0])
+        more = f" and {len(missing_keys) - 1:,} more are" if len(missing_keys) > 1 else " is"
+        text = f"{first}{more} gone since the dataset was opened"
+        if self.source.stale != "ignore-missing":
+            raise FragmentUnreadable(
+                f"{text}; call ds.refresh() or open it again, or open it with "
+                'stale="ignore-missing" to leave such files out'
+            )
+        if self._reported_missing_keys != missing_keys:
+            self._reported_missing_keys = missing_keys
+            message = f"{text} and left out; call ds.refresh() or open it again"
+            warn(MissingFilesWarning(message))
+
+    def at_version(self, version: Version) -> OpenedDataset:
+        return OpenedDataset(self.source, self.catalog, version, self.uses_embedded_filters)
 
     def with_newest_index(self) -> OpenedDataset:
         """Return the same files with their newest index, even if the index was moved meanwhile."""
@@ -147,9 +338,7 @@ class OpenedDataset:
         if folder == before.folder:
             return self.at_version(before.latest())
         catalog = Catalog(source.filesystem, folder, before.encryption)
-        return OpenedDataset.create(
-            source, catalog, embedded_filters=self.planner.uses_embedded_filters
-        )
+        return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
 
     def in_writable_folder(self) -> OpenedDataset:
         """Return the dataset with a writable index folder, for the build of its first index.
@@ -176,18 +365,14 @@ class OpenedDataset:
             return self
         _warn_of_readers(source.root, inner_folder, f"{default} cannot be written")
         catalog = Catalog(source.filesystem, inner_folder, catalog.encryption)
-        return OpenedDataset.create(
-            source, catalog, embedded_filters=self.planner.uses_embedded_filters
-        )
+        return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
 
     def with_current_files(self, source: Source, catalog: Catalog) -> OpenedDataset:
         """Return newly listed files with their newest index, or this object if nothing changed."""
         if catalog.folder != self.catalog.folder:
             if source.root == self.source.root:
                 # The folder of the data is the same, so the index was moved.
-                return OpenedDataset.create(
-                    source, catalog, embedded_filters=self.planner.uses_embedded_filters
-                )
+                return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
             raise SourceError(
                 f"the files now lie below {source.root}, so their index would be in "
                 f"{catalog.folder}, but it is in {self.catalog.folder}; open the dataset again"
@@ -200,9 +385,7 @@ class OpenedDataset:
         is_same &= source.schema.equals(self.source.schema, check_metadata=True)
         if is_same and version == self.version:
             return self
-        return OpenedDataset.create(
-            source, self.catalog, version, self.planner.uses_embedded_filters
-        )
+        return OpenedDataset(source, self.catalog, version, self.uses_embedded_filters)
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
         path = column_path(self.source.schema, name, ignore_case)
@@ -284,6 +467,33 @@ def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:
             "avoid both, give an index_dir"
         )
     )
+
+
+def _gaps_text(snapshot: Snapshot, gaps: Sequence[tuple[str, str]], *, is_refused: bool) -> str:
+    examples = ", ".join(f"{key} ({reason})" for key, reason in gaps[:3])
+    examples += f", and {len(gaps) - 3:,} more" if len(gaps) > 3 else ""
+    # A file is listed twice if two indices do not cover it.
+    count = len({key for key, _ in gaps})
+    verb, them = ("is", "it") if count == 1 else ("are", "them")
+    fact = f"{count:,} of {len(snapshot.source.fragments):,} files {verb} not covered by the index"
+    advice = f"call optimize.optimize_indices() to index {them}"
+    if any(_may_be_unchanged(snapshot, file) for file in snapshot.coverage.unknown_fragments):
+        advice += (
+            ", or adopt_index() where a file was only copied, linked or given other times or "
+            "permissions"
+        )
+    if is_refused:
+        advice += f', or open the dataset with stale="read" to read {them} whole'
+        return f"{fact}: {examples}; {advice}"
+    return f"{fact} and {verb} read whole: {examples}; {advice}"
+
+
+def _may_be_unchanged(snapshot: Snapshot, present: PresentFragment) -> bool:
+    """Return whether adopt_index() may find that a file has the content that was indexed."""
+    entry = snapshot.version.fragments.get(present.fragment.key)
+    if entry is None:
+        return False
+    return entry.identity.size == present.identity.size and entry.footer != ""
 
 
 def _with_current_names(version: Version, source: Source) -> Version:

@@ -1,0 +1,243 @@
+"""A snapshot of a dataset: its files as they are at one moment, and one version of its indices.
+
+`zonebloom.scan.opened` takes snapshots. Searches and plans are functions of a snapshot and a
+request.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.catalog.coverage import Coverage, PresentFragment
+from zonebloom.catalog.model import IndexEntry, Version
+from zonebloom.catalog.page_maps import PageMaps
+from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.partition_values import PartitionValues
+from zonebloom.index.view import IndexView
+from zonebloom.parquet.field_names import pages_with_names
+from zonebloom.parquet.file_layout import FilePages
+from zonebloom.sources.fragment_filters import FragmentFilters
+from zonebloom.sources.source import Source
+from zonebloom.storage.file_view import FileView
+from zonebloom.storage.files import FileIdentity, file_errors, without_short_reads
+from zonebloom.values.columns import find_leaf_type
+from zonebloom.values.types import hash_domain
+
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+class UnindexedFiles:
+    """The ids and the row counts of files that the catalog does not know.
+
+    All snapshots of an opened dataset share this object. An id is never given to another file,
+    because callers may ask for rows by it later.
+    """
+
+    def __init__(self, next_fragment_id: int):
+        self._free_ids = itertools.count(next_fragment_id)
+        self._ids: dict[tuple[str, FileIdentity], int] = {}
+        self.row_counts: dict[tuple[str, FileIdentity], int] = {}
+
+    def fragment_id(self, key: str, identity: FileIdentity) -> int:
+        file = key, identity
+        if file not in self._ids:
+            # Several threads may come here at once. The first one chooses the id.
+            self._ids.setdefault(file, next(self._free_ids))
+        return self._ids[file]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnIndices:
+    """The indices that can be searched for a column.
+
+    Attributes
+    ----------
+    column_type : pyarrow.DataType or None
+        None if the dataset has no such column.
+    indices : tuple of LoadedIndex
+        The index to prefer comes last.
+    misfits : tuple of str
+        The reasons why indices of the column cannot be used.
+    """
+
+    column_type: pa.DataType | None
+    indices: tuple[LoadedIndex, ...]
+    misfits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The files of a dataset at one moment, matched with one version of its catalog.
+
+    A snapshot never changes. It computes and loads some parts when they are first needed.
+
+    Attributes
+    ----------
+    source : Source
+    version : Version
+    coverage : Coverage
+        The files that exist, in scan order, and how the catalog version knows them.
+    indices : dict of str to LoadedIndex
+        All indices of the version, by name. Their files are loaded when they are first searched.
+    page_maps : PageMaps
+    embedded_filters : FragmentFilters or None
+        The Bloom filters inside the Parquet files, if the dataset uses them.
+    unindexed_files : UnindexedFiles
+    """
+
+    source: Source
+    version: Version
+    coverage: Coverage
+    indices: Mapping[str, LoadedIndex]
+    page_maps: PageMaps
+    embedded_filters: FragmentFilters | None
+    unindexed_files: UnindexedFiles
+    _views: dict[str, IndexView] = field(default_factory=dict, init=False, repr=False)
+    _indices_of_columns: dict[tuple[str, ...], ColumnIndices] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _gaps: dict[tuple[str, ...], list[tuple[str, str]]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    _views_with_deletes: set[FileView] = field(default_factory=set, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Snapshot of {self.source.root}, files: {len(self.fragments):,}, "
+            f"index version {self.version.number}>"
+        )
+
+    @property
+    def fragments(self) -> tuple[PresentFragment, ...]:
+        return self.coverage.fragments
+
+    @cached_property
+    def universe(self) -> RowRanges:
+        """The addresses of all rows. A file that is not indexed counts as the largest possible."""
+        return self.coverage.all_rows(lambda fragment: MAX_ROWS_PER_FRAGMENT)
+
+    @cached_property
+    def partition_values(self) -> PartitionValues:
+        columns = self.source.partition_columns()
+        values = [
+            (present.fragment_id, self.source.constants(present.fragment))
+            for present in (self.fragments if columns else ())
+        ]
+        return PartitionValues(self.source.schema, columns, values)
+
+    @property
+    def loaded_index_bytes(self) -> int:
+        """Return the number of bytes of index files that were loaded so far."""
+        loaded = sum(index.loaded_bytes for index in self.indices.values())
+        return loaded + self.page_maps.read_bytes
+
+    def view(self, index: LoadedIndex) -> IndexView:
+        """Return an index restricted to the files that did not change since it was built."""
+        name = index.entry.name
+        if name not in self._views:
+            self._views[name] = IndexView(index, self.coverage.known_ids, self.universe)
+        return self._views[name]
+
+    def indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
+        """Return the indices of a column that can be searched."""
+        if path not in self._indices_of_columns:
+            self._indices_of_columns[path] = self._find_indices(path)
+        return self._indices_of_columns[path]
+
+    def _find_indices(self, path: tuple[str, ...]) -> ColumnIndices:
+        leaf_type = find_leaf_type(self.source.schema, path)
+        on_column = [index for index in self.indices.values() if index.entry.column == path]
+        # The files may store other values of partition columns than their paths.
+        if not on_column or path[0] in self.partition_values.columns:
+            return ColumnIndices(leaf_type, ())
+        misfits = {index.entry.name: self._misfit(index.entry, leaf_type) for index in on_column}
+        usable = [index for index in on_column if not misfits[index.entry.name]]
+        # If several datasets share the folder, an index of another one knows no file of this one.
+        of_dataset = [index for index in usable if self._knows_a_file(index.entry)]
+        reasons = tuple(reason for reason in misfits.values() if reason)
+        return ColumnIndices(leaf_type, tuple(of_dataset or usable[-1:]), reasons)
+
+    def _misfit(self, entry: IndexEntry, leaf_type: pa.DataType | None) -> str:
+        """Return the reason why an index does not fit its column, or an empty text."""
+        if self.source.field_of(entry.column) != entry.field_or_column:
+            return f"index {entry.name} was built on another column of its name; build it again"
+        if leaf_type is None or hash_domain(leaf_type) != entry.domain:
+            return (
+                f"index {entry.name} was built when the column was {entry.domain}, but it is "
+                f"{leaf_type} now; build it again"
+            )
+        return ""
+
+    def _knows_a_file(self, entry: IndexEntry) -> bool:
+        known_ids = self.coverage.known_ids
+        return any(not known_ids.isdisjoint(segment.fragment_ids) for segment in entry.segments)
+
+    def count_rows(self, present: PresentFragment) -> int:
+        """Return the number of rows of a file, from the catalog or else from the file."""
+        if present.num_rows is not None:
+            return present.num_rows
+        file, row_counts = (
+            (present.fragment.path, present.identity),
+            self.unindexed_files.row_counts,
+        )
+        if file not in row_counts:
+            row_counts[file] = self.count_rows_in_file(present)
+        return row_counts[file]
+
+    def count_rows_in_file(self, present: PresentFragment) -> int:
+        """Return the number of rows of a file as it is now."""
+        source, path = self.source, present.fragment.path
+        parquet_in = source.filesystem if source.has_statistics else None
+        with file_errors(path, parquet_in=parquet_in):
+            return source.count_rows(present.fragment, without_short_reads(source.filesystem))
+
+    def pages(self, present: PresentFragment) -> FilePages | None:
+        """Return the pages of a file with the table's column names, or None if unknown."""
+        pages = self.page_maps.file_pages(present)
+        return None if pages is None else pages_with_names(pages, present.fragment.names)
+
+    def load_deletes(self, present: Sequence[PresentFragment]) -> None:
+        """Read the deletes of several files in parallel. Each file's view keeps its deletes."""
+        views = {file.fragment.view for file in present if file.fragment.view is not None}
+        views -= self._views_with_deletes
+        if len(views) > 1:
+            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+                for _ in pool.map(lambda view: view.deleted, views):
+                    pass
+        self._views_with_deletes.update(views)
+
+    def deleted_rows(self) -> RowRanges:
+        """Return the addresses of the rows that the table has deleted."""
+        self.load_deletes(self.fragments)
+        starts, stops = [_NO_ROWS], [_NO_ROWS]
+        for present in self.fragments:
+            first_address = present.fragment_id << OFFSET_BITS
+            deleted_rows = present.fragment.deleted_rows
+            starts.append(deleted_rows.starts + first_address)
+            stops.append(deleted_rows.stops + first_address)
+        return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
+
+    def gaps(self, index_names: tuple[str, ...]) -> list[tuple[str, str]]:
+        """Return the files that not all named indices cover: their keys, and the reasons."""
+        if index_names not in self._gaps:
+            coverage = self.coverage
+            gaps = [(file.fragment.key, file.reason) for file in coverage.unknown_fragments]
+            for name in index_names:
+                # A file that changed may have been indexed again for other indices only.
+                uncovered_ids = coverage.known_ids - self.version.indices[name].fragment_ids
+                gaps += [
+                    (file.fragment.key, f"not in index {name}")
+                    for file in (self.fragments if uncovered_ids else ())
+                    if file.fragment_id in uncovered_ids
+                ]
+            self._gaps[index_names] = gaps
+        return self._gaps[index_names]
