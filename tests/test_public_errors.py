@@ -26,7 +26,7 @@ import pytest
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.cli.main import main
-from zonebloom.facade.dataset import DatasetOptimizer
+from zonebloom.facade.optimizer import DatasetOptimizer
 from zonebloom.polars import scan
 from zonebloom.scan.scanner import Scanner
 

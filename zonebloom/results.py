@@ -16,8 +16,8 @@ from zonebloom.building.adopt import Adopted
 from zonebloom.building.builder import Refreshed
 from zonebloom.building.move import MovedIndex
 from zonebloom.catalog.vacuum import Vacuumed
-from zonebloom.facade.dataset import DatasetOptimizer
 from zonebloom.facade.fragments import CandidateFragment
+from zonebloom.facade.optimizer import DatasetOptimizer
 from zonebloom.index.describe import EmbeddedDescription, IndexDescription
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.validate import ValidatedIndex

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrameWriter
 
 import zonebloom
 import zonebloom.spark as zs
-from zonebloom.facade.dataset import DatasetOptimizer
+from zonebloom.facade.optimizer import DatasetOptimizer
 
 BATCHES = 6
 

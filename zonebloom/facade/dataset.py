@@ -27,7 +27,7 @@ from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
 from zonebloom.building.adopt import Adopted, adopt_files
-from zonebloom.building.builder import Builder, Refreshed
+from zonebloom.building.builder import Builder
 from zonebloom.building.move import MovedIndex, move_opened_index
 from zonebloom.building.request import IndexConfig, IndexRequest
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
@@ -42,6 +42,7 @@ from zonebloom.facade.fragments import (
     ScanOptions,
     require_scan_options,
 )
+from zonebloom.facade.optimizer import DatasetOptimizer
 from zonebloom.facade.pickled import PickledDataset
 from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
 from zonebloom.index.describe import (
@@ -234,8 +235,16 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         self.opened = self.opened.with_newest_index()
 
-    def _renew(self) -> None:
-        """Get the newest files and the newest index before a change."""
+    def renew(self) -> None:
+        """Use the newest index version, and list the files again if they can be listed.
+
+        Methods that change an index call this first. Unlike `refresh`, it accepts a dataset whose
+        files were named one by one, and keeps these files.
+
+        >>> one = zb.dataset(["orders/1.parquet"])
+        >>> one.renew(), len(one.files)
+        (None, 1)
+        """
         if self._list_files is None:
             self.checkout_latest()
         else:
@@ -758,7 +767,7 @@ class Dataset(pads.UnionDataset, Displayed):
             plaintext=plaintext,
         )
         require_progress(progress)
-        self._renew()
+        self.renew()
         self.opened = self.opened.in_writable_folder()
         version = Builder(self.opened).build(
             request.make_specs(self.opened),
@@ -988,7 +997,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.adopt_index()
         Adopted(num_files=1, left=())
         """
-        self._renew()
+        self.renew()
         version, adopted = adopt_files(self.opened)
         self.opened = self.opened.at_version(version)
         return adopted
@@ -1033,7 +1042,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         if index_dir is not None:
             index_dir = arguments.require_path(index_dir, "index_dir")
-        self._renew()
+        self.renew()
         self.opened, moved = move_opened_index(self.opened, index_dir)
         if self._list_files is not None:
             self._list_files = partial(self._list_files, index_dir=moved.index_dir)
@@ -1265,84 +1274,6 @@ class Dataset(pads.UnionDataset, Displayed):
         table = table_html(INDEX_HEADERS, list(map(index_cells, descriptions)))
         content = table if descriptions else list_html([NO_INDEX])
         return styled_html(title_html(self._title()), content)
-
-
-class DatasetOptimizer:
-    """The methods that bring the indices of a dataset up to date; see ``Dataset.optimize``."""
-
-    def __init__(self, dataset: Dataset):
-        self._dataset = dataset
-
-    def __repr__(self) -> str:
-        return f"<zonebloom.DatasetOptimizer of {self._dataset.title}>"
-
-    def optimize_indices(
-        self,
-        index_names: Sequence[str] | None = None,
-        *,
-        layout: Literal["auto", "table", "sliced"] = "auto",
-        retention: timedelta | None = RETENTION,
-        repair: bool = False,
-        spark: SparkSession | Literal[False] | None = None,
-        progress: ProgressOption = None,
-    ) -> DisplayedList[Refreshed]:
-        """Index new and changed files, forget deleted files, and choose a layout.
-
-        This method first lists the files again, as `Dataset.refresh` does. It does not read files
-        that are unchanged since they were indexed.
-
-        Parameters
-        ----------
-        index_names : list of str, optional
-            The indices to refresh. By default all indices of this dataset, but not those of other
-            datasets that share the index_dir. If the column of an index was dropped or has another
-            type than when it was indexed, a StaleIndexWarning is given, that index stays as it
-            is, and the others are refreshed. If such an index is named here, nothing is refreshed.
-        layout : {"auto", "table", "sliced"}
-            As in `Dataset.create_scalar_index`. A new segment is merged with segments of its size
-            or smaller. So a refresh costs about as much as it adds, and leaves large segments
-            alone.
-        retention : timedelta, optional
-            After a change, delete versions and segments that were replaced longer ago than this,
-            as `Dataset.vacuum` does; None keeps them all. 7 days by default.
-        repair : bool
-            Whether to verify all checksums of the indices first, and to build damaged indices
-            again with the same parameters.
-        spark, progress
-            As in `Dataset.create_scalar_index`.
-
-        Returns
-        -------
-        list of Refreshed
-            One for each index, in the order of ``index_names``.
-
-        Raises
-        ------
-        SchemaMismatch
-            If the column of an index in ``index_names`` was dropped or has another type.
-        FragmentUnreadable
-        CorruptIndex
-            If a segment that would be kept is damaged, and repair=False.
-
-        Examples
-        --------
-        >>> pq.write_table(table.slice(0, 10), "orders/late.parquet")
-        >>> ds.optimize.optimize_indices(["id_idx"])
-        [Refreshed(name='id_idx', fragments_added=1, fragments_dropped=0, ...)]
-        """
-        ds = self._dataset
-        names = indices.require_refresh_options(index_names, layout, retention, repair, progress)
-        ds._renew()
-        ds.opened, refreshed = indices.refresh_indices(
-            ds.opened,
-            names,
-            layout=layout,
-            retention=retention,
-            repair=repair,
-            spark=spark,
-            progress=progress,
-        )
-        return refreshed
 
 
 def require_no_filter(dataset: Dataset, caller: str) -> None:

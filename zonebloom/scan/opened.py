@@ -115,10 +115,15 @@ def _as_default(source: Source, index_dir: str, defaults: Sequence[str]) -> str 
 class OpenDataset(Protocol):
     """The state of `zonebloom.Dataset`, for functions that cannot import that class."""
 
+    title: str
     opened: OpenedDataset
 
     def refresh(self) -> None:
         """List the files again, and use their newest index."""
+        ...
+
+    def renew(self) -> None:
+        """Use the newest index, and list the files again if they can be listed."""
         ...
 
 
