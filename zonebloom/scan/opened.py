@@ -178,6 +178,8 @@ class OpenedDataset:
         self.embedded_filters = FragmentFilters(source)
         self.uses_embedded_filters = embedded_filters
         self.binding = Binding(source.schema)
+        # The columns that were asked for, by name and whether its case was ignored.
+        self._columns: dict[tuple[str, bool], Column] = {}
         self._page_maps = PageMaps(catalog, version.page_maps)
         self._unindexed_files = UnindexedFiles(version.next_fragment_id)
         self._last_look: _Look | None = None
@@ -393,6 +395,13 @@ class OpenedDataset:
         return OpenedDataset(source, self.catalog, version, self.uses_embedded_filters)
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
+        """Return a column that can be indexed. Raise an error if there is none of this name."""
+        column = self._columns.get((name, ignore_case))
+        if column is None:
+            column = self._columns[name, ignore_case] = self._find_column(name, ignore_case)
+        return column
+
+    def _find_column(self, name: str, ignore_case: bool) -> Column:
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)

@@ -57,7 +57,7 @@ class Search:
     """
 
     predicate: Predicate
-    result: SearchResult
+    result: SearchResult = field(init=False)
     used_views: dict[str, IndexView] = field(default_factory=dict)
     partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
@@ -65,8 +65,7 @@ class Search:
 
 def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
     """Search the indices of a snapshot for a predicate."""
-    universe = snapshot.universe
-    search = Search(predicate, SearchResult(universe))
+    universe, search = snapshot.universe, Search(predicate)
     answer = fold_predicate(
         predicate,
         lambda leaf: _answer_leaf(leaf, snapshot, search),
@@ -75,8 +74,7 @@ def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
         _Not,
     )
     # If nothing limits the matching rows, do not open any index.
-    if answer.bounds_true:
-        search.result = answer.rows()
+    search.result = answer.rows() if answer.bounds_true else SearchResult(universe)
     return search
 
 
@@ -100,10 +98,10 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
             answer = _answer_by_partition(leaf, snapshot, search)
         case _:
             answer = _answer_by_index(leaf, snapshot, search)
-    if isinstance(answer, _Answer):
-        return answer
-    search.unanswered.append((leaf, answer))
-    return _AnyRows(SearchResult(universe))
+    if isinstance(answer, str):
+        search.unanswered.append((leaf, answer))
+        return _AnyRows(SearchResult(universe))
+    return answer
 
 
 def _answer_by_partition(
