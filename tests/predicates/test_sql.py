@@ -557,3 +557,14 @@ def test_half_a_surrogate_pair_raises(text):
     with pytest.raises(FilterError, match="half a character") as e:
         to_expression(text, pa.schema({"s": pa.string()}))
     assert e.value.__suppress_context__
+
+
+def test_a_text_is_translated_for_each_schema():
+    types = [pa.int64(), pa.int32(), pa.string(), pa.int64()]
+    texts = ["x = 1", "x = 1", "x = '1'", "x = 1"]
+    for type_, text in zip(types * 2, texts * 2, strict=True):
+        _, predicate = translate_filter(text, pa.schema({"x": type_}))
+        expected = "1" if type_ == pa.string() else 1
+        assert predicate == Equals(("x",), pa.scalar(expected, type_))
+    with pytest.raises(FilterError, match="there is no column x"):
+        translate_filter("x = 1", pa.schema({"y": pa.int64()}))

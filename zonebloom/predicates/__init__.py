@@ -6,8 +6,10 @@ for at least the rows that match.
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Set
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -40,7 +42,7 @@ from zonebloom.predicates.ast import (
     unknowns,
 )
 from zonebloom.predicates.expression import expression_from_predicate, join_balanced
-from zonebloom.predicates.sql import predicate_from_sql as sql_to_predicate
+from zonebloom.predicates.sql import predicate_from_sql
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import comparable_type
@@ -67,6 +69,8 @@ __all__ = [
 ]
 
 _MAX_DNF_TERMS = 500
+# Longer SQL is translated each time, so that the cached translations stay small.
+_MAX_CACHED_TEXT = 1000
 _ACCEPTED_FILTERS = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
     'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, or None'
@@ -115,8 +119,8 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):
-        predicate = sql_to_predicate(filter, schema)
-        return _expression_or_error(predicate, schema), limit_depth(predicate)
+        is_cached = len(filter) <= _MAX_CACHED_TEXT
+        return (_cached_sql if is_cached else _translate_sql)(_SqlFilter(filter, schema))
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
@@ -133,6 +137,21 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
     return translate_arrow(expression, schema)
 
 
+@dataclass(frozen=True, slots=True)
+class _SqlFilter:
+    text: str
+    # Hashing a wide schema takes milliseconds.
+    schema: pa.Schema = field(hash=False)
+
+
+def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
+    predicate = predicate_from_sql(filter.text, filter.schema)
+    return _expression_or_error(predicate, filter.schema), limit_depth(predicate)
+
+
+_cached_sql = functools.lru_cache(maxsize=256)(_translate_sql)
+
+
 def _expression_or_error(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     try:
         return expression_from_predicate(predicate, schema)
@@ -142,10 +161,8 @@ def _expression_or_error(predicate: Predicate, schema: pa.Schema) -> pc.Expressi
         ) from None
 
 
-def row_filter_columns(filter: RowFilter) -> set[str] | None:
-    if isinstance(filter, pc.Expression):
-        return referenced_columns(filter)
-    return None if filter.columns is None else set(filter.columns)
+def row_filter_columns(filter: RowFilter) -> frozenset[str] | None:
+    return referenced_columns(filter) if isinstance(filter, pc.Expression) else filter.columns
 
 
 def _flatten_or_error(predicate: Predicate) -> Predicate:

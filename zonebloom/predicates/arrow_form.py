@@ -232,15 +232,21 @@ def expression_text(expression: pc.Expression) -> str:
         return error.object.decode(errors="backslashreplace")
 
 
-def referenced_columns(expression: pc.Expression) -> set[str] | None:
+def referenced_columns(expression: pc.Expression) -> frozenset[str] | None:
     """Return the top-level columns of an expression, or None if its layout is not known."""
     try:
         message = _schema_message(expression.__reduce__()[1][0])
-        entries = (
-            read_expression(expression).entries
-            if message is None
-            else _parse_schema_message(message)[0]
-        )
-        return {node.path[0] for node in parse_entries(entries) if node.path}
+        if message is not None:
+            return _columns_of_message(message)
+        return _columns_of_entries(read_expression(expression).entries)
     except Exception:  # noqa: BLE001 - the caller can always read all columns
         return None
+
+
+@functools.lru_cache(maxsize=256)
+def _columns_of_message(message: bytes) -> frozenset[str]:
+    return _columns_of_entries(_parse_schema_message(message)[0])
+
+
+def _columns_of_entries(entries: list[_Entry]) -> frozenset[str]:
+    return frozenset(node.path[0] for node in parse_entries(entries) if node.path)

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
@@ -34,9 +36,8 @@ from zonebloom.predicates.expression import (
     cast_to_comparable,
     expression_from_predicate,
 )
-from zonebloom.predicates.sql_keywords import quote_keyword_columns
+from zonebloom.predicates.sql_keywords import LITERAL_WORDS, quote_keyword_columns
 from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
-from zonebloom.predicates.sql_simple import parse_simple
 from zonebloom.predicates.sql_tree import (
     ONLY_LITERALS_REASON,
     PYARROW_ADVICE,
@@ -44,7 +45,7 @@ from zonebloom.predicates.sql_tree import (
     SqlTranslator,
     SqlValue,
 )
-from zonebloom.values.columns import matching_names, resolve_type
+from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
 from zonebloom.values.normal_types import comparable_type, decoded_type
 from zonebloom.values.time_zones import TIME_ZONE_ADVICE
@@ -68,6 +69,16 @@ _CAST_TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("TIMESTAMP", "TIMESTAMPNTZ"), pa.timestamp("us")),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
 }
+# Longer integers are outside the range of every column type.
+_MAX_INTEGER_DIGITS = 40
+_SIMPLE_LITERAL = r"(?:-?\d+(?:\.\d+)?|'[^'\\\x00-\x1f]*')"
+_SIMPLE_LITERALS = re.compile(_SIMPLE_LITERAL, re.ASCII)
+_SIMPLE_CONDITION = re.compile(
+    r""" *(?P<name>[A-Za-z_][A-Za-z0-9_]*|"[^"\\\x00-\x1f]+"|`[^`\\\x00-\x1f]+`) *"""
+    rf"(?:= *(?P<one>{_SIMPLE_LITERAL})"
+    rf"| [Ii][Nn] *\( *(?P<many>{_SIMPLE_LITERAL}(?: *, *{_SIMPLE_LITERAL})*) *\)) *",
+    re.ASCII,
+)
 _UNIT_SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
 _UNITS_PER_SECOND = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
 
@@ -84,16 +95,14 @@ def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
             f"the filter contains {text[error.start]!r} at {error.start}, which is half a "
             "character; write the whole character"
         ) from None
-    simple = parse_simple(text)
+    translator = _PlainSqlTranslator(text, schema)
+    simple = _SIMPLE_CONDITION.fullmatch(text)
     if simple is not None:
-        # If this fails, parse the text with sqlglot below, because its nodes tell the place of an
-        # error.
+        # If this fails, sqlglot parses the text below. Its nodes tell the place of an error.
         with suppress(FilterError):
-            return ast.flatten(_PlainSqlTranslator(text, schema).translate_condition(simple))
+            return translator.translate_simple(simple)
     try:
-        return ast.flatten(
-            _PlainSqlTranslator(text, schema).translate_condition(_parse_sql(text, schema.names))
-        )
+        return ast.flatten(translator.translate_condition(_parse_sql(text, schema.names)))
     except RecursionError:
         raise FilterError(
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
@@ -207,31 +216,32 @@ class _PlainSqlTranslator(SqlTranslator):
         )
         return self._over_operand(left, predicate, node)
 
+    def translate_simple(self, match: re.Match[str]) -> Predicate:
+        """Translate ``column = literal`` or ``column IN (literals)`` without sqlglot.
+
+            tailnum = 'N14228'      "Delay" = -1.5      id IN (1, 2, 3)
+
+        Importing sqlglot takes longer than looking up a key.
+        """
+        name = match["name"]
+        if name.upper() in LITERAL_WORDS:
+            raise FilterError("this is a literal, not a column")
+        column = self._resolve_column([name[1:-1] if name[0] in '"`' else name], None)
+        if match["one"] is not None:
+            return self.translate_comparison("=", column, _simple_literal(match["one"]), None)
+        texts = _SIMPLE_LITERALS.findall(match["many"])
+        values = [text[1:-1] if text[0] == "'" else _plain_integer(text) for text in texts]
+        plain_set = _plain_set(column, values)
+        if plain_set is not None:
+            return plain_set
+        return self.translate_membership(column, list(map(_simple_literal, texts)), None)
+
     def _translate_in(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expressions")
-        predicate = self._translate_plain_in(node)
-        return super()._translate_in(node) if predicate is None else predicate
-
-    def _translate_plain_in(self, node: Any) -> Predicate | None:
-        """Return a column's set of plain integers or strings, or None for any other list.
-
-        `translate_membership` returns the same predicate, but takes ten times as long per literal.
-        """
-        value = self.translate_operand(node.this)
-        if isinstance(value, Literal) or value.path is None or not node.expressions:
-            return None
-        type_ = comparable_type(value.type)
-        if family(value.type) == "integer" and pt.is_integer(type_):
-            numbers = sql_literals.parse_plain_integers(node.expressions)
-            if numbers is None:
-                return None
-            low, high = integer_bounds(type_)
-            in_range = [number for number in numbers if low <= number <= high]
-            return ast.IsIn(value.path, array_of(in_range, type_))
-        are_texts = all(item.key == "literal" and item.is_string for item in node.expressions)
-        if family(value.type) != "text" or not are_texts:
-            return None
-        return ast.IsIn(value.path, array_of([item.this for item in node.expressions], type_))
+        plain_set = _plain_set(
+            self.translate_operand(node.this), list(map(_plain_value, node.expressions))
+        )
+        return super()._translate_in(node) if plain_set is None else plain_set
 
     def translate_membership(self, value: SqlValue, items: list[SqlValue], node: Any) -> Predicate:
         literals = [item for item in items if isinstance(item, Literal)]
@@ -243,7 +253,9 @@ class _PlainSqlTranslator(SqlTranslator):
             return Constant(None)
         stored_values = [
             self._to_stored_value(literal, value.type, item)
-            for literal, item in zip(literals, node.expressions, strict=True)
+            for literal, item in zip(
+                literals, repeat(None) if node is None else node.expressions, strict=False
+            )
             if literal.kind != "null"
         ]
         type_ = comparable_type(value.type)
@@ -391,11 +403,9 @@ class _PlainSqlTranslator(SqlTranslator):
         parts = [*node.parts, *parts]
         if any(part.key != "identifier" for part in parts):
             self.fail(f"{outer.sql()} is not a column", "name one column", outer)
-        names = [part.this for part in parts]
-        path = self._resolve_path(names, outer)
-        return Operand(pc.field(*path), resolve_type(self.schema, path), path)
+        return self._resolve_column([part.this for part in parts], outer)
 
-    def _resolve_path(self, names: list[str], node: Any) -> ast.ColumnPath:
+    def _resolve_column(self, names: list[str], node: Any) -> Operand:
         full_name = ".".join(names)
         if full_name in self.schema.names or (
             not matching_names(self.schema.names, names[0])
@@ -420,10 +430,11 @@ class _PlainSqlTranslator(SqlTranslator):
                 self.fail(f"there is no column {full_name}", advice, node)
             path += matches
             fields = fields.field(matches[0]).type
-        return tuple(path)
+        return Operand(pc.field(*path), fields, tuple(path))
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
-        spans = [n.meta for n in node.walk() if "start" in n.meta and "end" in n.meta]
+        nodes = () if node is None else node.walk()
+        spans = [n.meta for n in nodes if "start" in n.meta and "end" in n.meta]
         place = f"  {self.text}"
         if spans:
             start, end = min(m["start"] for m in spans), max(m["end"] for m in spans)
@@ -431,6 +442,44 @@ class _PlainSqlTranslator(SqlTranslator):
             column = start - (self.text.rfind("\n", 0, start) + 1)
             place = _mark_place(self.text, line, column, end - start + 1)
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{_as_sentence(advice)}")
+
+
+def _plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicate | None:
+    """Return a column's set of plain integers or strings, or None for any other values.
+
+    `_PlainSqlTranslator.translate_membership` returns the same predicate, but takes ten times as
+    long per literal.
+    """
+    if isinstance(operand, Literal) or operand.path is None or not values:
+        return None
+    type_, kind = comparable_type(operand.type), family(operand.type)
+    numbers = [value for value in values if isinstance(value, int)]
+    if kind == "integer" and pt.is_integer(type_) and len(numbers) == len(values):
+        low, high = integer_bounds(type_)
+        in_range = [number for number in numbers if low <= number <= high]
+        return ast.IsIn(operand.path, array_of(in_range, type_))
+    if kind == "text" and all(isinstance(value, str) for value in values):
+        return ast.IsIn(operand.path, array_of(list(values), type_))
+    return None
+
+
+def _plain_value(node: Any) -> int | str | None:
+    """Return the value of a node that is a string or a plain integer, or None."""
+    if node.key == "neg" and node.this.key == "literal" and not node.this.is_string:
+        return _plain_integer(f"-{node.this.this}")
+    if node.key != "literal":
+        return None
+    return node.this if node.is_string else _plain_integer(node.this)
+
+
+def _plain_integer(text: str) -> int | None:
+    digits = text.removeprefix("-")
+    is_plain = digits.isascii() and digits.isdigit() and len(digits) <= _MAX_INTEGER_DIGITS
+    return int(text) if is_plain else None
+
+
+def _simple_literal(text: str) -> Literal:
+    return Literal("text", text[1:-1]) if text[0] == "'" else sql_literals.parse_number(text)
 
 
 def _mark_place(text: str, line: int, column: int, width: int) -> str:

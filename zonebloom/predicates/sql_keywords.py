@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 _WORD_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_LITERAL_WORDS = frozenset(["NULL", "TRUE", "FALSE"])
+LITERAL_WORDS = frozenset(["NULL", "TRUE", "FALSE"])
 # sqlglot's parser recognises these functions by their text. Its tokenizer marks them as names.
 _NAMED_FUNCTIONS = frozenset(["IF", "CONNECT_BY_ROOT"])
 _COMPARISON_TOKENS = "= == != <> < <= > >= <=>"
@@ -54,7 +54,7 @@ def quote_keyword_columns(tokens: Sequence[Any], names: Collection[str]) -> list
             or (
                 begins_operand
                 and text.lower() in columns
-                and text not in _LITERAL_WORDS
+                and text not in LITERAL_WORDS
                 and (not next_text or next_text in _TOKENS_AFTER_OPERANDS)
                 and (text != "NOT" or _not_is_column_name(texts[number + 1 : number + 3], columns))
             )

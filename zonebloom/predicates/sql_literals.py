@@ -26,8 +26,6 @@ from zonebloom.values.time_zones import describe_time_zone_mismatch
 from zonebloom.values.types import SECONDS_PER_DAY, family
 
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
-# Longer integers are outside the range of every column type.
-_MAX_INTEGER_DIGITS = 40
 _MAX_EXPONENT = 400
 _NON_FINITE_TEXTS = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
 _SQL_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
@@ -201,24 +199,6 @@ def parse_number(text: str) -> Literal:
     if value and abs(value.adjusted()) > _MAX_EXPONENT:
         raise Unanswerable(f"{text} is out of every column's range", "write a smaller exponent")
     return Literal("number", Fraction(value))
-
-
-def parse_plain_integers(nodes: Sequence[Any]) -> list[int] | None:
-    """Return the values of nodes that are plain integers, or None if any node is not.
-
-    The nodes are those of sqlglot or of `sql_simple`.
-    """
-    numbers = []
-    for node in nodes:
-        is_negative = node.key == "neg"
-        literal = node.this if is_negative else node
-        if literal.key != "literal" or literal.is_string:
-            return None
-        text = literal.this
-        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_INTEGER_DIGITS):
-            return None
-        numbers.append(-int(text) if is_negative else int(text))
-    return numbers
 
 
 def parse_timestamp(text: str) -> Literal:
