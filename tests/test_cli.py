@@ -542,7 +542,10 @@ def test_output_files_contain_the_rows(run, indexed, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.glob("rows*")) == [
         *("rows", "rows.arrow", "rows.parquet"),
     ]
-    assert run("explain", str(indexed), "id = 1", "-o", str(tmp_path / "plan.csv"))[0] == 2
+    assert run("explain", str(indexed), "id = 1", "-o", str(tmp_path / "plan.csv"))[0] == 0
+    plan = csv.read_csv(tmp_path / "plan.csv")
+    assert plan["path"].to_pylist() == [str(indexed / "0.parquet")]
+    assert json.loads(plan["ranges"][0].as_py())[0][0] == 0
 
 
 def in_terminal(*arguments):

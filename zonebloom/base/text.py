@@ -20,10 +20,10 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TB"
 
 
-def count_with_noun(count: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Return a number with its noun in singular or plural.
 
-    >>> count_with_noun(1, "read"), count_with_noun(2000, "row group")
+    >>> count_text(1, "read"), count_text(2000, "row group")
     ('1 read', '2,000 row groups')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -81,5 +81,5 @@ def cell_text(cell: object) -> str:
     if isinstance(cell, float):
         return f"{cell:.3g}"
     if isinstance(cell, list | tuple):
-        return ", ".join(map(cell_text, cell))
+        return ", ".join(map(cell_text, cell)) or "-"
     return str(cell)

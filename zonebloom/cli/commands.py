@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
 from zonebloom.cli import describing, indices, reading, text
-from zonebloom.cli.options import EngineRun, answer_command_without_rows, engine_options, zonebloom
+from zonebloom.cli.options import EngineRun, answer_command, engine_options, zonebloom
 from zonebloom.cli.output import CommandAnswer
 
 __all__ = ["describing", "indices", "reading", "zonebloom"]
@@ -19,7 +18,7 @@ __all__ = ["describing", "indices", "reading", "zonebloom"]
 @zonebloom.command("demo", epilog="Example: zonebloom demo --path data")
 @click.option("--path", help="Folder to write and keep the data in; by default a temporary one.")
 @engine_options
-@answer_command_without_rows
+@answer_command
 def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAnswer:
     """Index real data, and check lookups by brute force.
 
@@ -45,8 +44,19 @@ def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAn
             demo.run_lookup(folder, lookup, tables[lookup.dataset]) for lookup in demo.LOOKUPS
         ]
     num_correct = sum(result.same_rows for result in results)
+    lines = [f"indexed {run.location}, {run.seconds:.1f} s"]
+    for name, ds in datasets.items():
+        lookups = [result for result in results if result.dataset == name]
+        lines += [
+            f"\n{name}: {tables[name].num_rows:,} rows in {len(ds.files)} files",
+            f"{text.indices_text(indices[name])}\n\n{text.lookups_text(lookups)}",
+        ]
+    lines.append(
+        f"\n{num_correct} of {len(results)} lookups found the same rows as brute force, in the "
+        "same order"
+    )
     return CommandAnswer(
-        lambda: {
+        {
             "engine": run.engine,
             "build_seconds": run.seconds,
             "datasets": [
@@ -54,26 +64,15 @@ def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAn
                     "name": name,
                     "rows": tables[name].num_rows,
                     "files": len(ds.files),
-                    "indices": list(map(asdict, indices[name])),
+                    "indices": list(indices[name]),
                 }
                 for name, ds in datasets.items()
             ],
-            "lookups": list(map(asdict, results)),
+            "lookups": results,
             "all_same": num_correct == len(results),
         },
-        lambda: "\n".join(
-            [
-                f"indexed {run.location}, {run.seconds:.1f} s",
-                *(
-                    f"\n{name}: {tables[name].num_rows:,} rows in {len(ds.files)} files\n"
-                    f"{text.indices_text(indices[name])}\n\n"
-                    f"{text.lookups_text([one for one in results if one.dataset == name])}"
-                    for name, ds in datasets.items()
-                ),
-                f"\n{num_correct} of {len(results)} lookups found the same rows as brute force, in "
-                "the same order",
-            ]
-        ),
+        results,
+        "\n".join(lines),
         notes=[f"the data is kept in {path}"] if path else [],
         exit_code=0 if num_correct == len(results) else text.FAILED,
     )
@@ -81,7 +80,7 @@ def demo_command(path: str | None, engine: Any, master: str | None) -> CommandAn
 
 @zonebloom.command("completion", epilog='Example: eval "$(zonebloom completion bash)"')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@answer_command_without_rows
+@answer_command
 def completion_command(shell: str) -> CommandAnswer:
     """Print the completion script of a shell.
 
@@ -90,4 +89,5 @@ def completion_command(shell: str) -> CommandAnswer:
     completion_class = get_completion_class(shell)
     assert completion_class is not None
     script = completion_class(zonebloom, {}, "zonebloom", "_ZONEBLOOM_COMPLETE").source()
-    return CommandAnswer(lambda: {"shell": shell, "script": script}, lambda: script)
+    document = {"shell": shell, "script": script}
+    return CommandAnswer(document, [document], script)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +17,7 @@ from zonebloom.cli.options import (
     zone_options,
     zonebloom,
 )
-from zonebloom.cli.output import CommandAnswer, is_in_terminal, records_table
+from zonebloom.cli.output import CommandAnswer, is_in_terminal
 from zonebloom.facade.indices import describe_embedded_filters, describe_opened, statistics_of
 
 if TYPE_CHECKING:
@@ -52,34 +50,21 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
         }
         for file in present_files[:limit]
     ]
-    max_lines = text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None
     schema = pa.schema(
-        {
-            "path": pa.string(),
-            "bytes": pa.int64(),
-            "rows": pa.int64(),
-            "indices": pa.list_(pa.string()),
-        }
-    )
-
-    def files_text() -> str:
-        lines = [
-            [
-                bytes_text(file["bytes"]),
-                file["rows"],
-                ", ".join(file["indices"]) or "-",
-                file["path"],
-            ]
-            for file in files[:max_lines]
+        [
+            *(("path", pa.string()), ("bytes", pa.int64()), ("rows", pa.int64())),
+            ("indices", pa.list_(pa.string())),
         ]
-        table = table_text(["size", "rows", "indices", "path"], lines)
-        num_left_out = len(files) - len(lines)
-        return f"{table}\n{text.left_out_text(num_left_out, 'file')}" if num_left_out else table
-
+    )
+    shown = files[: text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None]
+    lines = [[bytes_text(row["bytes"]), row["rows"], row["indices"], row["path"]] for row in shown]
+    table = table_text(["size", "rows", "indices", "path"], lines)
+    if len(shown) < len(files):
+        table += f"\n{text.left_out_text(len(files) - len(shown), 'file')}"
     return CommandAnswer(
-        lambda: {"path": source.title, "num_files": len(present_files), "files": files},
-        files_text,
-        lambda: pa.Table.from_pylist(files, schema),
+        {"path": source.title, "num_files": len(present_files), "files": files},
+        pa.Table.from_pylist(files, schema),
+        table,
     )
 
 
@@ -105,21 +90,13 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
         }
         for field in source.opened.source.schema
     ]
+    fields = ("name", "type", "nullable", "indices")
     return CommandAnswer(
-        lambda: {"path": source.title, "columns": columns},
-        lambda: table_text(
-            ["column", "type", "nullable", "indices"],
-            [
-                [
-                    column["name"],
-                    column["type"],
-                    column["nullable"],
-                    ", ".join(column["indices"]) or "-",
-                ]
-                for column in columns
-            ],
+        {"path": source.title, "columns": columns},
+        columns,
+        table_text(
+            ["column", *fields[1:]], [[column[field] for field in fields] for column in columns]
         ),
-        lambda: records_table(columns),
     )
 
 
@@ -153,28 +130,24 @@ def stats_command(source: OpenedSource, column: str | None, name: str | None) ->
     all_embedded = [] if name else describe_embedded_filters(source.opened)
     embedded = [filters for filters in all_embedded if column in (None, filters.column)]
 
-    def stats_text() -> str:
-        lines = list(map(embedded_cells, embedded))
-        parts = [table_text(EMBEDDED_HEADERS, lines)] if embedded else []
-        if name or column:
-            width = max(map(len, figures[0]))
-            parts += [
-                "\n".join(f"{key:<{width}}  {value}" for key, value in index_figures.items())
-                for index_figures in figures
-            ]
-        elif indices:
-            parts.append(text.indices_text(indices, figures))
-        return "\n".join(parts)
-
+    parts = [table_text(EMBEDDED_HEADERS, list(map(embedded_cells, embedded)))] if embedded else []
+    if name or column:
+        width = max(map(len, figures[0]))
+        parts += [
+            "\n".join(f"{key:<{width}}  {value}" for key, value in index_figures.items())
+            for index_figures in figures
+        ]
+    elif indices:
+        parts.append(text.indices_text(indices, figures))
     return CommandAnswer(
-        lambda: {
+        {
             "path": source.title,
             "files": len(source.opened.source.fragments),
             "indices": figures,
-            "embedded": list(map(asdict, embedded)),
+            "embedded": embedded,
         },
-        stats_text,
-        lambda: records_table(figures),
+        figures,
+        "\n".join(parts),
         summary="" if indices else no_index_message(source.title),
     )
 
@@ -195,19 +168,16 @@ def advise_command(
 
     advices = advise(source.opened, list(columns) or None, **drop_unset(parameters))
     title, _, table = str(advices).partition("\n")
-    header, *_ = table.splitlines()
-    if is_in_terminal() and len(header) > shutil.get_terminal_size().columns:
-        table = text.advices_text(advices)
     return CommandAnswer(
-        lambda: {
+        {
             "path": source.title,
             "num_rows": advices.num_rows,
             "num_zones": advices.num_zones,
             "sampled_zones": advices.sampled_zones,
-            "columns": list(map(asdict, advices)),
+            "columns": list(advices),
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
-        lambda: table,
-        lambda: records_table(list(advices)),
+        list(advices),
+        table,
         summary=title,
     )

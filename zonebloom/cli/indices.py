@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonebloom.base.text import bytes_text, table_text
+from zonebloom.base.text import bytes_text, count_text, table_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     EngineRun,
@@ -22,11 +22,10 @@ from zonebloom.cli.options import (
     zone_options,
     zonebloom,
 )
-from zonebloom.cli.output import CommandAnswer, records_table
+from zonebloom.cli.output import CommandAnswer
 from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
 
 if TYPE_CHECKING:
-    from zonebloom.catalog.vacuum import Vacuumed
     from zonebloom.facade.dataset import Dataset
 
 
@@ -75,9 +74,9 @@ def build_command(
     names = {name} if name else {f"{column}_idx" for column in columns}
     indices = [index for index in ds.describe_indices() if index.name in names]
     return CommandAnswer(
-        lambda: run.document(ds, indices),
-        lambda: text.indices_text(indices),
-        lambda: records_table(indices),
+        run.document(ds, indices),
+        indices,
+        text.indices_text(indices),
         summary=f"built {run.location} in {run.seconds:.1f} s",
     )
 
@@ -123,9 +122,9 @@ def refresh_command(
     fields = ("name", "fragments_added", "fragments_dropped", "layout", "num_segments")
     rows = [[getattr(index, field) for field in fields] for index in run.result]
     return CommandAnswer(
-        lambda: run.document(ds, run.result),
-        lambda: table_text(headers, rows),
-        lambda: records_table(run.result),
+        run.document(ds, run.result),
+        run.result,
+        table_text(headers, rows),
         summary=f"refreshed in {run.seconds:.1f} s",
         notes=[
             f"index {index.name} was damaged and is built anew: {index.damage}"
@@ -164,12 +163,12 @@ def adopt_command(ds: Dataset) -> CommandAnswer:
     the indexed columns to prove that the index is valid. As JSON: path, num_files, left.
     """
     adopted = ds.adopt_index()
-    notes = [f"not known: {path}" for path in adopted.left]
+    figures = {"num_files": adopted.num_files, "left": list(adopted.left)}
     return CommandAnswer(
-        lambda: {"path": ds.title, "num_files": adopted.num_files, "left": adopted.left},
-        lambda: f"the index covers {adopted.num_files:,} more files",
-        lambda: records_table([{"num_files": adopted.num_files, "left": list(adopted.left)}]),
-        notes=notes,
+        {"path": ds.title, **figures},
+        [figures],
+        f"the index covers {adopted.num_files:,} more files",
+        notes=[f"not known: {path}" for path in adopted.left],
     )
 
 
@@ -189,11 +188,11 @@ def move_index_command(ds: Dataset, to: str | None) -> CommandAnswer:
     finishes it. As JSON: path, index_dir, num_files, foreign_files.
     """
     moved = ds.move_index(to)
-    line = f"moved {text.count_text(moved.num_files, 'file')} of the index to {moved.index_dir}"
+    line = f"moved {count_text(moved.num_files, 'file')} of the index to {moved.index_dir}"
     return CommandAnswer(
-        lambda: {"path": ds.title, **asdict(moved)},
-        lambda: line if moved.num_files else f"the index is in {moved.index_dir}",
-        lambda: records_table([asdict(moved) | {"foreign_files": list(moved.foreign_files)}]),
+        {"path": ds.title, **asdict(moved)},
+        [asdict(moved) | {"foreign_files": list(moved.foreign_files)}],
+        line if moved.num_files else f"the index is in {moved.index_dir}",
         notes=[
             f"not deleted, because it is not part of the index: {path}"
             for path in moved.foreign_files
@@ -240,9 +239,9 @@ def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> Comman
         index["damage"] + advice.get(index["state"], "") for index in indices if index["damage"]
     ]
     return CommandAnswer(
-        lambda: {"path": ds.title, "indices": indices},
-        lambda: table_text(headers, rows),
-        lambda: records_table(indices),
+        {"path": ds.title, "indices": indices},
+        indices,
+        table_text(headers, rows),
         notes=damage,
         exit_code=text.FAILED if damage else 0,
     )
@@ -275,9 +274,9 @@ def drop_command(ds: Dataset, names: tuple[str, ...]) -> CommandAnswer:
         ds.drop_index(name)
     remaining = [index.name for index in ds.describe_indices()]
     return CommandAnswer(
-        lambda: {"path": ds.title, "dropped": names, "left": remaining},
-        lambda: f"dropped {', '.join(names)}; left: {', '.join(remaining) or 'none'}",
-        lambda: records_table([{"name": name} for name in names]),
+        {"path": ds.title, "dropped": names, "left": remaining},
+        [{"name": name} for name in names],
+        f"dropped {', '.join(names)}; left: {', '.join(remaining) or 'none'}",
     )
 
 
@@ -312,24 +311,14 @@ def vacuum_command(ds: Dataset, older_than: timedelta) -> CommandAnswer:
     As JSON: path, num_versions, num_segments, num_bytes, foreign.
     """
     vacuumed = ds.vacuum(older_than)
-    return CommandAnswer(
-        lambda: {"path": ds.title, **asdict(vacuumed)},
-        lambda: _vacuum_text(vacuumed),
-        lambda: records_table([vacuumed]),
-    )
-
-
-def _vacuum_text(vacuumed: Vacuumed) -> str:
-    versions = text.count_text(vacuumed.num_versions, "version")
-    segments = text.count_text(vacuumed.num_segments, "segment")
+    versions = count_text(vacuumed.num_versions, "version")
+    segments = count_text(vacuumed.num_segments, "segment")
     line = f"deleted {versions} and {segments}, {bytes_text(vacuumed.num_bytes)}"
-    if not vacuumed.foreign:
-        return line
-    paths = ", ".join(vacuumed.foreign[:_MAX_LISTED_PATHS])
-    num_foreign = len(vacuumed.foreign)
-    num_unlisted = num_foreign - _MAX_LISTED_PATHS
-    more = f" and {num_unlisted:,} more" if num_unlisted > 0 else ""
-    return (
-        f"{line}\nleft alone {text.count_text(num_foreign, 'path')} that are not part of the "
-        f"index: {paths}{more}"
-    )
+    if vacuumed.foreign:
+        num_unlisted = len(vacuumed.foreign) - _MAX_LISTED_PATHS
+        more = f" and {num_unlisted:,} more" if num_unlisted > 0 else ""
+        line += (
+            f"\nleft alone {count_text(len(vacuumed.foreign), 'path')} that are not part of the "
+            f"index: {', '.join(vacuumed.foreign[:_MAX_LISTED_PATHS])}{more}"
+        )
+    return CommandAnswer({"path": ds.title, **asdict(vacuumed)}, [vacuumed], line)

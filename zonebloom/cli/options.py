@@ -5,21 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from zonebloom.base.version import __version__
 from zonebloom.cli import text
-from zonebloom.cli.output import (
-    JSON,
-    ROW_FORMATS,
-    TEXT,
-    CommandAnswer,
-    resolve_format,
-    write_answer,
-)
+from zonebloom.cli.output import FORMATS, CommandAnswer, resolve_format, write_answer
 
 if TYPE_CHECKING:
     from zonebloom.facade.dataset import Dataset
@@ -53,16 +46,13 @@ def combine_options(*options: Callable) -> Callable[[Callable], Callable]:
     return apply
 
 
-def answer_command(
-    command: Callable[..., CommandAnswer], *, allows_row_formats: bool = True
-) -> Callable[..., int]:
+def answer_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
     """Add output options to a command, and write its answer.
 
     The new command returns an exit code.
     """
-    formats = [TEXT, JSON, *(ROW_FORMATS if allows_row_formats else ())]
 
-    @click.option("--output", type=click.Choice(formats), help=_OUTPUT_HELP)
+    @click.option("--output", type=click.Choice(FORMATS), help=_OUTPUT_HELP)
     @click.option(
         "-o",
         "path_out",
@@ -72,7 +62,7 @@ def answer_command(
     )
     @functools.wraps(command)
     def run(output: str | None, path_out: str | None, **parameters: Any) -> int:
-        output = resolve_format(output, path_out, allows_row_formats=allows_row_formats)
+        output = resolve_format(output, path_out)
         answer = command(**parameters)
         write_answer(answer, output, path_out)
         return answer.exit_code
@@ -80,12 +70,7 @@ def answer_command(
     return run
 
 
-answer_command_without_rows = functools.partial(answer_command, allows_row_formats=False)
-
-
-def source_command(
-    command: Callable[..., CommandAnswer], *, allows_row_formats: bool = True
-) -> Callable[..., int]:
+def source_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
     """Add the PATH argument to a command, and call it with the `OpenedSource` at PATH.
 
     Such a command starts faster than a `dataset_command`, because it does not import
@@ -118,10 +103,7 @@ def source_command(
             type=click.Path(),
             help="Folder of the index; _zonebloom/NAME beside the folder NAME by default.",
         ),
-    )(answer_command(run, allows_row_formats=allows_row_formats))
-
-
-source_command_without_rows = functools.partial(source_command, allows_row_formats=False)
+    )(answer_command(run))
 
 
 def dataset_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]:
@@ -230,5 +212,5 @@ class EngineRun:
             "path": ds.title,
             "engine": self.engine,
             "seconds": self.seconds,
-            "indices": list(map(asdict, indices)),
+            "indices": list(indices),
         }

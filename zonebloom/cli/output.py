@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
@@ -22,7 +22,7 @@ PIPE_CLOSED = 141
 
 TEXT, JSON = "text", "json"
 BINARY_FORMATS = ("arrow", "parquet")
-ROW_FORMATS = ("csv", *BINARY_FORMATS)
+FORMATS = (TEXT, JSON, "csv", *BINARY_FORMATS)
 _IN_TERMINAL = "zonebloom.in_terminal"
 _ENDINGS = {".json": JSON, ".csv": "csv", ".arrow": "arrow", ".parquet": "parquet"}
 
@@ -35,9 +35,10 @@ class CommandAnswer:
     not printed with JSON, whose document contains the same facts.
     """
 
-    document: Callable[[], dict[str, Any]]
-    text: Callable[[], str] | None = None
-    rows: Callable[[], pa.Table] | None = None
+    document: dict[str, Any]
+    # A table, or dictionaries or dataclass instances.
+    rows: pa.Table | Sequence[Any]
+    text: str | None = None
     # The number of all rows. In a terminal, `rows` may return only the first of them.
     num_rows: int = 0
     summary: str = ""
@@ -50,22 +51,13 @@ def is_in_terminal() -> bool:
     return click.get_current_context().meta[_IN_TERMINAL]
 
 
-def records_table(records: Sequence[Any]) -> pa.Table:
-    """Return a table of records, which are dataclass instances or dictionaries."""
-    return pa.Table.from_pylist(
-        [record if isinstance(record, dict) else asdict(record) for record in records]
-    )
-
-
-def resolve_format(output: str | None, path: str | None, *, allows_row_formats: bool) -> str:
+def resolve_format(output: str | None, path: str | None) -> str:
     """Return the output format, by its name or by the extension of the file.
 
-    Raise a usage error if the command or the terminal cannot use it.
+    Raise a usage error if the terminal cannot show it.
     """
     meta = click.get_current_context().meta
     output = output or _ENDINGS.get(os.path.splitext(path or "")[1], TEXT)
-    if output in ROW_FORMATS and not allows_row_formats:
-        raise click.UsageError(f"this command answers as text or json, not as {output}")
     if output in BINARY_FORMATS and path is None and sys.stdout.isatty():
         raise click.UsageError(
             f"{output} is binary and would garble the terminal; give -o FILE, or a pipe"
@@ -76,15 +68,14 @@ def resolve_format(output: str | None, path: str | None, *, allows_row_formats: 
 
 def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
     if output == TEXT:
-        data = answer.text() if answer.text is not None else _rows_text(answer)
+        data = answer.text if answer.text is not None else _rows_text(answer)
         data += "\n" if data else ""
     elif output == JSON:
         unicode = path is not None or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        document = to_json_value(answer.document())
+        document = to_json_value(answer.document)
         data = json.dumps(document, indent=2, ensure_ascii=not unicode, allow_nan=False) + "\n"
     else:
-        assert answer.rows is not None
-        data = encode_rows(answer.rows(), output)
+        data = encode_rows(_rows_table(answer), output)
     with _complete_file(path) if path is not None else _stdout() as sink:
         if isinstance(data, str):
             encoding = "utf-8" if path is not None else sys.stdout.encoding or "ascii"
@@ -99,9 +90,15 @@ def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
         print_to_stderr(note)
 
 
+def _rows_table(answer: CommandAnswer) -> pa.Table:
+    if isinstance(answer.rows, pa.Table):
+        return answer.rows
+    records = [row if isinstance(row, dict) else asdict(row) for row in answer.rows]
+    return pa.Table.from_pylist(records)
+
+
 def _rows_text(answer: CommandAnswer) -> str:
-    assert answer.rows is not None
-    table = answer.rows()
+    table = _rows_table(answer)
     if not is_in_terminal():
         return rows_text(table) if table.num_rows else ""
     parts = [rows_text(table, shutil.get_terminal_size().columns)] if table.num_rows else []

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 import pyarrow as pa
 
 from zonebloom.base.arrays import array_of
+from zonebloom.base.text import count_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     columns_option,
     embedded_filters_option,
     single_value,
     source_command,
-    source_command_without_rows,
     split_names,
     zonebloom,
 )
-from zonebloom.cli.output import CommandAnswer, is_in_terminal, records_table
+from zonebloom.cli.output import CommandAnswer, is_in_terminal
 from zonebloom.errors import InvalidArgument
 from zonebloom.reading import count_all_rows, key_locations, look_up, plan_scan, take_rows
 from zonebloom.values.normal_types import decoded_type
@@ -108,14 +107,14 @@ def lookup_command(
     if limit == 0:
         num_matches = plan_scan(source.opened, None, [filter], limit=1).count_rows()
     return CommandAnswer(
-        lambda: {
+        {
             "filter": filter,
             "num_rows": table.num_rows,
-            "rows": text.row_dicts(table),
-            "indices": list(map(asdict, plan.indices)),
-            "read": asdict(stats),
+            "rows": table,
+            "indices": plan.indices,
+            "read": stats,
         },
-        rows=lambda: table,
+        table,
         num_rows=stats.rows_found,
         summary=text.read_summary(plan, stats),
         exit_code=0 if num_matches else text.FOUND_NOTHING,
@@ -200,11 +199,14 @@ def _look_up_keys(
     """Look up keys of one column, or one composite key, and return the answer with their rows."""
     start = time.perf_counter()
     names = list(keys)
-    table, num_matched = (
-        _rows_of_one_column(source, names[0], keys[names[0]], columns)
-        if len(names) == 1
-        else _rows_of_composite_key(source, keys, columns)
-    )
+    if len(names) == 1:
+        table = look_up(source.opened, names[0], keys[names[0]], columns)
+        num_matched = len(table.column(0).unique())
+        table = table.remove_column(0)
+    else:
+        locations = key_locations(source.opened, names, keys).by_key()
+        table = take_rows(source.opened, locations, columns)
+        num_matched = min(table.num_rows, 1)
     seconds = time.perf_counter() - start
     table = table.slice(0, limit)
     first_rows = table.slice(
@@ -212,36 +214,19 @@ def _look_up_keys(
     )
     num_keys = len(keys[names[0]])
     return CommandAnswer(
-        lambda: {
+        {
             **({"column": names[0]} if len(names) == 1 else {"columns": names}),
             "num_keys": num_keys,
             "num_rows": table.num_rows,
-            "rows": text.row_dicts(table),
+            "rows": table,
             "seconds": seconds,
         },
-        rows=lambda: first_rows,
+        first_rows,
         num_rows=table.num_rows,
-        summary=f"{text.count_text(table.num_rows, 'row')} of {num_matched:,} of "
-        f"{text.count_text(num_keys, 'key')} in {seconds * 1000:,.1f} ms",
+        summary=f"{count_text(table.num_rows, 'row')} of {num_matched:,} of "
+        f"{count_text(num_keys, 'key')} in {seconds * 1000:,.1f} ms",
         exit_code=0 if num_matched else text.FOUND_NOTHING,
     )
-
-
-def _rows_of_one_column(
-    source: OpenedSource, name: str, keys: pa.Array | pa.ChunkedArray, columns: list[str] | None
-) -> tuple[pa.Table, int]:
-    """Return the rows that hold one of the keys, and how many of the keys have rows."""
-    rows = look_up(source.opened, name, keys, columns)
-    return rows.remove_column(0), len(rows.column(0).unique())
-
-
-def _rows_of_composite_key(
-    source: OpenedSource, key: dict[str, pa.Array | pa.ChunkedArray], columns: list[str] | None
-) -> tuple[pa.Table, int]:
-    """Return the rows that equal a key in all its columns, and 1 if there are any, else 0."""
-    locations = key_locations(source.opened, list(key), key).by_key()
-    table = take_rows(source.opened, locations, columns)
-    return table, min(table.num_rows, 1)
 
 
 @zonebloom.command(
@@ -258,10 +243,7 @@ def head_command(source: OpenedSource, columns: tuple[str, ...], limit: int) -> 
     As JSON: path, num_rows, rows (one object each).
     """
     table = plan_scan(source.opened, split_names(columns), [None]).head(limit)
-    return CommandAnswer(
-        lambda: {"path": source.title, "num_rows": table.num_rows, "rows": text.row_dicts(table)},
-        rows=lambda: table,
-    )
+    return CommandAnswer({"path": source.title, "num_rows": table.num_rows, "rows": table}, table)
 
 
 @zonebloom.command(
@@ -281,15 +263,13 @@ def count_command(source: OpenedSource, filter: str | None) -> CommandAnswer:
         else plan_scan(source.opened, None, [filter]).count_rows()
     )
     result = {"path": source.title, "filter": filter, "num_rows": num_rows}
-    return CommandAnswer(
-        lambda: result, lambda: str(result["num_rows"]), lambda: records_table([result])
-    )
+    return CommandAnswer(result, [result], str(num_rows))
 
 
 @zonebloom.command(
     "explain", epilog="""Example: zonebloom explain data/flights "flight = 1545" --analyze"""
 )
-@source_command_without_rows
+@source_command
 @click.argument("filter")
 @columns_option
 @embedded_filters_option
@@ -302,18 +282,11 @@ def explain_command(
     As JSON: filter, columns, num_fragments, skipped, fragments (path, ranges or null for the whole
     file, why), indices, unanswered; with --analyze also read.
     """
-    runs: list[ScanStats] = []
-    scanner = plan_scan(
-        source.opened, split_names(columns), [filter], scan_stats_callback=runs.append
-    )
-
-    def document() -> dict[str, Any]:
-        if not analyze:
-            return text.plan_json(scanner.plan())
-        for _ in scanner.to_batches():
-            pass
-        return {**text.plan_json(scanner.plan()), "read": asdict(runs[0])}
-
-    return CommandAnswer(
-        document, lambda: str(scanner.analyze_plan() if analyze else scanner.plan())
-    )
+    scanner = plan_scan(source.opened, split_names(columns), [filter])
+    analysis = scanner.analyze_plan() if analyze else None
+    plan = scanner.plan() if analysis is None else analysis.plan
+    document = text.plan_json(plan)
+    rows = document["fragments"]
+    if analysis is not None:
+        document["read"] = analysis.stats
+    return CommandAnswer(document, rows, str(analysis or plan))

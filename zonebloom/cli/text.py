@@ -9,17 +9,16 @@ import json
 import math
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.base.text import align_cells, bytes_text, table_text, text_width
+from zonebloom.base.text import align_cells, bytes_text, count_text, table_text, text_width
 
 if TYPE_CHECKING:
-    from zonebloom.advise.judge import Advice
     from zonebloom.cli.demo import DemoLookupResult
     from zonebloom.scan.explain import ScanPlan
     from zonebloom.scan.plan import ScanStats
@@ -37,8 +36,15 @@ def print_to_stderr(line: str) -> None:
 
 
 def to_json_value(value: Any) -> Any:
-    """Convert a value to JSON types: times to ISO 8601, binary to base64, NaN to null."""
+    """Convert a value to JSON types: times to ISO 8601, binary to base64, NaN to null.
+
+    A table becomes a list with one object for each row.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     match value:
+        case pa.Table():
+            return to_json_value(row_dicts(value))
         case float():
             return value if math.isfinite(value) else None
         case bytes():
@@ -142,22 +148,6 @@ def indices_text(indices: list[Any], figures: Sequence[dict[str, Any]] | None = 
     return table_text(headers, lines)
 
 
-def advices_text(advices: Iterable[Advice]) -> str:
-    """Return the most important figures, for a terminal that is too narrow for all of them."""
-    lines = [
-        [
-            advice.column,
-            "-" if advice.distinct is None else bytes_text(advice.index_bytes or 0),
-            advice.zones_with_index,
-            advice.num_zones,
-            advice.verdict.partition(":")[0],
-        ]
-        for advice in advices
-    ]
-    table = table_text(["column", "size", "zones read", "without", "verdict"], lines)
-    return f"{table}\nall figures and reasons: in a wider terminal, or with --output json"
-
-
 def lookups_text(results: list[DemoLookupResult]) -> str:
     headers = ["filter", "rows", "zones kept", "read", "no index"]
     lines = [
@@ -171,15 +161,6 @@ def lookups_text(results: list[DemoLookupResult]) -> str:
         for result in results
     ]
     return table_text(headers, lines)
-
-
-def count_text(number: int, noun: str) -> str:
-    """Return a number with a noun in the singular or plural.
-
-    >>> count_text(1, "row"), count_text(2000, "key")
-    ('1 row', '2,000 keys')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def left_out_text(number: int, noun: str) -> str:
@@ -211,6 +192,6 @@ def plan_json(plan: ScanPlan) -> dict[str, Any]:
             }
             for part in plan.fragments
         ],
-        "indices": [asdict(use) for use in plan.indices],
+        "indices": plan.indices,
         "unanswered": [{"part": part, "why": why} for part, why in plan.unanswered],
     }

@@ -16,7 +16,7 @@ from zonebloom.base.display import (
     title_html,
 )
 from zonebloom.base.row_ranges import ranges_text
-from zonebloom.base.text import bytes_text, count_with_noun
+from zonebloom.base.text import bytes_text, count_text
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
 from zonebloom.sources.pickling import ProcessBound
@@ -212,10 +212,10 @@ def _stats_facts(stats: ScanStats) -> list[str]:
     return [
         f"rows found: {stats.rows_found:,}",
         f"data read: {bytes_text(stats.data_bytes)} "
-        f"in {count_with_noun(stats.data_reads, 'read')}, "
-        f"{count_with_noun(stats.fragments_read, 'fragment')} opened",
+        f"in {count_text(stats.data_reads, 'read')}, "
+        f"{count_text(stats.fragments_read, 'fragment')} opened",
         *(
-            f"{count_with_noun(count, 'row group')} read whole{': ' if reason else ''}{reason}"
+            f"{count_text(count, 'row group')} read whole{': ' if reason else ''}{reason}"
             for reason, count in stats.whole_row_groups.items()
         ),
         *(
