@@ -80,8 +80,8 @@ IMPORTERS = {
     "pyarrow.orc": ["sources/"],
     "pyarrow.csv": ["sources/", "cli.reading", "cli.output", "cli.demo"],
     "pyarrow.feather": ["sources/"],
-    # `predicates` only parses filters with it, and the command line only writes files.
-    "pyarrow.parquet": ["storage/", "parquet/", "sources/", "predicates", "cli.demo", "cli.output"],
+    # The command line only writes files.
+    "pyarrow.parquet": ["storage/", "parquet/", "sources/", "cli.demo", "cli.output"],
 }
 
 # Calls that open a file for reading.

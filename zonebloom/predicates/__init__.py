@@ -10,6 +10,7 @@ import functools
 import uuid
 from collections.abc import Set
 from dataclasses import dataclass, field
+from operator import eq, ne
 from types import NoneType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -41,7 +42,11 @@ from zonebloom.predicates.ast import (
     probed_columns,
     unknowns,
 )
-from zonebloom.predicates.expression import expression_from_predicate, join_balanced
+from zonebloom.predicates.expression import (
+    ORDER_OPERATORS,
+    expression_from_predicate,
+    join_balanced,
+)
 from zonebloom.predicates.sql import predicate_from_sql
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
 from zonebloom.values.columns import find_leaf_type
@@ -68,7 +73,7 @@ __all__ = [
     "unknowns",
 ]
 
-_MAX_DNF_TERMS = 500
+_DNF_COMPARISONS = {"=": eq, "==": eq, "!=": ne, **ORDER_OPERATORS}
 # Longer SQL is translated each time, so that the cached translations stay small.
 _MAX_CACHED_TEXT = 1000
 _ACCEPTED_FILTERS = (
@@ -175,27 +180,44 @@ def _flatten_or_error(predicate: Predicate) -> Predicate:
     return flat
 
 
-def _convert_dnf_values(filter: Any, schema: pa.Schema) -> Any:
-    """Convert the values of DNF tuples to Arrow, because PyArrow would truncate nanoseconds.
+def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Expression:
+    """Return the expression that ``pyarrow.parquet.filters_to_expression`` gives.
 
-    UUIDs become their 16 bytes. Integers become uint64 if their column is uint64.
+    That function truncates nanoseconds and nests one level per term, so it is not called.
     """
-    if isinstance(filter, tuple) and len(filter) == 3 and isinstance(filter[0], str):
-        name, operator, value = filter
-        column = find_leaf_type(schema, (name,))
-        if operator not in ("in", "not in"):
-            return name, operator, _convert_dnf_value(value, column)
-        if isinstance(value, list | tuple | Set):
-            value = [_uuid_as_bytes(item, column) for item in value]
-            value = _as_uint64(value) if column == pa.uint64() else value
-        values = to_arrow(value, f"the values of {name!r}")
-        return name, operator, values.cast(comparable_type(values.type))
-    if isinstance(filter, list | tuple):
-        return [_convert_dnf_values(term, schema) for term in filter]
-    return filter
+    try:
+        if not dnf or not all(dnf):
+            raise ValueError("a list is empty")
+        chains = [dnf] if isinstance(dnf[0][0], str) else dnf
+        conjunctions = [
+            join_balanced([_dnf_term(schema, *term) for term in chain], is_or=False)
+            for chain in chains
+        ]
+        return join_balanced(conjunctions, is_or=True)
+    except FilterError:
+        raise
+    except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
+        raise FilterError(
+            f"{dnf!r} is not a PyArrow DNF ({error}); write {_ACCEPTED_FILTERS}"
+        ) from None
+
+
+def _dnf_term(schema: pa.Schema, name: Any, operator: str, value: Any) -> pc.Expression:
+    column, type_ = pc.field(name), find_leaf_type(schema, (name,))
+    if operator not in ("in", "not in"):
+        if operator not in _DNF_COMPARISONS:
+            raise ValueError(f"{operator!r} is not an operator")
+        return _DNF_COMPARISONS[operator](column, _convert_dnf_value(value, type_))
+    if isinstance(value, list | tuple | Set):
+        value = [_uuid_as_bytes(item, type_) for item in value]
+        value = _as_uint64(value) if type_ == pa.uint64() else value
+    values = to_arrow(value, f"the values of {name!r}")
+    is_in = column.isin(values.cast(comparable_type(values.type)))
+    return is_in if operator == "in" else ~is_in
 
 
 def _convert_dnf_value(value: Any, column: pa.DataType | None) -> Any:
+    """Convert a value to Arrow. UUIDs become their 16 bytes, and integers uint64 if need be."""
     value = _uuid_as_bytes(value, column)
     if column == pa.uint64():
         values = _as_uint64([value])
@@ -227,37 +249,3 @@ def _as_uint64(values: list[Any]) -> Any:
     # Integers outside the range of uint64 equal no value of the column.
     in_range = [value for value in values if value is None or 0 <= value < 2**64]
     return pa.array(in_range, pa.uint64())
-
-
-def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Expression:
-    # Import this here because pyarrow.parquet loads much that other filters do not need.
-    from pyarrow.parquet import filters_to_expression
-
-    try:
-        filter = _convert_dnf_values(dnf, schema)
-        term_lists = [filter] if filter and isinstance(filter[0][0], str) else filter
-        # PyArrow nests one level per term, so convert long conjunctions in parts.
-        conjunctions = [
-            join_balanced(
-                [
-                    filters_to_expression([terms[start : start + _MAX_DNF_TERMS]])
-                    for start in range(0, max(len(terms), 1), _MAX_DNF_TERMS)
-                ],
-                is_or=False,
-            )
-            for terms in term_lists
-        ]
-        expression = (
-            join_balanced(conjunctions, is_or=True)
-            if conjunctions
-            else filters_to_expression(list(term_lists))
-        )
-    except FilterError:
-        raise
-    except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
-        raise FilterError(
-            f"{dnf!r} is not a PyArrow DNF ({error}); write {_ACCEPTED_FILTERS}"
-        ) from None
-    if not isinstance(expression, pc.Expression):
-        raise FilterError(f"{dnf!r} is not a PyArrow DNF; write {_ACCEPTED_FILTERS}")
-    return expression

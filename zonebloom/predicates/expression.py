@@ -10,7 +10,6 @@ rounds. The rules come from measurements. The two main traps are:
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import TypeAlias
@@ -37,9 +36,6 @@ ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": 
 # overflowed its stack in tests.
 _MAX_CHAIN_TERMS = 4000
 
-# A function that returns the expression of a condition. If its argument is True, the expression is
-# null where the condition is null. If it is False, the expression may be false there.
-_ExpressionFactory: TypeAlias = Callable[[bool], pc.Expression]
 PathResolver: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
 
 
@@ -63,37 +59,33 @@ def expression_from_predicate(
 
 
 def build_expression(predicate: ast.Predicate, resolve: PathResolver, exact: bool) -> pc.Expression:
-    """Return a predicate as an expression. `resolve` returns the expression and type of a path."""
+    """Return a predicate as an expression. `resolve` returns the expression and type of a path.
 
-    def join(is_or: bool) -> Callable[[list[_ExpressionFactory]], _ExpressionFactory]:
-        return lambda terms: lambda exact: join_conditions([term(exact) for term in terms], is_or)
-
-    def negate(term: _ExpressionFactory) -> _ExpressionFactory:
-        return lambda exact: ~term(True)
-
-    leaf = functools.partial(_leaf_factory, resolve=resolve)
-    return ast.fold_predicate(predicate, leaf, join(False), join(True), negate)(exact)
-
-
-def _leaf_factory(leaf: ast.LeafPredicate, resolve: PathResolver) -> _ExpressionFactory:
-    match leaf:
+    If `exact`, the expression is null where the condition is null. Otherwise it may be false there.
+    """
+    match predicate:
+        case ast.And(terms) | ast.Or(terms):
+            expressions = [build_expression(term, resolve, exact) for term in terms]
+            return join_conditions(expressions, isinstance(predicate, ast.Or))
+        case ast.Not(term):
+            return ~build_expression(term, resolve, exact=True)
         case ast.Constant(value):
-            expression = pc.scalar(pa.scalar(value, pa.bool_()))
+            return pc.scalar(pa.scalar(value, pa.bool_()))
         case ast.Unknown(text, _, _, expression):
             if expression is None:
                 raise FilterError(
                     f"the meaning of {text!r} is unknown, so it cannot be evaluated; leave it out"
                 )
+            return expression
         case ast.IsNull(path):
-            expression = resolve(path)[0].is_null()
+            return resolve(path)[0].is_null()
         case ast.IsIn(path, values, null_matches):
-            return _is_in_factory(path, values, null_matches, resolve)
+            return _is_in(path, values, null_matches, resolve, exact)
         case ast.Equals(path, value):
             column, value = _comparison_sides(path, value, resolve)
-            expression = column == value
+            return column == value
         case ast.Compares(path, symbol, value):
-            expression = ORDER_OPERATORS[symbol](*_comparison_sides(path, value, resolve))
-    return lambda exact: expression
+            return ORDER_OPERATORS[symbol](*_comparison_sides(path, value, resolve))
 
 
 def join_conditions(terms: list[pc.Expression], is_or: bool) -> pc.Expression:
@@ -153,9 +145,9 @@ def lookup_is_exact(column: pa.DataType, values: pa.Array) -> bool:
     return True
 
 
-def _is_in_factory(
-    path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: PathResolver
-) -> _ExpressionFactory:
+def _is_in(
+    path: ast.ColumnPath, values: pa.Array, null_matches: bool, resolve: PathResolver, exact: bool
+) -> pc.Expression:
     column, type_ = cast_to_comparable(*resolve(path))
     is_null = column.is_null()
     values = values.cast(comparable_type(values.type))
@@ -173,9 +165,9 @@ def _is_in_factory(
             values = integers_in_range(values, type_)
         is_member = column.isin(values)
     if null_matches:
-        return lambda exact: is_member | is_null
+        return is_member | is_null
     # PyArrow's is_in returns false for null, but IN returns null in SQL.
-    return lambda exact: is_member | (is_null & NULL_EXPRESSION) if exact else is_member
+    return is_member | (is_null & NULL_EXPRESSION) if exact else is_member
 
 
 def _comparison_sides(
