@@ -9,11 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint64, void
 
+from zonebloom.sbbf.addresses import copy_32, copy_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.slice_layout import ALL_ONES, ROWS_PER_BLOCK, Tile
 from zonebloom.sbbf.vectors import (
-    copy_32_bytes,
-    copy_64_bytes,
     swaps_into_blocks,
     swaps_into_rows,
     swaps_of_blocks,
@@ -86,7 +85,7 @@ def slice_blocks(filters, first_block, row_words, out):
                     target = piece_start + np.uint64(i * _PIECE_WORDS * 8)
                     for block in range(count):
                         offset = np.uint64(block * 32)
-                        copy_32_bytes(source + offset, target + offset)
+                        copy_32(target + offset, source + offset)
                 else:
                     pieces[i * _PIECE_WORDS : i * _PIECE_WORDS + count * 4] = _U0
             for block in range(count):
@@ -99,7 +98,7 @@ def slice_blocks(filters, first_block, row_words, out):
                 if groups == 8:
                     for row in range(ROWS_PER_BLOCK):
                         out_row = out_block + np.uint64(row * row_words * 8)
-                        copy_64_bytes(strip_start + np.uint64(row * 64), out_row)
+                        copy_64(out_row, strip_start + np.uint64(row * 64))
                 else:
                     for row in range(ROWS_PER_BLOCK):
                         for group in range(groups):
@@ -132,7 +131,7 @@ def unslice_blocks(blocks, first_block, row_words, first_zone, filters):
                 source = piece_start + np.uint64(i * _PIECE_WORDS * 8)
                 target = filters[zone + i] + np.uint64((first_block + first) * 32)
                 for block in range(count):
-                    copy_32_bytes(source + np.uint64(block * 32), target + np.uint64(block * 32))
+                    copy_32(target + np.uint64(block * 32), source + np.uint64(block * 32))
 
 
 @kernel(void(readonly(uint64, 2), int64, uint64, uint64, uint64[:, ::1]))

@@ -14,7 +14,6 @@ from zonebloom.sbbf.jit import intrinsic
 
 _INT = ir.IntType(64)
 _VECTOR_4X64 = ir.VectorType(_INT, 4)
-_VECTOR_8X64 = ir.VectorType(_INT, 8)
 _GROUP = 8
 
 
@@ -108,22 +107,6 @@ swaps_of_blocks = _swaps(32, gather=False, scatter=False)
 swaps_into_rows = _swaps(4, gather=False, scatter=True)
 swaps_of_rows = _swaps(32, gather=True, scatter=False)
 swaps_into_blocks = _swaps(4, gather=False, scatter=False)
-
-
-def _vector_copier(kind):
-    @intrinsic
-    def copy(typing_context, source, target):
-        def generate(context, builder, signature, arguments):
-            _store(builder, _load(builder, arguments[0], kind), arguments[1])
-            return context.get_dummy_value()
-
-        return void(uint64, uint64), generate
-
-    return copy
-
-
-copy_32_bytes = _vector_copier(_VECTOR_4X64)
-copy_64_bytes = _vector_copier(_VECTOR_8X64)
 
 
 @intrinsic
