@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -235,43 +236,35 @@ class _Sample:
 
     def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
         """Return the advice on each column, by its values in the sampled zones."""
-        advices: dict[Column, Advice] = {}
-        paces = self._paces(columns, _MAX_FULL_READS)
+        paces = self._paces(columns)
         num_sampled_rows = sum(zone.stop - zone.start for zone in self.zones)
         columns_per_read = max(_MIN_COLUMNS, _MAX_VALUES // max(1, num_sampled_rows))
+        advices: dict[Column, Advice] = {}
         for start in range(0, len(columns), columns_per_read):
-            group = columns[start : start + columns_per_read]
-            try:
-                advices.update(self._measure_group(group, paces))
-            except (SchemaMismatch, FragmentUnreadable):
-                # One unreadable column makes the group unreadable. To find it, read each column
-                # alone, except those that were read alone before.
-                untimed = [column for column in group if column not in paces]
-                if not untimed:
-                    raise
-                advices.update(self._measure_group(group, {**paces, **self._paces(untimed)}))
+            advices.update(self._measure_group(columns[start : start + columns_per_read], paces))
         return advices
 
     def _measure_group(
-        self, columns: Sequence[Column], paces: Mapping[Column, _Pace | str]
+        self, columns: Sequence[Column], paces: Mapping[Column, _Pace]
     ) -> dict[Column, Advice]:
+        try:
+            table = self._read(list(dict.fromkeys(column.path[0] for column in columns)))
+        except (SchemaMismatch, FragmentUnreadable) as error:
+            if len(columns) == 1:
+                (column,) = columns
+                refusal = _not_indexable(str(error))
+                return {column: Advice(column.name, str(column.type), *refusal, *self.size)}
+            # One unreadable column makes the group unreadable, so read each column alone.
+            groups = [self._measure_group([column], paces) for column in columns]
+            return {column: advice for group in groups for column, advice in group.items()}
         advices: dict[Column, Advice] = {}
-        readable: dict[Column, _Pace] = {}
         for column in columns:
-            pace = paces.get(column) or _mean_pace(paces.values())
-            if isinstance(pace, str):
-                refusal = _not_indexable(pace)
-                advices[column] = Advice(column.name, str(column.type), *refusal, *self.size)
-            else:
-                readable[column] = pace
-        if readable:
-            table = self._read(list(dict.fromkeys(column.path[0] for column in readable)))
-            chunks = dict(zip(table.column_names, table.columns, strict=True))
-            for column, pace in readable.items():
-                values = chunks[column.path[0]]
-                if len(column.path) > 1:
-                    values = pc.struct_field(values, list(column.path[1:]))  # pyright: ignore[reportAttributeAccessIssue]
-                advices[column] = self._judge(column, values, pace)
+            values: Any = table.column(column.path[0])
+            if len(column.path) > 1:
+                values = pc.struct_field(values, list(column.path[1:]))  # pyright: ignore[reportAttributeAccessIssue]
+            advices[column] = self._judge(
+                column, values, paces.get(column) or _mean_pace(paces.values())
+            )
         return advices
 
     def _read(self, names: list[str]) -> pa.Table:
@@ -289,31 +282,24 @@ class _Sample:
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)
 
-    def _paces(
-        self, columns: Sequence[Column], max_full_reads: int | None = None
-    ) -> dict[Column, _Pace | str]:
-        """Return the pace of each column when it is read alone, or the reason why that fails.
+    def _paces(self, columns: Sequence[Column]) -> dict[Column, _Pace]:
+        """Return the pace of each column when it is read alone, without unreadable columns.
 
-        If reading a column means reading the whole file, time only ``max_full_reads`` columns.
+        If reading a column means reading the whole file, time only `_MAX_FULL_READS` columns.
         """
+        paces: dict[Column, _Pace] = {}
         if not self.zones:
-            return dict.fromkeys(columns, _Pace(0.0, 0.0))
-        paces: dict[Column, _Pace | str] = {}
+            return paces
         fragment = self.zones[0].fragment.fragment
         files = counting_filesystem(self._source.filesystem, self.counter)
         reader = columns_reader(self._source, fragment, columns, files)
-        try:
+        with suppress(FragmentUnreadable):
             run = reader.runs(split=True)[0]
             is_full_read = run.row_groups is None and not self._source.is_in_memory
-            max_columns = max_full_reads if is_full_read else None
+            max_columns = _MAX_FULL_READS if is_full_read else None
             for column, batches in itertools.islice(reader.read_apart(run), max_columns):
-                try:
+                with suppress(SchemaMismatch, FragmentUnreadable):
                     paces[column] = self._pace(run, batches)
-                except (SchemaMismatch, FragmentUnreadable) as error:
-                    paces[column] = str(error)
-        except FragmentUnreadable as error:
-            # The file cannot be opened, so none of its columns can be read.
-            paces.update({column: str(error) for column in columns if column not in paces})
         return paces
 
     def _pace(self, run: Run, batches: Iterator[list[pa.Array]]) -> _Pace:
@@ -431,12 +417,11 @@ class _Pace:
     row_group_rows: float
 
 
-def _mean_pace(paces: Iterable[_Pace | str]) -> _Pace:
-    measured_paces = [pace for pace in paces if isinstance(pace, _Pace)]
-    count = max(len(measured_paces), 1)
+def _mean_pace(paces: Collection[_Pace]) -> _Pace:
+    count = max(len(paces), 1)
     return _Pace(
-        sum(pace.seconds for pace in measured_paces) / count,
-        sum(pace.row_group_rows for pace in measured_paces) / count,
+        sum(pace.seconds for pace in paces) / count,
+        sum(pace.row_group_rows for pace in paces) / count,
     )
 
 
