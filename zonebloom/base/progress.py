@@ -51,16 +51,8 @@ def _bar(total: int, title: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that draws a bar in a terminal or Jupyter, or prints lines to a log."""
     try:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            ProgressColumn,
-            TaskProgressColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
-        from rich.text import Text
     except ImportError:
         yield _lines(title)
         return
@@ -68,23 +60,19 @@ def _bar(total: int, title: str) -> Iterator[Callable[[int, int], None]]:
     if not console.is_terminal and not console.is_jupyter:
         yield _lines(title)
         return
-
-    class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text(_rate_text(task.finished_speed or task.speed or 0))
-
-    line = Column(no_wrap=True)
-    words = TextColumn(
-        "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    )
-    columns = (
-        *(words, BarColumn(16, table_column=line), TaskProgressColumn(table_column=line)),
-        *(Rate(table_column=line), TimeRemainingColumn(table_column=line)),
-    )
+    one_line = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    description = TextColumn("{task.description}", table_column=one_line)
+    _, _, *other_columns = Progress.get_default_columns()
+    columns = description, BarColumn(16), TextColumn("{task.fields[rate]}"), *other_columns
     # The bar disappears at the end: callers print or return what was done.
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done, total: bar.update(task, completed=done)
+        task, start_time = bar.add_task(title, total=total, rate=""), time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            rate = _rate_text(done / max(time.monotonic() - start_time, 0.001))
+            bar.update(task, completed=done, rate=rate)
+
+        yield show
 
 
 def _rate_text(rate: float) -> str:

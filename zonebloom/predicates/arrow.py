@@ -51,7 +51,6 @@ _INT64_TYPES = {pa.int64(), pa.uint64()}
 _CONNECTIVES = ("and_kleene", "or_kleene", "invert")
 _ARROW_COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
 _ARROW_COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
-_ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 
 
 class _ArrowColumn(NamedTuple):
@@ -175,11 +174,11 @@ class _ArrowTranslator:
         if isinstance(left.meaning, pa.Scalar):
             left, right, operator = right, left, ast.FLIPPED_OPERATORS[operator]
         _check_operand_time_zones(left.meaning, right.meaning)
-        column, value = _require_arrow_column(left, _ONLY_LITERALS), right.meaning
+        column, value = _require_arrow_column(left, ast.ONLY_LITERALS), right.meaning
         if isinstance(value, Unanswerable):
             raise value
         if not isinstance(value, pa.Scalar):
-            raise Unanswerable(_ONLY_LITERALS)
+            raise Unanswerable(ast.ONLY_LITERALS)
         if not equal_is_exact(column.type, value.type):
             raise Unanswerable(f"comparing {column.type} with {value.type} may round")
         self._mixes_signs = self._mixes_signs or _differ_in_signedness(column.type, value.type)

@@ -32,6 +32,8 @@ from zonebloom.errors import InvalidArgument
 
 ColumnPath: TypeAlias = tuple[str, ...]
 
+# The reason of `Unknown` for other comparisons.
+ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 # A search recurses over the predicate, so its depth is limited.
 MAX_DEPTH = 150
 _MIN_TERMS_TO_UNITE = 64
@@ -252,8 +254,7 @@ def depth(predicate: Predicate) -> int:
 
 def simplify(predicate: Predicate) -> Predicate:
     """Return the condition in the form for a search: flat chains, no double NOT, limited depth."""
-    flat = flatten(predicate)
-    return limit_depth(flat) if isinstance(flat, And | Or | Not) else flat
+    return limit_depth(flatten(predicate))
 
 
 def limit_depth(predicate: Predicate) -> Predicate:

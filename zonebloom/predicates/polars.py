@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,7 @@ def pushed_down_filter(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
     return PolarsFilter(expr, frozenset(expr.meta.root_names()), schema)
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class PolarsFilter:
     """A row filter that Polars evaluates.
 
@@ -68,34 +70,27 @@ class PolarsFilter:
     schema, tables are cast to its types before the filter is evaluated.
     """
 
-    def __init__(
-        self, expr: pl.Expr, columns: frozenset[str] | None = None, schema: pl.Schema | None = None
-    ):
-        self._expr = expr
-        self._columns = columns
-        self._schema = schema
-
-    @property
-    def columns(self) -> frozenset[str] | None:
-        return self._columns
+    expr: pl.Expr
+    columns: frozenset[str] | None = None
+    schema: pl.Schema | None = None
 
     def matching_rows(self, table: pa.Table) -> np.ndarray:
         """Return the numbers of the rows that match, int64 and ascending."""
         import polars as pl
 
-        frame = to_frame(table, self._schema)
+        frame = to_frame(table, self.schema)
         try:
             try:
-                masks = frame.select(self._expr).get_columns()
+                masks = frame.select(self.expr).get_columns()
             except pl.exceptions.PolarsError:
                 masks = []
             if len(masks) != 1 or masks[0].dtype != pl.Boolean:
                 # Let Polars filter the frame. If the expression is not a filter, its error explains
                 # why. It may also succeed where select failed at some rows, because it evaluates
                 # the terms one by one.
-                return _filter_row_numbers(frame, self._expr)
+                return _filter_row_numbers(frame, self.expr)
         except pl.exceptions.PolarsError as error:
-            if self._schema is not None:
+            if self.schema is not None:
                 # This is a query of Polars, whose users expect the errors of Polars.
                 raise
             raise FilterError(
@@ -108,7 +103,7 @@ class PolarsFilter:
         return np.flatnonzero(mask.to_numpy()).astype(np.int64, copy=False)
 
     def __str__(self) -> str:
-        return ast.shorten(str(self._expr))
+        return ast.shorten(str(self.expr))
 
     def __repr__(self) -> str:
         return f"PolarsFilter({self})"

@@ -236,7 +236,7 @@ def _translate_comparison(left: Any, operator: str, right: Any) -> ast.Predicate
     if isinstance(left, pa.Scalar):
         left, right, operator = right, left, ast.FLIPPED_OPERATORS.get(operator, operator)
     if not isinstance(left, _PolarsColumn) or not isinstance(right, pa.Scalar):
-        raise Unanswerable("an index answers only comparisons of a column with a literal")
+        raise Unanswerable(ast.ONLY_LITERALS)
     if operator in ("!=", "NOT <=>"):
         return ast.negation(_translate_comparison(left, "=" if operator == "!=" else "<=>", right))
     if not right.is_valid:

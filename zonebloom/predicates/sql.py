@@ -39,7 +39,6 @@ from zonebloom.predicates.expression import (
 from zonebloom.predicates.sql_keywords import LITERAL_WORDS, quote_keyword_columns
 from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
 from zonebloom.predicates.sql_tree import (
-    ONLY_LITERALS_REASON,
     PYARROW_ADVICE,
     Operand,
     SqlTranslator,
@@ -291,9 +290,7 @@ class _PlainSqlTranslator(SqlTranslator):
             common = self._common_type(a_type, b_type, node)
             a = a.cast(common) if a_type != common else a
             b = b.cast(common) if b_type != common else b
-        return self.unknown_condition(
-            node, ONLY_LITERALS_REASON, _COMPARISON_OPERATORS[symbol](a, b)
-        )
+        return self.unknown_condition(node, ast.ONLY_LITERALS, _COMPARISON_OPERATORS[symbol](a, b))
 
     def _common_type(self, a: pa.DataType, b: pa.DataType, node: Any) -> pa.DataType:
         """Return a type that holds the values of both types.

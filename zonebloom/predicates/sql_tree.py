@@ -19,7 +19,6 @@ from zonebloom.values.types import family, has_nulls_outside_bitmap
 
 SQL_OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 PYARROW_ADVICE = "write that part as a pyarrow.compute expression"
-ONLY_LITERALS_REASON = "an index answers only comparisons of a column with a literal"
 
 
 @dataclass(slots=True)
@@ -33,7 +32,7 @@ class Operand:
     expression: pc.Expression
     type: pa.DataType
     path: ast.ColumnPath | None = None
-    reason: str = ONLY_LITERALS_REASON
+    reason: str = ast.ONLY_LITERALS
 
 
 SqlValue: TypeAlias = Operand | Literal
