@@ -56,11 +56,14 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
             ("indices", pa.list_(pa.string())),
         ]
     )
-    shown = files[: text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None]
-    lines = [[bytes_text(row["bytes"]), row["rows"], row["indices"], row["path"]] for row in shown]
+    visible_files = files[: text.MAX_TERMINAL_ROWS if limit is None and is_in_terminal() else None]
+    lines = [
+        [bytes_text(file["bytes"]), file["rows"], file["indices"], file["path"]]
+        for file in visible_files
+    ]
     table = table_text(["size", "rows", "indices", "path"], lines)
-    if len(shown) < len(files):
-        table += f"\n{text.left_out_text(len(files) - len(shown), 'file')}"
+    if len(visible_files) < len(files):
+        table += f"\n{text.left_out_text(len(files) - len(visible_files), 'file')}"
     return CommandAnswer(
         {"path": source.title, "num_files": len(present_files), "files": files},
         pa.Table.from_pylist(files, schema),
