@@ -16,8 +16,10 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.catalog import freshness
+from zonebloom.catalog.coverage import compute_coverage
 from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged, wait_for_rest
-from zonebloom.catalog.model import KnownFragment
+from zonebloom.catalog.model import KnownFragment, Version
+from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import (
     UNKNOWN_MTIME,
     WHOLE_BYTES,
@@ -45,11 +47,6 @@ def noted(path: Path, later: int = 10 * SECOND) -> KnownFragment:
     identity = now(path)
     seen_at = max(identity.mtime_ns, identity.ctime_ns) + later
     return KnownFragment(0, path.name, identity, 1, content_digest(str(path)), seen_at)
-
-
-@pytest.fixture(autouse=True)
-def forgotten():
-    freshness._compared.clear()
 
 
 @pytest.fixture(params=SIZES)
@@ -176,27 +173,43 @@ def test_times_alone_are_not_believed_of_a_file_written_when_it_was_indexed(
         return
     assert is_same(file, entry) and len(digests) == 1
     # Simulate that the file was written just before it was compared.
-    freshness._compared.clear()
     moment = now(file).ctime_ns + 1
     monkeypatch.setattr(freshness.time, "time_ns", lambda: moment)
-    assert is_same(file, entry) and is_same(file, entry) and len(digests) == 3
+    earlier = now(file), moment
+    assert last_known_unchanged(str(file), entry, now(file), earlier) == moment
+    assert len(digests) == 2
     overwrite(file, 0)
     forged = entry._replace(identity=now(file))
     assert not is_same(file, forged)
 
 
-def test_content_is_compared_once_a_process(file: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_earlier_coverage_saves_comparing_content_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
     if file.stat().st_size > WHOLE_BYTES:
         pytest.skip("the digest of a large file proves nothing")
     entry = noted(file, later=0)
-    asked = count_digests(monkeypatch)
+    digests = count_digests(monkeypatch)
     later = time.time_ns() + 10 * SECOND
     monkeypatch.setattr(freshness.time, "time_ns", lambda: later)
-    for _ in range(3):
-        assert last_known_unchanged(str(file), entry, now(file)) == later
-    assert len(asked) == 1
-    file.chmod(0o600)
-    assert is_same(file, entry) and len(asked) == 2
+    version = Version(1, 1, {file.name: entry})
+    coverage = None
+    for num_digests, mtime_ns in ((1, None), (1, None), (2, SECOND), (2, None)):
+        if mtime_ns is not None:
+            # This changes the identity, but not the content.
+            set_time(file, mtime_ns)
+        coverage = compute_coverage(
+            [Fragment(str(file), file.name)], [now(file)], version, earlier=coverage
+        )
+        (fragment,) = coverage.fragments
+        assert fragment.is_known and fragment.seen_at == later
+        assert len(digests) == num_digests
+    # An earlier coverage proves nothing about a file that was written since.
+    overwrite(file, 0, 2 * SECOND)
+    coverage = compute_coverage(
+        [Fragment(str(file), file.name)], [now(file)], version, earlier=coverage
+    )
+    assert not coverage.fragments[0].is_known
 
 
 def test_a_file_that_cannot_be_read_is_not_known(file: Path):

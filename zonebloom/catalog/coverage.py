@@ -102,12 +102,19 @@ def compute_coverage(
     identities: Sequence[FileIdentity | None],
     version: Version,
     new_id: Callable[[str, FileIdentity], int] | None = None,
+    earlier: Coverage | None = None,
 ) -> Coverage:
     """Return the coverage of files by a catalog version.
 
     Files that are not in the version, or changed since, get new ids. `new_id` chooses the id for a
-    key and an identity; the default are the next free ids of the version.
+    key and an identity; the default are the next free ids of the version. Files whose digests an
+    earlier coverage by the same version compared are not read again.
     """
+    known_before = {
+        fragment.fragment.path: (fragment.identity, fragment.seen_at)
+        for fragment in (() if earlier is None else earlier.fragments)
+        if fragment.is_known
+    }
     present: list[PresentFragment] = []
     missing_keys: list[str] = []
     free_ids = itertools.count(version.next_fragment_id)
@@ -116,8 +123,10 @@ def compute_coverage(
         if identity is None:
             missing_keys.append(fragment.key)
             continue
-        entry = version.fragments.get(fragment.key)
-        seen_at = None if entry is None else last_known_unchanged(fragment.path, entry, identity)
+        entry, path = version.fragments.get(fragment.key), fragment.path
+        seen_at = None
+        if entry is not None:
+            seen_at = last_known_unchanged(path, entry, identity, known_before.get(path))
         if entry is not None and seen_at is not None:
             rows, number = entry.num_rows, entry.fragment_id
             present.append(PresentFragment(fragment, identity, number, rows, "", seen_at))

@@ -49,15 +49,18 @@ _COARSE_REST_NS = 2 * _SECOND
 _FINE_REST_NS = _SECOND // 20
 # The clock of a file server may be behind by less than this if it cannot be learnt.
 _MAX_UNKNOWN_LAG_NS = 24 * 3600 * _SECOND
-_MAX_CACHED_COMPARISONS = 1 << 16
-# Results of digest comparisons: (path, digest) -> (identity, time) of a file that had the digest.
-_compared: dict[tuple[str, str], tuple[FileIdentity, int]] = {}
 
 
-def last_known_unchanged(path: str, entry: KnownFragment, current: FileIdentity) -> int | None:
+def last_known_unchanged(
+    path: str,
+    entry: KnownFragment,
+    current: FileIdentity,
+    earlier: tuple[FileIdentity, int] | None = None,
+) -> int | None:
     """Return when a file was last known to be unchanged, or None if it may have changed since.
 
-    The time is in ns since 1970, or 0 if it was not recorded.
+    The time is in ns since 1970, or 0 if it was not recorded. An earlier result for this entry,
+    with the identity that it was for, saves reading the file again.
     """
     indexed = entry.identity
     if indexed.size != current.size or (current.mtime_ns == UNKNOWN_MTIME and not current.tag):
@@ -70,18 +73,11 @@ def last_known_unchanged(path: str, entry: KnownFragment, current: FileIdentity)
             return entry.seen_at
     if not entry.digest or not digest_covers_file(current):
         return None
-    key = path, entry.digest
-    identity, compared_at = _compared.get(key, (None, 0))
-    if identity == current and is_at_rest(current, compared_at):
-        return compared_at
+    if earlier is not None and earlier[0] == current and is_at_rest(*earlier):
+        return earlier[1]
     # Take the time before reading: if the file is written meanwhile, it is not at rest then.
     compared_at = time.time_ns()
-    if not _has_digest(path, entry.digest):
-        return None
-    if len(_compared) >= _MAX_CACHED_COMPARISONS:
-        _compared.clear()
-    _compared[key] = current, compared_at
-    return compared_at
+    return compared_at if _has_digest(path, entry.digest) else None
 
 
 def digest_covers_file(identity: FileIdentity) -> bool:

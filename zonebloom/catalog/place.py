@@ -138,11 +138,6 @@ def _newest_number(filesystem: pafs.FileSystem, folder: str) -> int | None:
         return None
 
 
-def was_index_read(filesystem: pafs.FileSystem, folder: str) -> bool:
-    """Return whether this process has read an index in a folder. It may be deleted by now."""
-    return Catalog(filesystem, folder).was_read
-
-
 def folders_above(path: str) -> Iterator[str]:
     """Yield a path and all folders above it except the root, the nearest first."""
     while path.strip("/"):

@@ -81,11 +81,6 @@ _MAX_TRIES = 16
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
 
 
-# Folders of the local catalogs that this process has read. If the index in one of them is deleted
-# later, a warning says so.
-_folders_read: set[str] = set()
-
-
 def _folder_exists(filesystem: pafs.FileSystem, path: str) -> bool:
     return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
@@ -135,10 +130,6 @@ class Catalog:
         # Do not store the log. It refers to a method of the catalog, and the reference cycle would
         # keep both in memory until Python collects garbage.
         return VersionLog(self.filesystem, self._versions, _VERSION_KEYS, self.create_local_file)
-
-    def share_cache_of(self, other: Catalog) -> None:
-        """Take over the cached version of another catalog of the same folder."""
-        self._last = other._last
 
     def path(self, segment: str, file: str) -> str:
         return posixpath.join(self.folder, SEGMENTS, segment, file)
@@ -207,7 +198,6 @@ class Catalog:
             warn(IndexNotUsedWarning(f"{error}. The data is read instead"))
             return Version()
         if not numbers and was_read and not for_writing:
-            self.forget()
             self._warn_if_gone()
         while numbers:
             number = numbers.pop(0)
@@ -236,22 +226,18 @@ class Catalog:
 
     @property
     def was_read(self) -> bool:
-        """True if this object read a version before, or this process did in this local folder."""
-        was_folder_read = (
-            is_local(self.filesystem) and os.path.abspath(self.folder) in _folders_read
-        )
-        return self._last is not None or was_folder_read
+        """True if this object has read or written a version. The index may be gone by now."""
+        return self._last is not None
 
     def forget(self) -> None:
-        """Forget that this process has read the index, so that its absence causes no warning."""
+        """Forget the last version, so that the absence of the index causes no warning."""
         self._last = None
-        _folders_read.discard(os.path.abspath(self.folder))
 
     def _warn_if_gone(self) -> None:
-        """Warn that an index in a default folder was deleted, if its data still exists."""
+        """Warn once that an index in a default folder was deleted, if its data still exists."""
+        self.forget()
         data = data_folder_of(self.folder)
         if data is not None and _folder_exists(self.filesystem, data):
-            self.forget()
             warn(
                 IndexNotUsedWarning(
                     f"the index in {self.folder} is gone since it was last read, as when Spark "
@@ -278,7 +264,7 @@ class Catalog:
         for _ in range(_MAX_TRIES):
             # Also count damaged versions, so that the new number is above theirs.
             number = self.newest_number() + 1
-            was_read = self._last is not None
+            was_read = self.was_read
             latest = self.latest(for_writing=True)
             if number == 1 and was_read:
                 raise CommitConflict(
@@ -469,12 +455,10 @@ class Catalog:
             document = self._log.document(number)
             last = self._last
             if last is not None and last[0] == document:
-                self._note_read()
                 return last[1]
             content = self._content(number, document)
             version = decode_version(content, *self._read_listings(listing_references(content)))
             self._last = document, version
-            self._note_read()
             return version
 
     def version_without_fragments(self, number: int) -> Version:
@@ -548,7 +532,3 @@ class Catalog:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:
                 listings = list(pool.map(read, references))
         return [listing for listing, _ in listings], [fragments for _, fragments in listings]
-
-    def _note_read(self) -> None:
-        if is_local(self.filesystem):
-            _folders_read.add(os.path.abspath(self.folder))

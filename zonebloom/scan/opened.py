@@ -26,7 +26,6 @@ from zonebloom.catalog.place import (
     current_index_folder,
     default_index_folders,
     find_index_folder,
-    was_index_read,
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
@@ -82,11 +81,6 @@ def locate_catalog(
         existing = find_index_folder(
             source.filesystem, source.root, source.is_table_snapshot, encryption
         )
-        for folder in default_folders[1:] if existing is None else ():
-            if was_index_read(source.filesystem, folder):
-                # Reading this catalog warns that the index was deleted. A new index gets the
-                # default folder.
-                Catalog(source.filesystem, folder).latest()
         return source, Catalog(source.filesystem, existing or default_folders[0], encryption)
     folder = path_in(source.filesystem, index_dir)
     if is_local(source.filesystem):
@@ -202,7 +196,11 @@ class OpenedDataset:
         if last is not None and is_same and last.is_reusable:
             return last.snapshot
         coverage = compute_coverage(
-            fragments, identities, self.version, self._unindexed_files.fragment_id
+            fragments,
+            identities,
+            self.version,
+            self._unindexed_files.fragment_id,
+            earlier=None if last is None else last.snapshot.coverage,
         )
         if (
             last is not None
@@ -378,14 +376,16 @@ class OpenedDataset:
         """Return newly listed files with their newest index, or this object if nothing changed."""
         if catalog.folder != self.catalog.folder:
             if source.root == self.source.root:
-                # The folder of the data is the same, so the index was moved.
+                # The folder of the data is the same, so the index was moved or deleted.
+                if not catalog.newest_number():
+                    # Reading the old catalog warns that the index was deleted.
+                    self.catalog.latest()
                 return OpenedDataset(source, catalog, embedded_filters=self.uses_embedded_filters)
             raise SourceError(
                 f"the files now lie below {source.root}, so their index would be in "
                 f"{catalog.folder}, but it is in {self.catalog.folder}; open the dataset again"
             )
-        catalog.share_cache_of(self.catalog)
-        version = _with_current_names(catalog.latest(), source)
+        version = _with_current_names(self.catalog.latest(), source)
         paths = [fragment.path for fragment in source.fragments]
         paths_before = [fragment.path for fragment in self.source.fragments]
         is_same = paths == paths_before and source.table_version == self.source.table_version

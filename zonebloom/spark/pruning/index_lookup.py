@@ -20,7 +20,6 @@ from zonebloom.catalog.place import (
     find_index_folder,
     folders_above,
     root_of_index,
-    was_index_read,
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
@@ -140,8 +139,19 @@ class IndexLookup:
 
     def _index_folders(self, filesystem: pafs.FileSystem, base: str) -> list[str]:
         """Return the folders of indices that may know files below a path, the nearest first."""
-        folders = [*self._given_folders(filesystem), *_index_folders_above(filesystem, base)]
+        folders = [*self._given_folders(filesystem), *self._folders_above(filesystem, base)]
         return list(dict.fromkeys(folders))
+
+    def _folders_above(self, filesystem: pafs.FileSystem, path: str) -> Iterator[str]:
+        """Yield the folders of indices at a path and above it, the nearest first."""
+        for root in folders_above(path):
+            places = default_index_folders(filesystem, root)
+            cached_catalogs = filter(None, map(self._cache.get, places))
+            # If an index was deleted after it was read, its catalog warns about that.
+            deleted_places = (catalog.folder for catalog in cached_catalogs if catalog.was_read)
+            folder = find_index_folder(filesystem, root) or next(deleted_places, None)
+            if folder is not None:
+                yield folder
 
     def _given_folders(self, filesystem: pafs.FileSystem) -> Iterator[str]:
         for index_dir in self._index_dirs:
@@ -243,16 +253,3 @@ def _index_dirs(value: IndexDirs) -> tuple[str, ...]:
     else:
         raise arguments.invalid_value(value, "index_dir", "give a path, or a list of paths")
     return tuple(plain_path(path).rstrip("/") for path in paths)
-
-
-def _index_folders_above(filesystem: pafs.FileSystem, path: str) -> list[str]:
-    """Return the folders of indices at a path and above it, the nearest first."""
-    folders = []
-    for root in folders_above(path):
-        places = default_index_folders(filesystem, root)
-        # If an index was deleted after it was read, its catalog warns about that.
-        deleted_places = (place for place in places if was_index_read(filesystem, place))
-        folder = find_index_folder(filesystem, root) or next(deleted_places, None)
-        if folder is not None:
-            folders.append(folder)
-    return folders
