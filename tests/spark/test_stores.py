@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import traceback
 import warnings
 
@@ -18,6 +17,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import ZoneBloomError
 from zonebloom.spark import BFIndexConfig, Indexed, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.storage.object_store import s3_options
 from zonebloom.storage.s3a import s3_filesystem, used_settings
 
 SECRET = "SECRET-of-the-session"
@@ -184,7 +184,7 @@ def test_settings_of_a_bucket_are_used(settings, options):
     if options is None:
         assert filesystem is None and used_settings({**defaults, **settings}) == {}
         return
-    _, (result, *_) = pickle.loads(pickle.dumps(filesystem)).__reduce__()
+    result = s3_options(filesystem)
     assert {key: result[key] for key in options} == options
 
 

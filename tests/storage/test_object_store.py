@@ -50,11 +50,11 @@ def write(filesystem, seed: int) -> None:
 @pytest.fixture(params=["obstore", "pyarrow alone"])
 def reader(request, monkeypatch):
     """Choose pyarrow or obstore to read ranges of objects of pyarrow's S3."""
-    object_store._bucket_handler.cache_clear()
+    object_store._open_bucket.cache_clear()
     if request.param == "pyarrow alone":
         monkeypatch.setitem(sys.modules, "obstore.store", None)
     yield request.param
-    object_store._bucket_handler.cache_clear()
+    object_store._open_bucket.cache_clear()
 
 
 @pytest.fixture
@@ -91,6 +91,40 @@ def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
         assert bucket.read(indexed.files[0]) == s3.open_input_file(indexed.files[0]).read_buffer()
         # Files of one file system may lie in several buckets.
         assert object_store.object_reader(s3, "lake/a", "sea/a") is None
+
+
+OPTIONS = {
+    "access_key": "a",
+    "secret_key": "b",
+    "region": "eu-west-1",
+    "scheme": "http",
+    "endpoint_override": "127.0.0.1:9",
+    "force_virtual_addressing": True,
+}
+
+
+def test_the_options_of_a_file_system_are_read_from_it():
+    """Fail if a new pyarrow pickles S3 file systems in another way, and obstore cannot be used."""
+    options = object_store.s3_options(pafs.S3FileSystem(**OPTIONS))
+    assert {name: options[name] for name in OPTIONS} == OPTIONS
+    assert (options["anonymous"], options["session_token"]) == (False, "")
+    assert not any(options[name] for name in object_store._UNSUPPORTED_OPTIONS)
+    uri = "s3://a:b@bucket/x?region=eu-west-1&scheme=http&endpoint_override=127.0.0.1%3A9"
+    options = object_store.s3_options(pafs.FileSystem.from_uri(uri)[0])
+    assert all(options[name] == OPTIONS[name] for name in OPTIONS if "virtual" not in name)
+    assert object_store.object_reader(pafs.S3FileSystem(**OPTIONS), "bucket/x") is not None
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["S3FileSystem", (), (dict, ()), (dict, ("options",)), (dict, ({"access_key": "a"},))],
+)
+def test_pyarrow_reads_a_file_system_of_another_layout(layout):
+    class Other(pafs.S3FileSystem):
+        def __reduce__(self):
+            return layout
+
+    assert object_store.object_reader(Other(**OPTIONS), "bucket/x") is None
 
 
 def test_a_name_with_a_control_character_is_read(s3):

@@ -7,11 +7,10 @@ replaces an object.
 from __future__ import annotations
 
 import os
-import pickle
 import posixpath
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -33,6 +32,15 @@ _OBJECTS_PER_PAGE = 1000
 _ROOT_OPTIONS = ("bucket", "container_name")
 # Options of pyarrow's S3 file system that obstore has no counterpart for.
 _UNSUPPORTED_OPTIONS = ("role_arn", "external_id", "tls_ca_file_path")
+# The other options that matter for reading, by their names in obstore.
+_OBSTORE_NAMES = {
+    "access_key_id": "access_key",
+    "secret_access_key": "secret_key",
+    "session_token": "session_token",
+    "region": "region",
+    "skip_signature": "anonymous",
+    "virtual_hosted_style_request": "force_virtual_addressing",
+}
 
 
 def is_store(value: Any) -> bool:
@@ -368,40 +376,49 @@ def object_reader(filesystem: pafs.FileSystem, *paths: str) -> StoreHandler | No
     # obstore accepts no name with a control character.
     if len(buckets) != 1 or not all(map(str.isprintable, paths)):
         return None
-    return _bucket_handler(pickle.dumps(filesystem), buckets.pop())
+    config = _obstore_config(s3_options(filesystem))
+    return None if config is None else _open_bucket(buckets.pop(), config)
 
 
-@lru_cache(64)
-def _bucket_handler(filesystem: bytes, name: str) -> StoreHandler | None:
-    """Open a bucket with the options of a pickled pyarrow S3 file system.
+def s3_options(filesystem: pafs.S3FileSystem) -> Mapping[str, Any]:
+    """Return the options of a pyarrow S3 file system, or none if this pyarrow hides them.
 
-    Return None if obstore is not installed or does not support the options.
+    pyarrow has no public access to them. This is the only place that relies on how it pickles a
+    file system: as a call with the options as its first argument. Tests pin this layout.
     """
-    try:
-        from obstore.store import S3Store
-    except ImportError:
+    # An object that does not pickle raises TypeError.
+    with suppress(TypeError):
+        match filesystem.__reduce__():
+            case (_, (dict() as options, *_)):
+                return options
+    return {}
+
+
+def _obstore_config(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
+    """Translate options of pyarrow's S3 file system for obstore, or return None if it lacks one."""
+    if not options.keys() >= {*_OBSTORE_NAMES.values(), "endpoint_override", "scheme"}:
         return None
-    # pyarrow exposes the options of a file system only through its pickle.
-    _, (options, *_) = pickle.loads(filesystem).__reduce__()
     proxy = options.get("proxy_options") or {}
     has_keys = options["access_key"] or options["anonymous"] or "AWS_ACCESS_KEY_ID" in os.environ
     if not has_keys or proxy.get("host") or any(options.get(name) for name in _UNSUPPORTED_OPTIONS):
         return None
-    config: dict[str, Any] = {
-        "access_key_id": options["access_key"],
-        "secret_access_key": options["secret_key"],
-        "session_token": options["session_token"],
-        "region": options["region"],
-        "skip_signature": options["anonymous"],
-        "virtual_hosted_style_request": options["force_virtual_addressing"],
-    }
     endpoint = options["endpoint_override"] or os.environ.get("AWS_ENDPOINT_URL", "")
     if endpoint and "://" not in endpoint:
         endpoint = f"{options['scheme']}://{endpoint}"
-    config["endpoint"] = endpoint
-    config = {option: value for option, value in config.items() if value}
-    is_http = endpoint.startswith("http://")
-    store = S3Store(name, client_options={"allow_http": is_http}, **config)
+    config = {name: options[option] for name, option in _OBSTORE_NAMES.items()}
+    return tuple((name, value) for name, value in {**config, "endpoint": endpoint}.items() if value)
+
+
+@lru_cache(64)
+def _open_bucket(name: str, config: tuple[tuple[str, Any], ...]) -> StoreHandler | None:
+    """Open a bucket with obstore, or return None if it is not installed."""
+    try:
+        from obstore.store import S3Store
+    except ImportError:
+        return None
+    options = dict(config)
+    is_http = options.get("endpoint", "").startswith("http://")
+    store = S3Store(name, client_options={"allow_http": is_http}, **options)
     return StoreHandler(store, f"{name}/")
 
 
