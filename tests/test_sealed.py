@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import warnings
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,7 +34,12 @@ from zonebloom.errors import (
     InvalidArgument,
     StaleIndexWarning,
 )
-from zonebloom.storage.encryption import FileCipher, encrypting_filesystem, open_random_access
+from zonebloom.storage.encryption import (
+    EncryptingStream,
+    FileCipher,
+    decrypting_filesystem,
+    open_random_access,
+)
 from zonebloom.storage.files import ReadCounter
 
 KEY = bytes(range(32))
@@ -103,7 +109,7 @@ def test_an_encrypted_file_follows_the_format_and_reads_as_its_data(size, key_id
     filesystem.create_dir("/index/segments/a%")
     with filesystem.open_output_stream("/index/segments/a%/file") as sink:
         sink.write(stored)
-    view = encrypting_filesystem(filesystem, cipher)
+    view = decrypting_filesystem(filesystem, cipher)
     path = "/index/segments/a%/file"
     assert view.get_file_info(path).size == size
     file = open_random_access(view, path, ReadCounter(), None)
@@ -120,9 +126,9 @@ def test_an_encrypted_file_follows_the_format_and_reads_as_its_data(size, key_id
 def test_a_file_written_in_pieces_is_read_from_a_local_disk(tmp_path, size):
     content = random.Random(size).randbytes(size)
     cipher = FileCipher(str(tmp_path), KEYS)
-    view = encrypting_filesystem(pafs.LocalFileSystem(), cipher)
+    view = decrypting_filesystem(pafs.LocalFileSystem(), cipher)
     path = str(tmp_path / "file")
-    with view.open_output_stream(path) as sink:
+    with closing(EncryptingStream(open(path, "wb"), cipher, path)) as sink:
         for start in range(0, size, 1000):
             sink.write(content[start : start + 1000])
     assert by_the_book(KEY, "key one", "file", Path(path).read_bytes()) == content

@@ -71,7 +71,7 @@ from zonebloom.storage.encryption import (
     EncryptingStream,
     Encryption,
     FileCipher,
-    encrypting_filesystem,
+    decrypting_filesystem,
 )
 from zonebloom.storage.files import OutputStream, is_local
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
@@ -112,7 +112,7 @@ class Catalog:
         self.encryption = encryption
         self._cipher = None if encryption is None else FileCipher(folder, encryption)
         self.decrypted_filesystem: pafs.FileSystem = (
-            filesystem if self._cipher is None else encrypting_filesystem(filesystem, self._cipher)
+            filesystem if self._cipher is None else decrypting_filesystem(filesystem, self._cipher)
         )
         self._versions = posixpath.join(folder, VERSIONS)
         # The last document that was read or written, with the version it describes.

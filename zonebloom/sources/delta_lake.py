@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,12 @@ import pyarrow.fs as pafs
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import SourceError
 from zonebloom.sources.discovery import as_arrow_filesystem
-from zonebloom.sources.table_snapshot import SnapshotSource, snapshot_source, stable_fields
+from zonebloom.sources.table_snapshot import (
+    SnapshotSource,
+    field_names,
+    snapshot_source,
+    stable_fields,
+)
 from zonebloom.storage.file_view import FieldNames, FileView
 from zonebloom.storage.object_store import obstore_handler, path_in
 from zonebloom.storage.paths import (
@@ -57,8 +62,8 @@ _READABLE_TYPE = re.compile(
     "string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|void"
     r"|decimal(\(.*\))?|interval .*"
 )
-_PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_ID = "delta.columnMapping.id"
+_PHYSICAL_NAME = b"delta.columnMapping.physicalName"
+_ID = b"delta.columnMapping.id"
 
 
 def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
@@ -68,7 +73,7 @@ def open_delta(table: DeltaTable, filesystem: Any = None) -> SnapshotSource:
         name = f"Delta table {table.table_uri} at version {table.version()}"
         _require_known(table, name)
         schema = pa.schema(table.schema().to_arrow())  # pyright: ignore[reportArgumentType]
-        names = _field_names(table)
+        names = _field_names(table, schema)
         add_actions = pa.table(table.get_add_actions(flatten=False))
         partition_columns = table.metadata().partition_columns
         deleted_rows = _deleted_rows(table, name)
@@ -138,34 +143,21 @@ def _primitives(path: str, kind: Any) -> Iterator[tuple[str, str]]:
             yield path, str(kind)
 
 
-def _field_names(table: DeltaTable) -> FieldNames | None:
+def _field_names(table: DeltaTable, schema: pa.Schema) -> FieldNames | None:
     """Return how files identify the table's columns, or None if they have the table's names."""
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode == "none":
         return None
     if mode not in ("id", "name"):
         raise SourceError(f"zonebloom does not support delta.columnMapping.mode {mode!r}")
-    return _field_tree("", json.loads(table.schema().to_json()), mode == "id")
 
+    def identify(field: pa.Field) -> tuple[int | None, tuple[str, ...]]:
+        metadata = field.metadata or {}
+        if mode == "id":
+            return (int(metadata[_ID]) if _ID in metadata else None), ()
+        return None, (metadata.get(_PHYSICAL_NAME, field.name.encode()).decode(),)
 
-def _field_tree(
-    name: str, kind: Any, by_id: bool, metadata: Mapping[str, Any] | None = None
-) -> FieldNames:
-    metadata = metadata or {}
-    field_id = int(metadata[_ID]) if by_id and _ID in metadata else None
-    stored = () if by_id else (metadata.get(_PHYSICAL_NAME, name),)
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            children = [_field_tree(f["name"], f["type"], by_id, f["metadata"]) for f in fields]
-            return FieldNames(name, field_id, stored, "struct", tuple(children))
-        case {"type": "array", "elementType": item}:
-            return FieldNames(
-                name, field_id, stored, "list", (_field_tree("element", item, by_id),)
-            )
-        case {"type": "map", "keyType": key, "valueType": value}:
-            children = [_field_tree("key", key, by_id), _field_tree("value", value, by_id)]
-            return FieldNames(name, field_id, stored, "map", tuple(children))
-    return FieldNames(name, field_id, stored)
+    return field_names(schema, identify)
 
 
 def _deleted_rows(table: DeltaTable, name: str) -> list[tuple[str, RowRanges]]:

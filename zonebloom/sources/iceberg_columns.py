@@ -5,7 +5,7 @@ Source: Iceberg's spec, "Column Projection", "Name Mapping Serialization", "Defa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from zonebloom.errors import SourceError
 from zonebloom.sources.iceberg_deletes import EqualityColumns
-from zonebloom.storage.file_view import FieldKind, FieldNames
+from zonebloom.sources.table_snapshot import field_names
+from zonebloom.storage.file_view import FieldNames
 from zonebloom.values.normal_types import with_32_bit_offsets
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.name_mapping import MappedField
-    from pyiceberg.types import IcebergType, NestedField
+
+_FIELD_ID = b"PARQUET:field_id"
 
 
 class IcebergColumns:
@@ -34,26 +36,33 @@ class IcebergColumns:
         self.schema = self._as_arrow(table.schema())
 
     def _as_arrow(self, schema: Schema) -> pa.Schema:
+        # Most Parquet files and pyiceberg's own scan have 32-bit offsets.
+        fields = self._with_field_ids(schema, include_field_ids=False)
+        return pa.schema([field.with_type(with_32_bit_offsets(field.type)) for field in fields])
+
+    def _with_field_ids(self, schema: Schema, *, include_field_ids: bool = True) -> pa.Schema:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         try:
-            arrow = schema_to_pyarrow(schema, include_field_ids=False)
+            return schema_to_pyarrow(schema, include_field_ids=include_field_ids)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise SourceError(
                 f"the schema of the {self._name} has no counterpart in Arrow: {error}"
             ) from None
-        # Most Parquet files and pyiceberg's own scan have 32-bit offsets.
-        return pa.schema([field.with_type(with_32_bit_offsets(field.type)) for field in arrow])
 
     @cached_property
     def names(self) -> FieldNames:
-        return self._names_of(self._table.schema().fields)
+        return self._names_of(self._table.schema())
 
-    def _names_of(self, fields: Iterable[NestedField]) -> FieldNames:
+    def _names_of(self, schema: Schema) -> FieldNames:
         mapping = self._table.name_mapping()
-        mapped = {} if mapping is None else dict(_mapped_names(mapping.root))
-        children = tuple(_field_tree(field, mapped) for field in fields)
-        return FieldNames("", kind="struct", children=children)
+        mapped_names = {} if mapping is None else dict(_mapped_names(mapping.root))
+
+        def identify(field: pa.Field) -> tuple[int, tuple[str, ...]]:
+            field_id = int(field.metadata[_FIELD_ID])
+            return field_id, tuple(mapped_names.get(field_id, ()))
+
+        return field_names(self._with_field_ids(schema), identify)
 
     @cached_property
     def defaults(self) -> dict[str, pa.Scalar]:
@@ -89,15 +98,15 @@ class IcebergColumns:
         fields_named_by_id = [
             fields[field_id].model_copy(update={"name": str(field_id)}) for field_id in ids
         ]
-        arrow = self._as_arrow(Schema(*fields_named_by_id))
+        key_schema = Schema(*fields_named_by_id)
         # Equality deletes can delete null, so allow nulls in every column.
-        schema = pa.schema([field.with_nullable(True) for field in arrow])
+        schema = pa.schema([field.with_nullable(True) for field in self._as_arrow(key_schema)])
         defaults = {
             field.name: scalar_of(field.initial_default, schema.field(field.name).type)
             for field in fields_named_by_id
             if field.initial_default is not None
         }
-        return EqualityColumns(schema, self._names_of(fields_named_by_id), defaults)
+        return EqualityColumns(schema, self._names_of(key_schema), defaults)
 
     @property
     def files_have_table_names(self) -> bool:
@@ -119,26 +128,6 @@ class IcebergColumns:
 
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(value.bytes if isinstance(value, UUID) else value, kind)
-
-
-def _field_tree(field: NestedField, mapped: Mapping[int | None, list[str]]) -> FieldNames:
-    stored_names = tuple(mapped.get(field.field_id, ()))
-    kind, children = _kind_and_children(field.field_type, mapped)
-    return FieldNames(field.name, field.field_id, stored_names, kind, children)
-
-
-def _kind_and_children(
-    kind: IcebergType, mapped: Mapping[int | None, list[str]]
-) -> tuple[FieldKind, tuple[FieldNames, ...]]:
-    from pyiceberg.types import ListType, MapType, StructType
-
-    if isinstance(kind, StructType):
-        return "struct", tuple(_field_tree(field, mapped) for field in kind.fields)
-    if isinstance(kind, ListType):
-        return "list", (_field_tree(kind.element_field, mapped),)
-    if isinstance(kind, MapType):
-        return "map", (_field_tree(kind.key_field, mapped), _field_tree(kind.value_field, mapped))
-    return "leaf", ()
 
 
 def _field_ids(schema: Schema) -> dict[str, int]:

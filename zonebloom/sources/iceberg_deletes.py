@@ -160,33 +160,23 @@ class _TupleSet:
 
     def __init__(self, table: pa.Table):
         self._values = [_with_iceberg_equality(column).unique() for column in table.columns]
-        # A row is encoded column by column: the code of the columns so far and the code of the next
-        # value form a pair, and the pair's index in this sorted array is the next code.
-        self._pairs: list[np.ndarray] = []
-        codes = self._codes(table, 0)
-        for column in range(1, table.num_columns):
-            pairs = codes * len(self._values[column]) + self._codes(table, column)
-            self._pairs.append(np.unique(pairs))
-            codes = np.searchsorted(self._pairs[-1], pairs)
+        self._codes = self._encode(table)
 
-    def _codes(self, table: pa.Table, column: int) -> np.ndarray:
-        """Return the index of each value of a column among the set's values, or -1."""
-        options = pc.SetLookupOptions(self._values[column])
-        values = _with_iceberg_equality(table.column(column))
-        indices = pc.call_function("index_in", [values], options)
-        return to_numpy(indices.fill_null(-1)).astype(np.int64)
+    def _encode(self, table: pa.Table) -> pa.Table:
+        """Return the index of each value among the set's values of its column, null if absent."""
+        codes = [
+            pc.call_function(
+                "index_in", [_with_iceberg_equality(column)], pc.SetLookupOptions(values)
+            )
+            for column, values in zip(table.columns, self._values, strict=True)
+        ]
+        return pa.table(codes, [str(number) for number in range(len(codes))])
 
     def rows(self, table: pa.Table) -> np.ndarray:
         """Return the ascending numbers of a table's rows that are in the set."""
-        codes = self._codes(table, 0)
-        for column, set_pairs in enumerate(self._pairs, 1):
-            value_codes = self._codes(table, column)
-            pairs = codes * len(self._values[column]) + value_codes
-            indices = np.minimum(np.searchsorted(set_pairs, pairs), max(set_pairs.size - 1, 0))
-            is_member = (codes >= 0) & (value_codes >= 0)
-            is_member &= set_pairs[indices] == pairs if set_pairs.size else False
-            codes = np.where(is_member, indices, -1)
-        return np.flatnonzero(codes >= 0)
+        codes = self._encode(table).append_column("row", from_numpy(np.arange(table.num_rows)))
+        matches = codes.join(self._codes, self._codes.column_names, join_type="left semi")
+        return np.sort(to_numpy(matches["row"]))
 
 
 def _with_iceberg_equality(values: pa.ChunkedArray) -> pa.ChunkedArray:

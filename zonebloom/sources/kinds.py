@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
-
-import pyarrow as pa
 
 from zonebloom.errors import InvalidArgument, SourceError
 from zonebloom.parquet.encryption_keys import ParquetKeys
@@ -100,57 +98,48 @@ class _Files:
         return replace(files, file_format=None, parquet_keys=keys)
 
 
-class _MemoryTable:
-    """Tables in memory."""
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Tables of a library, which know their schema, as they are in memory or at the loaded version.
 
-    examples = ("a pyarrow.Table",)
+    Attributes
+    ----------
+    examples : tuple of str
+    module, class_name : str
+        The class of the tables.
+    open_table : callable
+        Returns the source of a table and a file system.
+    has_versions : bool
+        Whether the table may load a version with other files.
+    """
 
-    def accepts(self, source: Any) -> bool:
-        return isinstance(source, pa.Table)
-
-    def is_listed(self, source: Any) -> bool:
-        return False
-
-    def open(self, source: Any, options: SourceOptions) -> Source:
-        _require_no_file_options(source, options)
-        return open_memory_table(source)
-
-
-class _DeltaTable:
-    """Delta Lake tables, at the version that they have loaded."""
-
-    examples = ("a deltalake.DeltaTable",)
-
-    def accepts(self, source: Any) -> bool:
-        library = sys.modules.get("deltalake")
-        return library is not None and isinstance(source, library.DeltaTable)
-
-    def is_listed(self, source: Any) -> bool:
-        return True
-
-    def open(self, source: Any, options: SourceOptions) -> Source:
-        _require_no_file_options(source, options)
-        return open_delta(source, options.filesystem)
-
-
-class _IcebergTable:
-    """Iceberg tables, at the version that they have loaded."""
-
-    examples = ("a pyiceberg table",)
+    examples: tuple[str, ...]
+    module: str
+    class_name: str
+    open_table: Callable[[Any, Any], Source]
+    has_versions: bool = False
 
     def accepts(self, source: Any) -> bool:
-        library = sys.modules.get("pyiceberg.table")
-        return library is not None and isinstance(source, library.Table)
+        # Whoever has a table has imported its library.
+        library = sys.modules.get(self.module)
+        return library is not None and isinstance(source, getattr(library, self.class_name))
 
     def is_listed(self, source: Any) -> bool:
-        return True
+        return self.has_versions
 
     def open(self, source: Any, options: SourceOptions) -> Source:
-        _require_no_file_options(source, options)
-        return open_iceberg(source, options.filesystem)
+        require_no_schema(source, options.schema)
+        if options.parquet_keys is not None:
+            raise InvalidArgument("parquet_keys is for Parquet files; give their paths")
+        return self.open_table(source, options.filesystem)
 
 
-_kinds: list[SourceKind] = [_MemoryTable(), _DeltaTable(), _IcebergTable(), _Files()]
+_kinds: list[SourceKind] = [
+    _Table(("a pyarrow.Table",), "pyarrow", "Table", lambda table, _: open_memory_table(table)),
+    _Table(("a deltalake.DeltaTable",), "deltalake", "DeltaTable", open_delta, has_versions=True),
+    _Table(("a pyiceberg table",), "pyiceberg.table", "Table", open_iceberg, has_versions=True),
+    _Files(),
+]
 
 
 def register_source_kind(kind: SourceKind) -> None:
@@ -173,9 +162,3 @@ def source_kind(source: Any) -> SourceKind:
         f"a {type(source).__name__} is not a dataset; give {', '.join(examples[:-1])} or "
         f"{examples[-1]}"
     )
-
-
-def _require_no_file_options(source: Any, options: SourceOptions) -> None:
-    require_no_schema(source, options.schema)
-    if options.parquet_keys is not None:
-        raise InvalidArgument("parquet_keys is for Parquet files; give their paths")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -105,6 +105,28 @@ def snapshot_source(
         fields,
         table_version=table_version,
     )
+
+
+def field_names(
+    schema: pa.Schema, identify: Callable[[pa.Field], tuple[int | None, tuple[str, ...]]]
+) -> FieldNames:
+    """Return how files identify the columns of a table.
+
+    `identify` returns the field id and the stored names of a field, also inside other types.
+    """
+
+    def names_of(field: pa.Field) -> FieldNames:
+        kind, field_type = "leaf", field.type
+        fields: list[pa.Field] = []
+        if isinstance(field_type, pa.StructType):
+            kind, fields = "struct", list(field_type)
+        elif isinstance(field_type, pa.ListType | pa.LargeListType):
+            kind, fields = "list", [field_type.value_field]
+        elif isinstance(field_type, pa.MapType):
+            kind, fields = "map", [field_type.key_field, field_type.item_field]
+        return FieldNames(field.name, *identify(field), kind, tuple(map(names_of, fields)))
+
+    return FieldNames("", kind="struct", children=tuple(map(names_of, schema)))
 
 
 def stable_fields(

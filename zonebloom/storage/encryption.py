@@ -13,6 +13,7 @@ exchanged, dropped or added without notice.
 from __future__ import annotations
 
 import hmac
+import io
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,12 +27,12 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.arguments import invalid_value
 from zonebloom.errors import EncryptedIndex, InvalidArgument, MissingDependency
+from zonebloom.storage.files import OutputStream, ReadCounter, ReadingHandler
 from zonebloom.storage.random_access import RandomAccessFile
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    from zonebloom.storage.files import OutputStream, ReadCounter
 
 _ENCRYPTED_MAGIC = b"ZBSEALED"
 _HEAD_BYTES = 64
@@ -141,8 +142,11 @@ class FileCipher:
 
     def encrypt(self, path: str, data: Any) -> bytes:
         """Return the whole encrypted file for some data."""
-        view, encryptor = memoryview(data).cast("B"), _FileEncryptor(self, path)
-        return b"".join((encryptor.head, encryptor.encrypt(view), encryptor.finish()))
+        sink = io.BytesIO()
+        stream = EncryptingStream(sink, self, path)
+        stream.write(memoryview(data).cast("B"))
+        stream.finish()
+        return sink.getvalue()
 
     def decrypt(self, path: str, data: Any) -> bytes:
         """Return the data of a whole encrypted file. Raise ValueError if it was changed."""
@@ -163,37 +167,50 @@ def _escape_percent(text: str) -> bytes:
     return text.encode().replace(b"%", b"%%")
 
 
-class _FileEncryptor:
-    """Encrypts one file piece by piece: first ``head``, then `encrypt`, at the end `finish`."""
+class EncryptingStream:
+    """An output stream that encrypts what is written and passes it to another stream."""
 
-    def __init__(self, cipher: FileCipher, path: str):
+    closed = False
+
+    def __init__(self, stream: OutputStream, cipher: FileCipher, path: str):
         key_id = cipher.encryption.key_id
+        self._stream = stream
         self._aes_gcm = aes_gcm(cipher.encryption.key(key_id))
         self._aad_template = _aad_template(key_id, cipher.name(path))
         self._module_number = 0
         self._pending = b""
-        self.head = (_ENCRYPTED_MAGIC + key_id.encode()).ljust(_HEAD_BYTES, b"\0")
+        stream.write((_ENCRYPTED_MAGIC + key_id.encode()).ljust(_HEAD_BYTES, b"\0"))
 
-    def encrypt(self, data: Any) -> bytes:
-        """Return the modules of the next data. Keep the rest, which may become the last module."""
-        data = self._pending + bytes(data)
-        end = max(0, len(data) - 1) // _MODULE_BYTES * _MODULE_BYTES
-        self._pending = data[end:]
+    def write(self, data: Any) -> int:
+        """Write the modules of the data. Keep the rest, which may become the last module."""
+        pending = self._pending + bytes(data)
+        end = max(0, len(pending) - 1) // _MODULE_BYTES * _MODULE_BYTES
+        self._pending = pending[end:]
         starts = range(0, end, _MODULE_BYTES)
-        return b"".join(
-            self._encrypt_module(data[start : start + _MODULE_BYTES], is_last=False)
-            for start in starts
-        )
+        modules = [
+            self._module(pending[start : start + _MODULE_BYTES], is_last=False) for start in starts
+        ]
+        self._stream.write(b"".join(modules))
+        return len(data)
 
-    def finish(self) -> bytes:
-        """Return the last module."""
-        return self._encrypt_module(self._pending, is_last=True)
+    def finish(self) -> None:
+        """Write the last module, and leave the other stream open."""
+        self._stream.write(self._module(self._pending, is_last=True))
 
-    def _encrypt_module(self, data: bytes, *, is_last: bool) -> bytes:
+    def _module(self, data: bytes, *, is_last: bool) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
         aad = self._aad_template % (self._module_number, is_last)
         self._module_number += 1
         return nonce + self._aes_gcm.encrypt(nonce, data, aad)
+
+    def flush(self) -> None:
+        """Do nothing: the last bytes can be encrypted only when the file is complete."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.finish()
+            self._stream.close()
 
 
 class EncryptedModules:
@@ -333,52 +350,18 @@ class EncryptedFile(RandomAccessFile):
         self._raw.close()
 
 
-class EncryptingStream:
-    """An output stream that encrypts what is written and passes it to another stream."""
-
-    closed = False
-
-    def __init__(self, stream: OutputStream, cipher: FileCipher, path: str):
-        self._stream, self._encryptor = stream, _FileEncryptor(cipher, path)
-        stream.write(self._encryptor.head)
-
-    def write(self, data: Any) -> int:
-        self._stream.write(self._encryptor.encrypt(data))
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: the last bytes can be encrypted only when the file is complete."""
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._stream.write(self._encryptor.finish())
-            self._stream.close()
-
-
-class _EncryptingHandler(pafs.FileSystemHandler):
-    """A file system that encrypts files on writing and decrypts them on reading."""
+class _DecryptingHandler(ReadingHandler):
+    """A file system that shows the decrypted files of another one."""
 
     def __init__(self, filesystem: pafs.FileSystem, cipher: FileCipher):
-        self.filesystem, self.cipher = filesystem, cipher
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def get_type_name(self) -> str:
-        return f"encrypted {self.filesystem.type_name}"
-
-    def normalize_path(self, path: str) -> str:
-        return self.filesystem.normalize_path(path)
+        super().__init__(filesystem)
+        self.cipher = cipher
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return [_decrypted_info(info) for info in self.filesystem.get_file_info(list(paths))]
+        return list(map(_decrypted_info, super().get_file_info(paths)))
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return [_decrypted_info(info) for info in self.filesystem.get_file_info(selector)]
+        return list(map(_decrypted_info, super().get_file_info_selector(selector)))
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         with self.filesystem.open_input_file(path) as file:
@@ -387,18 +370,6 @@ class _EncryptingHandler(pafs.FileSystemHandler):
             return pa.BufferReader(self.cipher.decrypt(path, stored))
         except ValueError as error:
             raise OSError(str(error)) from None
-
-    open_input_stream = open_input_file
-
-    def open_output_stream(self, path: str, metadata: Any = None) -> pa.NativeFile:
-        stream = self.filesystem.open_output_stream(path)
-        return pa.PythonFile(EncryptingStream(stream, self.cipher, path), mode="w")
-
-    def _not_supported(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("an encrypting file system only reads and writes whole files")
-
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _not_supported
-    delete_file = move = copy_file = open_append_stream = _not_supported
 
 
 def _decrypted_info(info: pafs.FileInfo) -> pafs.FileInfo:
@@ -411,19 +382,19 @@ def _decrypted_info(info: pafs.FileInfo) -> pafs.FileInfo:
     return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns, size=size)
 
 
-def encrypting_filesystem(filesystem: pafs.FileSystem, cipher: FileCipher) -> pafs.FileSystem:
-    """Return a file system that stores encrypted files in another file system."""
-    return pafs.PyFileSystem(_EncryptingHandler(filesystem, cipher))
+def decrypting_filesystem(filesystem: pafs.FileSystem, cipher: FileCipher) -> pafs.FileSystem:
+    """Return a file system that shows the decrypted files of another file system."""
+    return pafs.PyFileSystem(_DecryptingHandler(filesystem, cipher))
 
 
 def open_random_access(
     filesystem: pafs.FileSystem, path: str, counter: ReadCounter, num_bytes: int | None
 ) -> RandomAccessFile:
-    """Open a file for random access, and decrypt it if its file system encrypts.
+    """Open a file for random access, and decrypt it if its file system decrypts.
 
     Raise OSError or ValueError if it cannot be read or is not what was encrypted.
     """
     handler = getattr(filesystem, "handler", None)
-    if not isinstance(handler, _EncryptingHandler):
+    if not isinstance(handler, _DecryptingHandler):
         return RandomAccessFile(filesystem, path, counter, num_bytes)
     return EncryptedFile(RandomAccessFile(handler.filesystem, path, counter), handler.cipher, path)

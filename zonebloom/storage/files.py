@@ -193,14 +193,11 @@ class _CountedFile:
                 )
 
 
-class _CountingHandler(pafs.FileSystemHandler):
-    """A read-only file system whose open files are `_CountedFile` objects."""
+class ReadingHandler(pafs.FileSystemHandler):
+    """The handler of a file system that shows the files of another one. It only reads."""
 
-    def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
-        self._filesystem = filesystem
-        self._counter = counter
-        # A scan that is not read to its end still opens files in the background.
-        self._mark = usage_mark()
+    def __init__(self, filesystem: pafs.FileSystem):
+        self.filesystem = filesystem
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -209,29 +206,39 @@ class _CountingHandler(pafs.FileSystemHandler):
         return id(self)
 
     def get_type_name(self) -> str:
-        return self._filesystem.type_name
+        return self.filesystem.type_name
 
     def normalize_path(self, path: str) -> str:
-        return self._filesystem.normalize_path(path)
+        return self.filesystem.normalize_path(path)
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return self._filesystem.get_file_info(list(paths))
+        return self.filesystem.get_file_info(list(paths))
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return self._filesystem.get_file_info(selector)
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        native = self._filesystem.open_input_file(path)
-        return pa.PythonFile(_CountedFile(native, self._counter), mode="r")
+        return self.filesystem.get_file_info(selector)
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         return self.open_input_file(path)
 
     def _not_supported(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("a counting file system is read-only")
+        raise NotImplementedError("this file system does not change files")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _not_supported
     delete_file = move = copy_file = open_output_stream = open_append_stream = _not_supported
+
+
+class _CountingHandler(ReadingHandler):
+    """A read-only file system whose open files are `_CountedFile` objects."""
+
+    def __init__(self, filesystem: pafs.FileSystem, counter: ReadCounter):
+        super().__init__(filesystem)
+        self._counter = counter
+        # A scan that is not read to its end still opens files in the background.
+        self._mark = usage_mark()
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        native = self.filesystem.open_input_file(path)
+        return pa.PythonFile(_CountedFile(native, self._counter), mode="r")
 
 
 def counting_filesystem(filesystem: pafs.FileSystem, counter: ReadCounter) -> pafs.FileSystem:
