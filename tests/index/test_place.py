@@ -582,7 +582,7 @@ def test_a_move_that_died_leaves_one_whole_index_and_is_finished(
 
 def test_a_copy_that_differs_is_not_used(lake, monkeypatch):
     build_inside(lake)
-    create = Catalog.create_raw_file
+    create = Catalog.open_output_stream
 
     def create_and_forget(catalog, path):
         stream = create(catalog, path)
@@ -592,7 +592,7 @@ def test_a_copy_that_differs_is_not_used(lake, monkeypatch):
         stream.close()
         return open(os.devnull, "wb")
 
-    monkeypatch.setattr(Catalog, "create_raw_file", create_and_forget)
+    monkeypatch.setattr(Catalog, "open_output_stream", create_and_forget)
     with pytest.raises(zb.errors.CatalogError, match="is not a copy of"):
         zb.dataset(lake).move_index()
     monkeypatch.undo()

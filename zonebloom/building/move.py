@@ -296,11 +296,12 @@ def _delete_versions(catalog: Catalog, newest_number: int) -> None:
         and int(info.base_name[:20]) <= newest_number
     ]
     documents = [info.base_name for info in own_files if info.base_name.endswith(".json")]
-    names = read_names(catalog, [int(name[:20]) for name in documents])
+    names, _ = read_names(catalog, [int(name[:20]) for name in documents])
+    segments = {folder for folder, _ in names}
     segments_folder = posixpath.join(catalog.folder, SEGMENTS)
     for segment in list_folder(filesystem, segments_folder, catalog.folder):
         # A symbolic link is not a directory here, so it is kept.
-        if segment.type != pafs.FileType.Directory or segment.base_name not in names.segments:
+        if segment.type != pafs.FileType.Directory or segment.base_name not in segments:
             continue
         try:
             delete_segment(filesystem, segment.path, catalog.folder)

@@ -77,7 +77,11 @@ def last_known_unchanged(
         return earlier[1]
     # Take the time before reading: if the file is written meanwhile, it is not at rest then.
     compared_at = time.time_ns()
-    return compared_at if _has_digest(path, entry.digest) else None
+    try:
+        return compared_at if content_digest(path) == entry.digest else None
+    except OSError:
+        # The next scan reads the file and reports the error.
+        return None
 
 
 def digest_covers_file(identity: FileIdentity) -> bool:
@@ -161,11 +165,3 @@ def _written_at(identity: FileIdentity) -> int:
 
 def _rest_ns(written: int) -> int:
     return _FINE_REST_NS if written % _SECOND else _COARSE_REST_NS
-
-
-def _has_digest(path: str, digest: str) -> bool:
-    try:
-        return content_digest(path) == digest
-    except OSError:
-        # The next scan reads the file and reports the error.
-        return False

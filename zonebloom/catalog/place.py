@@ -15,17 +15,18 @@ import os
 import posixpath
 import stat
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.catalog.names import VERSIONS
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError
 from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.files import is_local
+from zonebloom.storage.files import is_folder, is_local
 from zonebloom.storage.object_store import obstore_handler
+from zonebloom.storage.paths import folders_above
 from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
 
 
@@ -123,8 +124,7 @@ def _new_folder(catalog: Catalog) -> str:
 def _may_hold_index(filesystem: pafs.FileSystem, folder: str) -> bool:
     """Return whether a folder has a folder of versions, or cannot be read."""
     try:
-        versions = posixpath.join(folder, "versions")
-        return filesystem.get_file_info(versions).type == pafs.FileType.Directory
+        return is_folder(filesystem, posixpath.join(folder, VERSIONS))
     except (OSError, pa.ArrowException):
         # Assume that there is an index. If its catalog cannot be read either, that is reported.
         return True
@@ -136,13 +136,6 @@ def _newest_number(filesystem: pafs.FileSystem, folder: str) -> int | None:
         return Catalog(filesystem, folder).newest_number()
     except (CatalogError, pa.ArrowException):
         return None
-
-
-def folders_above(path: str) -> Iterator[str]:
-    """Yield a path and all folders above it except the root, the nearest first."""
-    while path.strip("/"):
-        yield path
-        path = posixpath.dirname(path)
 
 
 def current_index_folder(

@@ -73,16 +73,12 @@ from zonebloom.storage.encryption import (
     FileCipher,
     decrypting_filesystem,
 )
-from zonebloom.storage.files import OutputStream, is_local
+from zonebloom.storage.files import OutputStream, is_folder, is_local
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
 
 _MAX_TRIES = 16
 # The top-level keys of a document in format 1.
 _VERSION_KEYS = frozenset({"version", "next_fragment_id", "fragments", "indices"})
-
-
-def _folder_exists(filesystem: pafs.FileSystem, path: str) -> bool:
-    return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
 
 class _UnreadableVersion(CorruptIndex):
@@ -139,18 +135,12 @@ class Catalog:
 
         The stream encrypts what is written if the index is encrypted.
         """
-        stream = self.create_raw_file(path)
-        return stream if self._cipher is None else EncryptingStream(stream, self._cipher, path)
-
-    def create_raw_file(self, path: str) -> OutputStream:
-        """Create a file of the index, and its folder.
-
-        The stream stores bytes without encryption.
-        """
         if is_local(self.filesystem):
-            return self.create_local_file(path)
-        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
-        return self.filesystem.open_output_stream(path, compression=None)
+            stream = self.create_local_file(path)
+        else:
+            self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+            stream = self.filesystem.open_output_stream(path, compression=None)
+        return stream if self._cipher is None else EncryptingStream(stream, self._cipher, path)
 
     def create_local_file(self, path: str) -> NewFile:
         shared = shared_folder_of(self.folder)
@@ -237,7 +227,7 @@ class Catalog:
         """Warn once that an index in a default folder was deleted, if its data still exists."""
         self.forget()
         data = data_folder_of(self.folder)
-        if data is not None and _folder_exists(self.filesystem, data):
+        if data is not None and is_folder(self.filesystem, data):
             warn(
                 IndexNotUsedWarning(
                     f"the index in {self.folder} is gone since it was last read, as when Spark "

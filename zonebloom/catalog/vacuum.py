@@ -125,15 +125,17 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     )
     # If the oldest version does not name a listing with a lower number, no later version does.
     needed = documents if may_delete_segments else documents[:1]
-    names = NamedFiles.of(newest) | read_names(catalog, map(_number_of, needed))
-    if not names.is_complete:
+    names, is_complete = read_names(catalog, map(_number_of, needed))
+    if not is_complete:
         return Vacuumed(0, 0, 0, foreign)
+    names |= _named_files(newest)
+    named_folders = {folder for folder, _ in names}
     num_bytes = 0
     # Segments that no version names, with their bytes.
     orphans: dict[str, int] = {}
     may_be_in_use = False
     for folder, inside in old_folders:
-        if folder.base_name not in names.segments:
+        if folder.base_name not in named_folders:
             if folder.base_name in segments_with_foreign_files:
                 continue
             orphans[folder.base_name] = sum(info.size or 0 for info in inside)
@@ -143,13 +145,13 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
             continue
         # Delete the files of the segment that are not used, such as all but its page map.
         for info in inside:
-            if (folder.base_name, info.base_name) not in names.segment_files:
+            if (folder.base_name, info.base_name) not in names:
                 num_bytes += info.size or 0
                 delete_file(filesystem, info.path, catalog.folder)
     only_newest_is_kept = not documents
     if may_be_in_use:
         newest = _mark_for_deletion(catalog, orphans, {folder.base_name for folder in segments})
-        names |= NamedFiles.of(newest)
+        names |= _named_files(newest)
         orphans = {
             name: size for name, size in orphans.items() if name in newest.segments_to_delete
         }
@@ -163,7 +165,7 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     # version still exists, and if so, takes the version for damaged.
     for file in sorted(versions, key=lambda file: not file.base_name.endswith(".json")):
         # Damaged versions and versions in a newer format have higher numbers, so they are kept.
-        is_past = file.base_name < first_kept and file.base_name not in names.listings
+        is_past = file.base_name < first_kept and (VERSIONS, file.base_name) not in names
         if is_past and _is_older(file, keep_since):
             num_bytes += file.size or 0
             num_versions += file.base_name.endswith(".json")
@@ -171,31 +173,9 @@ def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     return Vacuumed(num_versions, len(deleted), num_bytes, foreign)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedFiles:
-    """The files that some versions of a catalog name."""
-
-    # Pairs of a segment and a file in it.
-    segment_files: frozenset[tuple[str, str]] = frozenset()
-    listings: frozenset[str] = frozenset()
-    # False if a version could not be read, which may name other files too.
-    is_complete: bool = True
-
-    @classmethod
-    def of(cls, version: Version) -> NamedFiles:
-        listings = (listing.file for listing in version.listings)
-        return cls(frozenset(version.file_sizes), frozenset(listings))
-
-    def __or__(self, other: NamedFiles) -> NamedFiles:
-        return NamedFiles(
-            self.segment_files | other.segment_files,
-            self.listings | other.listings,
-            self.is_complete and other.is_complete,
-        )
-
-    @property
-    def segments(self) -> set[str]:
-        return {segment for segment, _ in self.segment_files}
+def _named_files(version: Version) -> set[tuple[str, str]]:
+    """Return the files of segments and the listings that a version names, with their folders."""
+    return {*version.file_sizes, *((VERSIONS, listing.file) for listing in version.listings)}
 
 
 def _kept_documents(
@@ -220,23 +200,28 @@ def _number_of(document: pafs.FileInfo) -> int:
     return int(document.base_name.partition(".")[0])
 
 
-def read_names(catalog: Catalog, numbers: Iterable[int]) -> NamedFiles:
-    """Return the files that versions name. Versions that do not exist name none."""
+def read_names(catalog: Catalog, numbers: Iterable[int]) -> tuple[set[tuple[str, str]], bool]:
+    """Return the folders and names of the files that versions name, and if all could be read.
 
-    def read(number: int) -> NamedFiles:
+    Versions that do not exist name none.
+    """
+
+    def read(number: int) -> tuple[set[tuple[str, str]], bool]:
         try:
-            return NamedFiles.of(catalog.version_without_fragments(number))
+            return _named_files(catalog.version_without_fragments(number)), True
         except MissingIndexFile:
             # Another process has deleted this version.
-            return NamedFiles()
+            return set(), True
         except (CorruptIndex, EncryptedIndex):
-            return NamedFiles(is_complete=False)
+            return set(), False
 
+    names: set[tuple[str, str]] = set()
+    is_complete = True
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-        names = NamedFiles()
-        for more in map_in_order(pool, read, numbers, 2 * REMOTE_THREADS):
+        for more, is_readable in map_in_order(pool, read, numbers, 2 * REMOTE_THREADS):
             names |= more
-        return names
+            is_complete &= is_readable
+    return names, is_complete
 
 
 def _mark_for_deletion(catalog: Catalog, names: Iterable[str], existing: Iterable[str]) -> Version:

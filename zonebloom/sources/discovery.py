@@ -27,7 +27,13 @@ from zonebloom.sources.column_batches import union_type
 from zonebloom.sources.plain_files import files_below, plain_files
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.table_folders import refuse_tables
-from zonebloom.storage.files import file_errors, forget_listings, is_local, require_parquet
+from zonebloom.storage.files import (
+    file_errors,
+    forget_listings,
+    is_folder,
+    is_local,
+    require_parquet,
+)
 from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_paths, filesystem_of_uri, is_uri
@@ -237,7 +243,7 @@ class _Discovery:
         except (pa.ArrowException, OSError, ValueError):
             if self.format == "parquet":
                 files = [paths] if isinstance(paths, str) else paths
-                if isinstance(paths, str) and _is_directory(filesystem, paths):
+                if isinstance(paths, str) and is_folder(filesystem, paths):
                     files = files_below(filesystem, paths)
                 require_parquet(filesystem, files)
             raise
@@ -335,10 +341,6 @@ def _shared_folder(folders: Iterable[str]) -> str:
         raise SourceError(
             "the files do not share a folder; give an index_dir, or one dataset for each folder"
         ) from None
-
-
-def _is_directory(filesystem: pafs.FileSystem, path: str) -> bool:
-    return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
 
 def _require_no_tables(source: Source) -> Source:

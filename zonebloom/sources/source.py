@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -108,8 +108,7 @@ class Source:
 
     def with_paths_as_keys(self) -> Source:
         """Return the same source with the whole path of each fragment as its key."""
-        fragments = tuple(fragment._replace(key=fragment.path) for fragment in self.fragments)
-        return replace(self, fragments=fragments)
+        return self._with_keys(lambda path: path)
 
     def with_absolute_paths(self) -> Source:
         """Return the same local files by paths that do not depend on the working directory."""
@@ -122,10 +121,10 @@ class Source:
 
     def with_keys_below_root(self) -> Source:
         """Return the same source with paths below the root as keys, so that the root can move."""
-        fragments = tuple(
-            fragment._replace(key=key_below(fragment.path, self.root))
-            for fragment in self.fragments
-        )
+        return self._with_keys(lambda path: key_below(path, self.root))
+
+    def _with_keys(self, key: Callable[[str], str]) -> Source:
+        fragments = tuple(fragment._replace(key=key(fragment.path)) for fragment in self.fragments)
         return replace(self, fragments=fragments)
 
     def path_of(self, key: str) -> str:

@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.fs as pafs
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, MissingDependency, SourceError
 from zonebloom.storage.files import file_errors, is_local
-from zonebloom.storage.paths import absolute_path, filesystem_of_uri
+from zonebloom.storage.paths import absolute_path, filesystem_of_uri, folders_above
 
 # The most folders below the data's root that are checked in a remote file system, where each check
 # takes some round trips.
@@ -113,12 +114,13 @@ def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str]
     folder = folder.rstrip("/") or "/"
     if not files:
         # A reader of the data may not have access to the folders above, so ignore errors there.
-        infos = _marker_infos(
-            filesystem, _with_ancestors([posixpath.dirname(folder)]), is_lenient=True
-        )
+        infos = _marker_infos(filesystem, folders_above(posixpath.dirname(folder)), is_lenient=True)
         _refuse_table(filesystem, [*_marker_infos(filesystem, {folder}), *infos])
         return
-    below = _with_ancestors(file.rpartition("/")[0] for file in files) - _with_ancestors([folder])
+    # Many files share few folders, so drop duplicates first.
+    folders_of_files = {file.rpartition("/")[0] for file in files}
+    below = set(chain.from_iterable(map(folders_above, folders_of_files)))
+    below.difference_update(folders_above(folder))
     if not is_local(filesystem):
         # Partition folders such as day=1 are not tables, so skip them. Check the top folders first.
         folders = (path for path in below if "=" not in posixpath.basename(path))
@@ -143,16 +145,6 @@ def _is_table_marker(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> bool:
         file.base_name.endswith(".metadata.json")
         for file in filesystem.get_file_info(pafs.FileSelector(info.path))
     )
-
-
-def _with_ancestors(folders: Iterable[str]) -> set[str]:
-    ancestors: set[str] = set()
-    # Many files share few folders, so drop duplicates first.
-    for folder in dict.fromkeys(folders):
-        while folder.strip("/") and folder not in ancestors:
-            ancestors.add(folder)
-            folder = posixpath.dirname(folder)
-    return ancestors
 
 
 def _marker_infos(

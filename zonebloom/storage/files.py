@@ -263,11 +263,15 @@ def without_short_reads(filesystem: pafs.FileSystem) -> pafs.FileSystem:
 
 def is_python_filesystem(filesystem: pafs.FileSystem) -> bool:
     """Return whether pyarrow's threads call Python to read."""
-    return isinstance(_base_filesystem(filesystem), pafs.PyFileSystem)
+    return isinstance(_below_subtrees(filesystem)[0], pafs.PyFileSystem)
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
     return isinstance(filesystem, pafs.LocalFileSystem)
+
+
+def is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
+    return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
 
 def identities(
@@ -344,33 +348,27 @@ def forget_listings(filesystem: pafs.FileSystem) -> None:
 
 
 def _fsspec_filesystem(filesystem: pafs.FileSystem) -> Any:
-    handler = getattr(_base_filesystem(filesystem), "handler", None)
+    handler = getattr(_below_subtrees(filesystem)[0], "handler", None)
     return handler.fs if isinstance(handler, pafs.FSSpecHandler) else None
 
 
 def _is_object_store(filesystem: pafs.FileSystem) -> bool:
-    return _base_filesystem(filesystem).type_name in _OBJECT_STORES
+    return _below_subtrees(filesystem)[0].type_name in _OBJECT_STORES
 
 
-def _base_filesystem(filesystem: pafs.FileSystem) -> pafs.FileSystem:
-    while isinstance(filesystem, pafs.SubTreeFileSystem):
-        filesystem = filesystem.base_fs
-    return filesystem
-
-
-def _path_in_base(filesystem: pafs.FileSystem, path: str) -> str:
-    """Return the path that a file has in the file system below all subtrees."""
+def _below_subtrees(filesystem: pafs.FileSystem, path: str = "") -> tuple[pafs.FileSystem, str]:
+    """Return the file system below all subtrees, and the path that a file has there."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         path = posixpath.join(filesystem.base_path, path.lstrip("/"))
         filesystem = filesystem.base_fs
-    return path
+    return filesystem, path
 
 
 def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
     fsspec = _fsspec_filesystem(filesystem)
     try:
         if fsspec is not None:
-            return _fsspec_identity(fsspec, _path_in_base(filesystem, path))
+            return _fsspec_identity(fsspec, _below_subtrees(filesystem, path)[1])
         if _is_object_store(filesystem):
             with filesystem.open_input_file(path) as file:
                 tagged = _tagged_identity(file)

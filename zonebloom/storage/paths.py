@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -198,6 +198,13 @@ def filesystem_of_paths(
     return filesystem_of_uri(paths[0])[0], [
         split_path(path, _has_escapes(path))[1] for path in plain
     ]
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """Yield a path and all folders above it except the root, the nearest first."""
+    while path.strip("/"):
+        yield path
+        path = posixpath.dirname(path)
 
 
 def is_below(path: str, root: str) -> bool:

@@ -18,7 +18,6 @@ from zonebloom.base.notices import collected_warnings, warn
 from zonebloom.catalog.place import (
     default_index_folders,
     find_index_folder,
-    folders_above,
     root_of_index,
 )
 from zonebloom.catalog.store import Catalog
@@ -41,7 +40,7 @@ from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.session import open_path
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
-from zonebloom.storage.paths import plain_path
+from zonebloom.storage.paths import folders_above, plain_path
 
 CachedType = TypeVar("CachedType")
 
