@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import zonebloom as zb
+from bench.data import uuids
 from bench.sections import BENCHMARKS, write_section
 from bench.tables import time_text
 from zonebloom.cli.engines import spark_session
@@ -139,16 +140,6 @@ def keys(paged: Path) -> list[int]:
             ids = file.read_row_group(group, ["id"])["id"]
             keys += ids.take(pa.array(random.integers(0, len(ids), 25))).to_pylist()
     return keys
-
-
-def uuids(random: np.random.Generator, count: int) -> pa.Array:
-    """Return random UUIDs as text, shape ``(count,)``."""
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
-    text = np.full((count, 36), ord("-"), np.uint8)
-    positions = [position for position in range(36) if position not in (8, 13, 18, 23)]
-    text[:, positions] = digits[random.integers(0, 16, (count, 32), dtype=np.uint8)]
-    offsets = np.arange(0, 36 * (count + 1), 36, dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 @pytest.fixture

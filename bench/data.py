@@ -244,10 +244,13 @@ def _clustered_ids(random: np.random.Generator, rows: int) -> pa.Array:
     return pa.array(bases + random.integers(0, 1 << 32, rows))
 
 
-def _uuids(random: np.random.Generator, rows: int) -> pa.Array:
-    from bench.conftest import uuids
-
-    return uuids(random, rows)
+def uuids(random: np.random.Generator, count: int) -> pa.Array:
+    """Return random UUIDs as text, shape ``(count,)``."""
+    text = np.full((count, 36), ord("-"), np.uint8)
+    positions = [position for position in range(36) if position not in (8, 13, 18, 23)]
+    text[:, positions] = _HEX[random.integers(0, 16, (count, 32), dtype=np.uint8)]
+    offsets = np.arange(0, 36 * (count + 1), 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text))
 
 
 def _long_texts(random: np.random.Generator, rows: int) -> pa.Array:
@@ -289,7 +292,7 @@ SYNTHETIC: dict[str, Callable[[np.random.Generator, int], pa.Array]] = {
     "random int64": _random_ids,
     "clustered int64": _clustered_ids,
     "sorted int64": _sorted_ids,
-    "uuid, 36 bytes": _uuids,
+    "uuid, 36 bytes": uuids,
     LONG_KEYS: _long_texts,
     FEW_DISTINCT: _few_texts,
     "int64, 10 % null": _ids_with_nulls,

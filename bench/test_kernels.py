@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from bench.conftest import uuids
+from bench.data import uuids
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters

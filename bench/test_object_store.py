@@ -25,7 +25,8 @@ from obstore.fsspec import FsspecStore
 from obstore.store import S3Store
 
 import zonebloom as zb
-from bench.conftest import NOTES, uuids
+from bench.conftest import NOTES
+from bench.data import uuids
 from bench.store_server import BUCKET, Server, serving
 
 FILES, ROWS = 170, 20_000

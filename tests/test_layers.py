@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 
 import pytest
-from helpers import PACKAGE
+from helpers import PACKAGE, ROOT
 
 LAYERS = [
     "errors",
@@ -157,22 +157,29 @@ def import_statements(node, *, is_late=False, is_for_types=False):
             yield from import_statements(child, is_late=is_inside, is_for_types=is_for_types)
 
 
+def owning_module(name, modules):
+    """Return the module that a dotted name is or belongs to, or an empty text."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name
+
+
 def own_module(dotted):
     """Return the module of this package that a dotted name is or belongs to."""
-    name = dotted.removeprefix("zonebloom").removeprefix(".")
-    while name and name not in PATHS:
-        name = name.rpartition(".")[0]
-    return name or "zonebloom"
+    return owning_module(dotted.removeprefix("zonebloom").removeprefix("."), PATHS) or "zonebloom"
+
+
+def imported_names(node):
+    """Return the dotted names that an import statement may import. Some may be no modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    assert node.level == 0, f"relative import: {ast.unparse(node)}"
+    return [f"{node.module}.{alias.name}" for alias in node.names]
 
 
 def imports_of(source):
     for node, is_late, is_for_types in import_statements(TREES[source]):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            assert node.level == 0, f"{source}:{node.lineno} imports relatively"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
+        for name in imported_names(node):
             is_own = name.split(".")[0] == "zonebloom"
             target = own_module(name) if is_own else name
             yield Import(
@@ -273,6 +280,23 @@ def test_no_module_imports_a_higher_layer():
 
 def test_there_are_no_import_cycles():
     assert find_cycle(OWN_IMPORTS) == []
+
+
+@pytest.mark.parametrize(("folder", "root"), [("bench", ROOT), ("tests", ROOT / "tests")])
+def test_files_beside_the_package_have_no_import_cycle(folder, root):
+    paths = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    imports = [
+        Import(source, target)
+        for source, path in paths.items()
+        for node, _, _ in import_statements(ast.parse(path.read_text(encoding="utf-8")))
+        for name in imported_names(node)
+        if (target := owning_module(name, paths)) and target != source
+    ]
+    assert imports
+    assert find_cycle(imports) == []
 
 
 def test_every_allowed_upward_import_exists():
