@@ -14,8 +14,18 @@ from hypothesis import settings
 import zonebloom
 from zonebloom.cli.engines import spark_session
 
-# Spark's queries here are short: the JVM's second compiler would take longer than it saves.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Options of each JVM that a test starts.
+JAVA_OPTIONS = (
+    # Queries are short here, so the second compiler would take longer than it saves.
+    "-XX:TieredStopAtLevel=1",
+    # The default for one compiler is 48 MB. The shared session fills it, and would then drop
+    # compiled methods and compile them again.
+    "-XX:ReservedCodeCacheSize=256m",
+    "-XX:+UseSerialGC",
+    # Collect the whole heap for the memory of classes only from this size on.
+    "-XX:MetaspaceSize=256m",
+)
+os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(JAVA_OPTIONS))
 
 # Let the many processes of the tests share compiled Python files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

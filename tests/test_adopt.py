@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import ShortReads, build, write_files
 from helpers import copy_dataset, index_folder
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom.building.adopt import Adopted, adopt_files
+from zonebloom.catalog import freshness
 from zonebloom.errors import StaleIndexWarning
 from zonebloom.storage.files import WHOLE_BYTES, content_digest
 
@@ -55,7 +57,7 @@ def paths(folder: Path) -> list[Path]:
 
 def forget_small_files(monkeypatch) -> None:
     """Treat all files as large: they count as changed if their times differ."""
-    monkeypatch.setattr("zonebloom.catalog.freshness.WHOLE_BYTES", 0)
+    set_constant(monkeypatch, freshness, "WHOLE_BYTES", 0)
 
 
 def assert_right(folder: Path, num_covered: int) -> None:

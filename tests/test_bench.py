@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
+from seams import replace_function
 
 from bench import competitors, data, layouts, report, scale, sections, tables
 from bench.measures import BATCH, Effort, LookupTime, Questions, Result, WrongAnswer, measure
@@ -207,8 +208,8 @@ def test_first_lookups_run_in_fresh_processes(root):
 
 
 def test_the_report_names_a_data_set_that_cannot_be_made(root, monkeypatch):
-    monkeypatch.setattr(data.shutil, "which", lambda *_, **__: None)
-    monkeypatch.setattr(report, "competitors", lambda: ([], []))
+    replace_function(monkeypatch, data.shutil, "which", lambda *_, **__: None)
+    replace_function(monkeypatch, report, "competitors", lambda: ([], []))
     lines: list[str] = []
     result = report.run(report.Options(sets=("tpch-orders",), root=root / "none"), lines.append)
     assert result.missing == ["tpch-orders is left out: tpchgen-cli is not installed"] == lines

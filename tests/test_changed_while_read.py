@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import ShortReads, build
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.errors import FragmentChanged, ZoneBloomWarning
@@ -88,7 +89,7 @@ def rewriting(
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         return rows
 
-    monkeypatch.setattr(reader, "read", reading)
+    replace_function(monkeypatch, reader, "read", reading)
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT, index_folder
 from pyarrow import csv
+from seams import replace_function, set_constant
 
 from zonebloom.cli import engines, text
 from zonebloom.cli import main as cli
@@ -856,8 +857,8 @@ class TestEngines:
             masters.append(master)
             return False
 
-        monkeypatch.setattr(engines, "missing_spark_requirement", lambda master: None)
-        monkeypatch.setattr(engines, "spark_session", session)
+        replace_function(monkeypatch, engines, "missing_spark_requirement", lambda master: None)
+        replace_function(monkeypatch, engines, "spark_session", session)
         small, large = engines.WORTH_AN_ENGINE - 1, engines.WORTH_AN_ENGINE
         for engine, master, num_bytes, expected in (
             (None, None, small, []),
@@ -877,7 +878,7 @@ class TestEngines:
         for number, margin, expected in ((7, 1, []), (8, 0, ["local[*]"])):
             write_file(data, number)
             size = (data / f"{number}.parquet").stat().st_size
-            monkeypatch.setattr(engines, "WORTH_AN_ENGINE", size + margin)
+            set_constant(monkeypatch, engines, "WORTH_AN_ENGINE", size + margin)
             masters.clear()
             assert run("refresh", str(data))[0] == 0
             assert masters == expected
@@ -888,7 +889,7 @@ class TestEngines:
             engines.choose_session("spark", "local[*]", print)
 
     def test_an_explicit_spark_engine_needs_pyspark(self, monkeypatch):
-        monkeypatch.setattr(engines, "find_spec", lambda name: None)
+        replace_function(monkeypatch, engines, "find_spec", lambda name: None)
         assert engines.choose_session("local", "local[*]", pytest.fail) is False
         with pytest.raises(EngineError, match=r"zonebloom\[spark\]"):
             engines.choose_session("spark", "local[*]", print)

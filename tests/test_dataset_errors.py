@@ -14,10 +14,12 @@ import pytest
 from e2e_helpers import build, listing, numbered, plain_dataset, write_files
 from helpers import index_folder
 from pyarrow import csv
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
+from zonebloom.catalog.store import Catalog
 
 
 @pytest.fixture
@@ -278,7 +280,7 @@ def test_a_failing_progress_callback_stops_the_build_and_leaves_no_files(
     has_index: bool,
 ):
     # One task per file, so that some have written their segments when the build stops.
-    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     ds = zb.dataset(folder)
     if has_index:
         build(ds, "id", number_of_items=50)
@@ -295,7 +297,7 @@ def test_a_failing_progress_callback_stops_the_build_and_leaves_no_files(
 def test_an_unreadable_second_file_leaves_no_files_of_the_first(
     folder: Path, monkeypatch: pytest.MonkeyPatch, has_index: bool
 ):
-    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     ds = zb.dataset(folder)
     if has_index:
         build(ds, "id", number_of_items=50)
@@ -321,7 +323,7 @@ def test_a_failing_commit_leaves_no_segment(folder: Path, monkeypatch: pytest.Mo
     def fail(*_: Any, **__: Any) -> None:
         raise errors.CommitConflict("another writer was faster")
 
-    monkeypatch.setattr("zonebloom.catalog.store.Catalog.commit", fail)
+    replace_function(monkeypatch, Catalog, "commit", fail)
     assert_refused(ds, folder, errors.CommitConflict, ["faster"], "id")
     assert not index_folder(folder).exists()
 

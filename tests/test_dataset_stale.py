@@ -31,9 +31,11 @@ from e2e_helpers import (
     write_files,
 )
 from helpers import flipped_bits, index_folder, rewrite_document
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.catalog import version_log
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
 
@@ -712,7 +714,7 @@ def test_a_flipped_bit_of_the_catalog_loses_no_row(folder: Path, suffix: str):
 def test_a_catalog_of_a_newer_format_is_not_used(folder: Path):
     (only,) = versions(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zonebloom.catalog.version_log.FORMAT_VERSION", 99)
+        set_constant(patch, version_log, "FORMAT_VERSION", 99)
         rewrite_document(only, lambda content: content)
     assert b'"format_version": 99' in only.read_bytes()
     with pytest.warns(IndexNotUsedWarning, match="newer zonebloom"):
@@ -857,11 +859,11 @@ def test_an_index_that_another_dataset_builds_meanwhile_is_not_replaced(sharing,
     commit = Catalog.commit
 
     def overtaken(catalog, change):
-        monkeypatch.setattr(Catalog, "commit", commit)
+        replace_function(monkeypatch, Catalog, "commit", commit)
         sharing("a").create_scalar_index("id", number_of_items=100, spark=False)
         return catalog.commit(change)
 
-    monkeypatch.setattr(Catalog, "commit", overtaken)
+    replace_function(monkeypatch, Catalog, "commit", overtaken)
     with pytest.raises(errors.CatalogError):
         ds.create_scalar_index("id", number_of_items=100, spark=False)
     assert covered_by(sharing("a")) == {"id_idx": 2}

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT, index_folder
+from seams import replace_function, set_constant
 
 from zonebloom.cli import demo, engines
 from zonebloom.cli import main as cli
@@ -109,10 +110,10 @@ def test_the_error_names_the_extra_if_a_data_package_is_missing(monkeypatch):
 def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
     wrong_lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
     small = demo.load_flights().slice(0, 1_000)
-    monkeypatch.setattr(demo, "load_flights", lambda: small)
-    monkeypatch.setattr(demo, "load_places", lambda: demo.pa.table({"geonameid": [1]}))
-    monkeypatch.setattr(demo, "INDEXED_COLUMNS", {"flights": ("flight",)})
-    monkeypatch.setattr(demo, "LOOKUPS", (wrong_lookup,))
+    replace_function(monkeypatch, demo, "load_flights", lambda: small)
+    replace_function(monkeypatch, demo, "load_places", lambda: demo.pa.table({"geonameid": [1]}))
+    set_constant(monkeypatch, demo, "INDEXED_COLUMNS", {"flights": ("flight",)})
+    set_constant(monkeypatch, demo, "LOOKUPS", (wrong_lookup,))
     assert cli.main(["demo", "--engine", "local"]) == 1
     assert "ROWS DIFFER" in capsys.readouterr().out
 

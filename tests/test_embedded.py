@@ -16,6 +16,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import assert_equals_pyarrow, build, numbered, touch_later
+from seams import replace_function
 
 import zonebloom as zb
 import zonebloom.polars
@@ -182,7 +183,9 @@ def test_a_long_filter_is_converted_to_text_only_once(
 
     written = []
     original = ast.Or.__str__
-    monkeypatch.setattr(ast.Or, "__str__", lambda self: written.append(1) or original(self))
+    replace_function(
+        monkeypatch, ast.Or, "__str__", lambda self: written.append(1) or original(self)
+    )
     ds = zb.dataset(folder, embedded_filters=True)
     ds.to_table(filter="row = 1 OR row = 2")
     # No index answers the filter either, and the plan gives the reason for both terms.

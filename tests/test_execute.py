@@ -13,6 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import assert_equals_pyarrow, build, numbered, plain_dataset, touch_later
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors
@@ -127,7 +128,7 @@ def test_a_thread_does_not_cache_a_search_of_old_files(
             look()
         return snapshot
 
-    monkeypatch.setattr(ds.opened, "look", overtaken)
+    replace_function(monkeypatch, ds.opened, "look", overtaken)
     ds.to_table(filter=ID == 120)
     with pytest.warns(errors.StaleIndexWarning):
         assert ds.count_rows(ID == -2) == 1

@@ -22,9 +22,13 @@ from e2e_helpers import (
     write_files,
 )
 from helpers import index_folder
+from seams import replace_function, set_constant
 
 import zonebloom as zb
+from zonebloom.building import builder, segments
 from zonebloom.building.tasks import split_into_tasks
+from zonebloom.catalog import version_log
+from zonebloom.catalog.version_log import VersionLog
 from zonebloom.errors import (
     CorruptIndex,
     IndexNotFound,
@@ -104,7 +108,7 @@ def test_the_auto_layout_keeps_small_indices_as_rows(folder):
 
 
 def test_the_auto_layout_slices_large_indices(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.building.segments.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    set_constant(monkeypatch, segments, "SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     ds = build(folder, "auto")
     assert ds.index_statistics("id_idx")["layout"] == "sliced"
     assert (
@@ -199,8 +203,10 @@ def test_a_refresh_reads_only_new_and_changed_files(folder, layout, monkeypatch)
     with pytest.warns(StaleIndexWarning):
         ds.to_table(filter="id = 5")
     paths_read = []
-    monkeypatch.setattr(
-        "zonebloom.building.builder.split_into_tasks",
+    replace_function(
+        monkeypatch,
+        builder,
+        "split_into_tasks",
         lambda *arguments: (
             paths_read.extend(fragment.fragment.path for fragment in arguments[-1])
             or split_into_tasks(*arguments)
@@ -249,7 +255,7 @@ def test_a_vacuum_after_a_change_of_layout_deletes_the_old_segments(folder):
 
 
 def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.building.segments._MANY_SEGMENTS", 1)
+    set_constant(monkeypatch, segments, "_MANY_SEGMENTS", 1)
     build(folder, "table", ["id"], fold=False)
     for number in range(4, 32):
         pq.write_table(part(number), folder / f"part-{number:03d}.parquet")
@@ -268,7 +274,7 @@ def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypat
 
 
 def test_appends_to_a_sliced_index_keep_its_large_segment(folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.building.segments.SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    set_constant(monkeypatch, segments, "SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     (large,) = segments_of(build(folder, "auto", ["id"]))
     assert large.layout == "sliced"
     pq.write_table(part(4), folder / "part-004.parquet")
@@ -498,7 +504,7 @@ def test_segments_of_a_written_version_are_kept(folder, monkeypatch, failure):
     def fail(folder):
         raise failure
 
-    monkeypatch.setattr("zonebloom.catalog.version_log.sync_path", fail)
+    replace_function(monkeypatch, version_log, "sync_path", fail)
     try:
         build(folder, "table", ["id"])
     except KeyboardInterrupt:
@@ -515,17 +521,19 @@ def test_a_version_that_cannot_be_read_is_not_overwritten(folder, monkeypatch):
 
     def fail(self, number):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "zonebloom.catalog.version_log.VersionLog.document",
+            replace_function(
+                patch,
+                VersionLog,
+                "document",
                 lambda *_: (_ for _ in ()).throw(OSError(5, "I/O error")),
             )
             return original(self, number)
 
-    monkeypatch.setattr(Catalog, "version", fail)
+    replace_function(monkeypatch, Catalog, "version", fail)
     for change in (lambda: ds.drop_index("id_idx"), lambda: ds.vacuum(timedelta(0))):
         with pytest.raises(CorruptIndex, match="I/O error"):
             change()
-    monkeypatch.setattr(Catalog, "version", original)
+    replace_function(monkeypatch, Catalog, "version", original)
     assert list(zb.dataset(folder).opened.version.indices) == ["id_idx", "s_idx"]
     assert zb.dataset(folder).validate_index("s_idx")
 

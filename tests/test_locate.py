@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
@@ -124,9 +125,9 @@ def assert_files(ds, columns, keys, result, plain_keys):
 def number_of_keys(request, monkeypatch):
     """Return few keys, which select zones, or so many that all rows are compared with them."""
     if request.param == "many keys":
-        monkeypatch.setattr(module, "_MAX_SEARCHED_KEYS", 1)
-        monkeypatch.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
-        monkeypatch.setattr(narrow, "_MAX_IN_SET", 1)
+        set_constant(monkeypatch, module, "_MAX_SEARCHED_KEYS", 1)
+        set_constant(monkeypatch, narrow, "_MAX_SINGLE_KEYS", 1)
+        set_constant(monkeypatch, narrow, "_MAX_IN_SET", 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,9 +182,9 @@ def test_locate_finds_keys_of_several_columns(tmp_path_factory, data):
     }
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
-            patched.setattr(module, "_MAX_SEARCHED_KEYS", 1)
-            patched.setattr(narrow, "_MAX_SINGLE_KEYS", 1)
-            patched.setattr(narrow, "_MAX_IN_SET", 1)
+            set_constant(patched, module, "_MAX_SEARCHED_KEYS", 1)
+            set_constant(patched, narrow, "_MAX_SINGLE_KEYS", 1)
+            set_constant(patched, narrow, "_MAX_IN_SET", 1)
         result = answers(ds, names, pa.table(columns))
         assert result == expected(tables, names, keys)
         assert answers(ds, names, columns) == result
@@ -367,7 +368,7 @@ def test_key_ranges_exclude_files_for_many_keys(tmp_path, monkeypatch):
         yield from whole(self, part)
 
     whole = module.Execution.matches
-    monkeypatch.setattr(module.Execution, "matches", located)
+    replace_function(monkeypatch, module.Execution, "matches", located)
     keys = np.concatenate([np.full(20_000, 12_345), np.arange(13_000, 16_000), [10**9]])
     result = ds.locate("id", keys)
     assert sorted(read_paths) == [str(paths[2]), str(paths[3])]

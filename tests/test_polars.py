@@ -20,6 +20,7 @@ from helpers import cases, run_python
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import lazy_frame as module
@@ -287,7 +288,7 @@ def test_explaining_reads_no_data(fresh, monkeypatch):
         raise AssertionError("data was read")
 
     lf = scan(fresh).filter(pl.col("row") == 300)
-    monkeypatch.setattr(module, "Execution", fail)
+    replace_function(monkeypatch, module, "Execution", fail)
     assert "1 of 30 zones" in lf.explain()
 
 
@@ -299,7 +300,7 @@ def test_only_kept_rows_and_columns_are_read(fresh, monkeypatch):
             super().__init__(source, request)
             executions.append((request, self.stats))
 
-    monkeypatch.setattr(module, "Execution", Counting)
+    replace_function(monkeypatch, module, "Execution", Counting)
     result = scan(fresh).filter(pl.col("row") == 300).select("s").collect()
     assert result.height == 1
     ((request, stats),) = executions
@@ -404,10 +405,10 @@ def test_a_file_rewritten_between_plan_and_read_returns_its_new_rows(tmp_path, m
     def rewrite_file_and_execute(*arguments):
         write(tmp_path, 0, rows(0, 1000))
         e2e.touch_later(tmp_path / "part-0.parquet")
-        monkeypatch.setattr(module, "Execution", real_execution)
+        replace_function(monkeypatch, module, "Execution", real_execution)
         return real_execution(*arguments)
 
-    monkeypatch.setattr(module, "Execution", rewrite_file_and_execute)
+    replace_function(monkeypatch, module, "Execution", rewrite_file_and_execute)
     result = scan(ds).filter(pl.col("row").is_in([5, 1005])).collect()
     assert result["row"].to_list() == [1005]
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from e2e_helpers import build, numbered, plain_dataset, touch_later
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors, reading
@@ -86,7 +87,7 @@ def test_a_file_replaced_before_it_is_read_is_refused(
         touch_later(path)
         return plan
 
-    monkeypatch.setattr(reading, "plan_rows", plan_and_replace)
+    replace_function(monkeypatch, reading, "plan_rows", plan_and_replace)
     with pytest.raises(errors.FragmentChanged, match="search again"):
         ds.take_rows([5])
 

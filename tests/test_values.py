@@ -29,12 +29,14 @@ from helpers import (
 from hypothesis import given
 from hypothesis import strategies as st
 from predicate_oracle import exact
+from seams import set_constant
 
 from zonebloom.errors import UnsupportedType
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values import columns as names
 from zonebloom.values import literal as literal_module
 from zonebloom.values import normal_types, types
+from zonebloom.values import probe as probe_module
 from zonebloom.values.probe import hash_bytes, probe, probe_many
 from zonebloom.values.types import hash_domain, require_indexable
 
@@ -539,7 +541,7 @@ def test_any_integers_at_once(numbers, column):
 
 
 def test_no_literal_is_lost_if_there_are_very_many(monkeypatch):
-    monkeypatch.setattr("zonebloom.values.probe._MAX_SORTED_HASHES", 100)
+    set_constant(monkeypatch, probe_module, "_MAX_SORTED_HASHES", 100)
     numbers = pa.array(np.random.default_rng(0).permutation(500))
     hashes = probe_many(pa.int32(), numbers).hashes
     assert set(hashes.tolist()) == set(hash_array(numbers.cast(pa.int32())).values.tolist())

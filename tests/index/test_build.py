@@ -15,10 +15,12 @@ import pyarrow.fs as pafs
 import pytest
 from e2e_helpers import array_of, numbered, raw_values, touch_later, write_files
 from reference import ReferenceSbbf
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
+from zonebloom.building import train
 from zonebloom.building.request import IndexSpec
 from zonebloom.building.tasks import TrainTask, split_into_tasks
 from zonebloom.building.train import train_locally, train_task
@@ -83,7 +85,7 @@ def test_threads_write_the_same_bytes_as_one(
     table = numbered(0, rows, key=array_of(arrow_type, raws))
     write_files(tmp_path, [table, table.slice(7, 12_345)], row_group_size=2500)
     # Runs of three row groups: a file has several runs, and none ends at a zone boundary.
-    monkeypatch.setattr(columns, "_RUN_ROWS", 7500)
+    set_constant(monkeypatch, columns, "_RUN_ROWS", 7500)
     outputs = {}
     for threads in (1, 2, 5):
         task = task_of(tmp_path, "key", f"threads{threads}", number_of_items=items)
@@ -155,8 +157,8 @@ def test_the_build_notices_a_small_file_that_is_rewritten_within_a_clock_tick(
     (rewritten_file,) = write_files(
         tmp_path / "later", [numbered(0, 1000, id=pa.array([7] * 1000))], **plain
     )
-    monkeypatch.setattr(FileIdentity, "is_still", lambda self, other_time: True)
-    monkeypatch.setattr("zonebloom.building.train.is_at_rest", lambda identity, time: False)
+    replace_function(monkeypatch, FileIdentity, "is_still", lambda self, other_time: True)
+    replace_function(monkeypatch, train, "is_at_rest", lambda identity, time: False)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):
         train_task(
             task, progress=lambda rows: path.write_bytes(rewritten_file.read_bytes()) and None
@@ -199,7 +201,7 @@ def test_tasks_divide_fragments_in_order_by_bytes(tmp_path: Path):
 
 
 def test_many_segments_give_the_answers_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     tables = [numbered(i * 50, 50, id=pa.array(range(i * 50, i * 50 + 50))) for i in range(6)]
     write_files(tmp_path, tables)
     ds = zb.dataset(tmp_path)
@@ -214,7 +216,7 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
 ):
     tables = [numbered(0, 20 + i, id=pa.array(range(20 + i))) for i in range(8)]
     paths = write_files(tmp_path, tables)
-    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     catalog = Catalog(LOCAL, str(tmp_path / "_zonebloom"))
     spec = IndexSpec("i", Column(("id",), pa.int64()), ZoneParameters())
     source = source_of(tmp_path, tables[0].schema)

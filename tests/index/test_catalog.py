@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pytest
 import xxhash
 from helpers import flipped_bits, rewrite_document, without_privileges
+from seams import replace_function, set_constant
 
 from zonebloom.catalog import store as catalog_module
 from zonebloom.catalog import vacuum as vacuum_module
@@ -244,7 +245,7 @@ def test_a_losing_writer_never_damages_the_winners_version(local, monkeypatch):
         raise OSError("disk full")
 
     # Both use the same number and the same fragments. The loser dies writing its listing.
-    monkeypatch.setattr(os, "fsync", fail)
+    replace_function(monkeypatch, os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         local._create(first, Version())
     monkeypatch.undo()
@@ -268,7 +269,7 @@ def test_an_overtaken_writer_repeats_its_change_on_the_newer_version(local):
 
 
 def test_a_writer_that_is_always_overtaken_raises_a_clear_error(local, monkeypatch):
-    monkeypatch.setattr(catalog_module, "_MAX_TRIES", 3)
+    set_constant(monkeypatch, catalog_module, "_MAX_TRIES", 3)
 
     def change(latest):
         local._create(replace(adding("other")(latest), number=latest.number + 1), latest)
@@ -304,7 +305,7 @@ def test_a_crash_while_committing_leaves_the_last_version_and_the_next_commit_wo
     def crash(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, call, crash)
+    replace_function(monkeypatch, os, call, crash)
     with pytest.raises(KeyboardInterrupt):
         local.commit(adding("b", fragments=3))
     monkeypatch.undo()
@@ -565,7 +566,7 @@ def test_the_error_names_a_version_of_a_newer_format(local):
     first = local.commit(adding("a"))
     local.commit(adding("b"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_module, "FORMAT_VERSION", FORMAT_VERSION + 1)
+        set_constant(patch, log_module, "FORMAT_VERSION", FORMAT_VERSION + 1)
         forge(local, 2, lambda content: content)
     with pytest.raises(CorruptIndex, match="newer zonebloom"):
         local.commit(adding("c"))
@@ -788,13 +789,13 @@ def test_a_version_never_names_what_a_vacuum_deletes(local, monkeypatch, name, d
 
     def vacuumed_meanwhile(*paths):
         # At this point, the commit has found all files.
-        monkeypatch.setattr(os, "link", link)
+        replace_function(monkeypatch, os, "link", link)
         if deleted == "later":
-            monkeypatch.setattr(vacuum_module, "_delete_orphan", lambda *place: False)
+            replace_function(monkeypatch, vacuum_module, "_delete_orphan", lambda *place: False)
         vacuum_catalog(local, timedelta(0))
         link(*paths)
 
-    monkeypatch.setattr(os, "link", vacuumed_meanwhile)
+    replace_function(monkeypatch, os, "link", vacuumed_meanwhile)
     with pytest.raises(CommitConflict, match="gone before it was committed"):
         local.commit(change)
     latest = local.latest()
@@ -820,11 +821,11 @@ def test_a_vacuum_keeps_segments_that_are_committed_before_it_marks_them(local, 
     commit = Catalog.commit
 
     def after_another(self, dooming):
-        monkeypatch.setattr(Catalog, "commit", commit)
+        replace_function(monkeypatch, Catalog, "commit", commit)
         commit(self, change)
         return commit(self, dooming)
 
-    monkeypatch.setattr(Catalog, "commit", after_another)
+    replace_function(monkeypatch, Catalog, "commit", after_another)
     assert vacuum_catalog(Catalog(LOCAL, local.folder), timedelta(0)).num_segments == 0
     assert sorted(local.latest().indices) == ["a", "b"]
     assert local.latest().segments_to_delete == ()
@@ -836,12 +837,12 @@ def test_a_reader_uses_the_newer_version_if_a_vacuum_deletes_its_own(local, monk
     original = Catalog.version
 
     def overtaken(self, number):
-        monkeypatch.setattr(Catalog, "version", original)
+        replace_function(monkeypatch, Catalog, "version", original)
         local.commit(adding("b"))
         vacuum_catalog(local, timedelta(0))
         return original(self, number)
 
-    monkeypatch.setattr(Catalog, "version", overtaken)
+    replace_function(monkeypatch, Catalog, "version", overtaken)
     assert sorted(local.latest().indices) == ["a", "b"]
 
 
@@ -853,8 +854,8 @@ def test_files_are_on_disk_before_the_version_that_names_them(local, monkeypatch
         fsync(descriptor)
         events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
 
-    monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(os, "link", lambda *paths: (events.append("link"), link(*paths)))
+    replace_function(monkeypatch, os, "fsync", noted)
+    replace_function(monkeypatch, os, "link", lambda *paths: (events.append("link"), link(*paths)))
     local.commit(writing(local, "a", AAA))
     path = local.path(f"{AAA}-0000", "bloomfilter.arrow")
     assert events[0] == path
@@ -878,7 +879,7 @@ def test_a_commit_whose_number_was_used_and_vacuumed_gets_a_higher_number(
 
     def overtaken(self, version, before):
         if version.number == 3:
-            monkeypatch.setattr(Catalog, "_create", create)
+            replace_function(monkeypatch, Catalog, "_create", create)
             for name in ("c", "d"):
                 local.commit(adding(name))
             if built:
@@ -889,7 +890,7 @@ def test_a_commit_whose_number_was_used_and_vacuumed_gets_a_higher_number(
             assert sorted(int(p.name[:20]) for p in versions_of(local).glob("*.json")) == [4]
         return create(self, version, before)
 
-    monkeypatch.setattr(Catalog, "_create", overtaken)
+    replace_function(monkeypatch, Catalog, "_create", overtaken)
     written = local.commit(change)
     assert written.number == 5
     assert sorted(written.indices) == (["a", "b", "c", "d", "mine"] if built else [])
@@ -901,12 +902,12 @@ def test_a_draft_that_a_vacuum_deleted_is_written_again(local, monkeypatch):
     link = os.link
 
     def vacuumed(draft, path):
-        monkeypatch.setattr(os, "link", link)
+        replace_function(monkeypatch, os, "link", link)
         vacuum_catalog(local, timedelta(0))
         assert not os.path.exists(draft)
         link(draft, path)
 
-    monkeypatch.setattr(os, "link", vacuumed)
+    replace_function(monkeypatch, os, "link", vacuumed)
     assert local.commit(adding("b")).number == 2
     assert sorted(local.latest().indices) == ["a", "b"]
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.catalog import freshness
@@ -78,7 +79,7 @@ def count_digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(path)
         return content_digest(path)
 
-    monkeypatch.setattr(freshness, "content_digest", counting)
+    replace_function(monkeypatch, freshness, "content_digest", counting)
     return asked
 
 
@@ -174,7 +175,7 @@ def test_times_alone_are_not_believed_of_a_file_written_when_it_was_indexed(
     assert is_same(file, entry) and len(digests) == 1
     # Simulate that the file was written just before it was compared.
     moment = now(file).ctime_ns + 1
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: moment)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: moment)
     earlier = now(file), moment
     assert last_known_unchanged(str(file), entry, now(file), earlier) == moment
     assert len(digests) == 2
@@ -191,7 +192,7 @@ def test_an_earlier_coverage_saves_comparing_content_again(
     entry = noted(file, later=0)
     digests = count_digests(monkeypatch)
     later = time.time_ns() + 10 * SECOND
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: later)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: later)
     version = Version(1, 1, {file.name: entry})
     coverage = None
     for num_digests, mtime_ns in ((1, None), (1, None), (2, SECOND), (2, None)):
@@ -288,11 +289,11 @@ def test_the_lag_of_a_clock_is_never_underestimated(
     own.touch()
     data.write_bytes(b"x")
     clock = time.time_ns
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: clock() + true_lag)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() + true_lag)
     for _ in range(20):
         lag = freshness.clock_lag(str(own), str(tmp_path), [str(data)])
         assert lag is not None and true_lag <= lag < true_lag + 5 * SECOND
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: clock() - 600 * SECOND)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() - 600 * SECOND)
     assert freshness.clock_lag(str(own), str(tmp_path), [str(data)]) == 0
 
 
@@ -304,7 +305,7 @@ def test_the_clock_of_a_file_server_that_is_behind_is_learnt_from_a_file(
     own.touch()
     data.write_bytes(b"x")
     clock = time.time_ns
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
     lag = freshness.clock_lag(str(own), str(tmp_path), [str(data)])
     assert lag is not None and abs(lag - 600 * SECOND) < 5 * SECOND
     data.write_bytes(b"y")
@@ -322,8 +323,8 @@ def test_with_an_unknown_clock_a_file_must_keep_its_identity_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ):
     waits: list[float] = []
-    monkeypatch.setattr(freshness.time, "sleep", waits.append)
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: 1_000_000 * SECOND)
+    replace_function(monkeypatch, freshness.time, "sleep", waits.append)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: 1_000_000 * SECOND)
     hour, day = 3600 * SECOND, 24 * 3600 * SECOND
     for age, rest in ((hour, 2), (hour + 1, 0.05), (2 * day, None), (2 * day + 1, None)):
         waits.clear()
@@ -342,7 +343,7 @@ def test_a_build_records_when_it_read_files_by_the_clock_of_the_files(
     path.parent.mkdir()
     ids = np.random.default_rng(1).permutation(num_rows)
     clock = time.time_ns
-    monkeypatch.setattr(freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
+    replace_function(monkeypatch, freshness.time, "time_ns", lambda: clock() + 600 * SECOND)
     pq.write_table(pa.table({"id": ids}), path)
     assert (path.stat().st_size > WHOLE_BYTES) == (num_rows > 100)
     ds = zb.dataset(path.parent)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from e2e_helpers import array_of, build, numbered, raw_values, tables_of, write_files
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors
@@ -282,7 +283,7 @@ def test_failed_commit_leaves_no_file_in_the_lance_dataset(
     def fail(*_, **__):
         raise OSError("disk full")
 
-    monkeypatch.setattr(lance.LanceDataset, "commit", fail)
+    replace_function(monkeypatch, lance.LanceDataset, "commit", fail)
     with pytest.raises(OSError, match="disk full"):
         commit_to_lance(theirs, "key", tables)
     assert os.listdir(os.path.join(theirs.uri, "_indices")) == []

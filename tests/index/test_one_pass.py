@@ -15,6 +15,7 @@ from e2e_helpers import CountingFileSystem, array_of, raw_values, touch_later, w
 from helpers import index_folder
 from hypothesis import given
 from hypothesis import strategies as st
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
@@ -119,7 +120,7 @@ def test_key_ranges_describe_the_current_files(tmp_path: Path):
 def test_ranges_and_maps_of_many_segments_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ):
-    monkeypatch.setattr(building, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     ds = files_of(tmp_path, [list(range(i * 10, i * 10 + 10)) for i in range(40)], pa.int64())
     ds.create_scalar_index("key", spark=False, number_of_items=4, layout=layout)
     # Read the table with all key ranges, and one file with the page maps of many files.
@@ -170,8 +171,8 @@ def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
 @pytest.mark.parametrize("task_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("run_rows", [700, 1 << 20])
 def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_bytes, run_rows):
-    monkeypatch.setattr(building, "_TASK_BYTES", task_bytes)
-    monkeypatch.setattr(columns, "_RUN_ROWS", run_rows)
+    set_constant(monkeypatch, building, "_TASK_BYTES", task_bytes)
+    set_constant(monkeypatch, columns, "_RUN_ROWS", run_rows)
     random = np.random.default_rng(1)
     lists = [[*random.integers(0, 1 << 40, 3000).tolist(), None] for _ in range(3)]
     folder = tmp_path / "d"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder, run_python
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.catalog.folder import create_file
@@ -235,7 +236,7 @@ def test_a_folder_that_a_user_puts_in_place_of_a_new_one_keeps_its_owner_root(
             os.rmdir(users_place / "data" / "_zonebloom")
             private.rename(users_place / "data" / "_zonebloom")
 
-    monkeypatch.setattr(os, "mkdir", exchanged)
+    replace_function(monkeypatch, os, "mkdir", exchanged)
     create_file(
         str(users_place / "data/_zonebloom/segments/x"),
         str(users_place / "data/_zonebloom"),

@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from helpers import copy_dataset, without_privileges
+from seams import replace_function
 
 import zonebloom as zb
 from zonebloom.building import move
@@ -344,7 +345,7 @@ def test_a_move_is_refused_when_another_writer_commits_meanwhile(lake, monkeypat
         if writer.version == 1:
             build(writer)
 
-    monkeypatch.setattr(move, "copy_file", copied)
+    replace_function(monkeypatch, move, "copy_file", copied)
     with pytest.raises(CommitConflict, match="another writer committed"):
         zb.dataset(lake).move_index()
     assert not (lake.parent / "_zonebloom").exists()
@@ -369,7 +370,7 @@ def test_while_an_index_moves_no_writer_commits(lake, monkeypatch):
             seen.append(ds.version)
         return commit(catalog, change)
 
-    monkeypatch.setattr(Catalog, "commit", watched)
+    replace_function(monkeypatch, Catalog, "commit", watched)
     zb.dataset(lake).move_index()
     assert seen == [2]
     assert num_zones(zb.dataset(lake)) == 1
@@ -388,7 +389,7 @@ def before_commits(monkeypatch, folder: Path, act) -> None:
             act()
         return commit(catalog, change)
 
-    monkeypatch.setattr(Catalog, "commit", acting)
+    replace_function(monkeypatch, Catalog, "commit", acting)
 
 
 def assert_one_sound_index(lake: Path, folder: Path) -> None:
@@ -484,7 +485,7 @@ def test_of_two_moves_to_one_folder_one_fails_and_the_index_stays_whole(
         move_in_between()
 
     if step == "copy_file":
-        monkeypatch.setattr(move, "copy_file", copied)
+        replace_function(monkeypatch, move, "copy_file", copied)
     else:
         before_commits(monkeypatch, inside if step == "close" else beside, move_in_between)
     with pytest.raises(CommitConflict):
@@ -566,7 +567,7 @@ def test_a_move_that_died_leaves_one_whole_index_and_is_finished(
             todo(*arguments)
         raise Killed
 
-    monkeypatch.setattr(move, call, dying)
+    replace_function(monkeypatch, move, call, dying)
     with pytest.raises(Killed):
         zb.dataset(lake, encryption=encryption).move_index(str(new))
     monkeypatch.undo()
@@ -592,7 +593,7 @@ def test_a_copy_that_differs_is_not_used(lake, monkeypatch):
         stream.close()
         return open(os.devnull, "wb")
 
-    monkeypatch.setattr(Catalog, "open_output_stream", create_and_forget)
+    replace_function(monkeypatch, Catalog, "open_output_stream", create_and_forget)
     with pytest.raises(zb.errors.CatalogError, match="is not a copy of"):
         zb.dataset(lake).move_index()
     monkeypatch.undo()

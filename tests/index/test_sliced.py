@@ -13,15 +13,18 @@ import pytest
 from helpers import cases, hashes_of, reference_filter, run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seams import replace_function, set_constant
 
 from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index import sliced_walk
+from zonebloom.index import sliced as sliced_module
+from zonebloom.index import sliced_merge, sliced_walk
 from zonebloom.index.rows import RowTableWriter, read_row_table, write_row_table
 from zonebloom.index.sliced import SlicedTable
 from zonebloom.index.sliced_file import TRAILER
 from zonebloom.index.sliced_merge import merge_tables
 from zonebloom.index.table import ZoneRuns, Zones
 from zonebloom.sbbf import blocks
+from zonebloom.storage.random_access import RandomAccessFile
 
 LOCAL = pafs.LocalFileSystem()
 ITEMS, PROBABILITY = 10, 0.01
@@ -247,9 +250,9 @@ def test_zones_of_a_fragment_are_one_run():
 @pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 40, 3000])
 def test_all_search_methods_agree(tmp_path, count, remote, monkeypatch):
-    monkeypatch.setattr(sliced_walk, "_LOCAL_RUN_BYTES", 1 << 15)
-    monkeypatch.setattr(sliced_walk, "_REMOTE_RUN_BYTES", 1 << 16)
-    monkeypatch.setattr(sliced_walk, "_REMOTE_GAP_BYTES", 1 << 14)
+    set_constant(monkeypatch, sliced_walk, "_LOCAL_RUN_BYTES", 1 << 15)
+    set_constant(monkeypatch, sliced_walk, "_REMOTE_RUN_BYTES", 1 << 16)
+    set_constant(monkeypatch, sliced_walk, "_REMOTE_GAP_BYTES", 1 << 14)
     rows, table = both(tmp_path, [(0, zones_of(150, 60)), (1, zones_of(70, 60, 1))], 64)
     if remote:
         table = SlicedTable(pafs.SubTreeFileSystem(str(tmp_path), LOCAL), "sliced")
@@ -260,9 +263,9 @@ def test_all_search_methods_agree(tmp_path, count, remote, monkeypatch):
         if one_by_one and count > 100:
             continue
         cost = 0 if one_by_one else 1 << 40
-        monkeypatch.setattr("zonebloom.storage.random_access.RandomAccessFile.read_cost", cost)
-        monkeypatch.setattr(
-            "zonebloom.index.sliced._MAX_REMOTE_ROW_SEARCHES", count if one_by_one else 0
+        set_constant(monkeypatch, RandomAccessFile, "read_cost", cost)
+        set_constant(
+            monkeypatch, sliced_module, "_MAX_REMOTE_ROW_SEARCHES", count if one_by_one else 0
         )
         assert pairs_of(table, hashes) == wanted
         assert np.array_equal(may_hold(table, hashes), in_rows(rows, hashes))
@@ -283,7 +286,7 @@ def test_pairs_are_yielded_in_parts(tmp_path, monkeypatch):
     zones = zones_of(1000, 2)
     zones.filters[:] = 0xFFFFFFFF
     table = sliced_table(tmp_path / "sliced", [(0, zones)])
-    monkeypatch.setattr(sliced_walk, "_MAX_PAIRS", 1 << 12)
+    set_constant(monkeypatch, sliced_walk, "_MAX_PAIRS", 1 << 12)
     hashes = some_hashes(5000)
     list(table.pairs(hashes[:20]))
     tracemalloc.start()
@@ -360,7 +363,7 @@ def test_first_of_very_many_hashes_are_looked_up_first(tmp_path, monkeypatch, co
     """The first hashes may hit every zone, or leave some zones to the other hashes."""
     rows, table = both(tmp_path, UNLIKE, 64)
     expected = in_rows(rows, some_hashes(40))
-    monkeypatch.setattr("zonebloom.index.sliced._FIRST_HASHES", count)
+    set_constant(monkeypatch, sliced_module, "_FIRST_HASHES", count)
     assert np.array_equal(may_hold(table, some_hashes(40)), expected)
     assert not table.find(np.empty(0, dtype=np.uint64)).size
 
@@ -371,7 +374,7 @@ def test_first_of_very_many_hashes_are_looked_up_first(tmp_path, monkeypatch, co
 @pytest.fixture
 def one_salt(monkeypatch):
     """Use the same salt in all files, so that files with the same zones have the same bytes."""
-    monkeypatch.setattr("zonebloom.index.sliced_merge.new_salt", lambda: 2**64 - 1000)
+    replace_function(monkeypatch, sliced_merge, "new_salt", lambda: 2**64 - 1000)
 
 
 def test_merge_fills_tiles(tmp_path, one_salt):

@@ -12,6 +12,7 @@ import xxhash
 from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seams import set_constant
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import with_format_version
@@ -140,7 +141,7 @@ def test_written_table_describes_the_file(written):
 
 def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
     size = PARAMETERS.filter_bytes
-    monkeypatch.setattr(rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
+    set_constant(monkeypatch, rows_module, "_MAX_BATCH_BYTES", 3 * size + 1)
     written_table = write(tmp_path / "t", [(0, zones_of(95))])
     with pa.memory_map(str(tmp_path / "t")) as source:
         file = pa.ipc.open_file(source)
@@ -156,7 +157,7 @@ def test_batches_hold_whole_filters_up_to_a_limit(tmp_path, monkeypatch):
 
 
 def test_zones_of_small_files_share_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_module, "_SHARED_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
+    set_constant(monkeypatch, rows_module, "_SHARED_BATCH_BYTES", 20 * PARAMETERS.filter_bytes)
     runs = [(fragment, zones_of(5, 5 * fragment)) for fragment in range(100)]
     written_table = write(tmp_path / "t", runs)
     with pa.memory_map(str(tmp_path / "t")) as source:

@@ -10,6 +10,7 @@ import pytest
 from helpers import PLAIN_TYPES, reference_filter, sample
 from hypothesis import given
 from hypothesis import strategies as st
+from seams import set_constant
 
 from zonebloom.building import zones as zones_module
 from zonebloom.building.zones import train_zones
@@ -101,8 +102,8 @@ def test_small_buffers_give_the_same_zones(numbers, items, capacity):
     # Small limits cut these few values into as many slices as a run of several gigabytes.
     parameters = ZoneParameters(items, 0.05)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
-        patch.setattr(zones_module, "_HASH_ROWS", 3)
+        set_constant(patch, zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
+        set_constant(patch, zones_module, "_HASH_ROWS", 3)
         runs = list(train_zones([pa.array(numbers, pa.int64())], parameters))
     assert all(len(run) <= capacity for run in runs)
     assert listed(runs) == expected(encode(numbers), parameters)
@@ -111,7 +112,7 @@ def test_small_buffers_give_the_same_zones(numbers, items, capacity):
 def test_yielded_zones_do_not_change_later():
     parameters = ZoneParameters(2, 0.05)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zones_module, "_BUFFER_BYTES", parameters.filter_bytes)
+        set_constant(patch, zones_module, "_BUFFER_BYTES", parameters.filter_bytes)
         runs = train_zones([pa.array([None, 1, 2, 3])], parameters)
         first = next(runs)
         before = listed([first])

@@ -25,9 +25,11 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import cases, copy_dataset
 from pyarrow.parquet import encryption
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges
+from zonebloom.catalog import freshness
 from zonebloom.errors import FragmentUnreadable, InvalidArgument, MissingDependency
 from zonebloom.parquet.decrypted_file import DecryptedFile
 from zonebloom.sources.discovery import discover_source
@@ -68,8 +70,8 @@ def present(value: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def reset_kms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kms, "requests", [])
-    monkeypatch.setattr(Kms, "refused_ids", set())
+    set_constant(monkeypatch, Kms, "requests", [])
+    set_constant(monkeypatch, Kms, "refused_ids", set())
 
 
 def rows(number: int = 0) -> pa.Table:
@@ -187,7 +189,7 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
     write(tmp_path / "0.parquet", rows(), by_kms(double_wrapping=False), write_page_index=True)
     ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
     ds.create_scalar_index("id", number_of_items=PAGE, plaintext=True, spark=False)
-    monkeypatch.setattr(Kms, "refused_ids", {"texts"})
+    set_constant(monkeypatch, Kms, "refused_ids", {"texts"})
     ds = zb.dataset(tmp_path, parquet_keys=zb.ParquetKeys(Kms))
     assert ds.to_table(["id"], filter="id = 42").to_pylist() == [{"id": 42}]
     with pytest.raises(FragmentUnreadable, match=r"0\.parquet: texts"):
@@ -197,7 +199,7 @@ def test_columns_whose_key_is_refused_are_left_to_pyarrow(tmp_path, monkeypatch)
 @pytest.mark.parametrize("is_clear", [True, False])
 def test_copies_are_recognized(tmp_path, monkeypatch, is_clear):
     # Otherwise the whole content of a small file is compared.
-    monkeypatch.setattr("zonebloom.catalog.freshness.WHOLE_BYTES", 0)
+    set_constant(monkeypatch, freshness, "WHOLE_BYTES", 0)
     lake, copy, keys = tmp_path / "lake", tmp_path / "copy", zb.ParquetKeys(KEY)
     lake.mkdir()
     write(lake / "0.parquet", rows(), by_one(plaintext_footer=is_clear))

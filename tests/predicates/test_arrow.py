@@ -15,6 +15,7 @@ import pytest
 from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seams import replace_function
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (
@@ -343,9 +344,11 @@ MALFORMED = [
 
 @pytest.mark.parametrize("entries", MALFORMED, ids=str)
 def test_layout_of_another_pyarrow_version_is_unknown(monkeypatch, entries):
-    monkeypatch.setattr(module, "_schema_entries", lambda schema: list(entries))
+    replace_function(monkeypatch, module, "_schema_entries", lambda schema: list(entries))
     # Bypass the cache of parsed schema messages.
-    monkeypatch.setattr(module, "_parse_schema_message", module._parse_schema_message.__wrapped__)
+    replace_function(
+        monkeypatch, module, "_parse_schema_message", module._parse_schema_message.__wrapped__
+    )
     predicate = predicate_from_arrow(F("i64") == 5, TABLE.schema)
     assert isinstance(predicate, Unknown)
     assert "cannot be parsed" in predicate.reason

@@ -22,6 +22,7 @@ from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.io.plugins import register_io_source
+from seams import replace_function, set_constant
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import (
@@ -265,7 +266,7 @@ def check(frame, expression, *, passes=True):
 @pytest.mark.parametrize("version", ["1.30.0", "1.44.2"])
 def test_older_versions_of_polars_rule_out_nothing(monkeypatch, version):
     # Polars 1.x rounded: the uint64 literal 2**53 + 1 found 2**53 in an int64 column.
-    monkeypatch.setattr(pl, "__version__", version)
+    set_constant(monkeypatch, pl, "__version__", version)
     predicate = predicate_from_polars(C("i64") == pl.lit(2**53 + 1, dtype=pl.UInt64), TABLE.schema)
     assert isinstance(predicate, Unknown) and "before 2.0" in predicate.reason
     filter, predicate = translate_polars(C("i64") == 5, TABLE.schema)
@@ -549,7 +550,7 @@ def test_long_sets_are_translated():
      '{"BinaryExpr":{"left":{"Column":"i64"},"op":"Eq","right":{"Literal":{"Dyn":{"Int":"5"}}}}}'],
 )  # fmt: skip
 def test_unexpected_layout_is_unknown(monkeypatch, text):
-    monkeypatch.setattr(type(C("i64").meta), "serialize", lambda *_, **__: text)
+    replace_function(monkeypatch, type(C("i64").meta), "serialize", lambda *_, **__: text)
     assert isinstance(predicate_from_polars(C("i64") == 5, TABLE.schema), Unknown)
 
 

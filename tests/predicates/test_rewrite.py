@@ -15,6 +15,7 @@ from helpers import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import acero
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom.errors import FilterError
@@ -107,7 +108,7 @@ def truth(expression, table=TABLE):
 def test_rewritten_expressions_have_the_same_results(expression):
     expected = truth(expression)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrow, "_MIN_ENTRIES_TO_REWRITE", 0)
+        set_constant(patched, arrow, "_MIN_ENTRIES_TO_REWRITE", 0)
         try:
             rewritten, _ = translate_filter(expression, TABLE.schema)
         except FilterError as error:

@@ -12,6 +12,7 @@ from helpers import hashes_of, reference_filter
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceSbbf
+from seams import set_constant
 
 from zonebloom.sbbf import blocks, lookup, sizing
 from zonebloom.sbbf.numpy_budget import NumpyBudget
@@ -145,7 +146,7 @@ def test_check_any_leaves_true_entries_alone():
 
 @pytest.mark.parametrize("checks", [0, 10**9])
 def test_numpy_and_kernels_find_the_same(monkeypatch, checks):
-    monkeypatch.setattr(lookup, "NUMPY", NumpyBudget(checks))
+    set_constant(monkeypatch, lookup, "NUMPY", NumpyBudget(checks))
     words, firsts, counts, values_by_filter = several_filters()
     hashes = hashes_of([v for part in values_by_filter for v in part[:40]])
     for some in (hashes[:0], hashes[:1], hashes[7:90], np.array([0, 2**64 - 1], dtype=np.uint64)):

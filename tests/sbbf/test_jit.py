@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from helpers import ROOT, run_python
+from seams import set_constant
 
 from zonebloom.sbbf.jit import LOCK_NAME, CacheLock
 
@@ -118,7 +120,7 @@ def test_what_others_may_have_put_there_is_not_used(tmp_path, monkeypatch, trap)
     cache.parent.mkdir()
     temporary.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    set_constant(monkeypatch, tempfile, "tempdir", str(temporary))
     trap(cache)
     lock = CacheLock()
     own = temporary / f"zonebloom-{os.geteuid()}"

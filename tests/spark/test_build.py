@@ -11,9 +11,11 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.building.tasks
+from zonebloom.base import progress
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark import jobs
 from zonebloom.spark.jobs import task_frame, train_on_spark
@@ -24,7 +26,7 @@ ROWS = 30_000
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write three files. Each file is a task of its own."""
-    monkeypatch.setattr(zonebloom.building.tasks, "_TASK_BYTES", 1)
+    set_constant(monkeypatch, zonebloom.building.tasks, "_TASK_BYTES", 1)
     random = np.random.default_rng(3)
     for number in range(3):
         names = [None if i % 7 == 0 else f"name {i}" for i in random.integers(0, ROWS, ROWS)]
@@ -77,15 +79,17 @@ def test_active_session_is_used_for_large_builds_without_a_session(
     spark, lake, monkeypatch, capsys, least_bytes
 ):
     used = []
-    monkeypatch.setattr(sys.modules["zonebloom.facade.engine"], "WORTH_AN_ENGINE", least_bytes)
+    set_constant(
+        monkeypatch, sys.modules["zonebloom.facade.engine"], "WORTH_AN_ENGINE", least_bytes
+    )
 
     def record(session, tasks, **options):
         used.append(session)
         return train_on_spark(session, tasks, **options)
 
-    monkeypatch.setattr("zonebloom.spark.jobs.train_on_spark", record)
+    replace_function(monkeypatch, jobs, "train_on_spark", record)
     # Print a log line for each step of the progress.
-    monkeypatch.setattr("zonebloom.base.progress._SECONDS_BETWEEN_LINES", 0)
+    set_constant(monkeypatch, progress, "_SECONDS_BETWEEN_LINES", 0)
     zb.dataset(lake).create_scalar_index("id", progress=True)
     assert used == ([] if least_bytes else [spark])
     assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err
@@ -105,8 +109,8 @@ def test_small_builds_run_few_spark_tasks(spark, lake, monkeypatch, most_bytes, 
         counts.append(frame.rdd.getNumPartitions())
         return frame
 
-    monkeypatch.setattr(jobs, "task_frame", record)
-    monkeypatch.setattr(jobs, "_MAX_BYTES_PER_SPARK_TASK", most_bytes)
+    replace_function(monkeypatch, jobs, "task_frame", record)
+    set_constant(monkeypatch, jobs, "_MAX_BYTES_PER_SPARK_TASK", most_bytes)
     dataset = zb.dataset(lake)
     calls = []
     dataset.create_scalar_index(
@@ -149,7 +153,7 @@ def test_objects_other_than_sessions_are_refused(lake):
 
 
 def test_failed_jobs_say_what_to_do(spark, lake, monkeypatch):
-    monkeypatch.setattr("zonebloom.spark.jobs._run_attempt", _raise_missing)
+    replace_function(monkeypatch, jobs, "_run_attempt", _raise_missing)
     with pytest.raises(EngineError, match=r"no module numba\. Executors need"):
         zb.dataset(lake).create_scalar_index("id", spark=spark)
     assert not index_folder(lake).exists()

@@ -13,6 +13,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from seams import set_constant
 from spark_data import settings
 
 import zonebloom as zb
@@ -241,8 +242,8 @@ def test_keys_with_days_are_refused_for_legacy_files(
     spark, legacy, modern, column, way, monkeypatch
 ):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
+        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
+        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
     old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
     with pytest.raises(SchemaMismatch, match=REFUSED):
         tag_location(old, legacy, column)

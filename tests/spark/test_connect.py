@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 import separately
 from helpers import index_folder
+from seams import set_constant
 from separately import rows_in, rows_of, some_id, write_lake
 
 import zonebloom as zb
@@ -143,8 +144,10 @@ def check_keys_are_tagged(spark, folder):
     # The rows are first located on the driver, and then by jobs.
     for max_keys in (locate._MAX_COLLECTED_KEYS, 0):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(locate, "_MAX_COLLECTED_KEYS", max_keys)
-            patched.setattr(locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1)
+            set_constant(patched, locate, "_MAX_COLLECTED_KEYS", max_keys)
+            set_constant(
+                patched, locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1
+            )
             result = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in result) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))
@@ -204,7 +207,7 @@ def check_joins(spark, folder):
     assert rows_of(zb.spark.filter_join(keys, zb.spark.Indexed(lake), "id")) == by_id
     with pytest.MonkeyPatch.context() as patched:
         for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-            patched.setattr(rules, name, 0)
+            set_constant(patched, rules, name, 0)
         plan = zb.spark.explain_join(keys, zb.spark.Indexed(lake), "id")
         assert "zones of right" in plan.used[0], plan
         assert rows_of(plan.frame) == by_id

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import separately
 from helpers import index_folder
+from seams import set_constant
 from watched import Watched
 
 import zonebloom as zb
@@ -170,8 +171,8 @@ def test_tagging_with_another_worker_version_raises(
 ):
     """Workers with another version refuse to unpickle their functions."""
     dataset.create_scalar_index("id", spark=False)
-    monkeypatch.setattr(locate, "_MAX_COLLECTED_KEYS", max_keys)
-    monkeypatch.setattr(locate, "_MAX_DRIVER_ROWS", -1)
+    set_constant(monkeypatch, locate, "_MAX_COLLECTED_KEYS", max_keys)
+    set_constant(monkeypatch, locate, "_MAX_DRIVER_ROWS", -1)
     lake = str(tmp_path / "lake")
     stored = dataset.to_table(["id"])["id"][0].as_py()
     keys = spark.createDataFrame([(stored,)], "id bigint")

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import NumberFormatException
 from pyspark.sql import functions as sf
+from seams import set_constant
 from spark_data import files_read, settings
 
 import zonebloom as zb
@@ -99,7 +100,7 @@ def worth_it(spark):
     """Make the sides count as large enough for the rules."""
     with settings(spark, **NO_BROADCASTS), pytest.MonkeyPatch.context() as patched:
         for name in ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR"):
-            patched.setattr(rules, name, 0)
+            set_constant(patched, rules, name, 0)
         yield
 
 
@@ -333,7 +334,7 @@ def test_a_filter_that_most_keys_pass_is_not_used(spark, folder, oracle, tmp_pat
 
 
 def test_small_files_are_read_by_spark(spark, folder, oracle, other_frame, monkeypatch):
-    monkeypatch.setattr(rules, "_MIN_BYTES_TO_PRUNE", 1 << 20)
+    set_constant(monkeypatch, rules, "_MIN_BYTES_TO_PRUNE", 1 << 20)
     small_side = other_frame.where("other % 9 = 0")
     with settings(spark, **BROADCASTS):
         plan = zs.explain_join(small_side, zs.Indexed(folder, filter="x > 1"), "id")
@@ -382,7 +383,7 @@ def test_a_filter_too_stale_is_not_used(spark, tmp_path, monkeypatch):
     pq.write_table(stored_table(15), tmp_path / "data" / "new.parquet")
     other_side = spark.range(2_000).select(sf.col("id").cast("int").alias("id"))
     stored = spark.read.parquet(folder)
-    monkeypatch.setattr(global_filter, "_MAX_MISSING_ROWS", 399)
+    set_constant(monkeypatch, global_filter, "_MAX_MISSING_ROWS", 399)
     with pytest.warns(IndexNotUsedWarning, match="400 rows came or changed .*, more than 399"):
         frame = zs.filter_join(other_side, stored, "id", right_index=folder)
     assert rows(frame) == rows(other_side.join(stored, "id"))
@@ -470,20 +471,20 @@ def test_too_large_or_too_full_filters_are_not_used(
         (large, 1_024, "more than 1,024: give"),
         (full, 1 << 20, "so full"),
     ):
-        monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // max_bytes)
+        set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap // max_bytes)
         with pytest.raises(RuleNotUsed, match=message):
             global_filter.fit_to_memory(spark, sbbf)
-    monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // 70_000)
+    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap // 70_000)
     folded = global_filter.fit_to_memory(spark, large)
     assert large.nbytes > 70_000 and folded.nbytes == 1 << 16
     assert folded.check(keys).all()
     stored = zb.dataset(folder).global_filter("id").sbbf
-    monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap // (stored.nbytes // 2))
+    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap // (stored.nbytes // 2))
     sent = bytes_text(global_filter.fit_to_memory(spark, stored).nbytes)
     plan = zs.explain_join(other_frame, oracle, "id", right_index=folder)
     assert sent != bytes_text(stored.nbytes) and f"filter of {sent}" in plan.used[0], plan
     assert rows(plan.frame) == rows(other_frame.join(oracle, "id"))
-    monkeypatch.setattr(global_filter, "_HEAP_SHARE", heap)
+    set_constant(monkeypatch, global_filter, "_HEAP_SHARE", heap)
     with pytest.warns(IndexNotUsedWarning, match="more than 1: give spark.driver.memory"):
         frame = zs.filter_join(other_frame, oracle, "id", right_index=folder)
     assert rows(frame) == rows(other_frame.join(oracle, "id"))
@@ -546,9 +547,9 @@ def test_filters_in_pieces_give_the_rows_of_the_join(
     stored = zb.dataset(folder).global_filter(column)
     key = other_frame.schema[column]
     whole = other_frame.where(may_contain(spark, key, stored.sbbf, stored.type))
-    monkeypatch.setattr(global_filter, "_SUBQUERY_BYTES", 0)
-    monkeypatch.setattr(global_filter, "_PIECE_BITS", 2)
-    monkeypatch.setattr(global_filter, "_PIECE_BLOCKS", 4)
+    set_constant(monkeypatch, global_filter, "_SUBQUERY_BYTES", 0)
+    set_constant(monkeypatch, global_filter, "_PIECE_BITS", 2)
+    set_constant(monkeypatch, global_filter, "_PIECE_BLOCKS", 4)
     assert stored.sbbf.num_blocks > 8
     pieces = global_filter.keep_possible_matches(other_frame, key, stored.sbbf, stored.type)
     assert rows(pieces.select(column, "other")) == rows(whole.select(column, "other"))

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 from helpers import cases
+from seams import replace_function
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -71,7 +72,7 @@ def test_an_unchanged_listing_is_read_once(spark, tmp_path, monkeypatch):
         return original(runs)
 
     original = ListedFiles.of
-    monkeypatch.setattr(ListedFiles, "of", of)
+    replace_function(monkeypatch, ListedFiles, "of", of)
     for number in range(3):
         spark.range(number * 10, number * 10 + 10, 1, 1).write.parquet(
             str(folder / f"{number}.parquet")

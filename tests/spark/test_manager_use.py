@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
+from seams import replace_function
 from spark_data import files_read
 
 import zonebloom as zb
@@ -19,6 +20,7 @@ import zonebloom.spark as zs
 from zonebloom.catalog.drift import measure_drift
 from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
+from zonebloom.spark.hyperspace import source
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
 from zonebloom.spark.pruning.jvm_bridge import set_session_rule
 
@@ -348,8 +350,10 @@ def test_a_column_may_have_several_indices_in_several_folders(changing, spark, t
 def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, monkeypatch):
     manager, lake = changing
     opened = []
-    monkeypatch.setattr(
-        "zonebloom.spark.hyperspace.source.measure_drift",
+    replace_function(
+        monkeypatch,
+        source,
+        "measure_drift",
         lambda *arguments: opened.append(1) or measure_drift(*arguments),
     )
     for number in range(3):

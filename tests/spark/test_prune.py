@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as st
+from seams import replace_function, set_constant
 from spark_data import files_read, settings
 
 import zonebloom as zb
@@ -271,7 +272,7 @@ def test_a_planned_frame_asks_the_index_again_when_it_runs(spark, tmp_path):
 
 def test_files_of_a_running_query_are_chosen_once(spark, lake, monkeypatch):
     calls = []
-    monkeypatch.setattr(IndexLookup, "ask", lambda *_: calls.append(1) or PruningResult())
+    replace_function(monkeypatch, IndexLookup, "ask", lambda *_: calls.append(1) or PruningResult())
     result = zs.prune(lake)
     key_frame = spark.createDataFrame([(450,)], "id long").hint("broadcast")
     for frame, num_scans in (
@@ -981,7 +982,7 @@ def test_spark_reads_all_files_if_the_index_fails(spark, lake, monkeypatch, step
         raise LookupError("out of order")
 
     owner = {"read": listing.JvmScan, "ask": CatalogFiles, "kept_mask": PruningResult}[step]
-    monkeypatch.setattr(owner, "__init__" if step == "read" else step, fail)
+    replace_function(monkeypatch, owner, "__init__" if step == "read" else step, fail)
     with enabled(spark), warnings.catch_warnings():
         warnings.simplefilter("ignore", IndexNotUsedWarning)
         frame = lake.where("id = 450").alias(step)
@@ -1005,9 +1006,9 @@ def test_spark_does_not_wait_for_a_slow_index(spark, lake, monkeypatch):
         has_answered.set()
 
     warned = []
-    monkeypatch.setattr(listing, "MAX_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(CatalogFiles, "ask", ask_late)
-    monkeypatch.setattr(listing, "warn_once", hear)
+    set_constant(monkeypatch, listing, "MAX_ANSWER_SECONDS", 0.2)
+    replace_function(monkeypatch, CatalogFiles, "ask", ask_late)
+    replace_function(monkeypatch, listing, "warn_once", hear)
     with enabled(spark):
         frame = lake.where("id = 450").alias("late")
         assert [row.id for row in frame.collect()] == [450]
@@ -1029,7 +1030,7 @@ def test_concurrent_queries_change_no_global_state(spark, lake, monkeypatch):
         states.append((gc.isenabled(), warnings.filters is filters))
         return ask(*arguments)
 
-    monkeypatch.setattr(CatalogFiles, "ask", ask_together)
+    replace_function(monkeypatch, CatalogFiles, "ask", ask_together)
     frames = [zs.prune(lake).where(f"id = {key}") for key in (450, 2000)]
     with ThreadPoolExecutor(2) as pool:
         assert list(map(len, pool.map(lambda frame: frame.collect(), frames))) == [1, 1]

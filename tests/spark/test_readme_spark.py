@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
+from pyspark.sql import DataFrame
+from seams import replace_function
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -29,11 +31,11 @@ def test_the_block_runs_and_finds_the_rows(spark, orders, monkeypatch):
     blocks = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     (code,) = [block for block in blocks if "zonebloom.spark" in block]
     shown_rows = []
-    monkeypatch.setattr(
-        "pyspark.sql.DataFrame.show", lambda frame: shown_rows.append(frame.collect())
+    replace_function(
+        monkeypatch, DataFrame, "show", lambda frame: shown_rows.append(frame.collect())
     )
-    monkeypatch.setattr(
-        type(spark.range(0)), "show", lambda frame: shown_rows.append(frame.collect())
+    replace_function(
+        monkeypatch, type(spark.range(0)), "show", lambda frame: shown_rows.append(frame.collect())
     )
     updates = spark.createDataFrame([(42, "new"), (-1, "newer")], "id bigint, note string")
     names = {"ds": zb.dataset(orders), "spark": spark, "updates": updates}

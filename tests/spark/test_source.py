@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import spark_data
 from pyspark.errors import AnalysisException
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -93,7 +94,7 @@ def test_a_session_that_refuses_a_discovered_source(spark, folder, monkeypatch):
     def refuse(registration, source):
         raise AnalysisException("refused", conditions.pop(0))
 
-    monkeypatch.setattr(type(spark.dataSource), "register", refuse)
+    replace_function(monkeypatch, type(spark.dataSource), "register", refuse)
     zs.register(spark, anew=True)
     assert zs.scan(spark, folder, "row = 5").count() == 1
     with pytest.raises(AnalysisException):
@@ -168,8 +169,8 @@ def test_scans_may_have_no_rows_or_zones(spark, folder):
 
 
 def test_many_row_groups_are_shared_by_tasks(spark, folder, oracle, monkeypatch):
-    monkeypatch.setattr(pieces, "_MIN_TASK_BYTES", 4_000)
-    monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
+    set_constant(monkeypatch, pieces, "_MIN_TASK_BYTES", 4_000)
+    set_constant(monkeypatch, pieces, "_OPEN_BYTES", 0)
     whole = load(folder, parallelism="8")
     tasks = whole.partitions(whole.plan())
     assert len(tasks) > 3
@@ -190,8 +191,8 @@ def test_files_that_change_between_plan_and_read_raise(tmp_path, monkeypatch):
     key = next(i for i in spark_data.table(0)["id"].to_pylist() if i is not None)
     matching, whole = load(path, filter=f"id = {key}"), load(path, parallelism="8")
     alone = matching.partitions(matching.plan())
-    monkeypatch.setattr(pieces, "_MIN_TASK_BYTES", 4_000)
-    monkeypatch.setattr(pieces, "_OPEN_BYTES", 0)
+    set_constant(monkeypatch, pieces, "_MIN_TASK_BYTES", 4_000)
+    set_constant(monkeypatch, pieces, "_OPEN_BYTES", 0)
     shared = whole.partitions(whole.plan())
     assert not alone[0][0].is_shared
     assert shared[0][0].is_shared

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from seams import set_constant
 from spark_data import files_read
 
 import zonebloom as zb
@@ -17,6 +18,7 @@ import zonebloom.spark as zs
 from zonebloom.errors import ZoneBloomError
 from zonebloom.spark import BFIndexConfig, Indexed, IndexManager
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
+from zonebloom.storage import paths
 from zonebloom.storage.object_store import s3_options
 from zonebloom.storage.s3a import s3_filesystem, used_settings
 
@@ -233,7 +235,7 @@ def test_paths_that_cannot_be_opened_are_named_with_advice(spark, entry, monkeyp
 
 
 def test_dbfs_is_read_where_it_is_mounted(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr("zonebloom.storage.paths.DBFS_MOUNT", str(tmp_path))
+    set_constant(monkeypatch, paths, "DBFS_MOUNT", str(tmp_path))
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     assert zb.dataset("dbfs:/a.parquet").count_rows() == 2
     assert Indexed("dbfs:/a.parquet", filter="id = 1").load(spark).dataset.count_rows() == 2

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import spark_data
 from pyspark.sql import functions as sf
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.spark.tagging.locate
@@ -57,9 +58,9 @@ def way(request, monkeypatch):
 
 def go(way, monkeypatch):
     if way == "dense":
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
+        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
     if way != "here":
-        monkeypatch.setattr(zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
+        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
 
 
 def same(value):
@@ -274,7 +275,7 @@ def test_a_file_replaced_between_plan_and_read_is_refused(spark, lake, tmp_path,
         pq.write_table(spark_data.table(9), tmp_path / "data" / "1.parquet")
         return planned
 
-    monkeypatch.setattr(zonebloom.spark.tagging.locate, "split_into_partitions", replaced)
+    replace_function(monkeypatch, zonebloom.spark.tagging.locate, "split_into_partitions", replaced)
     with pytest.raises(FragmentChanged, match=r"1\.parquet changed"):
         tag_location(spark.range(3_000).limit(50), dataset, "id")
 
@@ -329,7 +330,7 @@ def test_only_files_of_the_partitions_are_read(spark, partitioned, monkeypatch):
         read_paths.extend(plan.fragment.key for plan in plans)
         return before(source, plans, *arguments)
 
-    monkeypatch.setattr(zonebloom.spark.tagging.locate, "split_into_partitions", watched)
+    replace_function(monkeypatch, zonebloom.spark.tagging.locate, "split_into_partitions", watched)
     go("dense", monkeypatch)
     keys = spark.sql("SELECT 60L AS id, DATE'2024-05-02' AS day")
     assert tag_location(keys, partitioned, "id", partition_by="day").count() == 2

@@ -12,6 +12,7 @@ import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
+from seams import replace_function
 
 import zonebloom.spark as zs
 from zonebloom.errors import SchemaMismatch, UnsupportedType
@@ -196,5 +197,7 @@ def test_schemas_of_older_pyspark_are_supported(monkeypatch):
     wanted = arrow_schema(schema)
     assert wanted.types == [pa.timestamp("us", "UTC"), pa.timestamp("us")]
     newer = types.to_arrow_schema
-    monkeypatch.setattr(types, "to_arrow_schema", lambda schema: newer(schema, timezone="UTC"))
+    replace_function(
+        monkeypatch, types, "to_arrow_schema", lambda schema: newer(schema, timezone="UTC")
+    )
     assert arrow_schema(schema) == wanted

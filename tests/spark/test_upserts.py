@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrameWriter
+from seams import replace_function
 
 import zonebloom
 import zonebloom.spark as zs
@@ -58,7 +59,7 @@ def stop_after(monkeypatch, owner, name, stops):
             raise Stopped(name)
         return result
 
-    monkeypatch.setattr(owner, name, called)
+    replace_function(monkeypatch, owner, name, called)
 
 
 def places(folder, ids):

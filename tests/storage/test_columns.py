@@ -9,6 +9,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from seams import set_constant
 
 from zonebloom import errors
 from zonebloom.sources import column_batches as columns
@@ -40,15 +41,15 @@ def values_of(reader: ColumnsReader, split: bool = False) -> list:
 def test_values_come_in_row_order_over_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: bool
 ):
-    monkeypatch.setattr(columns, "_RUN_ROWS", 250)
-    monkeypatch.setattr(columns, "_BATCH_ROWS", 64)
+    set_constant(monkeypatch, columns, "_RUN_ROWS", 250)
+    set_constant(monkeypatch, columns, "_BATCH_ROWS", 64)
     values = [None if i % 7 == 0 else i for i in range(1000)]
     pq.write_table(pa.table({"a": values, "b": values}), tmp_path / "f", row_group_size=90)
     assert values_of(reader_of(tmp_path / "f", "a"), split) == values
 
 
 def test_runs_cover_every_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(columns, "_RUN_ROWS", 25)
+    set_constant(monkeypatch, columns, "_RUN_ROWS", 25)
     pq.write_table(pa.table({"a": range(64)}), tmp_path / "f", row_group_size=10)
     reader = reader_of(tmp_path / "f", "a")
     assert reader.runs(split=False) == [Run(0, 64, (0, 1, 2, 3, 4, 5, 6))]

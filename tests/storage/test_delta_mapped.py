@@ -7,6 +7,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from seams import replace_function
 from storage.delta_by_hand import MappedTable, add, commit, deletion_vector, metadata, protocol
 from storage.snapshot_rows import check_reads, in_order, rows
 
@@ -286,7 +287,7 @@ def test_row_groups_that_only_pyarrow_reads_have_the_tables_names(mapped, monkey
     def refuse(*_):
         raise FragmentUnreadable("as if a page were of another codec")
 
-    monkeypatch.setattr(ParquetRows, "read", refuse)
+    replace_function(monkeypatch, ParquetRows, "read", refuse)
     ds = open_table(mapped.path)
     assert in_order(ds.to_table()) == in_order(theirs(mapped.path).cast(ds.schema))
     assert [ds.count_rows(f"x = {value}") for value in (40, 41)] == [1, 0]

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from obstore.store import AzureStore, HTTPStore, LocalStore, MemoryStore, S3Store
+from seams import set_constant
 
 import zonebloom as zb
 from bench.store_server import Handler
@@ -288,7 +289,7 @@ def test_file_systems_without_a_conditional_put_return_none(s3, endpoint, monkey
 
 
 def test_the_second_writer_of_a_version_number_is_noticed(s3, monkeypatch):
-    monkeypatch.setattr(version_log, "_PATIENCE", (0.0,) * 3)
+    set_constant(monkeypatch, version_log, "_PATIENCE", (0.0,) * 3)
     filesystem = pafs.SubTreeFileSystem("lake", s3)
     log = VersionLog(filesystem, "versions", set())
     assert log.create(1, encode_document({"a": 1}))

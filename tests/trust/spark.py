@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
+import pytest
 from pyspark.errors import PySparkException
+from seams import set_constant
 from trust import filters
 from trust.lakes import Lake, make_lake
 from trust.report import Report
@@ -21,8 +22,8 @@ import zonebloom.spark as zs
 from zonebloom.cli.engines import spark_session
 from zonebloom.spark.joins import rules
 
-# Files here are small, and rules are for large ones.
-WORTH_IT = {"_MIN_BYTES_TO_PRUNE": 0, "_ZONES_FIXED_COST": 0, "_ZONES_COST_FACTOR": 0}
+# The optimizer rules leave out small files, so these limits are 0 here.
+SIZE_LIMITS = ("_MIN_BYTES_TO_PRUNE", "_ZONES_FIXED_COST", "_ZONES_COST_FACTOR")
 TREES = 8
 KINDS = [
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16()),
@@ -43,8 +44,10 @@ def session() -> Any:
 def run_case(report: Report, number: int, folder: Path) -> None:
     """A dataset with filters and keys whose results are compared with Spark's."""
     rng = report.begin(number)
-    with warnings.catch_warnings(), mock.patch.multiple(rules, **WORTH_IT):
-        # Layouts that are stale on purpose say so.
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
+        for name in SIZE_LIMITS:
+            set_constant(patched, rules, name, 0)
+        # Some layouts are stale on purpose, which causes warnings.
         warnings.simplefilter("ignore", zb.errors.ZoneBloomWarning)
         lake = make_lake(folder / "lake", rng, KINDS)
         if lake is None or lake.format != "parquet" or lake.keys is not None:
