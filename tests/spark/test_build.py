@@ -89,7 +89,7 @@ def test_active_session_is_used_for_large_builds_without_a_session(
 
     replace_function(monkeypatch, jobs, "train_on_spark", record)
     # Print a log line for each step of the progress.
-    set_constant(monkeypatch, progress, "_SECONDS_BETWEEN_LINES", 0)
+    set_constant(monkeypatch, progress, "_SECONDS_BETWEEN_LINES", 0.0)
     zb.dataset(lake).create_scalar_index("id", progress=True)
     assert used == ([] if least_bytes else [spark])
     assert ("in this process" if least_bytes else "on Spark") in capsys.readouterr().err
