@@ -71,17 +71,17 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Run each file in one process, and all files that use the Spark session in the same one."""
+    """Run each file in one process, and the files that use a Spark session in two processes."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSessionScheduling(LoadFileScheduling):
+    class SessionGroupScheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
             path = super()._split_scope(nodeid)
-            return "spark" if uses_session(path) else path
+            return session_group(path) if uses_session(path) else path
 
     # Keep the order of `LONGEST` instead of sorting files by their number of tests.
     config.option.loadscopereorder = False
-    return OneSessionScheduling(config, log)
+    return SessionGroupScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items):
@@ -110,6 +110,15 @@ def pytest_runtest_setup(item):
         session = sql.SparkSession.getActiveSession()
         if session is not None:
             session.stop()
+
+
+def session_group(path: str) -> str:
+    """Return the group of a file whose tests use the fixture `spark`.
+
+    The two groups take about the same time. They run first, one in each of two processes, and
+    the short files after them keep both processes busy until the end.
+    """
+    return "spark-1" if path.rpartition("/")[2] < "test_pl" else "spark-2"
 
 
 def uses_session(path: str) -> bool:

@@ -36,8 +36,8 @@ ENGINES = (pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicExce
 ENGINES += (TypeError, ValueError, OverflowError)
 
 
-def run_case(report: Report, number: int, folder: Path) -> None:
-    """Check one random dataset with filters in all languages."""
+def run_case(report: Report, number: int, folder: Path, trees: int = TREES) -> None:
+    """Check one random dataset with ``trees`` filters in all languages."""
     rng = report.begin(number)
     with warnings.catch_warnings():
         # Some layouts are stale on purpose.
@@ -47,7 +47,7 @@ def run_case(report: Report, number: int, folder: Path) -> None:
         if lake is None:
             report.refused["PyArrow cannot read what was written"] += 1
         else:
-            _Case(report, lake, rng).run()
+            _Case(report, lake, rng).run(trees)
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -126,8 +126,8 @@ class _Case:
         assert num_rows == self.lake.whole.num_rows
         return first_rows
 
-    def run(self) -> None:
-        for number in range(TREES):
+    def run(self, trees: int) -> None:
+        for number in range(trees):
             language = self.rng.choice([None, None, *filters.SPECIAL])
             tree = filters.draw(self.lake.columns, self.rng, language)
             for written in (language,) if language else ("SQL", "PyArrow", "tuples", "Polars"):

@@ -23,10 +23,10 @@ from trust.workers import run
 
 # Each part with its number of cases, and the options that keep each case short.
 PARTS = [
-    (differential, 6, {}),
+    (differential, 6, {"trees": 20}),
     (histories, 6, {}),
     (damage, len(damage.LAYOUTS), {"max_damages": 2}),
-    (forge, 2, {"num_forgeries": 25}),
+    (forge, 2, {"num_forgeries": 12}),
     (faults, 2 * len(faults.SCENARIOS), {"max_faults": 2}),
     (kill, len(WRITERS), {"max_kills": 1}),
     (short, 3, {}),
@@ -51,11 +51,11 @@ def test_no_row_is_lost(tmp_path, part, case, options):
 
 @pytest.mark.parametrize("part", ["pages", "bodies"])
 def test_damaged_files_give_right_rows_or_raise(part):
-    check(run(part, 0, range(200), 8, 1))
+    check(run(part, 0, range(100), 4, 1))
 
 
 @pytest.mark.parametrize("case", range(len(many.STORES)), ids=many.STORES)
 def test_many_writers_and_readers_lose_no_row(tmp_path, case):
     report = Report("many")
-    many.run_case(report, case, tmp_path, seconds=5)
+    many.run_case(report, case, tmp_path, seconds=3)
     check(report)
