@@ -340,7 +340,7 @@ def test_deleted_files_are_left_out_on_request(folder: Path):
     with pytest.raises(errors.NoFragments):
         ds.count_rows()
     with pytest.raises(errors.InvalidArgument, match="one of read, raise, ignore-missing"):
-        zb.dataset(folder, stale="ignore")  # pyright: ignore[reportArgumentType]
+        zb.dataset(folder, stale="ignore")
 
 
 def test_a_stale_index_raises_on_request(folder: Path):

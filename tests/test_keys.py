@@ -158,7 +158,7 @@ def equal_rows(values: pa.Array, key: pa.Scalar) -> list[int]:
     plain = key.value if isinstance(key, pa.ExtensionScalar) else key
     stored = values.storage if isinstance(values, pa.ExtensionArray) else values
     try:
-        equal = pc.equal(stored, plain)  # pyright: ignore[reportAttributeAccessIssue]
+        equal = pc.equal(stored, plain)
     except pa.ArrowException:
         equal = pa.array([value == plain.as_py() for value in stored.to_pylist()])
     return np.flatnonzero(equal.to_numpy(zero_copy_only=False)).tolist()

@@ -411,7 +411,7 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
             errors.InvalidArgument,
             "column 'x' is to be computed from 'id'; give a pyarrow Expression",
         ),
-        (lambda ds: zb.Sbbf("many"), errors.InvalidArgument, "ndv is 'many'"),  # pyright: ignore
+        (lambda ds: zb.Sbbf("many"), errors.InvalidArgument, "ndv is 'many'"),
     ],
 )
 def test_the_message_says_what_to_write(
@@ -424,12 +424,12 @@ def test_the_message_says_what_to_write(
 
 def test_valid_values_are_accepted(ds: zb.Dataset) -> None:
     """Valid values include NumPy types, and numbers that are too large for pyarrow."""
-    table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))  # pyright: ignore
+    table = ds.to_table(limit=np.int64(3), batch_size=np.int32(2))
     assert table["id"].to_pylist() == [0, 1, 2]
     assert ds.to_table(limit=2**70, batch_size=2**70).num_rows == ROWS
-    assert ds.to_table(np.array(["id"]), use_scalar_index=np.bool_(False)).num_columns == 1  # pyright: ignore
+    assert ds.to_table(np.array(["id"]), use_scalar_index=np.bool_(False)).num_columns == 1
     assert ds.to_table(("id", "name")).column_names == ["id", "name"]
-    assert ds.head(np.uint8(2))["id"].to_pylist() == [0, 1]  # pyright: ignore
+    assert ds.head(np.uint8(2))["id"].to_pylist() == [0, 1]
     assert ds.head(2**70).num_rows == ROWS
     assert len(zb.RowRanges(np.array([[0, 5], [7, 9]]))) == 7
 
@@ -444,20 +444,20 @@ def test_scan_has_the_parameters_of_dataset() -> None:
 def test_invalid_calls_raise_pythons_type_error(ds: zb.Dataset) -> None:
     """The calls have wrong parameters, and the operators have operands of unrelated types."""
     calls: list[Callable[[], Any]] = [
-        lambda: ds.scanner(None, None, None, 1, True, None, 5),  # pyright: ignore
-        lambda: ds.scanner(nope=1),  # pyright: ignore
+        lambda: ds.scanner(None, None, None, 1, True, None, 5),
+        lambda: ds.scanner(nope=1),
         *(
-            lambda call=call: call(where="id = 5")  # pyright: ignore
+            lambda call=call: call(where="id = 5")
             for call in (ds.scanner, ds.to_table, ds.to_batches, ds.count_rows)
         ),
-        lambda: ds.head(5, where="id = 5"),  # pyright: ignore
-        lambda: zb.dataset(ds.files, where="id = 5"),  # pyright: ignore
-        lambda: scan(ds, where="id = 5"),  # pyright: ignore
-        lambda: RANGES & 5,  # pyright: ignore
-        lambda: RANGES | None,  # pyright: ignore
-        lambda: RANGES - [(0, 1)],  # pyright: ignore
-        lambda: ds.search("id = 5") & 5,  # pyright: ignore
-        lambda: ds.search("id = 5") | 5,  # pyright: ignore
+        lambda: ds.head(5, where="id = 5"),
+        lambda: zb.dataset(ds.files, where="id = 5"),
+        lambda: scan(ds, where="id = 5"),
+        lambda: RANGES & 5,
+        lambda: RANGES | None,
+        lambda: RANGES - [(0, 1)],
+        lambda: ds.search("id = 5") & 5,
+        lambda: ds.search("id = 5") | 5,
     ]
     for call in calls:
         with pytest.raises(TypeError) as caught:
@@ -562,8 +562,8 @@ def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.Mo
 def test_type_errors_name_the_public_class(ds: zb.Dataset) -> None:
     calls: dict[str, Callable[..., Any]] = {
         "Dataset.lookup": ds.lookup,
-        "Dataset.scanner": lambda: ds.to_table(**{"nope": 1}),  # pyright: ignore[reportArgumentType]
-        "Dataset.advise": lambda: ds.advise(*range(3)),  # pyright: ignore[reportArgumentType, reportCallIssue]
+        "Dataset.scanner": lambda: ds.to_table(**{"nope": 1}),
+        "Dataset.advise": lambda: ds.advise(*range(3)),
         "Dataset.drop_index": ds.drop_index,
     }
     for name, call in calls.items():

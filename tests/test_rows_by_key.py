@@ -197,7 +197,7 @@ def test_invalid_arguments_are_refused(folder: Path) -> None:
     with pytest.raises(errors.ColumnNotFound, match="nowhere"):
         ds.lookup("id", [1], ["nowhere"])
     with pytest.raises(errors.InvalidArgument, match="nulls"):
-        ds.lookup("id", [1], nulls="no")  # pyright: ignore[reportArgumentType]
+        ds.lookup("id", [1], nulls="no")
 
 
 def test_lookup_returns_requested_columns(folder: Path) -> None:

@@ -383,7 +383,7 @@ def test_keys_are_checked_and_pickled_but_never_shown(folder):
         with pytest.raises(InvalidArgument):
             zb.Encryption(key_id, keys)
     with pytest.raises(InvalidArgument, match="encryption"):
-        zb.dataset(folder, encryption=KEY)  # pyright: ignore[reportArgumentType]
+        zb.dataset(folder, encryption=KEY)
 
 
 def test_an_index_that_is_not_encrypted_is_not_used(folder):

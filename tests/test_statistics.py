@@ -78,8 +78,8 @@ CONDITIONS: list[pc.Expression] = [
     F.is_valid(),
     F.is_null(nan_is_null=True),
     ~F.is_null(nan_is_null=True),
-    pc.is_nan(F),  # pyright: ignore[reportAttributeAccessIssue]
-    pc.coalesce(F, pc.scalar(1.0)) == 1.0,  # pyright: ignore[reportAttributeAccessIssue]
+    pc.is_nan(F),
+    pc.coalesce(F, pc.scalar(1.0)) == 1.0,
     F + 1 != 74,
     (F != 73) & (I < 15),
     (F != 73) | (I == 3),
@@ -353,7 +353,7 @@ def test_valid_statistics_still_skip_row_groups(tmp_path: Path) -> None:
         (f < 5) | (f > 39_990),
         (n < 100) & (other != 2),
         (n == 7) & ~(other > 2),
-        (n < 100) & pc.is_finite(other),  # pyright: ignore[reportAttributeAccessIssue]
+        (n < 100) & pc.is_finite(other),
     ):
         assert ds.to_table(filter=condition).equals(all_rows.filter(condition))
         assert count_read_bytes(ds, condition) < all_bytes / 4, str(condition)
@@ -365,7 +365,7 @@ def test_statistics_safe_filter_drops_unsafe_conditions() -> None:
     )
     n, f, d, s = (pc.field(name) for name in schema.names)
     for filter in (
-        ~(n == 5) & pc.starts_with(s, "a"),  # pyright: ignore[reportAttributeAccessIssue]
+        ~(n == 5) & pc.starts_with(s, "a"),
         ~s.isin(["a", None]),
         (f > 5) | (n != 3),
         f.isin(float_array(1, 2)) & n.is_null(),

@@ -71,7 +71,7 @@ def test_columns_may_be_named_computed_or_none(folder: Path) -> None:
 )
 def test_addresses_without_a_row_are_refused(folder: Path, addresses: list[object]) -> None:
     with pytest.raises(errors.InvalidArgument):
-        zb.dataset(folder).take_rows(addresses)  # pyright: ignore[reportArgumentType]
+        zb.dataset(folder).take_rows(addresses)
 
 
 def test_a_file_replaced_before_it_is_read_is_refused(

@@ -622,7 +622,7 @@ def test_predicates_take_python_values() -> None:
     assert ds.count_rows(Compares(("at",), "<", value)) == 1
     assert ds.count_rows(IsIn(("at",), several)) == 2
     with pytest.raises(errors.InvalidArgument, match="the values of IsIn hold a null"):
-        IsIn(("at",), [value, None])  # pyright: ignore[reportArgumentType]
+        IsIn(("at",), [value, None])
 
 
 def test_filters_of_sbbf_hold_nanoseconds() -> None:

@@ -84,7 +84,7 @@ def test_a_new_index_of_every_type_is_sound(tmp_path: Path, layout: str) -> None
     write_files(tmp_path, [pa.table(stored), pa.table(stored).slice(3)])
     for ds, zones in ((zb.dataset(in_memory), 5), (zb.dataset(tmp_path), 10)):
         names = ds.schema.names
-        ds.create_scalar_index(names, spark=False, layout=layout, number_of_items=ITEMS)  # pyright: ignore[reportArgumentType]
+        ds.create_scalar_index(names, spark=False, layout=layout, number_of_items=ITEMS)
         for name in names:
             validated = ds.validate_index(f"{name}_idx", sample="all")
             assert (validated, validated.zones_read, validated.state) == (zones, zones, "sound"), (
@@ -126,7 +126,7 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
     replace_function(monkeypatch, validate_rows.RowValidation, "_check_filters", noting)
     for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
         reads.clear()
-        validated = ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
+        validated = ds.validate_index("i", sample=count)
         assert (int(validated), validated.zones_read, len(set(reads))) == (ZONES, wanted, wanted)
         if count == 5:
             assert {key for key, _ in reads} == {f"part-00{n}.parquet" for n in range(FILES)}
@@ -135,7 +135,7 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
     assert ds.validate_index("i").zones_read == 16
     for wrong in (-1, 1.5, "some", None, True):
         with pytest.raises(InvalidArgument, match="sample is"):
-            ds.validate_index("i", sample=wrong)  # pyright: ignore[reportArgumentType]
+            ds.validate_index("i", sample=wrong)
 
 
 # Wrong contents with valid checksums
@@ -224,7 +224,7 @@ def test_filters_of_another_column_are_found(folder: Path, layout: str) -> None:
     assert ds.count_rows("other = 8") == 0
     for count in (1, 16, "all"):
         with pytest.raises(CorruptIndex, match="excludes"):
-            ds.validate_index("i", sample=count)  # pyright: ignore[reportArgumentType]
+            ds.validate_index("i", sample=count)
     ds = rewrite(ds, lambda _, entry: replace(entry, column=("text",)))
     with pytest.raises(SchemaMismatch, match=r"when column text was .*, but it is string now"):
         ds.validate_index("i")

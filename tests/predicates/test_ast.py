@@ -70,7 +70,7 @@ def test_equality_compares_arrow_values():
 
 def test_nodes_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        ID.column = ("other",)  # type: ignore[misc]
+        ID.column = ("other",)
 
 
 def test_columns_and_unknowns_of_a_predicate_are_listed():

@@ -110,7 +110,7 @@ def check_errors_are_those_of_classic_sessions(spark, folder):
     with pytest.raises(ColumnNotFound, match="there is no column 'nope'"):
         zb.spark.scan(spark, lake, columns=["nope"])
     with pytest.raises(InvalidArgument, match="give Spark SQL text"):
-        zb.spark.scan(spark, lake, 3)  # pyright: ignore[reportArgumentType]
+        zb.spark.scan(spark, lake, 3)
     dataset = zb.dataset(lake)
     (lake / "1.parquet").write_bytes(b"PAR1 this is not one PAR1")
     with pytest.raises(FragmentUnreadable, match=r"1\.parquet"):
