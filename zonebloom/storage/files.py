@@ -221,7 +221,7 @@ class ReadingHandler(pafs.FileSystemHandler):
         return self.open_input_file(path)
 
     def _not_supported(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("this file system does not change files")
+        raise NotImplementedError("this file system is read-only")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _not_supported
     delete_file = move = copy_file = open_output_stream = open_append_stream = _not_supported
