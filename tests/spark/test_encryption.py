@@ -104,9 +104,7 @@ def test_several_scans_have_keys_of_their_own(spark, lake, tmp_path):
         spark.read.format("zonebloom").option("encryption", "99").load(lake)
 
 
-def test_prune_uses_the_new_folder_of_an_index_whose_move_was_interrupted(
-    spark, lake, monkeypatch
-):
+def test_prune_uses_the_new_folder_of_an_index_whose_move_was_interrupted(spark, lake, monkeypatch):
     """Both folders hold an encrypted index then. Only its keys show which one was moved."""
 
     class Killed(BaseException):

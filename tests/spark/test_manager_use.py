@@ -22,7 +22,7 @@ from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarni
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace import source
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.pruning.jvm_bridge import set_session_rule
+from zonebloom.spark.pruning.jvm_bridge import remove_session_rule
 
 ROWS = 500
 FILES = 6
@@ -110,7 +110,7 @@ def applied(manager, frame):
     result = rows(manager.apply(frame))
     manager.enable()
     assert rows(frame.alias("again")) == result
-    set_session_rule(frame.sparkSession, None)
+    remove_session_rule(frame.sparkSession)
     return result
 
 
@@ -154,7 +154,7 @@ def test_disabled_indices_leave_the_frame_as_it_is(manager, spark, lake):
     manager.enable()
     assert files(manager, frame) == [2]
     assert read(manager.apply(frame)) == read(frame.alias("on")) == [1]
-    set_session_rule(spark, None)
+    remove_session_rule(spark)
 
 
 def test_queries_run_although_the_manager_fails(manager, spark, conf, lake):
@@ -169,7 +169,7 @@ def test_queries_run_although_the_manager_fails(manager, spark, conf, lake):
                 assert files_read(query) == [FILES]
         assert len(caught) == 1
     finally:
-        set_session_rule(spark, None)
+        remove_session_rule(spark)
 
 
 def test_only_indices_of_the_manager_are_used(manager, spark, conf, lake, tmp_path):

@@ -6,30 +6,26 @@ filters that one scan of a frame pushed to all its other scans.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
-from zonebloom.spark.session import s3a_settings, spark_context
-from zonebloom.spark.types import arrow_schema, cast_for_spark
+from zonebloom.spark.session import s3a_settings
+from zonebloom.spark.session_state import application_state, session_state
+from zonebloom.spark.types import cast_for_spark
+from zonebloom.spark.versions import arrow_schema, register_source
 from zonebloom.storage.encryption import Encryption
 
 if TYPE_CHECKING:
     from zonebloom.spark.load import Load
 
 NAME = "zonebloom"
-_LOCK = threading.Lock()
-# The data source class that was registered in each session.
-_registered: WeakKeyDictionary[SparkSession, type[ZoneBloomSource]] = WeakKeyDictionary()
 
 
 def register(spark: SparkSession, *, anew: bool = False) -> None:
@@ -81,26 +77,20 @@ def register_for(
     Read the S3 settings of the session only if a path needs them. Return the number under which
     the session stores the keys, or None without keys.
     """
-    spark_context(spark)
+    state = session_state(spark)
     s3a = s3a_settings(spark, paths)
-    with _LOCK:
-        registered = _registered.get(spark, ZoneBloomSource)
+    with application_state(spark).lock:
+        registered = state.source or ZoneBloomSource
         if paths is not None and not s3a:
             s3a = registered.s3a
         numbers = [number for number, value in registered.keys.items() if value == encryption]
         number = numbers[0] if numbers else str(len(registered.keys))
         keys = registered.keys if encryption is None else {**registered.keys, number: encryption}
-        if anew or spark not in _registered or (s3a, keys) != (registered.s3a, registered.keys):
+        if anew or state.source is None or (s3a, keys) != (registered.s3a, registered.keys):
             # Secrets are attributes of the class, because options would appear in query plans.
             source = type("SessionSource", (ZoneBloomSource,), {"s3a": s3a, "keys": keys})
-            try:
-                spark.dataSource.register(source if s3a or keys else ZoneBloomSource)
-            except AnalysisException as error:
-                # Spark 4.0 refuses to register a source again that it has discovered itself through
-                # `pyspark_zonebloom`.
-                if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                    raise
-            _registered[spark] = source
+            register_source(spark, source if s3a or keys else ZoneBloomSource)
+            state.source = source
     return None if encryption is None else number
 
 

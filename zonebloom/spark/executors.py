@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
@@ -23,7 +22,9 @@ from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
 from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explain_spark_errors
-from zonebloom.spark.session import parallelism, spark_context
+from zonebloom.spark.session import parallelism
+from zonebloom.spark.session_state import application_state
+from zonebloom.spark.versions import spark_context
 
 # The versions in pyproject.toml. `send_package` cannot send these packages, because they contain
 # compiled code.
@@ -208,7 +209,7 @@ def send_package(spark: SparkSession) -> str:
     'zonebloom-0.2.0-701c66043e3662ff.zip'
     """
     context = spark_context(spark)
-    archive = _write_archive()
+    archive = _write_archive(spark)
     name = os.path.basename(archive)
     # Spark unpacks the archive into a folder "zonebloom" in the working folder of the worker, which
     # comes first on Python's path.
@@ -226,27 +227,24 @@ def send_package(spark: SparkSession) -> str:
     return name
 
 
-def _write_archive() -> str:
-    """Return the path of the archive, and write it unless this process has already done so."""
+def _write_archive(spark: SparkSession) -> str:
+    """Return the path of the archive, and write it unless the application already has it."""
     contents = _archive_contents()
     digest = xxhash.xxh3_128()
     for name, data in contents.items():
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     name = f"zonebloom-{__version__}-{digest.hexdigest()[:16]}.zip"
-    path = os.path.join(_archive_folder().name, name)
+    application = application_state(spark)
+    if application.archives is None:
+        application.archives = tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
+    path = os.path.join(application.archives.name, name)
     if not os.path.exists(path):
         with zipfile.ZipFile(f"{path}.part", "w") as file:
             for name, data in contents.items():
                 file.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
         os.replace(f"{path}.part", path)
     return path
-
-
-@functools.cache
-def _archive_folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the folder of archives. It exists until this process ends, for late executors."""
-    return tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
 
 
 def _archive_contents() -> dict[str, bytes]:

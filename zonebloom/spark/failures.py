@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from zonebloom import errors
 from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
+from zonebloom.spark.versions import PYTHON_START_FAILURE
 
 _ZONEBLOOM_ERROR = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
 # Patterns in the text of an error, and their causes. The first matching pattern counts.
@@ -24,8 +25,7 @@ _CAUSES = (
         "Spark's workers run Python {0} and this process Python {1}, which must be the same",
     ),
     (
-        r"(?s)(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
-        r"(?:.*(?:^\s*|\()(\w+Error: [^()\n]+))?",
+        rf"(?s){PYTHON_START_FAILURE}(?:.*(?:^\s*|\()(\w+Error: [^()\n]+))?",
         "Python does not start on Spark's executors ({0})",
     ),
     # The executors' zonebloom lacks a name or module of this version.

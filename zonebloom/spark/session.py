@@ -5,7 +5,6 @@ Tasks get the file systems that are opened here, so they need no settings of the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,34 +12,15 @@ from typing import Any
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
-from zonebloom.errors import EngineError
 from zonebloom.facade.dataset import Dataset
 from zonebloom.facade.opening import dataset
+from zonebloom.spark.versions import from_jvm, is_classic, spark_context
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, filesystem_of_paths, split_path
 from zonebloom.storage.s3a import used_settings
 
 _S3A_PREFIX = "fs.s3a."
 _BYTE_SIZE = re.compile(r"(-?\d+)(b|[kmgtp](?:i?b)?)?", re.IGNORECASE)
-
-
-def spark_context(spark: SparkSession) -> Any:
-    """Return the SparkContext of a classic session, or None over Connect."""
-    if not hasattr(spark, "addArtifacts"):
-        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
-    try:
-        return spark.sparkContext
-    except Exception:  # noqa: BLE001 - Connect sessions raise errors of their own tree
-        return None
-
-
-def is_classic(spark: Any) -> bool:
-    """Return whether a session is classic, so that its query plans are accessible."""
-    return hasattr(spark, "_jsparkSession")
-
-
-def session_id(spark: Any) -> str:
-    return str(spark._jsparkSession.sessionUUID() if is_classic(spark) else spark.session_id)
 
 
 def is_case_sensitive(spark: SparkSession) -> bool:
@@ -89,11 +69,7 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
         return spark
     if is_classic(spark):
         hadoop = spark._jsparkSession.sessionState().newHadoopConf()
-        # Transfer all settings as one text: each entry of a Java map would be a call to the JVM.
-        json_of = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
-        return used_settings(
-            json.loads(json_of.writeValueAsString(hadoop.getPropsWithPrefix(_S3A_PREFIX)))
-        )
+        return used_settings(from_jvm(spark, hadoop.getPropsWithPrefix(_S3A_PREFIX)))
     # Connect shows only settings of the session, and not those in Hadoop's configuration files.
     session_settings: Mapping[str, str] = spark.conf.getAll
     settings: dict[str, str] = {}

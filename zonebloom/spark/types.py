@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from inspect import signature
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from zonebloom.errors import SchemaMismatch, UnsupportedType
+from zonebloom.spark.versions import TIME_TYPE
 from zonebloom.values.normal_types import hashed_type
 
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -48,13 +47,6 @@ def spark_types(
         if name not in types:
             types[name] = spark_type(schema.field(name).type, name)
     return st.StructType([st.StructField(name, types[name]) for name in names])
-
-
-def arrow_schema(schema: st.StructType) -> pa.Schema:
-    """Return the Arrow schema in which the JVM accepts batches of a Spark schema."""
-    # PySpark 4.2 and later require a time zone for instants; earlier versions always use UTC.
-    takes_zone = "timezone" in signature(to_arrow_schema).parameters
-    return to_arrow_schema(schema, timezone="UTC") if takes_zone else to_arrow_schema(schema)
 
 
 def opaque_columns(schema: pa.Schema, known: Mapping[str, st.DataType]) -> frozenset[str]:
@@ -102,8 +94,8 @@ def spark_type(arrow: pa.DataType, column: str) -> st.DataType:
             )
         return st.TimestampNTZType() if arrow.tz is None else st.TimestampType()
     # Spark's time type has microseconds. Nanoseconds are refused, because they would be truncated.
-    if pt.is_time(arrow) and arrow.unit != "ns":
-        return st.TimeType()
+    if pt.is_time(arrow) and arrow.unit != "ns" and TIME_TYPE is not None:
+        return TIME_TYPE()
     if isinstance(arrow, _LISTS):
         return st.ArrayType(spark_type(arrow.value_type, column), containsNull=True)
     if isinstance(arrow, pa.MapType):
@@ -128,8 +120,7 @@ def type_name(arrow: pa.DataType) -> str | None:
 
 def is_collated(kind: st.DataType) -> bool:
     """Return whether strings of a type may be equal although their bytes differ."""
-    collation = getattr(kind, "collation", None)
-    return isinstance(kind, st.StringType) and collation not in (None, "UTF8_BINARY")
+    return isinstance(kind, st.StringType) and kind.collation != "UTF8_BINARY"
 
 
 def is_plain_text(key: st.StructField) -> bool:

@@ -38,11 +38,18 @@ from zonebloom.spark.hyperspace.source import (
     resolve_columns,
     statistics_rows,
 )
-from zonebloom.spark.pruning.index_lookup import BoundedCache
-from zonebloom.spark.pruning.jvm_bridge import set_session_rule, with_index
+from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.jvm_bridge import (
+    remove_session_rule,
+    set_session_rule,
+    with_index,
+)
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune import describe_pruning
 from zonebloom.spark.pruning.prune_plan import PrunePlan
-from zonebloom.spark.session import is_case_sensitive, spark_context
+from zonebloom.spark.session import is_case_sensitive
+from zonebloom.spark.session_state import LruCache
+from zonebloom.spark.versions import spark_context
 from zonebloom.storage.encryption import Encryption
 
 __all__ = ["BFIndexConfig", "IndexManager"]
@@ -96,7 +103,7 @@ class IndexManager(Actions):
         spark_context(spark)
         self._spark = spark
         self._access = Access(spark, encryption)
-        self._opened = BoundedCache()
+        self._opened: LruCache[Any] = LruCache()
 
     def create_index(
         self,
@@ -186,7 +193,7 @@ class IndexManager(Actions):
         StaleIndexWarning
             If files changed since they were indexed. They are read.
         """
-        return with_index(df, self._lookup)
+        return with_index(df, self._ask)
 
     def explain(
         self,
@@ -228,8 +235,8 @@ class IndexManager(Actions):
                 raise index_not_found(index_name, records)
             records = named_records
         # Use a new cache, because indices in the shared one have already issued their warnings.
-        lookup = ManagedLookup(self._access, records, settings, BoundedCache())
-        return describe_pruning(df, lookup)
+        lookup = ManagedLookup(self._access, records, settings, LruCache())
+        return describe_pruning(df, lookup.ask)
 
     def enable(self) -> None:
         """Use the indices in every query of a classic session, without `apply`.
@@ -237,21 +244,22 @@ class IndexManager(Actions):
         It sets ``zonebloom.apply.enabled`` to true, which is the default.
         """
         self._spark.conf.set(APPLY_ENABLED, "true")
-        set_session_rule(self._spark, self._lookup)
+        set_session_rule(self._spark, self._ask)
 
     def disable(self) -> None:
         """Stop all managers of the session from using indices, also in `apply`."""
         self._spark.conf.set(APPLY_ENABLED, "false")
-        set_session_rule(self._spark, None)
+        remove_session_rule(self._spark)
 
     def is_enabled(self) -> bool:
         """Return whether indices are used."""
         return read_settings(self._spark)[APPLY_ENABLED]
 
-    def _lookup(self) -> ManagedLookup:
-        """Return a lookup with the current settings and records, and the shared cache."""
+    def _ask(self, scan: JvmScan) -> PruningResult:
+        """Return which files a scan can skip, by the current settings and records."""
         settings = read_settings(self._spark)
-        return ManagedLookup(self._access, self._known_records(settings), settings, self._opened)
+        records = self._known_records(settings)
+        return ManagedLookup(self._access, records, settings, self._opened).ask(scan)
 
     # Records
 

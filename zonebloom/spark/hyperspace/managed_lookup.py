@@ -22,11 +22,13 @@ from zonebloom.spark.hyperspace.config import (
 )
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.hyperspace.source import Access
-from zonebloom.spark.pruning.answer import PruningRequest, PruningResult
-from zonebloom.spark.pruning.index_lookup import BoundedCache, IndexLookup
+from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
+from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.paths import plain_path
 
 
@@ -38,7 +40,7 @@ class ManagedLookup(IndexLookup):
         access: Access,
         records: Sequence[Record],
         settings: Mapping[str, Any],
-        cache: BoundedCache,
+        cache: LruCache[Any],
     ):
         super().__init__(access.spark, encryption=access.encryption, cache=cache)
         self._access = access
@@ -47,12 +49,12 @@ class ManagedLookup(IndexLookup):
         # Why an index is refused for this query, or None if it is used, by name.
         self._refusals: dict[str, Note | None] = {}
 
-    def ask(self, request: PruningRequest) -> PruningResult:
+    def ask(self, scan: JvmScan) -> PruningResult:
         """Return the result of the usable indices, with notes about those that were refused."""
         if not self._settings[APPLY_ENABLED]:
-            return PruningResult(notes=(Note(Reason.APPLY_DISABLED),))
-        result = super().ask(request)
-        names = [record.name for record in self._records if _covers_roots(record, request.roots)]
+            return PruningResult.keep_all(Reason.APPLY_DISABLED)
+        result = super().ask(scan)
+        names = [record.name for record in self._records if _covers_roots(record, scan.roots)]
         refusal_notes = [note for note in map(self._refusals.get, names) if note is not None]
         # There is no warning about a deleted index, because its user deleted it on purpose.
         warned_texts = [note.text for note in refusal_notes if note.reason != Reason.NOT_ACTIVE]

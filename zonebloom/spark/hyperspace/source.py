@@ -20,6 +20,7 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.session import open_dataset, open_path
+from zonebloom.spark.versions import is_classic
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
@@ -90,7 +91,7 @@ def _path_in_filesystem(path: str) -> str:
 
 def _root_paths(frame: Any) -> list[str]:
     """Return the root paths that a frame reads. Raise `InvalidArgument` for other frames."""
-    if not hasattr(frame, "_jdf"):
+    if not is_classic(frame.sparkSession):
         raise InvalidArgument(
             f"Spark Connect does not show what a {type(frame).__name__} reads; give the path"
         )

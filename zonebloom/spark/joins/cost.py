@@ -13,7 +13,8 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed
 from zonebloom.spark.relation import node_name
-from zonebloom.spark.session import byte_count, is_classic, open_dataset
+from zonebloom.spark.session import byte_count, open_dataset
+from zonebloom.spark.versions import is_classic
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column
 
@@ -112,7 +113,7 @@ def require_selective(
 def _some_files(frame: Any) -> list[str]:
     """Return a few of the files that a frame reads, including the first and the last."""
     # Access to each element of the array is a call to the JVM.
-    files = frame._jdf.inputFiles() if hasattr(frame, "_jdf") else frame.inputFiles()
+    files = frame._jdf.inputFiles() if is_classic(frame.sparkSession) else frame.inputFiles()
     numbers = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).astype(int)) if files else ()
     return [files[int(number)] for number in numbers]
 

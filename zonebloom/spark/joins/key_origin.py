@@ -18,6 +18,7 @@ from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.relation import class_name, file_relation, node_name, scala_items
+from zonebloom.spark.versions import from_jvm, is_classic
 from zonebloom.storage.paths import is_below, split_path
 from zonebloom.values.columns import find_column, matching_names
 
@@ -55,7 +56,7 @@ def require_stored_column(
     except SchemaMismatch as error:
         raise RuleNotUsed(str(error)) from None
     classic: Any = frame
-    if not hasattr(classic, "_jdf"):
+    if not is_classic(classic.sparkSession):
         if not user_says_stored:
             raise RuleNotUsed(
                 f"Spark Connect does not show whether {key} is computed, or also comes from "
@@ -78,9 +79,7 @@ def require_stored_column(
     if matching_names(list(relation.partitionSchema().fieldNames()), key):
         raise RuleNotUsed(f"Spark takes {key} from the paths of the files")
     _require_stored_values(column.metadata().json())
-    # Transfer all files as one text: each element of a Java array would be a call to the JVM.
-    json_of = classic.sparkSession._jvm.com.fasterxml.jackson.databind.ObjectMapper()
-    files = json.loads(json_of.writeValueAsString(relation.location().inputFiles()))
+    files = from_jvm(classic.sparkSession, relation.location().inputFiles())
     _require_known_files(files, dataset, elsewhere=False)
 
 

@@ -34,8 +34,9 @@ from zonebloom.spark.joins.global_filter import (
 )
 from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key_mismatch_reason
-from zonebloom.spark.session import is_classic, quote_name
+from zonebloom.spark.session import quote_name
 from zonebloom.spark.types import INTEGER_TYPES
+from zonebloom.spark.versions import is_classic
 
 # It takes as long to find what can be skipped as to read this many bytes. Skipping files saves less
 # than skipping zones, so it must be worth this factor more bytes.

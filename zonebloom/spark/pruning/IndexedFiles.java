@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
+import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.execution.FileSourceScanExec;
 import org.apache.spark.sql.execution.SQLExecution;
@@ -404,32 +405,25 @@ final class Filters {
 
 /** The functions that Python calls to read and change query plans. */
 public final class Plans {
-  /** Return the plan with indexed Parquet relations, or null if it has no Parquet relation. */
-  public LogicalPlan indexed(LogicalPlan plan, BiFunction choose, double timeoutSeconds) {
-    LogicalPlan indexed = RelationIndexer.apply(plan, new Chooser(choose, timeoutSeconds));
-    return indexed == plan ? null : indexed;
-  }
-
-  /** Index all queries of a session. If choose is null, stop indexing them. */
-  public void enable(SparkSession session, BiFunction choose, double timeoutSeconds) {
-    List rules = new ArrayList();
-    for (Object rule : CollectionConverters.asJava(session.experimental().extraOptimizations())) {
-      if (!(rule instanceof IndexRule)) rules.add(rule);
-    }
-    if (choose != null) rules.add(new IndexRule(new Chooser(choose, timeoutSeconds)));
-    session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
-  }
-
-  /** Make the physical plans of a session describe which indexed files each scan reads. */
-  public void describeScans(SparkSession session) {
+  /**
+   * Return a rule for a frame or for all queries of a session. Physical plans of the session then
+   * describe which indexed files each scan reads.
+   */
+  public IndexRule rule(SparkSession session, BiFunction choose, double timeoutSeconds) {
     List strategies = new ArrayList();
+    boolean isDescribed = false;
     for (Object strategy : CollectionConverters.asJava(session.experimental().extraStrategies())) {
-      if (strategy instanceof DescribedScanStrategy) return;
+      isDescribed |= strategy instanceof DescribedScanStrategy;
       strategies.add(strategy);
     }
-    strategies.add(new DescribedScanStrategy());
-    session.experimental().extraStrategies_$eq(CollectionConverters.asScala(strategies).toSeq());
+    if (!isDescribed) {
+      strategies.add(new DescribedScanStrategy());
+      session.experimental().extraStrategies_$eq(CollectionConverters.asScala(strategies).toSeq());
+    }
+    return new IndexRule(session, new Chooser(choose, timeoutSeconds));
   }
+
+  public void removeRule(SparkSession session) { IndexRule.install(session, null); }
 
   /** Return the scan of a leaf of a physical plan, or null if the leaf reads no Parquet files. */
   public Scan scan(Object node) {
@@ -470,34 +464,52 @@ public final class Plans {
   }
 }
 
-/** An optimizer rule that indexes the Parquet relations of each plan of a session. */
+/** An optimizer rule that indexes the Parquet relations of each plan. */
 public final class IndexRule extends Rule {
+  private final SparkSession session;
   private final Chooser chooser;
 
-  IndexRule(Chooser chooser) {
+  IndexRule(SparkSession session, Chooser chooser) {
+    this.session = session;
     this.chooser = chooser;
   }
 
+  /** Return the plan with indexed relations, or the same object if there is nothing to index. */
   public TreeNode apply(TreeNode plan) {
-    return RelationIndexer.apply((LogicalPlan) plan, chooser);
+    RelationIndexer indexer = new RelationIndexer(chooser);
+    TreeNode indexed = ((LogicalPlan) plan).transformUpWithSubqueries(indexer);
+    for (Object files : indexer.addedFiles) ((IndexedFiles) files).finishRewrite();
+    return indexer.addedFiles.isEmpty() ? plan : indexed;
+  }
+
+  /** Return a frame with indexed relations, or null if it has none. */
+  public Dataset indexed(Dataset frame) {
+    LogicalPlan plan = frame.queryExecution().analyzed();
+    LogicalPlan indexed = (LogicalPlan) apply(plan);
+    return indexed == plan ? null : Dataset.ofRows(session, indexed);
+  }
+
+  /** Apply this rule to all queries of its session. */
+  public void install() { install(session, this); }
+
+  /** Give a session this rule in place of an earlier one. Null only removes that. */
+  static void install(SparkSession session, IndexRule newRule) {
+    List rules = new ArrayList();
+    for (Object rule : CollectionConverters.asJava(session.experimental().extraOptimizations())) {
+      if (!(rule instanceof IndexRule)) rules.add(rule);
+    }
+    if (newRule != null) rules.add(newRule);
+    session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
   }
 }
 
 /** A plan transformation that gives each Parquet relation an IndexedFiles as its file index. */
 final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
   private final Chooser chooser;
-  private final List addedFiles = new ArrayList();
+  final List addedFiles = new ArrayList();
 
-  private RelationIndexer(Chooser chooser) {
+  RelationIndexer(Chooser chooser) {
     this.chooser = chooser;
-  }
-
-  /** Return the plan with indexed relations, or the same object if there is nothing to index. */
-  static LogicalPlan apply(LogicalPlan plan, Chooser chooser) {
-    RelationIndexer indexer = new RelationIndexer(chooser);
-    LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexer);
-    for (Object files : indexer.addedFiles) ((IndexedFiles) files).finishRewrite();
-    return indexer.addedFiles.isEmpty() ? plan : indexed;
   }
 
   /** Return whether a relation reads Parquet files that Spark itself lists. */

@@ -1,33 +1,19 @@
-"""The request for files that Spark can skip, and its result."""
+"""The result of a request for files that Spark can skip."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from zonebloom.errors import IndexNotUsedWarning, ZoneBloomWarning
-from zonebloom.predicates import ast
 from zonebloom.spark.pruning.listed_files import ListedFiles
-from zonebloom.spark.pruning.prune_plan import Note, Reason
+from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 
 ItemType = TypeVar("ItemType")
-
-
-class PruningRequest(NamedTuple):
-    """A request for the files below root paths that hold no row for which a condition is true."""
-
-    roots: Sequence[str]
-    list_files: Callable[[], ListedFiles]
-    # Lower-case names of the top-level columns in the condition.
-    columns: frozenset[str]
-    # A function that translates the condition for files with a given schema.
-    bind_predicate: Callable[[pa.Schema], ast.Predicate]
-    ignores_case: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,21 +26,42 @@ class PruningResult:
     notes: tuple[Note, ...] = ()
     warnings: tuple[ZoneBloomWarning, ...] = ()
 
+    @classmethod
+    def keep_all(cls, reason: Reason, text: str = "") -> PruningResult:
+        """Return a result that excludes no files, with the reason."""
+        return cls(notes=(Note(reason, text),))
+
+    @classmethod
+    def of_unusable_index(cls, text: str) -> PruningResult:
+        """Return a result that excludes no files and warns, because an index cannot be used."""
+        return cls(notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),))
+
     def kept_mask(self, files: ListedFiles) -> np.ndarray:
         """Return a mask of the listed files that may hold a matching row."""
         return np.isin(files.numbers, self.excluded_numbers, invert=True)
 
+    def describe(
+        self, roots: Sequence[str] = (), num_files: int = 0, num_kept: int = 0, **fields: Any
+    ) -> PrunedRelation:
+        """Return the description of a scan of these roots with this result."""
+        notes = self.notes
+        if not notes and not self.excluded_numbers.size:
+            notes = (Note(Reason.ALL_FILES_KEPT),)
+        return PrunedRelation(
+            roots_text(roots),
+            tuple(roots),
+            " OR ".join(self.predicates) or None,
+            num_files,
+            kept_files=num_kept,
+            indices=self.indices,
+            notes=notes,
+            **fields,
+        )
 
-def result_without_index(text: str) -> PruningResult:
-    """Return a result that excludes no files because there is no index."""
-    return PruningResult(notes=(Note(Reason.NO_INDEX, text),))
 
-
-def result_of_unusable_index(text: str) -> PruningResult:
-    """Return a result that excludes no files and warns, because an index cannot be used."""
-    return PruningResult(
-        notes=(Note(Reason.INDEX_DAMAGED, text),), warnings=(IndexNotUsedWarning(text),)
-    )
+def roots_text(roots: Sequence[str]) -> str:
+    more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
+    return roots[0] + more if roots else ""
 
 
 def merge_results(results: Sequence[PruningResult]) -> PruningResult:

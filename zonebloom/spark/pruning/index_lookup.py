@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -27,41 +26,21 @@ from zonebloom.errors import (
     SourceError,
     ZoneBloomError,
 )
-from zonebloom.spark.pruning.answer import (
-    PruningRequest,
-    PruningResult,
-    merge_results,
-    result_of_unusable_index,
-    result_without_index,
-)
+from zonebloom.spark.pruning.answer import PruningResult, merge_results
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, known_keys
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.session import open_path
+from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import folders_above, plain_path
 
 CachedType = TypeVar("CachedType")
 
-# Maximum number of entries of a cache of roots, catalogs and listings.
-_MAX_ENTRIES = 64
 # One or more folders of indices.
 IndexDirs = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
-
-
-class BoundedCache(dict[Any, Any]):
-    """A cache that drops its oldest entries. Several threads may add entries."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        with self._lock:
-            super().__setitem__(key, value)
-            if len(self) > _MAX_ENTRIES:
-                self.pop(next(iter(self)))
 
 
 class IndexLookup:
@@ -75,29 +54,27 @@ class IndexLookup:
         spark: Any,
         index_dir: IndexDirs = None,
         encryption: Encryption | None = None,
-        cache: BoundedCache | None = None,
+        cache: LruCache[Any] | None = None,
     ):
         self._spark = spark
         self._index_dirs = _index_dirs(index_dir)
         self._encryption = encryption
-        self._cache = BoundedCache() if cache is None else cache
+        self._cache: LruCache[Any] = LruCache() if cache is None else cache
 
-    def ask(self, request: PruningRequest) -> PruningResult:
-        """Return the result of a request. Files are listed only if they may have an index."""
-        roots = request.roots
+    def ask(self, scan: JvmScan) -> PruningResult:
+        """Return which files a scan can skip. Files are listed only if they may have an index."""
+        roots = scan.roots
         with collected_warnings() as issued_warnings:
             if not any(map(self._may_know, roots)):
                 text = f"there is no index in {roots[0]} or above" if roots else ""
-                results = [result_without_index(text)] if roots else []
-            elif len(roots) == 1 and not self._may_know(roots[0], request.columns):
-                text = f"no index on {', '.join(sorted(request.columns))}"
-                results = [PruningResult(notes=(Note(Reason.NO_INDEX_ON_COLUMN, text),))]
+                results = [PruningResult.keep_all(Reason.NO_INDEX, text)] if roots else []
+            elif len(roots) == 1 and not self._may_know(roots[0], scan.columns):
+                text = f"no index on {', '.join(sorted(scan.columns))}"
+                results = [PruningResult.keep_all(Reason.NO_INDEX_ON_COLUMN, text)]
             else:
-                files = request.list_files()
+                files = scan.files
                 groups = self._cached(tuple(roots), (files,), lambda: files.by_root(roots))
-                results = [
-                    self._ask_root(root, files_below, request) for root, files_below in groups
-                ]
+                results = [self._ask_root(root, files_below, scan) for root, files_below in groups]
         by_text = {str(warning): warning for warning in issued_warnings}
         damage = [
             Note(Reason.INDEX_DAMAGED, text)
@@ -177,21 +154,22 @@ class IndexLookup:
         """Return the cached result of `make` for a key, if it was made from the same objects."""
         cached = self._cache.get(place)
         if cached is None or not all(map(is_, cached[0], objects)):
-            cached = self._cache[place] = objects, make()
+            cached = self._cache.put(place, (objects, make()))
         return cached[1]
 
-    def _ask_root(self, root: str, files: ListedFiles, request: PruningRequest) -> PruningResult:
+    def _ask_root(self, root: str, files: ListedFiles, scan: JvmScan) -> PruningResult:
         try:
             filesystem, base = open_path(self._spark, root)
         except SourceError as error:
-            return result_without_index(f"no index is searched for: {error}")
+            text = f"no index is searched for: {error}"
+            return PruningResult.keep_all(Reason.NO_INDEX, text)
         try:
-            catalog_files = self._catalog_files((root, base), filesystem, files, request.columns)
-            results = [files_of_catalog.ask(request) for files_of_catalog in catalog_files]
+            catalog_files = self._catalog_files((root, base), filesystem, files, scan.columns)
+            results = [files_of_catalog.ask(scan) for files_of_catalog in catalog_files]
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
-            return result_of_unusable_index(f"the index of {root} is not used: {error}")
+            return PruningResult.of_unusable_index(f"the index of {root} is not used: {error}")
         if not results:
-            return result_without_index(f"no index knows files of {root}")
+            return PruningResult.keep_all(Reason.NO_INDEX, f"no index knows files of {root}")
         return merge_results(results)
 
     def _catalog_files(
@@ -224,7 +202,7 @@ class IndexLookup:
         """Return the cached catalog of a folder, which all queries share."""
         catalog = self._cache.get(folder)
         if catalog is None or not catalog.filesystem.equals(filesystem):
-            catalog = self._cache[folder] = Catalog(filesystem, folder, self._encryption)
+            catalog = self._cache.put(folder, Catalog(filesystem, folder, self._encryption))
         return catalog
 
     def _open_files(

@@ -20,7 +20,8 @@ from zonebloom.snapshot import Snapshot
 from zonebloom.sources.discovery import source_of_files
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.spark.column_case import files_with_other_case
-from zonebloom.spark.pruning.answer import PruningRequest, PruningResult
+from zonebloom.spark.pruning.answer import PruningResult
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
 from zonebloom.spark.rebase import without_rebased_literals
@@ -73,9 +74,9 @@ class CatalogFiles:
         indices = self._opened.version.indices.values()
         return any(entry.column[0].lower() in columns for entry in indices)
 
-    def ask(self, request: PruningRequest) -> PruningResult:
-        """Return which of these files hold no row that meets the condition."""
-        predicate = without_rebased_literals(request.bind_predicate(self._source.schema))
+    def ask(self, scan: JvmScan) -> PruningResult:
+        """Return which of these files hold no row that passes the filters of a scan."""
+        predicate = without_rebased_literals(scan.predicate(self._source.schema))
         snapshot = self._opened.look()
         search = self._opened.search_snapshot(snapshot, predicate)
         check = self._listing_check
@@ -84,7 +85,7 @@ class CatalogFiles:
             check = self._listing_check = _ListingCheck(snapshot, self._files)
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
-        for view in search.used_views.values() if request.ignores_case else ():
+        for view in search.used_views.values() if scan.ignores_case else ():
             ids = self._ids_with_other_case(check, view.index.entry.column)
             candidate_ids.append(np.array(ids, np.int64))
         is_kept = np.isin(check.ids, np.concatenate(candidate_ids))

@@ -1,131 +1,78 @@
-"""Install the file index of `IndexedFiles.java` in a frame or a session, and answer its requests.
+"""Give a frame or a session the optimizer rule of `IndexedFiles.java`, and answer its requests.
 
 A request asks which files may hold rows that pass the filters of a scan.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
-from zonebloom.predicates import ast
-from zonebloom.predicates.catalyst import CatalystNode, CatalystTranslator
-from zonebloom.spark.pruning.answer import PruningRequest, PruningResult, result_of_unusable_index
-from zonebloom.spark.pruning.index_lookup import BoundedCache, IndexLookup
-from zonebloom.spark.pruning.listed_files import ListedFiles
+from zonebloom.spark.pruning.answer import PruningResult, roots_text
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
-from zonebloom.spark.session import session_id
-from zonebloom.spark.types import type_name
+from zonebloom.spark.session_state import SessionState, application_state, session_state
+from zonebloom.spark.versions import compile_java, frame_from_jvm, jvm_with_callbacks
 
-# The warnings that were issued, with the id of their session.
-_issued_warnings: set[tuple[str, ...]] = set()
-# The last listing of each tuple of roots, with its digest.
-_cached_listings = BoundedCache()
+# A function that returns which files of a scan hold no matching row.
+Ask = Callable[[JvmScan], PruningResult]
 # If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
-
-
 _TIMEOUT_TEXT = (
     f"an index answered later than {MAX_ANSWER_SECONDS:.0f} s after it was asked, so Spark read "
     "all files of that scan"
 )
 
 
-class JvmScan:
-    """A scan of Parquet files in the JVM, with its roots, filters and listed files."""
-
-    def __init__(self, scan: Any, request: str | None = None):
-        self._request = json.loads(request or scan.request())
-        self.roots: list[str] = self._request["roots"]
-        self._scan = scan
-
-    @functools.cached_property
-    def files(self) -> ListedFiles:
-        """Return the files in the order in which Spark lists them.
-
-        If roots and files are those of an earlier scan, the cached object of that scan is returned.
-        """
-        roots = tuple(self.roots)
-        cached = _cached_listings.get(roots)
-        if cached is None or cached[0] != self._scan.digest():
-            text = self._scan.files()
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            _cached_listings[roots] = cached = digest, ListedFiles.of(json.loads(text))
-        return cached[1]
-
-    def ask(self, lookup: Callable[[], IndexLookup]) -> PruningResult:
-        """Return which of the files a lookup excludes."""
-        filters = self._request["filters"]
-        if not filters:
-            return PruningResult(notes=(Note(Reason.NO_FILTER),))
-        is_case_sensitive = self._request["case_sensitive"]
-
-        def bind_predicate(schema: pa.Schema) -> ast.Predicate:
-            by_path = self._request["partition_columns"]
-            translator = CatalystTranslator(schema, by_path, is_case_sensitive, type_name)
-            return translator.translate(filters)
-
-        try:
-            request = PruningRequest(
-                roots=self.roots,
-                list_files=lambda: self.files,
-                columns=frozenset(_column_names(filters)),
-                bind_predicate=bind_predicate,
-                ignores_case=not is_case_sensitive,
-            )
-            return lookup().ask(request)
-        except Exception as error:  # noqa: BLE001 - an error must not fail the query
-            return result_of_unusable_index(f"files are not chosen by an index: {error!r}")
-
-
-def _column_names(filters: Sequence[CatalystNode]) -> Iterator[str]:
-    """Yield the lower-case names of the columns in filters."""
-    for node in filters:
-        if "terms" in node:
-            yield from _column_names(node["terms"])
-        else:
-            yield from map(str.lower, node["columns"])
-
-
-def warn_once(spark: Any, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
+def warn_once(state: SessionState, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
     """Issue a warning once for each session and tuple of roots."""
-    cause = session_id(spark), *roots, str(warning)
-    if cause not in _issued_warnings:
-        _issued_warnings.add(cause)
+    cause = *roots, str(warning)
+    if cause not in state.issued_warnings:
+        state.issued_warnings.add(cause)
         warn(warning)
+
+
+def ask_index(scan: JvmScan, ask: Ask) -> PruningResult:
+    """Return which of the files of a scan an index excludes."""
+    if not scan.filters:
+        return PruningResult.keep_all(Reason.NO_FILTER)
+    try:
+        return ask(scan)
+    except Exception as error:  # noqa: BLE001 - an error must not fail the query
+        return _failure(error)
+
+
+def _failure(error: Exception) -> PruningResult:
+    return PruningResult.of_unusable_index(f"files are not chosen by an index: {error!r}")
 
 
 class _Chooser:
     """The function that the JVM calls for each scan, in its own thread, to choose files."""
 
-    def __init__(self, lookup: Callable[[], IndexLookup], spark: SparkSession):
-        self._lookup = lookup
-        self._spark = spark
+    def __init__(self, ask: Ask, state: SessionState):
+        self._ask = ask
+        self._state = state
 
     def apply(self, request: str, java_scan: Any) -> str:
         """Choose the files that Spark reads for a scan. Return its description as JSON."""
         try:
-            return self._choose(JvmScan(java_scan, request), java_scan)
+            return self._choose(JvmScan(java_scan, self._state.listings, request), java_scan)
         except Exception as error:  # noqa: BLE001 - Spark reads all files after an error
             # A warning raises an exception too, if the process turns warnings into errors.
-            result = result_of_unusable_index(f"files are not chosen by an index: {error!r}")
-            return _to_json(describe_scan((), result, 0, 0))
+            return _to_json(_failure(error).describe())
 
     def _choose(self, scan: JvmScan, java_scan: Any) -> str:
-        result = scan.ask(self._lookup)
+        result = ask_index(scan, self._ask)
         for warning in result.warnings:
-            warn_once(self._spark, warning, scan.roots)
+            warn_once(self._state, warning, scan.roots)
         # The number of files is known only if an index was asked about them.
         num_files = num_kept = len(scan.files) if result.predicates else 0
         marks = ""
@@ -133,10 +80,10 @@ class _Chooser:
             is_kept = result.kept_mask(scan.files)
             num_kept = int(is_kept.sum())
             marks = np.where(is_kept, b"1", b"0").tobytes().decode()
-        description = _to_json(describe_scan(scan.roots, result, num_files, num_kept))
+        description = _to_json(result.describe(scan.roots, num_files, num_kept))
         # After this call Spark skips files, so no later step may fail.
         if marks and not java_scan.keep(marks):
-            warn_once(self._spark, IndexNotUsedWarning(_TIMEOUT_TEXT), scan.roots)
+            warn_once(self._state, IndexNotUsedWarning(_TIMEOUT_TEXT), scan.roots)
         return description
 
     class Java:
@@ -145,81 +92,75 @@ class _Chooser:
         implements = ("java.util.function.BiFunction",)
 
 
-@functools.lru_cache(maxsize=1)
-def _load_plans_class(jvm: Any) -> Any:
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
-    compiler.cook((files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text())
-    return compiler.getClassLoader().loadClass("zonebloom.Plans").newInstance()
-
-
 def jvm_plans(spark: Any) -> Any:
     """Return the Java object `Plans` in the JVM of a session, which reads and changes plans.
 
     Raise `EngineError` if the session gives no access to plans.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    advice = "use zonebloom.spark.scan(spark, path, filter=...), which applies the filter itself"
-    if not hasattr(spark, "_jvm"):
-        raise EngineError(f"Spark Connect gives no access to plans; {advice}")
-    try:
-        ensure_callback_server_started(spark.sparkContext._gateway)
-        return _load_plans_class(spark._jvm)
-    except (Py4JError, OSError) as error:
-        raise EngineError(f"this Spark accepts no file index: {error}; {advice}") from error
+    jvm = jvm_with_callbacks(spark)
+    application = application_state(spark)
+    with application.lock:
+        if application.plans is None:
+            source = (files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text()
+            application.plans = compile_java(jvm, source, "zonebloom.Plans")
+        return application.plans
 
 
-def with_index(df: DataFrame, lookup: Callable[[], IndexLookup]) -> DataFrame:
-    """Return a frame whose scans ask an index. If that is impossible, warn and return the frame."""
-    frame: Any = df
-    spark = session_of(frame)
+def _new_rule(spark: Any, ask: Ask) -> Any:
+    """Return a Java optimizer rule that makes scans ask an index.
+
+    If that is impossible, warn and return None.
+    """
+    state = session_state(spark)
     try:
         plans = jvm_plans(spark)
     except EngineError as error:
-        warn_once(spark, IndexNotUsedWarning(str(error)))
-        return df
-    if df.isStreaming:
-        return df
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-    analyzed, chooser = frame._jdf.queryExecution().analyzed(), _Chooser(lookup, spark)
-    plan = plans.indexed(analyzed, chooser, MAX_ANSWER_SECONDS)
-    if plan is None:
-        return df
-    plans.describeScans(spark._jsparkSession)
-    rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return ClassicFrame(rows, spark)
+        warn_once(state, IndexNotUsedWarning(str(error)))
+        return None
+    return plans.rule(spark._jsparkSession, _Chooser(ask, state), MAX_ANSWER_SECONDS)
 
 
-def set_session_rule(spark: SparkSession, lookup: Callable[[], IndexLookup] | None) -> None:
-    """Make all queries of a session ask an index, or no index if the lookup is None."""
-    session: Any = spark
+def session_of(df: Any) -> Any:
+    return arguments.require_instance(df, DataFrame, "df").sparkSession
+
+
+def with_index(df: Any, ask: Ask) -> DataFrame:
+    """Return a frame whose scans ask an index, or the frame itself if there is none to ask."""
+    spark = session_of(df)
+    rule = _new_rule(spark, ask)
+    indexed = None if rule is None or df.isStreaming else rule.indexed(df._jdf)
+    return df if indexed is None else frame_from_jvm(indexed, spark)
+
+
+def set_session_rule(spark: SparkSession, ask: Ask) -> None:
+    """Make all queries of a session ask an index. This replaces an earlier rule."""
+    rule = _new_rule(spark, ask)
+    if rule is not None:
+        rule.install()
+
+
+def remove_session_rule(spark: Any) -> None:
+    """Make the queries of a session ask no index, except those of frames with their own rule."""
     try:
-        plans = jvm_plans(session)
-    except EngineError as error:
-        if lookup is not None:
-            warn_once(spark, IndexNotUsedWarning(str(error)))
+        plans = jvm_plans(spark)
+    except EngineError:
         return
-    chooser = lookup and _Chooser(lookup, spark)
-    plans.enable(session._jsparkSession, chooser, MAX_ANSWER_SECONDS)
-    plans.describeScans(session._jsparkSession)
+    plans.removeRule(spark._jsparkSession)
 
 
-def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation | None:
-    """Return what an index did to a leaf of a physical plan, or None if no index was asked.
+def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation:
+    """Return what an index did to a leaf of a physical plan.
 
     The leaf itself holds the result in the JVM, so it cannot come from another session or frame.
     """
     text = plans.lastResult(node)
     if text is None:
-        return None
+        return PruningResult.keep_all(Reason.NOT_ASKED).describe(roots)
     description = json.loads(text)
     if "problem" in description:
-        return describe_scan(roots, result_of_unusable_index(description["problem"]), 0, 0)
+        return PruningResult.of_unusable_index(description["problem"]).describe(roots)
     return PrunedRelation(
-        _roots_text(roots),
+        roots_text(roots),
         tuple(roots),
         description["filter"],
         description["num_files"],
@@ -240,30 +181,3 @@ def _to_json(relation: PrunedRelation) -> str:
             "notes": [(note.reason.name, note.text) for note in relation.notes],
         }
     )
-
-
-def _roots_text(roots: Sequence[str]) -> str:
-    more = f" and {len(roots) - 1:,} more" if len(roots) > 1 else ""
-    return roots[0] + more if roots else ""
-
-
-def describe_scan(
-    roots: Sequence[str], result: PruningResult, num_files: int, num_kept: int, **fields: Any
-) -> PrunedRelation:
-    notes = result.notes
-    if not notes and not result.excluded_numbers.size:
-        notes = (Note(Reason.ALL_FILES_KEPT),)
-    return PrunedRelation(
-        _roots_text(roots),
-        tuple(roots),
-        " OR ".join(result.predicates) or None,
-        num_files,
-        kept_files=num_kept,
-        indices=result.indices,
-        notes=notes,
-        **fields,
-    )
-
-
-def session_of(df: Any) -> Any:
-    return arguments.require_instance(df, DataFrame, "df").sparkSession

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,20 @@ from zonebloom.errors import EngineError
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.index_lookup import IndexDirs, IndexLookup
 from zonebloom.spark.pruning.jvm_bridge import (
-    JvmScan,
-    describe_scan,
+    Ask,
+    ask_index,
     jvm_plans,
     last_scan_relation,
+    remove_session_rule,
     session_of,
     set_session_rule,
     warn_once,
     with_index,
 )
+from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import node_name, scala_items
+from zonebloom.spark.session_state import session_state
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
 
@@ -89,10 +92,7 @@ def prune(
     >>> orders.where("id = 42").select("customer").collect()
     [Row(customer='C042')]
     """
-    lookup = IndexLookup(session_of(df), index_dir, encryption)
-    for warning in lookup.missing_dirs():
-        warn_once(session_of(df), warning)
-    return with_index(df, lambda: lookup)
+    return with_index(df, _checked_lookup(session_of(df), index_dir, encryption).ask)
 
 
 def prune_plan(
@@ -111,7 +111,7 @@ def prune_plan(
         files: 1 of 3 kept, 9.5 kB of 28.6 kB
     """
     lookup = IndexLookup(session_of(df), index_dir, encryption)
-    plan = describe_pruning(df, lookup)
+    plan = describe_pruning(df, lookup.ask)
     missing_dirs = (Note(Reason.NO_INDEX, str(warning)) for warning in lookup.missing_dirs())
     return replace(plan, notes=(*plan.notes, *missing_dirs))
 
@@ -152,10 +152,7 @@ def enable(
     1
     >>> zs.disable(spark)
     """
-    lookup = IndexLookup(spark, index_dir, encryption)
-    for warning in lookup.missing_dirs():
-        warn_once(spark, warning)
-    set_session_rule(spark, lambda: lookup)
+    set_session_rule(spark, _checked_lookup(spark, index_dir, encryption).ask)
 
 
 def table(
@@ -215,25 +212,49 @@ def disable(spark: SparkSession) -> None:
     >>> zs.enable(spark)
     >>> zs.disable(spark)
     """
-    set_session_rule(spark, None)
+    remove_session_rule(spark)
+
+
+def _checked_lookup(
+    spark: SparkSession, index_dir: IndexDirs, encryption: Encryption | None
+) -> IndexLookup:
+    """Return a lookup. Warn about folders without an index."""
+    lookup = IndexLookup(spark, index_dir, encryption)
+    for warning in lookup.missing_dirs():
+        warn_once(session_state(spark), warning)
+    return lookup
 
 
 # Descriptions of what a lookup does to a frame
 
 
-def describe_pruning(df: Any, lookup: IndexLookup | None) -> PrunePlan:
-    """Return which files of each scan a lookup keeps, or without one, which were kept."""
+def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
+    """Return which files of each scan an index keeps, or without one, which were kept."""
+    spark = session_of(df)
     try:
-        plans = jvm_plans(session_of(df))
+        plans = jvm_plans(spark)
     except EngineError as error:
         return PrunePlan(notes=(Note(Reason.UNSUPPORTED_SESSION, str(error)),))
     if df.isStreaming:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return PrunePlan(notes=(note,))
+
+    def scan_of(node: Any) -> JvmScan | None:
+        java_scan = plans.scan(node)
+        return None if java_scan is None else JvmScan(java_scan, session_state(spark).listings)
+
+    def describe_leaf(node: Any) -> PrunedRelation:
+        scan = scan_of(node)
+        if scan is None:
+            return _describe_unlisted(node, scan_of)
+        if ask is not None:
+            return _describe_result(scan, ask_index(scan, ask))
+        return replace(last_scan_relation(plans, node, scan.roots), metrics=_metrics(node))
+
     # Several nodes of the plan may contain the same subquery.
-    executed, has_run = df._jdf.queryExecution().executedPlan(), lookup is None
+    executed, has_run = df._jdf.queryExecution().executedPlan(), ask is None
     nodes = {node.id(): node for node in _plan_leaves(executed, has_run)}
-    return PrunePlan(tuple(_describe_leaf(plans, node, lookup) for node in nodes.values()))
+    return PrunePlan(tuple(map(describe_leaf, nodes.values())))
 
 
 def _plan_leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
@@ -254,39 +275,30 @@ def _plan_leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
         yield from _plan_leaves(child, has_run)
 
 
-def _describe_leaf(plans: Any, node: Any, lookup: IndexLookup | None) -> PrunedRelation:
-    """Return what a lookup does to a scan, or without one, what was done, with Spark's metrics."""
+def _describe_unlisted(node: Any, scan_of: Callable[[Any], JvmScan | None]) -> PrunedRelation:
+    """Describe a leaf of a physical plan that lists no Parquet files."""
+    roots: list[str] = []
+    reason = Reason.UNSUPPORTED_RELATION
     if node_name(node) == "InMemoryTableScanExec":
-        cached_scans = [plans.scan(leaf) for leaf in _plan_leaves(node.relation().cachedPlan())]
-        roots = [root for scan in cached_scans if scan is not None for root in JvmScan(scan).roots]
-        return _with_node_name(
-            node, describe_scan(roots, PruningResult(notes=(Note(Reason.CACHED),)), 0, 0)
-        )
-    listing = plans.scan(node)
-    if listing is None:
-        note = Note(Reason.UNSUPPORTED_RELATION)
-        return _with_node_name(node, describe_scan((), PruningResult(notes=(note,)), 0, 0))
-    scan = JvmScan(listing)
-    if lookup is None:
-        not_asked = describe_scan(scan.roots, PruningResult(notes=(Note(Reason.NOT_ASKED),)), 0, 0)
-        result = last_scan_relation(plans, node, scan.roots)
-        return replace(result or not_asked, metrics=_metrics(node))
-    result = scan.ask(lambda: lookup)
-    kept_files = scan.files.take(np.flatnonzero(result.kept_mask(scan.files)))
-    return describe_scan(
+        reason = Reason.CACHED
+        cached_scans = map(scan_of, _plan_leaves(node.relation().cachedPlan()))
+        roots = [root for scan in cached_scans if scan is not None for root in scan.roots]
+    relation = PruningResult.keep_all(reason).describe(roots)
+    return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
+
+
+def _describe_result(scan: JvmScan, result: PruningResult) -> PrunedRelation:
+    """Describe the files that a result keeps."""
+    files = scan.files
+    kept_files = files.take(np.flatnonzero(result.kept_mask(files)))
+    return result.describe(
         scan.roots,
-        result,
-        len(scan.files),
+        len(files),
         len(kept_files),
-        num_bytes=int(scan.files.sizes.sum()),
+        num_bytes=int(files.sizes.sum()),
         kept_bytes=int(kept_files.sizes.sum()),
         kept_paths=tuple(kept_files.paths.to_pylist()),
     )
-
-
-def _with_node_name(node: Any, relation: PrunedRelation) -> PrunedRelation:
-    """Return a relation with Spark's name of a node that lists no files."""
-    return replace(relation, name=relation.name or node.toString().split("\n")[0][:100])
 
 
 def _metrics(node: Any) -> dict[str, int]:

@@ -49,7 +49,8 @@ from zonebloom.spark.tagging.keys import (
     KeyFrameColumns,
     collect_keys,
 )
-from zonebloom.spark.types import arrow_schema, cast_for_spark
+from zonebloom.spark.types import cast_for_spark
+from zonebloom.spark.versions import arrow_schema
 from zonebloom.storage.files import is_local
 
 # The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.

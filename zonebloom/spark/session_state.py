@@ -1,0 +1,110 @@
+"""Hold what this package caches about a Spark session, for as long as the session exists.
+
+An application (a SparkContext, or a session of Connect) holds weakly an `ApplicationState`, which
+has a `SessionState` for each of its sessions. Python may have several objects for one session of
+the JVM, so sessions are told apart by their ids.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from zonebloom.spark.versions import is_stopped, session_id, spark_context
+
+ValueType = TypeVar("ValueType")
+
+_MAX_ENTRIES = 64
+
+
+class LruCache(Generic[ValueType]):
+    """A cache that drops its least recently used entries. Several threads may use it."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, ValueType] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> ValueType | None:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
+
+    def put(self, key: Hashable, value: ValueType) -> ValueType:
+        """Store a value, and return it."""
+        with self._lock:
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            if len(self._entries) > _MAX_ENTRIES:
+                self._entries.popitem(last=False)
+        return value
+
+
+@dataclass(eq=False)
+class SessionState:
+    """What is cached about one session.
+
+    Attributes
+    ----------
+    issued_warnings : set of tuple of str
+        The warnings that were issued once, with the roots of the files that they are about.
+    listings : LruCache
+        The last listing of each tuple of root paths, with its digest.
+    source : type or None
+        The data source class that is registered in the session.
+    """
+
+    issued_warnings: set[tuple[str, ...]] = field(default_factory=set)
+    listings: LruCache[Any] = field(default_factory=LruCache)
+    source: Any = None
+
+
+@dataclass(eq=False)
+class ApplicationState:
+    """What is cached about one application. Its sessions share it.
+
+    Attributes
+    ----------
+    sessions : LruCache
+        The states of sessions by session id.
+    plans : Java object or None
+        The object `Plans` of ``IndexedFiles.java``. All sessions use the same compiled classes,
+        because they also share Spark's cache of frames, which compares plans.
+    archives : TemporaryDirectory or None
+        The folder of the archives that `send_package` wrote. Executors may start late, so it
+        exists as long as the application.
+    lock : Lock
+        Held while Java is compiled or a data source is registered, so that neither is done twice.
+    """
+
+    sessions: LruCache[SessionState] = field(default_factory=LruCache)
+    plans: Any = None
+    archives: tempfile.TemporaryDirectory[str] | None = None
+    lock: Any = field(default_factory=threading.Lock)
+
+
+_applications: WeakKeyDictionary[Any, ApplicationState] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def application_state(spark: Any) -> ApplicationState:
+    """Return the state of the application of a session. Drop those of stopped applications."""
+    owner = spark_context(spark) or spark
+    with _lock:
+        if owner not in _applications:
+            for other in filter(is_stopped, list(_applications)):
+                del _applications[other]
+            _applications[owner] = ApplicationState()
+        return _applications[owner]
+
+
+def session_state(spark: Any) -> SessionState:
+    """Return the state of a session. A session that `newSession` made has its own."""
+    sessions, id_ = application_state(spark).sessions, session_id(spark)
+    with _lock:
+        return sessions.get(id_) or sessions.put(id_, SessionState())

@@ -1,0 +1,123 @@
+"""Use what differs between versions of Spark, and between classic and Connect sessions.
+
+Other modules ask this one. They test no version, no attribute of a session and no Java class path
+that changed between versions. One more such place is ``IndexedFiles.java``, which copies plan
+nodes without naming their fields.
+
+    Connect          has no SparkContext, no query plans and no JVM
+    3.5 and before   sessions have no `addArtifacts`; they are refused
+    4.0              refuses to register a data source again that it has found itself
+    4.0              has no type for times of day
+    4.0 and 4.1      convert schemas to Arrow without a time zone; they always use UTC
+"""
+
+from __future__ import annotations
+
+import json
+from inspect import signature
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from zonebloom.errors import EngineError
+
+# Text in an error of Spark when Python does not start on an executor.
+PYTHON_START_FAILURE = r"(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
+# Spark's type of times of day, or None if this Spark has none.
+TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
+_ARROW_ZONE: dict[str, Any] = (
+    {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+)
+_ADVICE = "use zonebloom.spark.scan(spark, path, filter=...), which applies the filter itself"
+
+
+def is_classic(spark: Any) -> bool:
+    """Return whether a session is classic, so that its query plans are accessible."""
+    return isinstance(spark, SparkSession)
+
+
+def spark_context(spark: Any) -> Any:
+    """Return the SparkContext of a classic session, or None over Connect.
+
+    Raise `EngineError` if it is no session of Spark 4.
+    """
+    if not hasattr(spark, "addArtifacts"):
+        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
+    return spark.sparkContext if is_classic(spark) else None
+
+
+def session_id(spark: Any) -> str:
+    return str(spark._jsparkSession.sessionUUID() if is_classic(spark) else spark.session_id)
+
+
+def is_stopped(owner: Any) -> bool:
+    """Return whether a SparkContext, or a Connect session, was stopped."""
+    return owner.is_stopped if hasattr(owner, "is_stopped") else owner._jsc is None
+
+
+def arrow_schema(schema: st.StructType) -> pa.Schema:
+    """Return the Arrow schema in which the JVM accepts batches of a Spark schema."""
+    return to_arrow_schema(schema, **_ARROW_ZONE)
+
+
+def register_source(spark: SparkSession, source: Any) -> None:
+    """Register a data source class in a session, in place of another with the same name."""
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def jvm_with_callbacks(spark: Any) -> Any:
+    """Return the JVM of a session, ready to call Python. Raise `EngineError` without a JVM."""
+    if not is_classic(spark):
+        raise EngineError(f"Spark Connect gives no access to plans; {_ADVICE}")
+    from py4j.protocol import Py4JError
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    try:
+        ensure_callback_server_started(spark.sparkContext._gateway)
+    except (Py4JError, OSError) as error:
+        raise refused_index(error) from error
+    return spark._jvm
+
+
+def compile_java(jvm: Any, source: str, name: str) -> Any:
+    """Compile Java text in the JVM, and return a new object of a class in it.
+
+    Spark ships the compiler. Raise `EngineError` if this Spark does not accept the text.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+        compiler.cook(source)
+        return compiler.getClassLoader().loadClass(name).newInstance()
+    except (Py4JError, OSError) as error:
+        raise refused_index(error) from error
+
+
+def refused_index(error: Exception) -> EngineError:
+    return EngineError(f"this Spark accepts no file index: {error}; {_ADVICE}")
+
+
+def frame_from_jvm(java_frame: Any, spark: SparkSession) -> DataFrame:
+    """Return the Python frame of a Java Dataset of a classic session."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+
+    return ClassicFrame(java_frame, spark)
+
+
+def from_jvm(spark: Any, java_object: Any) -> Any:
+    """Return a Java map or array of texts as Python objects.
+
+    Transfer it as one text, because each element would be a call to the JVM.
+    """
+    mapper = spark._jvm.com.fasterxml.jackson.databind.ObjectMapper()
+    return json.loads(mapper.writeValueAsString(java_object))
