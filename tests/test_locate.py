@@ -125,7 +125,7 @@ def assert_files(ds, columns, keys, result, plain_keys):
 def number_of_keys(request, monkeypatch):
     """Return few keys, which select zones, or so many that all rows are compared with them."""
     if request.param == "many keys":
-        set_constant(monkeypatch, module, "_MAX_SEARCHED_KEYS", 1)
+        set_constant(monkeypatch, module, "MAX_SEARCHED_KEYS", 1)
         set_constant(monkeypatch, narrow, "_MAX_SINGLE_KEYS", 1)
         set_constant(monkeypatch, narrow, "_MAX_IN_SET", 1)
 
@@ -182,7 +182,7 @@ def test_locate_finds_keys_of_several_columns(tmp_path_factory, data):
     }
     with pytest.MonkeyPatch.context() as patched:
         if data.draw(st.booleans()):
-            set_constant(patched, module, "_MAX_SEARCHED_KEYS", 1)
+            set_constant(patched, module, "MAX_SEARCHED_KEYS", 1)
             set_constant(patched, narrow, "_MAX_SINGLE_KEYS", 1)
             set_constant(patched, narrow, "_MAX_IN_SET", 1)
         result = answers(ds, names, pa.table(columns))

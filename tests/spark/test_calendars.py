@@ -242,7 +242,7 @@ def test_keys_with_days_are_refused_for_legacy_files(
     spark, legacy, modern, column, way, monkeypatch
 ):
     if way == "dense":
-        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
+        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "MAX_SEARCHED_KEYS", 0)
         set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
     old = keys_of(spark, column, ["1500-02-28", "2024-02-29", "1234-05-06"])
     with pytest.raises(SchemaMismatch, match=REFUSED):

@@ -142,12 +142,10 @@ def check_keys_are_tagged(spark, folder):
     times = 2 * len(rows_in(lake, id=existing_id))
     wanted = Counter({(existing_id, False): times, (None, True): 1, (-1, True): 1})
     # The rows are first located on the driver, and then by jobs.
-    for max_keys in (locate._MAX_COLLECTED_KEYS, 0):
+    for max_keys in (locate.MAX_SEARCHED_KEYS, 0):
         with pytest.MonkeyPatch.context() as patched:
-            set_constant(patched, locate, "_MAX_COLLECTED_KEYS", max_keys)
-            set_constant(
-                patched, locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1
-            )
+            set_constant(patched, locate, "MAX_SEARCHED_KEYS", max_keys)
+            set_constant(patched, locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1)
             result = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in result) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))

@@ -171,7 +171,7 @@ def test_tagging_with_another_worker_version_raises(
 ):
     """Workers with another version refuse to unpickle their functions."""
     dataset.create_scalar_index("id", spark=False)
-    set_constant(monkeypatch, locate, "_MAX_COLLECTED_KEYS", max_keys)
+    set_constant(monkeypatch, locate, "MAX_SEARCHED_KEYS", max_keys)
     set_constant(monkeypatch, locate, "_MAX_DRIVER_ROWS", -1)
     lake = str(tmp_path / "lake")
     stored = dataset.to_table(["id"])["id"][0].as_py()

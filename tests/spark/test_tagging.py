@@ -58,7 +58,7 @@ def way(request, monkeypatch):
 
 def go(way, monkeypatch):
     if way == "dense":
-        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_COLLECTED_KEYS", 0)
+        set_constant(monkeypatch, zonebloom.spark.tagging.locate, "MAX_SEARCHED_KEYS", 0)
     if way != "here":
         set_constant(monkeypatch, zonebloom.spark.tagging.locate, "_MAX_DRIVER_ROWS", -1)
 

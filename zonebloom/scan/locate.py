@@ -7,7 +7,7 @@ The rows that pass are compared with the keys exactly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,9 +24,11 @@ from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import map_in_order, map_slices, num_cores
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.errors import FragmentChanged, IndexNotFound, InvalidArgument
+from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
-from zonebloom.predicates import And, IsIn
+from zonebloom.predicates import IsIn
+from zonebloom.predicates.ast import conjunction
+from zonebloom.scan.candidates import MAX_SEARCHED_KEYS, NumberedPlan, plan_candidates
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
@@ -37,8 +39,7 @@ from zonebloom.scan.key_summary import (
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.numbering import numbered_keys, shared_codes
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.scan.plan import FragmentPlan, Request
-from zonebloom.scan.planner import plan_fragments
+from zonebloom.scan.plan import Request
 from zonebloom.scan.search import global_filter
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.column_batches import Column
@@ -64,11 +65,7 @@ _FILES_SCHEMA = pa.schema(
         )
     ]
 )
-# With more keys than this, almost every zone may hold one.
-_MAX_SEARCHED_KEYS = 1 << 14
 _NO_ROWS = np.empty(0, dtype=np.int64)
-# The position of a file among the present ones, and its plan.
-NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
 # Rows of a file that may hold a key: the file's position, the row numbers, and chunks of values for
 # each key column.
 _CandidateRows: TypeAlias = tuple[int, np.ndarray, list[list[pa.Array]]]
@@ -177,7 +174,7 @@ def locate_keys(
             "name a column of their rows as well"
         )
     values, positions, count = _convert_keys(columns, given)
-    if positions.size > _MAX_SEARCHED_KEYS:
+    if positions.size > MAX_SEARCHED_KEYS:
         snapshot = opened.look()
         for number in stored_numbers:
             passing = _pass_global_filter(snapshot, columns[number], values[number])
@@ -215,14 +212,13 @@ def _candidates(
 ) -> tuple[tuple[PresentFragment, ...], list[_CandidateRows]]:
     """Return the current files, and the rows of each file read that may hold keys."""
     num_keys = len(next(iter(columns.values())))
-    has_many_keys = num_keys > _MAX_SEARCHED_KEYS
-    terms = [IsIn(column.path, keys) for column, keys in columns.items()]
-    predicate = terms[0] if len(terms) == 1 else And(tuple(terms))
+    has_many_keys = num_keys > MAX_SEARCHED_KEYS
+    predicate = conjunction(IsIn(column.path, keys) for column, keys in columns.items())
     stored_columns = {
         column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
     }
     snapshot, search = opened.search(predicate)
-    plans, present = plan_fragments(snapshot, search) if num_keys else [], snapshot.fragments
+    present = snapshot.fragments
     types = tuple(normalized_type(column.type) for column in stored_columns)
     ranges = [
         # For few keys, key ranges exclude no more than the filters do.
@@ -238,7 +234,7 @@ def _candidates(
     request = Request(names, rows, predicate=predicate, is_predicate_exact=not has_many_keys)
     plans_to_read = [
         _plan_by_row_groups(snapshot, part)
-        for part in plans_with_identity(plans, present, may_hold)
+        for part in plan_candidates(snapshot, search, may_hold)
     ]
     read = partial(_read_candidates, Execution(opened.source, request), tuple(columns))
     return present, list(
@@ -291,23 +287,6 @@ def _pass_global_filter(snapshot: Snapshot, column: Column, values: pa.Array) ->
         return None
     parts = map_slices(len(values), lambda part: key_filter.sbbf.check(values[part]))
     return np.flatnonzero(np.concatenate(parts))
-
-
-def plans_with_identity(
-    plans: Iterable[FragmentPlan], present: Sequence[PresentFragment], may_hold: np.ndarray
-) -> Iterator[NumberedPlan]:
-    """Yield the plans of files that may hold a key, with the identities of the files."""
-    numbers = {present[i].fragment.path: i for i in np.flatnonzero(may_hold).tolist()}
-    for plan in plans:
-        number = numbers.get(plan.fragment.path)
-        if number is None:
-            continue
-        identity = present[number].identity
-        if plan.identity not in (None, identity):
-            raise FragmentChanged(
-                f"{plan.fragment.path} changed while keys were located in it; call again"
-            )
-        yield number, replace(plan, identity=identity)
 
 
 def _plan_by_row_groups(snapshot: Snapshot, part: NumberedPlan) -> NumberedPlan:

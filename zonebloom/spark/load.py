@@ -26,6 +26,7 @@ from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.scan.binding import checked_names
+from zonebloom.scan.candidates import key_terms
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
@@ -168,11 +169,11 @@ class Load:
                 "zones that cannot match, and again in WHERE"
             )
         # Spark compares opaque columns in an unknown way, so keys cannot choose zones of them.
-        keys = [
-            term
-            for term in _key_predicates(options.keys, source.schema)
-            if term.column[0] not in opaque
-        ]
+        keys: list[IsIn] = []
+        if options.keys is not None:
+            names = options.keys.column_names
+            checked_names(names, source.schema)
+            keys = key_terms(options.keys, [name for name in names if name not in opaque])
         predicates = [] if self.filter is None else [self.filter.predicate]
         predicates += keys
         # The predicate that chooses zones; None reads all. It ignores literals that old calendars
@@ -237,17 +238,6 @@ class Load:
                 f"the requested schema is {schema.simpleString()}, but that of the files is "
                 f"{self.schema.simpleString()}; load again, without .schema(...), and then cast"
             )
-
-
-def _key_predicates(keys: pa.Table | None, schema: pa.Schema) -> list[IsIn]:
-    """Return the predicates that rows with one of the keys satisfy."""
-    if keys is None:
-        return []
-    checked_names(keys.column_names, schema)
-    return [
-        IsIn((name,), column.unique().drop_null())
-        for name, column in zip(keys.column_names, keys.columns, strict=True)
-    ]
 
 
 @dataclass(frozen=True)

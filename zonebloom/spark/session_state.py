@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -72,23 +72,21 @@ class ApplicationState:
     ----------
     sessions : LruCache
         The states of sessions by session id.
-    plans : Java object or None
-        The object `Plans` of ``IndexedFiles.java``. All sessions use the same compiled classes,
-        because they also share Spark's cache of frames, which compares plans.
     archives : TemporaryDirectory or None
         The folder of the archives that `send_package` wrote. Executors may start late, so it
         exists as long as the application.
     lock : Lock
-        Held while Java is compiled or a data source is registered, so that neither is done twice.
+        Held while a data source is registered, so that no two get the same number.
     """
 
     sessions: LruCache[SessionState] = field(default_factory=LruCache)
-    plans: Any = None
     archives: tempfile.TemporaryDirectory[str] | None = None
     lock: Any = field(default_factory=threading.Lock)
 
 
 _applications: WeakKeyDictionary[Any, ApplicationState] = WeakKeyDictionary()
+# Java objects of compiled classes by JVM, which outlives its applications.
+_compiled_java: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -108,3 +106,15 @@ def session_state(spark: Any) -> SessionState:
     sessions, id_ = application_state(spark).sessions, session_id(spark)
     with _lock:
         return sessions.get(id_) or sessions.put(id_, SessionState())
+
+
+def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:
+    """Return the Java object that a function made in a JVM. Call the function once for each JVM.
+
+    Py4j caches methods by the name of their class, so a class must not be compiled again. Sessions
+    also share Spark's cache of frames, which compares plans and so needs the same classes.
+    """
+    with _lock:
+        if jvm not in _compiled_java:
+            _compiled_java[jvm] = compile_classes()
+        return _compiled_java[jvm]

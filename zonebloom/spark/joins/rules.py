@@ -18,7 +18,8 @@ from pyspark.sql import types as st
 from zonebloom.base.row_ranges import by_fragment
 from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
-from zonebloom.predicates import And, IsIn
+from zonebloom.predicates.ast import conjunction
+from zonebloom.scan.candidates import key_terms
 from zonebloom.scan.planner import search_result
 from zonebloom.spark.joins.cost import (
     RuleTooCostly,
@@ -117,10 +118,9 @@ def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int
 
     Also return the number of these files.
     """
-    columns = zip(keys.column_names, keys.columns, strict=True)
-    terms = tuple(IsIn((name,), column.unique()) for name, column in columns)
+    predicate = conjunction(key_terms(keys, keys.column_names))
     snapshot = files.opened.look_at_all_files()
-    search = files.opened.search_snapshot(snapshot, And(terms))
+    search = files.opened.search_snapshot(snapshot, predicate)
     rows = search_result(snapshot, search).at_most
     candidates = by_fragment(rows)
     fragments = snapshot.fragments

@@ -19,7 +19,7 @@ from zonebloom.errors import EngineError, IndexNotUsedWarning, ZoneBloomWarning
 from zonebloom.spark.pruning.answer import PruningResult, roots_text
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
-from zonebloom.spark.session_state import SessionState, application_state, session_state
+from zonebloom.spark.session_state import SessionState, compiled_java, session_state
 from zonebloom.spark.versions import compile_java, frame_from_jvm, jvm_with_callbacks
 
 # A function that returns which files of a scan hold no matching row.
@@ -98,12 +98,8 @@ def jvm_plans(spark: Any) -> Any:
     Raise `EngineError` if the session gives no access to plans.
     """
     jvm = jvm_with_callbacks(spark)
-    application = application_state(spark)
-    with application.lock:
-        if application.plans is None:
-            source = (files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text()
-            application.plans = compile_java(jvm, source, "zonebloom.Plans")
-        return application.plans
+    source = (files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text
+    return compiled_java(jvm, lambda: compile_java(jvm, source(), "zonebloom.Plans"))
 
 
 def _new_rule(spark: Any, ask: Ask) -> Any:

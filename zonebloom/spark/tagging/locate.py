@@ -23,15 +23,21 @@ from zonebloom.base.notices import warn
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.predicates import And, Constant, IsIn
+from zonebloom.predicates import Predicate
+from zonebloom.predicates.ast import conjunction
 from zonebloom.sbbf.filter import Sbbf
+from zonebloom.scan.candidates import (
+    MAX_SEARCHED_KEYS,
+    NumberedPlan,
+    key_terms,
+    plan_candidates,
+)
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
     KeyBloomFilter,
     fragment_key_ranges,
     summarize_keys,
 )
-from zonebloom.scan.locate import NumberedPlan, plans_with_identity
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
@@ -55,8 +61,6 @@ from zonebloom.storage.files import is_local
 
 # The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.
 _MAX_COLLECTED_BYTES = 1 << 27
-# With more keys than this, nearly every zone holds one, so they are not looked up in the index.
-_MAX_COLLECTED_KEYS = 1 << 14
 # Starting a Spark job takes as long as reading this number of rows on the driver.
 _MAX_DRIVER_ROWS = 1 << 22
 
@@ -125,7 +129,7 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     snapshot = ds.opened.look_at_all_files()
     fragments = snapshot.fragments
     indexed_names = _usable_indices(files, columns)
-    collected_keys = collect_keys(keys, columns, _MAX_COLLECTED_KEYS)
+    collected_keys = collect_keys(keys, columns, MAX_SEARCHED_KEYS)
     types = tuple(columns.schema.types)
     ranges = _key_ranges(files, columns, snapshot)
     if collected_keys is None:
@@ -134,10 +138,11 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     else:
         batches = (batch.columns for batch in collected_keys.to_batches())
         sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
-    plans = [FragmentPlan(file.fragment, None) for file in fragments]
+    search = None
     if collected_keys is not None and may_match.any():
-        plans = _plan_zones(files, columns, indexed_names, collected_keys)
-    numbered_plans = list(plans_with_identity(plans, fragments, may_match))
+        predicate = _key_predicate(files, columns, indexed_names, collected_keys)
+        search = None if predicate is None else ds.opened.search_snapshot(snapshot, predicate)
+    numbered_plans = plan_candidates(snapshot, search, may_match)
     row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
     task_reader = files.task_reader(columns.names, row_filter)
     position_fields = (st.StructField(name, st.LongType()) for name in (ROW_OFFSET, FILE_NUMBER))
@@ -182,26 +187,22 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     return usable_names
 
 
-def _plan_zones(
+def _key_predicate(
     files: SparkFiles, columns: KeyFrameColumns, indexed: Sequence[str], keys: pa.Table
-) -> Sequence[FragmentPlan]:
-    """Return the plans of fragments that may hold one of the keys. Warn if there is no index."""
-    if not indexed:
-        instants = [name for name in columns.names if name in files.rebase.int96_columns]
-        reason = f"there is no index on {', '.join(columns.names)}"
-        advice = "make one with create_scalar_index"
-        if instants:
-            reason = f"{', '.join(instants)} is INT96, for which no index is used"
-            advice = "rewrite the files with TIMESTAMP_MICROS"
-        warn(IndexNotUsedWarning(f"{reason}, so the key columns are read whole; {advice}"))
-    # Key ranges already choose the files by partition columns.
-    terms = tuple(
-        IsIn((name,), values.unique().drop_null())
-        for name, values in zip(columns.names, keys.columns, strict=True)
-        if name in indexed
-    )
-    predicate = without_rebased_literals(And(terms)) if terms else Constant(True)
-    return files.dataset.opened.plan_fragments(predicate)
+) -> Predicate | None:
+    """Return a condition for indices that the rows of all keys meet. Warn if there is no index."""
+    if indexed:
+        # Key ranges already choose the files by partition columns.
+        terms = key_terms(keys.rename_columns(list(columns.names)), indexed)
+        return without_rebased_literals(conjunction(terms))
+    instants = [name for name in columns.names if name in files.rebase.int96_columns]
+    reason = f"there is no index on {', '.join(columns.names)}"
+    advice = "make one with create_scalar_index"
+    if instants:
+        reason = f"{', '.join(instants)} is INT96, for which no index is used"
+        advice = "rewrite the files with TIMESTAMP_MICROS"
+    warn(IndexNotUsedWarning(f"{reason}, so the key columns are read whole; {advice}"))
+    return None
 
 
 # Summaries of keys and of files

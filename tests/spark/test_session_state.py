@@ -1,0 +1,90 @@
+"""Test that caches and registered keys belong to one session, and end with its application."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.spark.session_state import LruCache, session_state
+
+RESTART = """
+import gc, sys, weakref
+from pyspark.sql import SparkSession
+import zonebloom.spark as zs
+from zonebloom.spark import session_state as states
+
+def start():
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    return builder.getOrCreate()
+
+def read(spark):
+    frame = zs.prune(spark.read.parquet(sys.argv[1])).where("id = 42")
+    assert len(frame.collect()) == 1
+    return zs.last_scans(frame).relations[0].kept_files
+
+old = start()
+assert read(old) == 1
+context = weakref.ref(states.session_state(old))
+old.stop()
+new = start()
+assert new is not old
+assert read(new) == 1
+gc.collect()
+assert context() is None, "the state of the stopped session is still there"
+assert list(states._applications) == [new.sparkContext]
+new.stop()
+"""
+
+
+@pytest.fixture
+def lake(tmp_path):
+    for number in range(2):
+        ids = range(number * 100, number * 100 + 100)
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
+    zb.dataset(tmp_path).create_scalar_index("id", spark=False)
+    return str(tmp_path)
+
+
+def test_a_new_session_has_caches_of_its_own(spark, lake):
+    other = spark.newSession()
+    frame = zs.prune(spark.read.parquet(lake)).where("id = 42")
+    assert frame.count() == 1
+    assert any(lake in root for (root,) in session_state(spark).listings._entries)
+    assert session_state(other) is not session_state(spark)
+    assert not session_state(other).listings._entries
+    assert zs.prune(other.read.parquet(lake)).where("id = 142").count() == 1
+
+
+def test_two_python_objects_of_one_session_share_its_keys(spark, lake):
+    """Each scan is numbered with its keys. Two scans must not get the same number."""
+    same = SparkSession(spark.sparkContext, spark._jsparkSession)
+    assert session_state(same) is session_state(spark)
+    for number, session in enumerate((spark, same, spark, same)):
+        keys = zb.Encryption("a", {"a": bytes([number % 2 + 65]) * 32})
+        assert zs.scan(session, lake, "id = 42", encryption=keys).count() == 1
+    keys = list(session_state(spark).source.keys.values())
+    assert all(keys.count(key) == 1 for key in keys)
+    assert {key.keys["a"][0] for key in keys} >= {65, 66}
+
+
+def test_a_stopped_session_is_forgotten(lake):
+    run = subprocess.run(
+        [sys.executable, "-c", RESTART, lake], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_cache_drops_its_least_recently_used_entry():
+    cache = LruCache[int]()
+    for number in range(100):
+        cache.put(number, number)
+        assert cache.get(0) == 0
+    assert cache.get(36) is None
+    assert [cache.get(number) for number in (37, 99)] == [37, 99]
