@@ -14,6 +14,8 @@ nodes without naming their fields.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -32,7 +34,6 @@ TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
 _ARROW_ZONE: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 )
-_ADVICE = "use zonebloom.spark.scan(spark, path, filter=...), which applies the filter itself"
 
 
 def is_classic(spark: Any) -> bool:
@@ -73,38 +74,31 @@ def register_source(spark: SparkSession, source: Any) -> None:
             raise
 
 
-def jvm_with_callbacks(spark: Any) -> Any:
-    """Return the JVM of a session, ready to call Python. Raise `EngineError` without a JVM."""
+@contextmanager
+def access_to_plans(spark: Any) -> Iterator[Any]:
+    """Yield the JVM of a session, ready to call Python.
+
+    Raise `EngineError` if the session has no JVM, or if the JVM refuses what the block does.
+    """
+    advice = "use zonebloom.spark.scan(spark, path, filter=...), which applies the filter itself"
     if not is_classic(spark):
-        raise EngineError(f"Spark Connect gives no access to plans; {_ADVICE}")
+        raise EngineError(f"Spark Connect gives no access to plans; {advice}")
     from py4j.protocol import Py4JError
     from pyspark.java_gateway import ensure_callback_server_started
 
     try:
         ensure_callback_server_started(spark.sparkContext._gateway)
+        yield spark._jvm
     except (Py4JError, OSError) as error:
-        raise refused_index(error) from error
-    return spark._jvm
+        raise EngineError(f"this Spark accepts no file index: {error}; {advice}") from error
 
 
 def compile_java(jvm: Any, source: str, name: str) -> Any:
-    """Compile Java text in the JVM, and return a new object of a class in it.
-
-    Spark ships the compiler. Raise `EngineError` if this Spark does not accept the text.
-    """
-    from py4j.protocol import Py4JError
-
-    try:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
-        compiler.cook(source)
-        return compiler.getClassLoader().loadClass(name).newInstance()
-    except (Py4JError, OSError) as error:
-        raise refused_index(error) from error
-
-
-def refused_index(error: Exception) -> EngineError:
-    return EngineError(f"this Spark accepts no file index: {error}; {_ADVICE}")
+    """Compile Java text by the compiler that Spark ships, and return an object of a class in it."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name).newInstance()
 
 
 def frame_from_jvm(java_frame: Any, spark: SparkSession) -> DataFrame:

@@ -20,7 +20,7 @@ from zonebloom.spark.pruning.answer import PruningResult, roots_text
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 from zonebloom.spark.session_state import SessionState, compiled_java, session_state
-from zonebloom.spark.versions import compile_java, frame_from_jvm, jvm_with_callbacks
+from zonebloom.spark.versions import access_to_plans, compile_java, frame_from_jvm
 
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
@@ -97,9 +97,9 @@ def jvm_plans(spark: Any) -> Any:
 
     Raise `EngineError` if the session gives no access to plans.
     """
-    jvm = jvm_with_callbacks(spark)
     source = (files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text
-    return compiled_java(jvm, lambda: compile_java(jvm, source(), "zonebloom.Plans"))
+    with access_to_plans(spark) as jvm:
+        return compiled_java(jvm, lambda: compile_java(jvm, source(), "zonebloom.Plans"))
 
 
 def _new_rule(spark: Any, ask: Ask) -> Any:
@@ -155,14 +155,11 @@ def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRel
     description = json.loads(text)
     if "problem" in description:
         return PruningResult.of_unusable_index(description["problem"]).describe(roots)
+    del description["summary"]
+    indices = tuple(description.pop("indices"))
+    notes = tuple(Note(Reason[reason], text) for reason, text in description.pop("notes"))
     return PrunedRelation(
-        roots_text(roots),
-        tuple(roots),
-        description["filter"],
-        description["num_files"],
-        kept_files=description["kept_files"],
-        indices=tuple(description["indices"]),
-        notes=tuple(Note(Reason[reason], text) for reason, text in description["notes"]),
+        roots_text(roots), tuple(roots), indices=indices, notes=notes, **description
     )
 
 
