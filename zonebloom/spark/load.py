@@ -31,9 +31,9 @@ from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_visible
+from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pieces import ExactRowFilter, ScanTask, TaskReader, split_into_partitions
 from zonebloom.spark.rebase import RebaseCheck, without_rebased_literals
-from zonebloom.spark.session import open_dataset
 from zonebloom.spark.types import opaque_columns, spark_types
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import NO_SETTINGS, plain_path

@@ -12,11 +12,8 @@ from typing import Any
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
-from zonebloom.facade.dataset import Dataset
-from zonebloom.facade.opening import dataset
 from zonebloom.spark.versions import from_jvm, is_classic, spark_context
-from zonebloom.storage.encryption import Encryption
-from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, filesystem_of_paths, split_path
+from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, split_path
 from zonebloom.storage.s3a import used_settings
 
 _S3A_PREFIX = "fs.s3a."
@@ -85,22 +82,3 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
 def open_path(spark: Any, path: str) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a path and the path in it. Raises `SourceError`."""
     return filesystem_of(path, s3a_settings(spark, [path]))
-
-
-def open_dataset(
-    source: str | list[str],
-    spark: Any,
-    index_dir: str | None = None,
-    encryption: Encryption | None = None,
-) -> Dataset:
-    """Open files as a dataset with the S3 settings of a session or mapping.
-
-    Raises what `zonebloom.dataset` raises.
-    """
-    paths = [source] if isinstance(source, str) else source
-    s3a = s3a_settings(spark, paths)
-    if not s3a:
-        return dataset(source, index_dir=index_dir, encryption=encryption)
-    filesystem, paths_in_filesystem = filesystem_of_paths(paths, s3a)
-    files = paths_in_filesystem[0] if isinstance(source, str) else paths_in_filesystem
-    return dataset(files, "parquet", filesystem, index_dir, encryption=encryption)
