@@ -1,8 +1,8 @@
-"""Hold what this package caches about a Spark session, for as long as the session exists.
+"""Hold what this package caches about a Spark session, for as long as its application runs.
 
-An application (a SparkContext, or a session of Connect) holds weakly an `ApplicationState`, which
-has a `SessionState` for each of its sessions. Python may have several objects for one session of
-the JVM, so sessions are told apart by their ids.
+Each application (a SparkContext, or a session of Connect) has an `ApplicationState` with a
+`SessionState` for each of its sessions. Applications are referred to weakly. Python may have
+several objects for one session of the JVM, so sessions are told apart by their ids.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LruCache(Generic[ValueType]):
 
 @dataclass(eq=False)
 class SessionState:
-    """What is cached about one session.
+    """The caches and the registered data source of one session.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class SessionState:
 
 @dataclass(eq=False)
 class ApplicationState:
-    """What is cached about one application. Its sessions share it.
+    """The state that the sessions of one application share.
 
     Attributes
     ----------
