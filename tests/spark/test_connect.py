@@ -145,7 +145,9 @@ def check_keys_are_tagged(spark, folder):
     for max_keys in (locate.MAX_SEARCHED_KEYS, 0):
         with pytest.MonkeyPatch.context() as patched:
             set_constant(patched, locate, "MAX_SEARCHED_KEYS", max_keys)
-            set_constant(patched, locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1)
+            set_constant(
+                patched, locate, "_MAX_DRIVER_ROWS", locate._MAX_DRIVER_ROWS if max_keys else -1
+            )
             result = zb.spark.tag_location(keys, lake, "id").collect()
             assert Counter((row.id, row.path is None) for row in result) == wanted
             files = rows_of(zb.spark.files_with_keys(keys, lake, "id").select("path"))

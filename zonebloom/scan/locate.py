@@ -233,8 +233,7 @@ def _candidates(
     # The rows that pass the predicate and the Bloom filter are compared with the keys later.
     request = Request(names, rows, predicate=predicate, is_predicate_exact=not has_many_keys)
     plans_to_read = [
-        _plan_by_row_groups(snapshot, part)
-        for part in plan_candidates(snapshot, search, may_hold)
+        _plan_by_row_groups(snapshot, part) for part in plan_candidates(snapshot, search, may_hold)
     ]
     read = partial(_read_candidates, Execution(opened.source, request), tuple(columns))
     return present, list(

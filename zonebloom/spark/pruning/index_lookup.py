@@ -125,7 +125,8 @@ class IndexLookup:
             cached_catalogs = filter(None, map(self._cache.get, places))
             # If an index was deleted after it was read, its catalog warns about that.
             deleted_places = (catalog.folder for catalog in cached_catalogs if catalog.was_read)
-            folder = find_index_folder(filesystem, root) or next(deleted_places, None)
+            folder = find_index_folder(filesystem, root, encryption=self._encryption)
+            folder = folder or next(deleted_places, None)
             if folder is not None:
                 yield folder
 
@@ -136,17 +137,6 @@ class IndexLookup:
             except InvalidArgument:
                 # The index is in another file system, so it knows none of these files.
                 continue
-
-    def _folders_above(self, filesystem: pafs.FileSystem, path: str) -> Iterator[str]:
-        """Yield the folders of indices at a path and above it, the nearest first."""
-        for root in folders_above(path):
-            places = default_index_folders(filesystem, root)
-            # If an index was deleted after it was read, its catalog warns about that.
-            deleted_places = (place for place in places if was_index_read(filesystem, place))
-            folder = find_index_folder(filesystem, root, encryption=self._encryption)
-            folder = folder or next(deleted_places, None)
-            if folder is not None:
-                yield folder
 
     def _cached(
         self, place: Any, objects: tuple[Any, ...], make: Callable[[], CachedType]
