@@ -16,7 +16,7 @@ from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_set import KeySet
-from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, leaf_types
 from zonebloom.parquet.row_group_reader import RowGroupReader
 from zonebloom.sbbf import blocks, xxh64
@@ -99,7 +99,6 @@ def test_one_zone_read_and_tested(versus, paged, column):
         leaf, locations = leaf_types(pages.schema)[field], pages.locations(0, number)
         assert leaf is not None and locations is not None
         table = PageTable([LeafChunk(leaf, pages.row_groups[0].chunks[number], locations)])
-        reader = LeafReader(file)
 
         def find_with_pyarrow() -> np.ndarray:
             values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
@@ -110,7 +109,7 @@ def test_one_zone_read_and_tested(versus, paged, column):
         keys = KeySet(leaf, byte_forms(leaf.arrow_type, key))
 
         def find_with_kernels() -> np.ndarray:
-            return reader.find_rows(table, keys, nulls=False, rows=rows)
+            return table.find_rows(file, keys, nulls=False, rows=rows)[0]
 
         assert find_with_kernels().tolist() == (find_with_pyarrow() + 16_384).tolist() == [21_384]
         versus(find_with_kernels, {"pyarrow, synthetic file": find_with_pyarrow}, rounds=500)

@@ -23,7 +23,7 @@ from zonebloom.parquet.footer import (
 )
 from zonebloom.parquet.key_filter import KeyFilter
 from zonebloom.parquet.key_set import KeySet
-from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_types
 from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.row_group_reader import RowGroupReader
@@ -105,7 +105,7 @@ class File:
         """Return the values of the fields that kernels decode."""
         arrays = {}
         for field, column in self.leaves(group, located, fields).items():
-            (values,) = LeafReader(self).take(PageTable([column]), rows)
+            (values,) = PageTable([column]).take(self, rows)
             if values is not None:
                 arrays[field] = pa.chunked_array([values])
         return arrays
@@ -183,9 +183,8 @@ def check_found(
                     for row in key_rows
                     for form in byte_forms(column.leaf.arrow_type, plain[row])
                 ]
-                matches = LeafReader(file).find_rows(
-                    PageTable([column]), KeySet(column.leaf, forms), nulls, rows
-                )
+                pages, keys_to_find = PageTable([column]), KeySet(column.leaf, forms)
+                matches, values_at = pages.find_rows(file, keys_to_find, nulls, rows)
             except (Unanswerable, Undecodable):
                 continue
             count += 1
@@ -197,12 +196,15 @@ def check_found(
             ]
             case = whole.column_names[field], group, rows, keys, nulls
             assert matches.tolist() == expected, case
+            if values_at is None:
+                assert not expected
+            else:
+                at_matches = sliced(whole.column(field), RowRanges.from_rows(matches))
+                assert same(_decoded(pa.chunked_array([values_at])), _decoded(at_matches)), case
             if key_rows and is_hashed(plain.type):
                 key_array = pa.array([plain[row] for row in key_rows], plain.type)
                 key_filter = KeyFilter(column.leaf, key_array)
-                candidates = LeafReader(file).find_rows(
-                    PageTable([column]), key_filter, nulls, rows
-                )
+                candidates, _ = pages.find_rows(file, key_filter, nulls, rows)
                 extra = set(candidates.tolist()) - set(expected)
                 assert candidates.size - len(extra) == len(expected)
                 assert len({values[row] for row in extra}) <= 2 + len(set(values)) / 50

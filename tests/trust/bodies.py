@@ -23,7 +23,7 @@ from trust.report import PEER, Report
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.key_set import KeySet
-from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import Undecodable
 from zonebloom.parquet.page_headers import parse_page_header
 from zonebloom.parquet.thrift import ThriftReader
@@ -143,7 +143,7 @@ def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]
                 for column in file.leaves(0, file.indexed, [0]).values():
                     forms = [form for key in keys for form in byte_forms(sound.type, key)]
                     table, key_set = PageTable([column]), KeySet(column.leaf, forms)
-                    offsets = LeafReader(file).find_rows(table, key_set, nulls, rows).tolist()
+                    offsets = table.find_rows(file, key_set, nulls, rows)[0].tolist()
                     wanted = {key.as_py() for key in keys} | ({None} if nulls else set())
                     results.append(partial(has_keys_at, offsets, wanted, rows))
     return results

@@ -14,24 +14,27 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 
+_TEXT_IDS = {pa.string().id, pa.binary().id}
+_NUMPY_BY_ID = {
+    pa.from_numpy_dtype(dtype).id: np.dtype(dtype)
+    for dtype in (*(f"{sign}{width}" for sign in "iu" for width in (1, 2, 4, 8)), "f8")
+}
+
+
 def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Return an array of a given type, as `pa.array` would. No value may be None.
 
     >>> array_of(["a", "bc"], pa.string()).to_pylist()
     ['a', 'bc']
     """
-    if pt.is_string(type_) or pt.is_binary(type_):
+    if type_.id in _TEXT_IDS:
         pieces = [value.encode() if isinstance(value, str) else value for value in values]
         offsets = np.cumsum([0, *map(len, pieces)])
         if offsets[-1] <= np.iinfo(np.int32).max:
             buffers = [offsets.astype(np.int32), b"".join(pieces)]
-            return _array_over(buffers, type_, len(pieces))
-    elif pt.is_integer(type_):
-        sign = "u" if pt.is_unsigned_integer(type_) else "i"
-        return from_numpy(np.array(values, dtype=f"{sign}{type_.bit_width // 8}"))
-    elif pt.is_float64(type_):
-        return from_numpy(np.array(values, dtype=np.float64))
-    return pa.array(values, type_)
+            return pa.Array.from_buffers(type_, len(pieces), [None, *map(pa.py_buffer, buffers)])
+    dtype = _NUMPY_BY_ID.get(type_.id)
+    return pa.array(values, type_) if dtype is None else from_numpy(np.array(values, dtype))
 
 
 def from_numpy(values: np.ndarray, is_valid: np.ndarray | None = None) -> pa.Array:
@@ -97,7 +100,3 @@ def distinct_numbers(numbers: np.ndarray) -> np.ndarray:
     """Return the distinct numbers, ascending. `np.unique`, which hashes, takes 20 times as long."""
     ordered = np.sort(numbers)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
-
-
-def _array_over(buffers: Sequence[Any], type_: pa.DataType, length: int) -> pa.Array:
-    return pa.Array.from_buffers(type_, length, [None, *map(pa.py_buffer, buffers)])

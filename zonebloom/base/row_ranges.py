@@ -90,10 +90,10 @@ class RowRanges:
             raise InvalidArgument(f"there are {starts.size} starts and {stops.size} stops")
         if starts.size == 0:
             return cls._of(_EMPTY, _EMPTY)
-        if (starts < 0).any() or (stops < starts).any():
+        if np.logical_or.reduce((starts < 0) | (stops < starts)):
             raise InvalidArgument("a row range is (start, stop) with 0 <= start <= stop")
         has_rows = stops > starts
-        if not has_rows.all():
+        if not np.logical_and.reduce(has_rows):
             starts, stops = starts[has_rows], stops[has_rows]
         if starts.size > 1 and not (starts[1:] > stops[:-1]).all():
             order = np.argsort(starts, kind="stable")
@@ -127,22 +127,27 @@ class RowRanges:
         rows = _offsets(rows, "rows")
         if rows.size == 0:
             return cls._of(_EMPTY, _EMPTY)
+        before, after = rows[:-1], rows[1:]
         # Compare rows instead of their differences, which may overflow. The largest int64 cannot be
         # in a range, because no stop lies beyond it.
-        if rows[0] < 0 or not (rows[1:] > rows[:-1]).all() or rows[-1] == _MAX_OFFSET:
+        is_ascending = np.logical_and.reduce(after > before)
+        if rows[0] < 0 or not is_ascending or rows[-1] == _MAX_OFFSET:
             raise InvalidArgument("rows must be ascending and distinct, from 0 to 2⁶³ - 2")
-        ends = np.flatnonzero(np.diff(rows) > 1)
-        return cls._of(rows[np.append(0, ends + 1)], rows[np.append(ends, rows.size - 1)] + 1)
+        has_gap = after - before > 1
+        return cls._of(
+            np.concatenate((rows[:1], after[has_gap])),
+            np.concatenate((before[has_gap], rows[-1:])) + 1,
+        )
 
     @classmethod
     def _of(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
-        ranges = cls.__new__(cls)
+        ranges = object.__new__(cls)
         ranges.starts, ranges.stops = starts, stops
         return ranges
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return int((self.stops - self.starts).sum())
+        return int(np.add.reduce(self.stops - self.starts))
 
     def __bool__(self) -> bool:
         return self.starts.size > 0
@@ -249,6 +254,8 @@ class RowRanges:
         >>> zb.RowRanges([(0, 2), (30, 31)]).rows()
         array([ 0,  1, 30])
         """
+        if self.starts.size == 1:
+            return np.arange(self.starts[0], self.stops[0])
         counts = self.stops - self.starts
         offsets = np.repeat(self.starts - (np.cumsum(counts) - counts), counts)
         return offsets + np.arange(offsets.size)

@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base import arguments
-from zonebloom.base.arrays import array_of, decode_dictionary, is_view_type
+from zonebloom.base.arrays import array_of, decode_dictionary, from_numpy, is_view_type
 from zonebloom.errors import InvalidArgument
 
 # Longer lists are converted faster by pyarrow itself.
 _MAX_SHORT = 1024
+_STRUCT_ID = pa.struct([]).id
 _ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError)
 _ATTOSECONDS = {
     **{"W": 604_800 * 10**18, "D": 86_400 * 10**18, "h": 3600 * 10**18, "m": 60 * 10**18},
@@ -56,17 +57,19 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     InvalidArgument
         If the values are no container, or have no common Arrow type that holds them exactly.
     """
-    if isinstance(values, str | bytes | bytearray):
+    # Most keys are given as a list, so it is tested first. No other container is a list.
+    is_list = type(values) is list
+    if not is_list and isinstance(values, str | bytes | bytearray):
         raise InvalidArgument(
             f"{parameter} is {arguments.short_repr(values)}, a single value; give a list: "
             f"[{arguments.short_repr(values)}]"
         )
-    if isinstance(values, Mapping):
+    if not is_list and isinstance(values, Mapping):
         raise arguments.invalid_value(values, parameter, "give a list or an array")
-    if is_data_frame(values):
+    if not is_list and is_data_frame(values):
         raise _table_refusal(parameter, list(values.columns), column, "df")
     try:
-        array = _one_array(_from_container(values))
+        array = _one_array(_from_python(values) if is_list else _from_container(values))
     except _ERRORS as error:
         raise InvalidArgument(
             f"{parameter} is {arguments.short_repr(values)}, which pyarrow cannot convert to an "
@@ -74,7 +77,7 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
         ) from None
     if array is None:
         raise arguments.invalid_value(values, parameter, "give a list or an array")
-    if not isinstance(array, pa.StructArray):
+    if array.type.id != _STRUCT_ID:
         return array
     # Tables are exported as structs, one field for each column.
     if array.type.num_fields != 1:
@@ -248,7 +251,7 @@ def _from_python(values: list[Any]) -> pa.Array:
             return array_of(values, pa.string())
         if kinds == {int}:
             with suppress(OverflowError):
-                return array_of(values, pa.int64())
+                return from_numpy(np.array(values, dtype=np.int64))
     nulls = _null_types()
     if not kinds.isdisjoint(nulls[1:]):
         values = [None if isinstance(value, nulls) else value for value in values]

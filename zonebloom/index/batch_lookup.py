@@ -34,6 +34,8 @@ def checked_keys(values: Any, column: str, column_type: pa.DataType) -> pa.Array
     Raise `InvalidArgument` if no value of the column can equal a key of this type.
     """
     keys = to_arrow(values, "keys", column)
+    if keys.type == column_type:
+        return keys
     if isinstance(column_type, pa.UuidType) and hash_domain(keys.type) == "string":
         return _parse_uuids(keys)
     for key in keys[:1]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint8, uint64
 
-from zonebloom.parquet.header_kernels import BODY_ADDRESS, BODY_SIZE, BODY_START, DECOMPRESSED_SIZE
+from zonebloom.parquet.header_kernels import (
+    BODY_ADDRESS,
+    BODY_SIZE,
+    BODY_START,
+    CODEC,
+    DECOMPRESSED_SIZE,
+)
 from zonebloom.parquet.leaf_type import SNAPPY
 from zonebloom.parquet.page_bytes import byte_at, copy_bytes, varint_at
 from zonebloom.sbbf.addresses import copy_1, copy_8, copy_16, load_32
@@ -169,18 +175,21 @@ def read_bodies(data, out, pages, bounds, columns):
     """Set the address and size of the body of each page. Return 0, or -1 if a body is not valid.
 
     Bodies that Snappy compressed are decompressed into ``out``, one after another. Bodies that it
-    could not compress, and those of other codecs, stay where they are. The other parameters are
-    those of `header_kernels.open_pages`.
+    could not compress stay where they are. Bodies that another codec compressed have their address
+    already. The other parameters are those of `header_kernels.open_pages`.
     """
     base = np.uint64(data.ctypes.data)
     target = np.uint64(out.ctypes.data)
     end = 0
     for column in range(bounds.shape[0] - 1):
+        codec = columns[column, CODEC]
         for i in range(bounds[column], bounds[column + 1]):
+            size = pages[DECOMPRESSED_SIZE, i]
+            if size >= 0 and codec != SNAPPY:
+                continue
             body = base + np.uint64(pages[BODY_START, i])
             pages[BODY_ADDRESS, i] = np.int64(body)
-            size = pages[DECOMPRESSED_SIZE, i]
-            if columns[column, 1] != SNAPPY or size < 0:
+            if size < 0:
                 continue
             if size > out.shape[0] - end:
                 return -1

@@ -33,7 +33,6 @@ class Dictionary:
     """
 
     def __init__(self, leaf: LeafType, codec: int, data: np.ndarray | None):
-        self._width = leaf.width
         body, self.size = pa.py_buffer(b""), 0
         if data is not None:
             page = np.empty(header_kernels.PAGE_FIELDS, dtype=np.int64)
@@ -58,6 +57,7 @@ class Dictionary:
             if self.size * (leaf.width or 4) > body.size:
                 raise FragmentUnreadable("a dictionary claims more values than it has bytes")
         self._body = body
+        # The one page as the arguments of `find_kernels` describe it.
         self._page = [np.array([number]) for number in (body.address, body.size, self.size, 0)]
         num_bytes = self.size * leaf.width
         # The offset of each string in the page, and one past the end. A length precedes each string
@@ -68,7 +68,7 @@ class Dictionary:
         # A page that understates its number of values would hide the remaining keys from a lookup.
         if num_bytes != body.size:
             raise FragmentUnreadable("the size of a dictionary does not fit its number of values")
-        # The arguments of `take_kernels.take`: address of the page, address of the offsets, size.
+        # The description of the dictionary for `take_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
     @property

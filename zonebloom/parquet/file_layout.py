@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ class SchemaLeaf:
 
 
 # Schemas are compared by identity, because caches use them as keys and hashing a wide one is slow.
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FileSchema:
     """The schema of a file, with parts as encoded bytes."""
 
@@ -38,6 +39,15 @@ class FileSchema:
     arrow_schema: bytes | None  # the "ARROW:schema" entry of the metadata
     version: int
     created_by: bytes | None
+
+    @cached_property
+    def fields_by_name(self) -> dict[str, int]:
+        """The numbers of the top-level fields. Of several with one name, the last counts."""
+        return {name: field for field, name in enumerate(self.names)}
+
+    @cached_property
+    def leaves_by_path(self) -> dict[tuple[str, ...], int]:
+        return {leaf.path: number for number, leaf in enumerate(self.leaves)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +100,13 @@ class FilePages:
     ):
         self.schema = schema
         self.row_groups = row_groups
-        self.num_rows: int = sum(group.num_rows for group in row_groups)
         self._locate = locate
         self._pages: dict[tuple[int, int], PageLocations | None] = {}
-        # A cache of `ParquetRows`, by row group and column paths.
-        self.page_tables: dict[tuple[int, tuple[tuple[str, ...], ...]], Any] = {}
+        # The number of rows of each row group.
+        self.group_rows = [group.num_rows for group in row_groups]
+        self.num_rows: int = sum(self.group_rows)
+        # The columns that kernels decode, by row group and columns. `ParquetRows` fills it.
+        self.decodable_columns: dict[tuple[int, tuple[Any, ...]], Any] = {}
         # A table's names for the fields, and these pages with those names.
         self.renamed_pages: tuple[FieldNames, FilePages] | None = None
 
@@ -108,7 +120,7 @@ class FilePages:
     def with_locate(self, locate: Callable[[int, int], PageLocations | None]) -> FilePages:
         """Return a copy with another function to locate pages, which shares the caches."""
         copy = FilePages(self.schema, self.row_groups, locate)
-        copy._pages, copy.page_tables = self._pages, self.page_tables
+        copy._pages, copy.decodable_columns = self._pages, self.decodable_columns
         return copy
 
     def subset(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:
@@ -127,5 +139,6 @@ class FilePages:
                 is_wanted = names is None or self.schema.names[schema_leaf.field] in names
                 if is_wanted and (names is not None or (number, leaf) in self._pages):
                     subset._pages[number, leaf] = self.locations(number, leaf)
-        subset.row_groups, subset.num_rows = tuple(groups), self.num_rows
+        subset.row_groups = tuple(groups)
+        subset.group_rows, subset.num_rows = self.group_rows, self.num_rows
         return subset

@@ -17,6 +17,8 @@ from zonebloom.sbbf.addresses import load_32, load_64
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_memory
 
+# The number of values that are compared together with a single key.
+_GROUP_SIZE = 256
 # Types of the arguments that describe pages: addresses, sizes, counts and bases.
 PAGE_TYPES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
 
@@ -83,6 +85,32 @@ def fill_hash_table(hashes, samples, table, bitmap):
     return 0
 
 
+@inlined
+def _number_at(address, i, width):
+    offset = address + np.uint64(i * width)
+    return load_64(offset) if width == 8 else load_32(offset)
+
+
+@inlined
+def _find_one_number(address, count, width, key, first_position, positions, hits):
+    """Write the positions of the values that equal one key. Return the new number of hits."""
+    for first in range(0, count, _GROUP_SIZE):
+        stop = min(first + _GROUP_SIZE, count)
+        # The processor counts the hits of a group with vector instructions. Few groups have one.
+        num_equal = 0
+        if width == 8:
+            for i in range(first, stop):
+                num_equal += np.int64(load_64(address + np.uint64(i * 8)) == key)
+        else:
+            for i in range(first, stop):
+                num_equal += np.int64(load_32(address + np.uint64(i * 4)) == key)
+        if num_equal:
+            for i in range(first, stop):
+                positions[hits] = first_position + i
+                hits += np.int64(_number_at(address, i, width) == key)
+    return hits
+
+
 @kernel(int64(*PAGE_TYPES, int64, readonly(uint64), readonly(int64), readonly(uint64), int64[::1]))
 def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, bitmap, positions):
     """Write the positions of the values that are keys. Return their number, or -1.
@@ -96,13 +124,13 @@ def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, 
         address, count = np.uint64(addresses[page]), counts[page]
         if count < 0 or count * width > sizes[page] or hits + count > positions.shape[0]:
             return -1
+        if keys.shape[0] == 1:
+            hits = _find_one_number(
+                address, count, width, keys[0], first_positions[page], positions, hits
+            )
+            continue
         for i in range(count):
-            offset = address + np.uint64(i * width)
-            value = load_64(offset) if width == 8 else load_32(offset)
-            if keys.shape[0] == 1:
-                positions[hits] = first_positions[page] + i
-                hits += np.int64(value == keys[0])
-                continue
+            value = _number_at(address, i, width)
             if not _may_be_in(value, bitmap):
                 continue
             slot = _slot(value, table)

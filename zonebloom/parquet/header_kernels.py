@@ -18,7 +18,7 @@ _NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = ra
 _LEVEL_ENCODING = 11
 _HEADER_FIELDS = 12
 
-# Rows of the table of pages, which has one column for each page. `row_kernels.place_pages` sets the
+# Rows of the table of pages, which has one column for each page. `row_kernels.select_pages` sets the
 # place of a page in the file and in the bytes that were read, and its rows in the row group.
 FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
 # `open_pages` sets the start and size of its body in the bytes that were read; the size of the
@@ -27,11 +27,13 @@ FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
 BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEVEL_BYTES = range(
     5, 12
 )
-# `decompression_kernels.read_bodies` sets the address of the body, and changes BODY_SIZE to the
-# decompressed size. `row_kernels.read_levels` sets the number of stored values, and the position of
-# the first one.
+# `row_kernels.read_pages` sets the address of the body, changes BODY_SIZE to the decompressed size,
+# and sets the number of stored values, and the position of the first one.
 BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(12, 15)
 PAGE_FIELDS = 15
+# Positions of the description of a column, which all kernels get: the greatest definition level,
+# the codec, and the bytes of a value, 0 for strings.
+MAX_LEVEL, CODEC, WIDTH = range(3)
 # Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
 HAS_INDICES, HAS_PLAIN, HAS_OTHER_ENCODINGS, HAS_CHECKSUM = 1, 2, 4, 8
 MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
@@ -234,17 +236,17 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
 def open_pages(data, pages, bounds, columns, flags):
     """Read the headers of the data pages of columns, and compare them with the page locations.
 
-    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``. ``columns[i]`` is its greatest
-    definition level and its codec. ``flags[i]`` is set to flags for what its pages have
-    (`HAS_INDICES`, ...), or to the code of a refused page (`MALFORMED`, ...). Return the
-    decompressed size of all pages that Snappy compressed.
+    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``, and ``columns[i]`` describes it.
+    ``flags[i]`` is set to flags for what its pages have (`HAS_INDICES`, ...), or to the code of a
+    refused page (`MALFORMED`, ...), which is negative. Return the decompressed size of all pages
+    that Snappy compressed.
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
     header = np.empty(_HEADER_FIELDS, dtype=np.int64)
     total = 0
     for column in range(bounds.shape[0] - 1):
-        max_level, codec = columns[column]
+        max_level, codec = columns[column, MAX_LEVEL], columns[column, CODEC]
         flags[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             page = pages[:, i]

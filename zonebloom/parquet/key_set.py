@@ -11,18 +11,12 @@ import pyarrow as pa
 from zonebloom.base.arrays import allocate_array, distinct_numbers
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import find_kernels
-from zonebloom.parquet.leaf_type import (
-    BOOLEAN,
-    FIXED_LEN_BYTE_ARRAY,
-    INT32,
-    INT96,
-    LeafType,
-    Undecodable,
-)
+from zonebloom.parquet.leaf_type import FIXED_LEN_BYTE_ARRAY, LeafType, Undecodable
 from zonebloom.sbbf.xxh64 import hash_offsets
 from zonebloom.values.normal_types import hashed_type
 
 _NUMBERS = (4, 8)
+_NO_TABLE = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
 
 
 class StoredKeys(ABC):
@@ -31,18 +25,14 @@ class StoredKeys(ABC):
     Raises
     ------
     Undecodable
-        If the leaf does not store the bytes of the Arrow values.
+        If the leaf stores other bytes than Arrow.
     """
 
     # True if each value that is found is a key, and not only a candidate.
     is_exact: ClassVar[bool] = True
 
     def __init__(self, leaf: LeafType):
-        kind = hashed_type(leaf.arrow_type)
-        if leaf.physical_type in (BOOLEAN, INT96) or pa.types.is_decimal(kind):
-            raise Undecodable
-        if leaf.physical_type == INT32 and kind.bit_width < 32:
-            # Writers are free in the upper bytes of a value of 8 or 16 bits.
+        if not leaf.has_arrow_bytes:
             raise Undecodable
         self._width = leaf.width
 
@@ -57,8 +47,8 @@ class StoredKeys(ABC):
     ) -> np.ndarray:
         """Return the positions of the keys among the values of pages, ascending.
 
-        The first four parameters are those of `find_kernels`. ``room`` is more than the number of
-        values.
+        The first four parameters are those of `find_kernels`. ``capacity`` is more than the number
+        of values.
         """
         positions = allocate_array(capacity, np.int64)
         hits = self._find((addresses, sizes, counts, first_positions, self._width), positions)
@@ -92,9 +82,7 @@ class KeySet(StoredKeys):
             self._bytes, self._starts = _spans(forms)
             self._count = self._starts.size - 1
         # The hash table of the keys is built when it is first needed. A single key needs none.
-        self._table: tuple[np.ndarray, np.ndarray] | None = None
-        if self._count == 1:
-            self._table = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+        self._table = _NO_TABLE if self._count == 1 else None
 
     def _find(self, pages: tuple[Any, ...], positions: np.ndarray) -> int:
         if not self._count:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from zonebloom.parquet.file_layout import ColumnChunk, FileSchema, PageLocations, SchemaLeaf
 from zonebloom.parquet.synthetic_file import synthetic_file
 from zonebloom.predicates.ast import ColumnPath
-from zonebloom.values.normal_types import without_views
+from zonebloom.values.normal_types import hashed_type, without_views
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -61,12 +61,27 @@ class LeafType:
         The bytes of a value, 0 for strings.
     max_level : int
         The definition level of a value that is not null, 0 if the leaf cannot be null.
+    decoded_type : pyarrow.DataType
+        The type of the arrays that kernels decode: ``arrow_type`` without views.
+    has_arrow_bytes : bool
+        Whether the leaf stores the bytes that Arrow has for the same value.
     """
 
     arrow_type: pa.DataType = field(hash=False)
     physical_type: int
     width: int
     max_level: int
+    decoded_type: pa.DataType = field(init=False, hash=False, compare=False)
+    has_arrow_bytes: bool = field(init=False, hash=False, compare=False)
+
+    def __post_init__(self) -> None:
+        decoded_type = without_views(self.arrow_type)
+        kind = hashed_type(decoded_type)
+        # Writers are free in the upper bytes of a value of 8 or 16 bits.
+        is_narrow = self.physical_type == INT32 and kind.bit_width < 32
+        has_other_bytes = self.physical_type in (BOOLEAN, INT96) or pa.types.is_decimal(kind)
+        object.__setattr__(self, "decoded_type", decoded_type)
+        object.__setattr__(self, "has_arrow_bytes", not (is_narrow or has_other_bytes))
 
 
 class LeafChunk(NamedTuple):
@@ -130,23 +145,12 @@ def leaf_types(schema: FileSchema) -> list[LeafType | None]:
         return [None] * len(schema.leaves)
 
 
-@lru_cache(maxsize=256)
-def fields_by_name(schema: FileSchema) -> dict[str, int]:
-    """Return the numbers of the top-level fields. Of several with one name, the last counts."""
-    return {name: field for field, name in enumerate(schema.names)}
-
-
-@lru_cache(maxsize=256)
-def _leaves_by_path(schema: FileSchema) -> dict[ColumnPath, int]:
-    return {leaf.path: number for number, leaf in enumerate(schema.leaves)}
-
-
 def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
     """Return the number and type of the leaf at a path, or None if kernels cannot decode it.
 
     ``schema`` is the schema of the dataset, whose type the leaf must have.
     """
-    number, field = _leaves_by_path(file).get(path), schema.get_field_index(path[0])
+    number, field = file.leaves_by_path.get(path), schema.get_field_index(path[0])
     leaf = None if number is None else leaf_types(file)[number]
     if number is None or leaf is None or field < 0:
         return None
@@ -179,8 +183,10 @@ def _is_decodable(
 
 def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
     """Return an array of values of a fixed width, null where ``valid`` is zero."""
+    kind = leaf.decoded_type
+    if leaf.has_arrow_bytes:
+        return _array(leaf, data.size // leaf.width, valid, [pa.py_buffer(data)])
     values = data.reshape(-1, leaf.width)
-    kind = without_views(leaf.arrow_type)
     if pa.types.is_decimal(kind):
         if leaf.physical_type == FIXED_LEN_BYTE_ARRAY:
             # Decimals of this type are the only big-endian values of Parquet.
@@ -196,23 +202,22 @@ def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None
         low, high, days = values.view("<u4").T.astype(np.uint64)
         # Values of more than 64 bits wrap around, as in pyarrow.
         data = low + (high << np.uint64(32)) + (days - _JULIAN_EPOCH) * _NANOSECONDS_PER_DAY
-    return _array(leaf, kind, len(values), valid, [pa.py_buffer(data)])
+    return _array(leaf, len(values), valid, [pa.py_buffer(data)])
 
 
 def text_array(
     leaf: LeafType, offsets: np.ndarray, data: np.ndarray, valid: np.ndarray | None
 ) -> pa.Array:
     """Return an array of strings, null where ``valid`` is zero."""
-    kind = without_views(leaf.arrow_type)
-    if kind in _LARGE_TEXTS:
+    if leaf.decoded_type in _LARGE_TEXTS:
         offsets = offsets.astype(np.int64)
     buffers = [pa.py_buffer(offsets), pa.py_buffer(data)]
-    return _array(leaf, kind, offsets.size - 1, valid, buffers)
+    return _array(leaf, offsets.size - 1, valid, buffers)
 
 
 def _array(
-    leaf: LeafType, kind: pa.DataType, size: int, valid: np.ndarray | None, values: list[pa.Buffer]
+    leaf: LeafType, size: int, valid: np.ndarray | None, values: list[pa.Buffer]
 ) -> pa.Array:
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    array = pa.Array.from_buffers(kind, size, [bitmap, *values])
-    return array if kind == leaf.arrow_type else array.cast(leaf.arrow_type)
+    array = pa.Array.from_buffers(leaf.decoded_type, size, [bitmap, *values])
+    return array if leaf.decoded_type == leaf.arrow_type else array.cast(leaf.arrow_type)

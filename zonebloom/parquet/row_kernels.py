@@ -1,4 +1,4 @@
-"""Kernels that map rows to pages, and stored values to rows.
+"""Kernels that map rows to pages, decompress pages, and map stored values to rows.
 
 Source: Encodings.md (RLE, for definition levels) of the Parquet format.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, types, uint8, uint64
 
+from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
     BODY_SIZE,
@@ -16,9 +17,11 @@ from zonebloom.parquet.header_kernels import (
     FIRST_POSITION,
     FIRST_ROW,
     LEVEL_BYTES,
+    MAX_LEVEL,
     NUM_BYTES,
     NUM_ROWS,
     NUM_STORED,
+    PAGE_FIELDS,
     READ_START,
 )
 from zonebloom.parquet.page_bytes import bits_at, run_at
@@ -27,52 +30,40 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 
 
 @kernel(
-    int64(
+    types.Tuple((int64[:, ::1], int64[::1], int64, int64))(
+        readonly(int64),
+        readonly(int64),
         readonly(int64, 2),
         readonly(int64),
         readonly(int64),
         readonly(int64),
-        int64[::1],
-        int64[::1],
     )
 )
-def find_pages(rows, bounds, starts, stops, out, out_bounds):
-    """Write the numbers of the pages of each column that hold rows of some ranges, ascending.
+def select_pages(starts, sizes, rows, bounds, range_starts, range_stops):
+    """Return a table of the pages of each column that hold rows of some ranges, in order.
 
-    Return how many numbers there are. Page i holds the rows ``rows[0, i]`` to ``rows[1, i]``. The
-    pages of column i are ``bounds[i]`` to ``bounds[i + 1]``, and their numbers in ``out`` are
-    ``out_bounds[i]`` to ``out_bounds[i + 1]``.
+    Page i lies at ``starts[i]`` of the file, has ``sizes[i]`` bytes, and holds the rows
+    ``rows[0, i]`` to ``rows[1, i]``. The pages of column i are ``bounds[i]`` to ``bounds[i + 1]``.
+    The table has the places and rows of the pages, which are read one after another. Then follow
+    the bounds of the columns in the table, and the total numbers of bytes and rows.
     """
-    count = 0
-    out_bounds[0] = 0
+    numbers = np.empty(starts.shape[0], dtype=np.int64)
+    table_bounds = np.zeros(bounds.shape[0], dtype=np.int64)
+    count = num_bytes = num_rows = 0
     for column in range(bounds.shape[0] - 1):
         which = 0
         for page in range(bounds[column], bounds[column + 1]):
-            while which < starts.shape[0] and stops[which] <= rows[0, page]:
+            while which < range_starts.shape[0] and range_stops[which] <= rows[0, page]:
                 which += 1
-            if which == starts.shape[0]:
+            if which == range_starts.shape[0]:
                 break
             # pyarrow sometimes writes pages without rows.
-            if rows[0, page] < rows[1, page] and starts[which] < rows[1, page]:
-                out[count] = page
+            if rows[0, page] < rows[1, page] and range_starts[which] < rows[1, page]:
+                numbers[count] = page
                 count += 1
-        out_bounds[column + 1] = count
-    return count
-
-
-@kernel(
-    types.UniTuple(int64, 2)(
-        readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64), int64[:, ::1]
-    )
-)
-def place_pages(starts, sizes, rows, numbers, pages):
-    """Fill the table ``pages`` with the places and rows of the pages with some numbers.
-
-    The pages are read one after another. ``rows`` is as in `find_pages`. Return the total number of
-    bytes and of rows.
-    """
-    num_bytes = num_rows = 0
-    for i in range(numbers.shape[0]):
+        table_bounds[column + 1] = count
+    pages = np.empty((PAGE_FIELDS, count), dtype=np.int64)
+    for i in range(count):
         page = numbers[i]
         pages[FILE_START, i], pages[NUM_BYTES, i], pages[READ_START, i] = (
             starts[page],
@@ -83,7 +74,7 @@ def place_pages(starts, sizes, rows, numbers, pages):
         pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
         num_bytes += sizes[page]
         num_rows += pages[NUM_ROWS, i]
-    return num_bytes, num_rows
+    return pages, table_bounds, num_bytes, num_rows
 
 
 @kernel(int64(readonly(int64), readonly(int64), int64[::1]))
@@ -141,18 +132,27 @@ def _read_levels(address, stop, max_level, present):
 
 @kernel(
     int64(
-        readonly(uint8), int64[:, ::1], readonly(int64), readonly(int64, 2), uint8[::1], int64[::1]
+        readonly(uint8),
+        uint8[::1],
+        int64[:, ::1],
+        readonly(int64),
+        readonly(int64, 2),
+        uint8[::1],
+        int64[::1],
     )
 )
-def read_levels(data, pages, bounds, columns, present, levels):
-    """Read the definition levels of pages. Return 0, or -1.
+def read_pages(data, bodies, pages, bounds, columns, present, levels):
+    """Decompress the bodies of pages into ``bodies``, and read their definition levels.
 
-    ``present`` is set for each row that holds a value, for one optional column after another.
-    ``levels`` is set to the start of each column in ``present``, or -1 if it has no null. In each
-    page, NUM_STORED and FIRST_POSITION are set. If a column has no null, positions and rows are the
-    same. If the levels precede the values in a page body, its address and size are changed to
-    exclude them. The other parameters are those of `header_kernels.open_pages`.
+    Return 0, or -1 if a body cannot be decompressed, or -2 if levels are damaged. ``present`` is
+    set for each row that holds a value, for one optional column after another. ``levels`` is set to
+    the start of each column in ``present``, or -1 if it has no null. In each page, NUM_STORED and
+    FIRST_POSITION are set. If a column has no null, positions and rows are the same. If the levels
+    precede the values in a page body, its address and size are changed to exclude them. The other
+    parameters are those of `header_kernels.open_pages`.
     """
+    if read_bodies(data, bodies, pages, bounds, columns) < 0:
+        return -1
     base = 0
     for column in range(bounds.shape[0] - 1):
         first, stop = bounds[column], bounds[column + 1]
@@ -161,17 +161,17 @@ def read_levels(data, pages, bounds, columns, present, levels):
         for page in range(first, stop):
             num_rows = pages[NUM_ROWS, page]
             pages[NUM_STORED, page] = num_rows
-            if not columns[column, 0]:
+            if not columns[column, MAX_LEVEL]:
                 continue
             if num_rows < 0 or num_rows > present.shape[0] - base:
-                return -1
+                return -2
             if pages[LEVEL_BYTES, page] < 0:
                 if pages[BODY_SIZE, page] < 4:
-                    return -1
+                    return -2
                 address = np.uint64(pages[BODY_ADDRESS, page])
                 num_bytes = np.int64(load_32(address))
                 if num_bytes > pages[BODY_SIZE, page] - 4:
-                    return -1
+                    return -2
                 address += np.uint64(4)
                 pages[BODY_ADDRESS, page] += 4 + num_bytes
                 pages[BODY_SIZE, page] -= 4 + num_bytes
@@ -179,9 +179,9 @@ def read_levels(data, pages, bounds, columns, present, levels):
                 num_bytes = pages[LEVEL_BYTES, page]
                 address = np.uint64(data.ctypes.data) + np.uint64(pages[CHECKED_START, page])
             page_present = present[base : base + num_rows]
-            count = _read_levels(address, num_bytes, columns[column, 0], page_present)
+            count = _read_levels(address, num_bytes, columns[column, MAX_LEVEL], page_present)
             if count < 0:
-                return -1
+                return -2
             pages[NUM_STORED, page] = count
             nulls += num_rows - count
             base += num_rows

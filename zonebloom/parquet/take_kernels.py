@@ -17,17 +17,19 @@ from zonebloom.parquet.header_kernels import (
     FIRST_ROW,
     NUM_ROWS,
     NUM_STORED,
+    WIDTH,
     is_dictionary_encoding,
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
 from zonebloom.sbbf.addresses import copy_4, copy_8, load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 
-# Positions of the description of a column for `take`: the width of its values, 0 for strings; the
-# start of its levels in ``present``, -1 if no row is null; the start of its values in the output,
-# or its number among the string columns; the addresses of its dictionary and of the string offsets
-# in that; the number of entries of the dictionary.
-WIDTH, LEVELS, TARGET, DICTIONARY, OFFSETS, NUM_ENTRIES = range(6)
+# Positions of the description of a dictionary: the addresses of its page and of the string offsets
+# in that, and its number of entries.
+DICTIONARY, OFFSETS, NUM_ENTRIES = range(3)
+# The values of each column of a fixed width begin at a multiple of this number of bytes, as Arrow
+# recommends.
+ALIGNMENT = 64
 _LENGTH_BYTES = 4
 
 
@@ -95,31 +97,42 @@ def check_values(pages, width, are_indices):
         readonly(int64, 2),
         readonly(int64),
         readonly(int64, 2),
+        readonly(int64),
+        readonly(int64, 2),
         readonly(uint8),
         readonly(int64),
         uint8[:, ::1],
         uint8[::1],
-        uint64[:, ::1],
+        int64[:, ::1],
         int64[:, ::1],
     )
 )
-def take_values(pages, bounds, leaves, present, rows, valid, out, starts, lengths):
+def take_values(
+    pages, bounds, columns, levels, dictionaries, present, rows, valid, out, starts, lengths
+):
     """Take the values of columns at rows, which are ascending.
 
     The pages of column i are ``bounds[i]`` to ``bounds[i + 1]`` and include every row asked for.
-    ``leaves[i]`` describes the column. Values of a fixed width are copied to ``out``. For strings,
-    ``starts`` and ``lengths`` receive their addresses and lengths. A null becomes zeros, and its
-    ``valid[i]`` is cleared; ``valid`` is not set for columns without nulls. Return the bytes of all
-    strings, or -1.
+    ``columns[i]`` and ``dictionaries[i]`` describe the column, and ``levels[i]`` is the start of its
+    levels in ``present``, -1 if no row is null. Values of a fixed width are copied to ``out``, one
+    column after another. For strings, ``starts`` and ``lengths`` receive their addresses and
+    lengths. A null becomes zeros, and its ``valid[i]`` is cleared; ``valid`` is not set for columns
+    without nulls. Return the bytes of all strings, or -1.
 
     A page with a row that is asked for must hold all its values: if one is missing, the remaining
     ones may belong to other rows.
     """
-    num_bytes = 0
+    num_bytes = next_fixed = next_text = 0
     positions = np.empty(rows.shape[0], dtype=np.int64)
     slots = np.empty(rows.shape[0], dtype=np.int64)
-    for leaf in range(leaves.shape[0]):
-        width, level, place = leaves[leaf, WIDTH], leaves[leaf, LEVELS], leaves[leaf, TARGET]
+    for leaf in range(columns.shape[0]):
+        width, level = columns[leaf, WIDTH], levels[leaf]
+        # This is the start of the values in ``out``, or the number of the column among strings.
+        place = next_fixed if width else next_text
+        if width:
+            next_fixed += (rows.shape[0] * width + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        else:
+            next_text += 1
         optional = level >= 0
         target = np.uint64(out.ctypes.data) + np.uint64(place)
         if width and rows.shape[0] * width > out.shape[0] - place:
@@ -175,11 +188,11 @@ def take_values(pages, bounds, leaves, present, rows, valid, out, starts, length
             if is_indices:
                 if _indices(address, size, count, positions, num_positions) < 0:
                     return -1
-                source = np.uint64(leaves[leaf, DICTIONARY])
-                text_starts = np.uint64(leaves[leaf, OFFSETS])
+                source = np.uint64(dictionaries[leaf, DICTIONARY])
+                text_starts = np.uint64(dictionaries[leaf, OFFSETS])
                 for i in range(num_positions):
                     index, slot = positions[i], slots[i]
-                    if index >= leaves[leaf, NUM_ENTRIES]:
+                    if index >= dictionaries[leaf, NUM_ENTRIES]:
                         return -1
                     if width:
                         to = target + np.uint64(slot * width)
@@ -187,7 +200,7 @@ def take_values(pages, bounds, leaves, present, rows, valid, out, starts, length
                     else:
                         start = load_32(text_starts + np.uint64(4 * index))
                         stop = load_32(text_starts + np.uint64(4 * index + 4))
-                        starts[place, slot] = source + start
+                        starts[place, slot] = np.int64(source + start)
                         lengths[place, slot] = np.int64(stop - start) - _LENGTH_BYTES
                         num_bytes += lengths[place, slot]
             elif width:
@@ -203,7 +216,7 @@ def take_values(pages, bounds, leaves, present, rows, valid, out, starts, length
                     if length < 0:
                         return -1
                     if i < num_positions and positions[i] == position:
-                        starts[place, slots[i]] = address + np.uint64(offset)
+                        starts[place, slots[i]] = np.int64(address + np.uint64(offset))
                         lengths[place, slots[i]] = length
                         num_bytes += length
                         i += 1
@@ -213,7 +226,7 @@ def take_values(pages, bounds, leaves, present, rows, valid, out, starts, length
     return num_bytes
 
 
-@kernel(int64(readonly(uint64, 2), readonly(int64, 2), int32[:, ::1], uint8[::1]))
+@kernel(int64(readonly(int64, 2), readonly(int64, 2), int32[:, ::1], uint8[::1]))
 def copy_texts(starts, lengths, offsets, out):
     """Copy the strings of columns to ``out``, one after another, and write their offsets.
 
@@ -229,7 +242,7 @@ def copy_texts(starts, lengths, offsets, out):
             if length < 0 or length > out.shape[0] - base - end:
                 return -1
             target = np.uint64(out.ctypes.data) + np.uint64(base + end)
-            copy_bytes(target, starts[column, i], length)
+            copy_bytes(target, np.uint64(starts[column, i]), length)
             end += length
             offsets[column, i + 1] = np.int32(end)
         base += end

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from functools import cached_property, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores
@@ -34,8 +36,8 @@ from zonebloom.scan.recheck import (
     select_rows,
 )
 from zonebloom.sources.column_batches import read_to_end, type_mismatch
-from zonebloom.sources.fragment_rows import FragmentRows, open_rows, read_view_batches
-from zonebloom.sources.parquet_rows import ParquetRows
+from zonebloom.sources.fragment_rows import open_rows, read_view_batches
+from zonebloom.sources.parquet_rows import KnownValues, ParquetRows
 from zonebloom.sources.source import Fragment, Source, require_all_rows, stated_row_count
 from zonebloom.storage.files import (
     ReadCounter,
@@ -72,17 +74,29 @@ class Execution:
         self.stats: ScanStats = stats or ScanStats()
         self._source = source
         self._request = request
+        self._is_counted = counter is not None
         self._counter = counter or ReadCounter()
-        self._filesystem = source.filesystem
-        if counter is not None or is_python_filesystem(source.filesystem):
-            self._filesystem = counting_filesystem(source.filesystem, self._counter)
+        self._is_local = is_local(source.filesystem)
         self._lock = threading.Lock()
         self._key_tests = None if request.predicate is None else KeyTests(request.predicate)
+        names = source.schema.names
         # The columns of matches are read only in the rows that match the filter.
-        self._filter_columns, self._columns_of_matches = request.columns_read(source.schema.names)
+        self._filter_columns, self._columns_of_matches = request.columns_read(names)
         # Keep the schema's order, which is the order of the result if there is no projection.
         needed = {*self._filter_columns, *self._columns_of_matches}
-        self._needed = [name for name in source.schema.names if name in needed]
+        self._needed = names
+        if len(needed) < len(names):
+            self._needed = [name for name in names if name in needed]
+        # The projection of the needed columns, or None if they are the result.
+        self._columns = None if request.columns == self._needed else request.columns
+
+    @cached_property
+    def _filesystem(self) -> pafs.FileSystem:
+        """The file system with which pyarrow reads whole files and row groups."""
+        filesystem = self._source.filesystem
+        if self._is_counted or is_python_filesystem(filesystem):
+            return counting_filesystem(filesystem, self._counter)
+        return filesystem
 
     def batches(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Yield the matching rows in order, as batches that may be empty.
@@ -202,7 +216,7 @@ class Execution:
     def _recheck(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Return the matching rows of a batch, with the columns of the result."""
         table = pa.Table.from_batches([batch])
-        return recheck(table, self._request.filter, self._request.columns).to_batches()
+        return recheck(table, self._request.filter, self._columns).to_batches()
 
     def _pushed_filter(self, plans: Sequence[FragmentPlan]) -> pc.Expression | None:
         """Return the filter to push into PyArrow's scan: all of it, a safe part of it, or None."""
@@ -223,7 +237,7 @@ class Execution:
     def _lacks_column_keys(self, plans: Sequence[FragmentPlan]) -> bool:
         # An object store needs a request for each footer, and files of one dataset usually have the
         # same encryption. So only the first footer is checked there.
-        checked = plans if is_local(self._source.filesystem) else plans[:1]
+        checked = plans if self._is_local else plans[:1]
         return any(
             self._source.lacks_column_keys(plan.fragment, self._filesystem) for plan in checked
         )
@@ -232,13 +246,14 @@ class Execution:
 
     def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
         """Yield the matching rows of fragments that are read in part, several in parallel."""
-        rows = sum(len(plan.rows) for plan in plans if plan.rows is not None)
-        is_local_source = is_local(self._source.filesystem)
-        if len(plans) == 1 or (rows < _MIN_THREADED_ROWS and is_local_source):
+        num_rows = _MIN_THREADED_ROWS
+        if self._is_local and len(plans) > 1:
+            num_rows = sum(len(plan.rows) for plan in plans if plan.rows is not None)
+        if len(plans) == 1 or num_rows < _MIN_THREADED_ROWS:
             for plan in plans:
                 yield from self._read_part(plan)
             return
-        num_threads = num_cores() if is_local_source else REMOTE_THREADS
+        num_threads = num_cores() if self._is_local else REMOTE_THREADS
         with ThreadPoolExecutor(num_threads) as pool:
             results = map_in_order(
                 pool, lambda plan: list(self._read_part(plan)), plans, num_threads + 1
@@ -284,62 +299,61 @@ class Execution:
         if rows is None:
             yield from self._read_by_pyarrow(plan, wanted, reason)
             return
+        is_parquet = isinstance(rows, ParquetRows)
+        read = partial(self._read_group, rows, is_parquet)
+        groups, last_stop = rows.row_groups(wanted), wanted.stops[-1]
+        is_threaded = is_parquet and self._is_local and len(wanted) >= _MIN_THREADED_ROWS
         try:
-            for group, match in self._row_groups(rows, wanted):
+            for first, inside, match in (_map_on_threads if is_threaded else map)(read, groups):
                 is_unreadable = isinstance(match, FragmentUnreadable)
-                if group.is_last or is_unreadable:
+                if is_unreadable or first + inside.stops[-1] >= last_stop:
                     # Rows of a file that was rewritten meanwhile may mix two versions of it.
                     rows.require_unchanged()
                 if is_unreadable:
-                    if isinstance(match, FragmentChanged) or not isinstance(rows, ParquetRows):
+                    if isinstance(match, FragmentChanged) or not is_parquet:
                         raise match
-                    yield from self._read_by_pyarrow(
-                        plan, group.rows.shift(group.first), str(match)
-                    )
+                    yield from self._read_by_pyarrow(plan, inside.shift(first), str(match))
                 elif match is not None:
-                    yield match[0] + group.first, match[1]
+                    yield match[0] + first, match[1]
         finally:
-            if isinstance(rows, ParquetRows):
+            if is_parquet and (rows.whole_chunks or rows.pyarrow_columns):
                 with self._lock:
                     self.stats.whole_chunks.update(rows.whole_chunks)
                     self.stats.by_pyarrow.update(rows.pyarrow_columns)
             rows.close()
 
-    def _row_groups(
-        self, rows: FragmentRows, wanted: RowRanges
-    ) -> Iterator[tuple[_Group, MatchedRows | FragmentUnreadable | None]]:
-        """Yield each row group with its matches, or with the error if it cannot be read.
+    def _read_group(
+        self, rows: Any, is_parquet: bool, group: tuple[int, int, RowRanges]
+    ) -> tuple[int, RowRanges, MatchedRows | FragmentUnreadable | None]:
+        """Return the first row of a row group, its wanted rows, and its matches.
 
-        Many rows are read on all cores. Once the last row group is yielded, all have been read.
+        The matches have offsets in the row group. They are None if there are none, or the error if
+        the row group cannot be read.
         """
+        number, first, wanted = group
+        try:
+            return first, wanted, self._group_matches(rows, is_parquet, number, wanted)
+        except FragmentUnreadable as error:
+            return first, wanted, error
 
-        def matches(group: _Group) -> tuple[_Group, MatchedRows | FragmentUnreadable | None]:
-            try:
-                return group, self._row_group(rows, group.number, group.rows)
-            except FragmentUnreadable as error:
-                return group, error
-
-        groups = _groups(rows, wanted)
-        has_threads = isinstance(rows, ParquetRows) and is_local(self._source.filesystem)
-        if has_threads and len(wanted) >= _MIN_THREADED_ROWS:
-            with ThreadPoolExecutor(num_cores()) as pool:
-                yield from map_in_order(pool, matches, groups, num_cores() + 1)
-        else:
-            yield from map(matches, groups)
-
-    def _row_group(self, rows: FragmentRows, number: int, wanted: RowRanges) -> MatchedRows | None:
-        """Return the matching rows of a row group with offsets in it, or None if there are none."""
+    def _group_matches(
+        self, rows: Any, is_parquet: bool, number: int, wanted: RowRanges
+    ) -> MatchedRows | None:
         self._count(row_groups_read=1, rows_read=len(wanted))
-        if isinstance(rows, ParquetRows):
-            rows.read_ahead(number, self._needed, wanted)
-        if self._key_tests is not None and isinstance(rows, ParquetRows):
-            wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted)
-            if not wanted:
-                return None
-            if is_exact and self._request.is_predicate_exact:
-                table = rows.read(number, self._needed, wanted)
-                return wanted.rows(), project(table, self._request.columns)
-        filter_table = rows.read(number, self._filter_columns, wanted)
+        if not is_parquet:
+            filter_table = rows.read(number, self._filter_columns, wanted)
+        else:
+            if not self._is_local:
+                rows.read_ahead(number, self._needed, wanted)
+            known: KnownValues = {}
+            if self._key_tests is not None:
+                wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted, known)
+                if not wanted:
+                    return None
+                if is_exact and self._request.is_predicate_exact:
+                    table = rows.read(number, self._needed, wanted, known)
+                    return wanted.rows(), project(table, self._columns)
+            filter_table = rows.read(number, self._filter_columns, wanted, known)
         matches = self._matching_rows(filter_table)
         if matches.size == 0:
             return None
@@ -350,7 +364,7 @@ class Execution:
             schema = pa.schema([*table.schema, *other_table.schema])
             table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)
-        return offsets, project(table, self._request.columns)
+        return offsets, project(table, self._columns)
 
     def _matching_rows(self, table: pa.Table) -> np.ndarray:
         filter, predicate = self._request.filter, self._request.predicate
@@ -396,7 +410,7 @@ class Execution:
                     table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
                     self._count(rows_read=table.num_rows)
                     matches = self._matching_rows(table)
-                    rows = project(select_rows(table, matches), self._request.columns)
+                    rows = project(select_rows(table, matches), self._columns)
                     if previous is not None:
                         yield previous
                     previous = wanted.rows_at(matches + num_wanted), rows
@@ -492,22 +506,10 @@ class Execution:
             self.stats.rows_read += rows_read
 
 
-class _Group(NamedTuple):
-    """A row group: its number, its first row, and the wanted rows relative to its first row."""
-
-    number: int
-    first: int
-    rows: RowRanges
-    is_last: bool
-
-
-def _groups(rows: FragmentRows, wanted: RowRanges) -> Iterator[_Group]:
-    groups = rows.row_groups(wanted)
-    group = next(groups, None)
-    while group is not None:
-        next_group = next(groups, None)
-        yield _Group(*group, is_last=next_group is None)
-        group = next_group
+def _map_on_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """Yield the results in order. They are computed on all cores."""
+    with ThreadPoolExecutor(num_cores()) as pool:
+        yield from map_in_order(pool, function, items, num_cores() + 1)
 
 
 def _require_all_rows(dataset: Any, plans: Sequence[FragmentPlan], num_rows: int) -> None:

@@ -16,6 +16,7 @@ from zonebloom.base.arrays import array_of, from_numpy, to_numpy
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
 from zonebloom.values.normal_types import (
+    NORMALIZED_IDS,
     hashed_values,
     normalized_type,
     widened_type,
@@ -23,23 +24,23 @@ from zonebloom.values.normal_types import (
 )
 from zonebloom.values.types import integer_bounds
 
+_FLOAT_IDS = {pa.float16().id, pa.float32().id, pa.float64().id}
+
 
 def cast_keys_exactly(keys: pa.Array, stored_type: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Return the keys that can be stored exactly as a type, cast to it, and their positions."""
-    if pa.types.is_null(keys.type):
-        return pa.array([], stored_type), np.empty(0, dtype=np.int64)
     if keys.null_count:
         positions = np.flatnonzero(to_numpy(keys.is_valid()))
         keys = keys.drop_null()
     else:
         positions = np.arange(len(keys))
-    if with_64_bit_offsets(keys.type) == stored_type:
+    if keys.type != stored_type and with_64_bit_offsets(keys.type) == stored_type:
         keys = keys.cast(stored_type)
-    if keys.type == stored_type and pa.types.is_floating(stored_type):
+    if keys.type == stored_type and keys.type.id not in _FLOAT_IDS:
+        return keys, positions
+    if keys.type == stored_type:
         numbers = np.flatnonzero(~np.isnan(to_numpy(keys)))
         return keys.take(from_numpy(numbers)), positions[numbers]
-    if keys.type == stored_type:
-        return keys, positions
     if pa.types.is_integer(keys.type) and pa.types.is_integer(stored_type):
         integers = to_numpy(keys)
         # Compare integers of the same sign, because NumPy turns mixed ones into floats.
@@ -102,10 +103,12 @@ def normalized_values(values: Any) -> Any:
         return pa.chunked_array(
             [normalized_values(chunk) for chunk in values.chunks], normalized_type(values.type)
         )
+    if values.type.id in NORMALIZED_IDS:
+        return values
     values = hashed_values(values)
     plain_type = widened_type(values.type)
     if values.type != plain_type:
         values = values.cast(plain_type)
-    if pa.types.is_floating(values.type):
+    if values.type.id in _FLOAT_IDS:
         return pc.call_function("add", [values, array_of([0.0], pa.float64())[0].cast(values.type)])
     return values

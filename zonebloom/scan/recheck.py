@@ -18,13 +18,15 @@ from zonebloom.values.normal_types import without_views
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
+# A projection that was checked.
+Projection = list[str] | dict[str, pc.Expression] | None
 
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_SLICED_RUNS = 32
 _MAX_TEXT = 200
 
 
-def recheck(table: pa.Table, filter: RowFilter | None, columns: Columns) -> pa.Table:
+def recheck(table: pa.Table, filter: RowFilter | None, columns: Projection) -> pa.Table:
     """Return the rows for which a filter is true, in order, with the columns of a projection."""
     if filter is not None:
         table = select_rows(table, matching_rows(table, filter))
@@ -69,10 +71,10 @@ def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.nda
     return to_numpy(pc.call_function("indices_nonzero", [mask])).astype(np.int64)
 
 
-def project(table: pa.Table, columns: Columns) -> pa.Table:
+def project(table: pa.Table, columns: Projection) -> pa.Table:
     if columns is None:
         return table
-    if isinstance(columns, Mapping):
+    if isinstance(columns, dict):
         try:
             return _evaluate(table, list(columns.values()), list(columns))
         except pa.ArrowException as error:
@@ -80,7 +82,7 @@ def project(table: pa.Table, columns: Columns) -> pa.Table:
                 f"the columns {', '.join(columns)} cannot be computed from values of the rows: "
                 f"{error}; correct the expressions, or compute from the table"
             ) from None
-    return table.select(list(columns))
+    return table.select(columns)
 
 
 def select_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -38,15 +38,13 @@ def open_rows(
     if not (source.is_parquet or source.is_ipc):
         return None
     keys = source.parquet_keys if pages is None else None
-    file_class = FragmentFile if keys is None else DecryptedFile
+    file_class: Any = FragmentFile if keys is None else DecryptedFile
     file = file_class(source.filesystem, fragment.path, identity, counter)
     try:
         if source.is_parquet:
-            if isinstance(file, DecryptedFile) and keys is not None:
+            if keys is not None:
                 pages = file.pages(keys)
-            return ParquetRows(
-                file, pages, source.schema, constants, fragment.names, fragment.defaults
-            )
+            return ParquetRows(file, pages, source.schema, constants, fragment.view)
         return IpcRows(file, source.schema, constants)
     except BaseException:
         file.close()

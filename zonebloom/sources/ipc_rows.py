@@ -77,7 +77,7 @@ class IpcRows:
             columns = self._read_addressable(row_group, addressable, rows)
             other_names = [name for name in stored if name not in columns]
             columns |= self._read_whole_columns(row_group, other_names, rows)
-            return assemble_columns(self._schema, names, len(rows), self._constants, columns)
+            return assemble_columns(self._schema, names, len(rows), self._constants, columns, {})
 
     def _is_stored(self, name: str) -> bool:
         count = len(self._stored.get_all_field_indices(name))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
@@ -14,23 +15,17 @@ from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_tests import KeyTests
-from zonebloom.parquet.leaf_type import (
-    CODECS,
-    LeafChunk,
-    Undecodable,
-    fields_by_name,
-    leaf_at,
-)
+from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_at
 from zonebloom.parquet.row_group_reader import RowGroupReader, select_pages
-from zonebloom.predicates.ast import ColumnPath, Equals, IsIn, IsNull
+from zonebloom.predicates.ast import And, ColumnPath, Constant, Equals, IsIn, IsNull, Or, Predicate
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sources.source import assemble_columns, groups_with_rows
-from zonebloom.storage.file_view import FieldNames
-from zonebloom.storage.files import file_errors
+from zonebloom.storage.file_view import FileView
+from zonebloom.storage.files import FILE_ERRORS, unreadable
 from zonebloom.storage.random_access import FragmentFile
 
 if TYPE_CHECKING:
-    from zonebloom.parquet.leaf_reader import LeafReader, PageTable
+    from zonebloom.parquet.leaf_reader import PageTable
 
 # Reading some rows of a column by pyarrow costs as much as this many block checks, the unit of the
 # budget `NUMPY`. So Numba is loaded after about a thousand such reads.
@@ -47,9 +42,14 @@ _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 class _DecodableColumns(NamedTuple):
     """The columns that kernels decode, and for each other column the reason for pyarrow."""
 
-    paths: tuple[ColumnPath, ...]
+    names: tuple[str, ...]
     table: PageTable | None
     reasons: dict[str, str]
+
+
+# The rows at which the values of a top-level column are known, and these values, by name.
+KnownValues: TypeAlias = dict[str, tuple[RowRanges, pa.Array]]
+_NOTHING: KnownValues = {}
 
 
 class ParquetRows:
@@ -66,24 +66,27 @@ class ParquetRows:
         pages: FilePages | None,
         schema: pa.Schema,
         constants: Mapping[str, object],
-        names: FieldNames | None = None,
-        defaults: Mapping[str, pa.Scalar] | None = None,
+        view: FileView | None = None,
     ):
         self._file = file
-        self._defaults = defaults
-        self._pages = pages or pages_with_names(read_footer(file.num_bytes, file.read), names)
-        self._reader: LeafReader | None = None
+        self._defaults = {} if view is None else view.defaults
+        if pages is None:
+            names = None if view is None else view.names
+            pages = pages_with_names(read_footer(file.num_bytes, file.read), names)
+        self._pages = pages
+        # Whether the kernels are loaded.
+        self._has_kernels = False
         self._schema = schema
         self._constants = constants
         self.whole_chunks: dict[str, str] = {}
         self.pyarrow_columns: dict[str, str] = {}
-        self._fields = fields_by_name(self._pages.schema)
-        if len(self._fields) < len(self._pages.schema.names):
+        self._fields = pages.schema.fields_by_name
+        if len(self._fields) < len(pages.schema.names):
             raise FragmentUnreadable("it has several columns of one name")
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """Yield the row groups with requested rows: number, first row, and rows from there."""
-        return groups_with_rows(rows, (group.num_rows for group in self._pages.row_groups))
+        return groups_with_rows(rows, self._pages.group_rows)
 
     def read_ahead(self, row_group: int, names: Sequence[str], rows: RowRanges) -> None:
         """Read the bytes that `narrow_rows` and `read` need for these rows in one round trip.
@@ -109,64 +112,103 @@ class ParquetRows:
             self._file.read_ahead(spans)
 
     def narrow_rows(
-        self, row_group: int, tests: KeyTests, rows: RowRanges
+        self, row_group: int, tests: KeyTests, rows: RowRanges, known: KnownValues
     ) -> tuple[RowRanges, bool]:
-        """Return the rows of a row group that pass the tests, and whether all of them match."""
-        reader = self._leaf_reader(1)
-        if reader is None:
+        """Return the rows of a row group that pass the tests, and whether all of them match.
+
+        The values of the columns that are searched are added to ``known``.
+        """
+        if not self._load_kernels(1):
             return rows, False
+        return self._narrow(row_group, tests.predicate, tests, rows, known)
 
-        def find(node: Equals | IsIn | IsNull, among: RowRanges) -> tuple[np.ndarray, bool] | None:
-            table = self._decodable_columns(row_group, (node.column,)).table
-            if table is None:
-                return None
-            leaf = table.columns[0].leaf
-            keys = tests.keys(node, leaf)
-            if keys is None:
-                return None
-            nulls = isinstance(node, IsNull) or (isinstance(node, IsIn) and node.null_matches)
-            # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
-            is_exact = keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
-            try:
-                return reader.find_rows(table, keys, nulls, among), is_exact
-            except Undecodable:
-                return None
+    def _narrow(
+        self,
+        row_group: int,
+        node: Predicate,
+        tests: KeyTests,
+        rows: RowRanges,
+        known: KnownValues,
+    ) -> tuple[RowRanges, bool]:
+        """Return the rows for which a predicate may be true, and whether it is true for all."""
+        if isinstance(node, Equals | IsIn | IsNull):
+            return self._find_rows(row_group, node, tests, rows, known)
+        match node:
+            case Constant(value):
+                return (rows if value else RowRanges()), True
+            case And(terms):
+                is_exact = True
+                for term in terms if rows else ():
+                    rows, is_true = self._narrow(row_group, term, tests, rows, known)
+                    is_exact &= is_true
+                return rows, is_exact
+            case Or(terms):
+                parts = [self._narrow(row_group, term, tests, rows, known) for term in terms]
+                united = reduce(or_, [part for part, _ in parts], RowRanges())
+                return united, all(is_true for _, is_true in parts)
+        return rows, False
 
-        return tests.narrow(rows, find)
+    def _find_rows(
+        self,
+        row_group: int,
+        node: Equals | IsIn | IsNull,
+        tests: KeyTests,
+        rows: RowRanges,
+        known: KnownValues,
+    ) -> tuple[RowRanges, bool]:
+        """Return the rows that hold a key, or all rows if their column cannot be searched."""
+        table = self._decodable_columns(row_group, (node.column,)).table
+        if table is None:
+            return rows, False
+        leaf = table.columns[0].leaf
+        keys = tests.keys(node, leaf)
+        if keys is None:
+            return rows, False
+        nulls = isinstance(node, IsNull) or (isinstance(node, IsIn) and node.null_matches)
+        try:
+            numbers, values = table.find_rows(self._file, keys, nulls, rows)
+        except Undecodable:
+            return rows, False
+        matches = RowRanges.from_rows(numbers)
+        if values is not None and len(node.column) == 1:
+            known[node.column[0]] = matches, values
+        # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
+        return matches, keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
 
-    def _leaf_reader(self, num_columns: int) -> LeafReader | None:
-        """Return the reader that uses Numba, or None until enough columns were read to load it."""
-        if self._reader is None and not NUMPY.spend(_COLUMN_CHECKS * num_columns):
-            from zonebloom.parquet.leaf_reader import LeafReader
-
-            self._reader = LeafReader(self._file)
-        return self._reader
+    def _load_kernels(self, num_columns: int) -> bool:
+        """Load the kernels once enough columns were read. Return whether they are loaded."""
+        self._has_kernels = self._has_kernels or not NUMPY.spend(_COLUMN_CHECKS * num_columns)
+        return self._has_kernels
 
     def _decodable_columns(
-        self, row_group: int, paths: tuple[ColumnPath, ...]
+        self, row_group: int, columns: tuple[str | ColumnPath, ...]
     ) -> _DecodableColumns:
-        """Return the columns that kernels decode to the dataset's types, from a cache."""
-        from zonebloom.parquet.leaf_reader import PageTable
+        """Return the columns that kernels decode to the dataset's types, from a cache.
 
+        A column is a name of a top-level column, or the path of a leaf.
+        """
         # The cache belongs to the page maps of one file in one dataset.
-        cache = self._pages.page_tables
-        key = row_group, paths
+        cache = self._pages.decodable_columns
+        key = row_group, columns
         # Another thread may clear the cache at any time, so look up only once.
-        columns = cache.get(key)
-        if columns is None:
+        decodable = cache.get(key)
+        if decodable is None:
+            from zonebloom.parquet.leaf_reader import PageTable
+
             if len(cache) >= _MAX_PAGE_TABLES:
                 cache.clear()
-            chunks: dict[ColumnPath, LeafChunk] = {}
+            chunks: dict[str, LeafChunk] = {}
             reasons: dict[str, str] = {}
-            for path in paths:
+            for column in columns:
+                path = (column,) if isinstance(column, str) else column
                 chunk = self._leaf_chunk(row_group, path)
                 if isinstance(chunk, str):
                     reasons[path[0]] = chunk
                 else:
-                    chunks[path] = chunk
+                    chunks[path[0]] = chunk
             table = PageTable(list(chunks.values())) if chunks else None
-            cache[key] = columns = _DecodableColumns(tuple(chunks), table, reasons)
-        return columns
+            cache[key] = decodable = _DecodableColumns(tuple(chunks), table, reasons)
+        return decodable
 
     def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | str:
         """Return a column's chunk if kernels can decode it to the dataset's type, or a reason."""
@@ -181,35 +223,59 @@ class ParquetRows:
             return "page locations are not known"
         return LeafChunk(leaf, chunk, chunk_pages) if chunk.codec in CODECS else "its codec"
 
-    def read(self, row_group: int, names: Sequence[str], rows: RowRanges) -> pa.Table:
-        """Return columns at some rows of a row group, with the dataset's types."""
-        pages = self._pages
+    def read(
+        self, row_group: int, names: Sequence[str], rows: RowRanges, known: KnownValues = _NOTHING
+    ) -> pa.Table:
+        """Return columns at some rows of a row group, with the dataset's types.
+
+        Values in ``known`` are not read again if they are those of the same rows.
+        """
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
-        reader, reasons = self._leaf_reader(len(names)), {}
-        if reader is not None and rows:
-            decodable = self._decodable_columns(row_group, tuple((name,) for name in names))
-            reasons = decodable.reasons
+        for name in names:
+            known_rows, values = known.get(name, (None, None))
+            if values is not None and (known_rows is rows or known_rows == rows):
+                columns[name] = values
+        missing = tuple([name for name in names if name not in columns])
+        if missing and rows and self._load_kernels(len(missing)):
+            decodable = self._decodable_columns(row_group, missing)
             if decodable.table is not None:
-                arrays = zip(decodable.paths, reader.take(decodable.table, rows), strict=True)
-                columns.update((path[0], array) for path, array in arrays if array is not None)
-        stored = [
-            self._fields[name]
-            for name in names
-            if name not in columns and name in self._fields and name not in self._constants
-        ]
-        if stored:
-            other_reason = _NOT_LOADED_REASON if reader is None else "an encoding of its pages"
-            for name in map(pages.schema.names.__getitem__, stored):
-                self.pyarrow_columns[name] = reasons.get(name, other_reason)
-            group_reader = RowGroupReader(pages, row_group, self._file.read, self._file.coalesce)
-            values = group_reader.read(stored, rows)
-            for field, reason in group_reader.whole.items():
-                self.whole_chunks[pages.schema.names[field]] = reason
-            columns.update({pages.schema.names[field]: column for field, column in values.items()})
-        with file_errors(self._file.path):
+                arrays = zip(decodable.names, decodable.table.take(self._file, rows), strict=True)
+                columns |= {name: array for name, array in arrays if array is not None}
+        if len(columns) < len(names):
+            columns |= self._read_by_pyarrow(row_group, missing, rows, columns)
+        try:
             return assemble_columns(
                 self._schema, names, len(rows), self._constants, columns, self._defaults
             )
+        except FILE_ERRORS as error:
+            raise unreadable(self._file.path, error) from None
+
+    def _read_by_pyarrow(
+        self,
+        row_group: int,
+        names: tuple[str, ...],
+        rows: RowRanges,
+        decoded: Mapping[str, object],
+    ) -> dict[str, pa.ChunkedArray]:
+        """Return those columns that are stored in the file and not decoded yet."""
+        reasons, other_reason = {}, _NOT_LOADED_REASON
+        if self._has_kernels and rows:
+            reasons = self._decodable_columns(row_group, names).reasons
+            other_reason = "an encoding of its pages"
+        fields = {
+            self._fields[name]: name
+            for name in names
+            if name not in decoded and name in self._fields and name not in self._constants
+        }
+        if not fields:
+            return {}
+        for name in fields.values():
+            self.pyarrow_columns[name] = reasons.get(name, other_reason)
+        reader = RowGroupReader(self._pages, row_group, self._file.read, self._file.coalesce)
+        values = reader.read(list(fields), rows)
+        for field, reason in reader.whole.items():
+            self.whole_chunks[fields[field]] = reason
+        return {fields[field]: column for field, column in values.items()}
 
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened."""

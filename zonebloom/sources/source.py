@@ -308,21 +308,22 @@ def assemble_columns(
     names: Sequence[str],
     num_rows: int,
     constants: Mapping[str, Any],
-    stored: Mapping[str, pa.ChunkedArray],
-    defaults: Mapping[str, pa.Scalar] | None = None,
+    stored: Mapping[str, pa.Array | pa.ChunkedArray],
+    defaults: Mapping[str, pa.Scalar],
 ) -> pa.Table:
     """Return columns with a dataset's types: constants, stored columns, defaults, or nulls."""
-    columns = []
-    for name in names:
-        wanted = schema.field(name).type
+    if names != schema.names:
+        schema = pa.schema([schema.field(name) for name in names])
+    columns = {}
+    for name, wanted in zip(schema.names, schema.types, strict=True):
         if name in constants:
-            columns.append(pa.repeat(pa.scalar(constants[name], wanted), num_rows))
+            columns[name] = pa.repeat(pa.scalar(constants[name], wanted), num_rows)
         elif name not in stored:
-            columns.append(missing_column(wanted, num_rows, (defaults or {}).get(name)))
+            columns[name] = missing_column(wanted, num_rows, defaults.get(name))
         else:
             values = stored[name]
-            columns.append(values if values.type == wanted else values.cast(wanted))
-    return pa.Table.from_arrays(columns, schema=pa.schema([schema.field(name) for name in names]))
+            columns[name] = values if values.type == wanted else values.cast(wanted)
+    return pa.Table.from_arrays(list(columns.values()), schema=schema)
 
 
 def missing_column(kind: pa.DataType, num_rows: int, default: pa.Scalar | None) -> pa.Array:
@@ -339,10 +340,11 @@ def groups_with_rows(
     """
     if not rows:
         return
-    first, next_row = 0, int(rows.starts[0])
+    first, next_row, last_stop = 0, int(rows.starts[0]), rows.stops[-1]
     for number, count in enumerate(counts):
         if count and next_row < first + count:
-            yield number, first, rows.window(first, first + count)
+            is_all = first == 0 and last_stop <= count
+            yield number, first, rows if is_all else rows.window(first, first + count)
         first += count
         if next_row < first:
             next_range = int(rows.stops.searchsorted(first, side="right"))

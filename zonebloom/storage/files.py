@@ -22,6 +22,8 @@ from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentUnreadable, SourceError
 from zonebloom.storage.object_store import StoreHandler, object_reader
 
+# Errors of pyarrow and the system about a file. `SourceError` is one of them.
+FILE_ERRORS = (pa.ArrowException, OSError, ValueError)
 # This stands for a file system that does not say when a file was written. Nothing that is known
 # about such a file can be trusted later.
 UNKNOWN_MTIME = -1
@@ -88,12 +90,19 @@ def file_errors(
     """
     try:
         yield
-    except SourceError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if parquet_in is not None:
+    except FILE_ERRORS as error:
+        if parquet_in is not None and not isinstance(error, SourceError):
             require_parquet(parquet_in, [path])
-        raise FragmentUnreadable(f"cannot {verb} {path}: {error}; {advice}") from None
+        raise unreadable(path, error, advice, verb) from None
+
+
+def unreadable(
+    path: str, error: BaseException, advice: str = "repair or remove the file", verb: str = "read"
+) -> SourceError:
+    """Return the error to raise for a file in place of an error of pyarrow or the system."""
+    if isinstance(error, SourceError):
+        return error
+    return FragmentUnreadable(f"cannot {verb} {path}: {error}; {advice}")
 
 
 def require_parquet(filesystem: pafs.FileSystem, paths: Iterable[str]) -> None:

@@ -5,31 +5,37 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.storage.files import (
+    FILE_ERRORS,
     FileIdentity,
     ReadCounter,
-    file_errors,
     identities,
     identity_from_status,
     identity_of_open_file,
     is_local,
+    unreadable,
 )
-from zonebloom.storage.object_store import object_reader
+from zonebloom.storage.object_store import StoreHandler, object_reader
 
 # Two reads with at most this many bytes between them are merged into one, because a request to an
 # object store costs as much as reading that many more bytes.
 LOCAL_COALESCE_GAP = 4 << 10
 REMOTE_COALESCE_GAP = 64 << 10
+
+# These are None where the operating system takes no such advice.
+_ADVISE_RANDOM = getattr(os, "POSIX_FADV_RANDOM", None)
+_ADVISE_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)
+_CLOSED = -1
 
 # A read that takes longer than this came from the disk, not from the page cache.
 _DISK_SECONDS = 10e-6
@@ -46,6 +52,11 @@ class RandomAccessFile:
     # search for many hashes reads whole blocks.
     read_cost = 32 << 10
 
+    # An opening that fails sets none of these.
+    _handle: int = _CLOSED
+    _file: pa.NativeFile | None = None
+    _store: StoreHandler | None = None
+
     def __init__(
         self,
         filesystem: pafs.FileSystem,
@@ -56,21 +67,21 @@ class RandomAccessFile:
     ):
         self.counter = counter or ReadCounter()
         self.is_local = is_local(filesystem)
-        self._store = object_reader(filesystem, path)
         self._from_disk = False
         self._path, self._tag = path, tag
         if self.is_local:
             self._handle = os.open(path, os.O_RDONLY)
-            self._close = weakref.finalize(self, os.close, self._handle)
-            self.num_bytes = os.fstat(self._handle).st_size
-            self._advise(0, 0, "POSIX_FADV_RANDOM")
-        elif self._store is not None:
-            # There is nothing to close, because each read is a request of its own.
-            self._close = lambda: None
+            self._status = os.fstat(self._handle)
+            self.num_bytes = self._status.st_size
+            if _ADVISE_RANDOM is not None:
+                os.posix_fadvise(self._handle, 0, 0, _ADVISE_RANDOM)
+            return
+        # If each read is a request of its own, there is no open file.
+        self._store = object_reader(filesystem, path)
+        if self._store is not None:
             self.num_bytes = self._store.head(path)["size"] if num_bytes is None else num_bytes
         else:
             self._file = filesystem.open_input_file(path)
-            self._close = weakref.finalize(self, self._file.close)
             self.num_bytes = self._file.size()
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -87,12 +98,9 @@ class RandomAccessFile:
 
     def _prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Hint to the system to load (start, stop) ranges from disk in parallel."""
-        for start, stop in ranges:
-            self._advise(start, stop - start, "POSIX_FADV_WILLNEED")
-
-    def _advise(self, start: int, num_bytes: int, advice: str) -> None:
-        if hasattr(os, advice):
-            os.posix_fadvise(self._handle, start, num_bytes, getattr(os, advice))
+        if _ADVISE_WILL_NEED is not None:
+            for start, stop in ranges:
+                os.posix_fadvise(self._handle, start, stop - start, _ADVISE_WILL_NEED)
 
     def read_into(self, start: int, out: np.ndarray) -> None:
         """Fill an array with the bytes from an offset on, and with zeros past the file's end."""
@@ -131,7 +139,7 @@ class RandomAccessFile:
     def _read_range(self, start: int, stop: int) -> bytes:
         if self._store is not None:
             return self._store.read_range(self._path, start, stop, self._tag)
-        if not self.is_local:
+        if self._file is not None:
             return self._file.read_at(stop - start, start)
         data = os.pread(self._handle, stop - start, start)
         # One call of pread reads 2 GiB at most.
@@ -144,8 +152,16 @@ class RandomAccessFile:
 
     def close(self) -> None:
         """Close the file. Garbage collection closes it too."""
+        handle, self._handle = self._handle, _CLOSED
+        file, self._file = self._file, None
         with contextlib.suppress(OSError):
-            self._close()
+            if handle != _CLOSED:
+                os.close(handle)
+            if file is not None:
+                file.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class FragmentFile(RandomAccessFile):
@@ -163,16 +179,18 @@ class FragmentFile(RandomAccessFile):
         self._filesystem = filesystem
         # The (start, stop) ranges that `read_ahead` read, and their bytes.
         self._prefetched: list[tuple[tuple[int, int], bytes]] = []
-        with file_errors(path, "check that it is there", "open"):
+        try:
             super().__init__(filesystem, path, counter, identity.size, identity.tag)
             # Take the identity after opening, so that a file replaced before that is noticed.
-            if self._store is not None:
+            if self.is_local:
+                now = identity_from_status(self._status)
+            elif self._file is not None:
+                now = identity_of_open_file(filesystem, path, self._file)
+            else:
                 # Every read requires the object to have this tag.
                 now = identity if identity.tag else identities(filesystem, [path])[0]
-            elif self.is_local:
-                now = identity_from_status(os.fstat(self._handle))
-            else:
-                now = identity_of_open_file(filesystem, path, self._file)
+        except FILE_ERRORS as error:
+            raise unreadable(path, error, "check that it is there", "open") from None
         if not identity.is_still(now):
             self.close()
             raise FragmentChanged(f"{path} changed while it was read; read it again")
@@ -186,8 +204,10 @@ class FragmentFile(RandomAccessFile):
             # Each read required the object to have this tag.
             return
         if self.is_local:
-            with file_errors(self.path, verb="look at"):
+            try:
                 status = os.fstat(self._handle)
+            except OSError as error:
+                raise unreadable(self.path, error, verb="look at") from None
             now = identity_from_status(status)
             if not status.st_nlink:
                 # Unlinking the file changed its change time, so ignore that time.
@@ -226,8 +246,10 @@ class FragmentFile(RandomAccessFile):
         return None
 
     def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        with file_errors(self.path, "try again"):
+        try:
             pieces = super().read(ranges)
+        except FILE_ERRORS as error:
+            raise unreadable(self.path, error, "try again") from None
         for (start, stop), data in zip(ranges, pieces, strict=True):
             if len(data) < stop - start:
                 raise FragmentUnreadable(

@@ -41,6 +41,15 @@ _SMALL_DECIMAL_IDS = {pa.decimal32(1).id, pa.decimal64(1).id}
 # Extension types and dictionaries. The type of a UUID stands for all extension types.
 _WRAPPER_IDS = {pa.uuid().id, pa.dictionary(pa.int8(), pa.int8()).id}
 _LARGE_BY_SMALL = {pa.string().id: pa.large_string(), pa.binary().id: pa.large_binary()}
+# The ids of common types that `normalized_type` returns as they are. Their values need no step.
+NORMALIZED_IDS = {
+    type_.id
+    for type_ in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+    )
+}
 _SMALL_BY_LARGE = {pa.large_string().id: pa.string(), pa.large_binary().id: pa.binary()}
 
 
@@ -116,7 +125,7 @@ def normalized_type(type_: pa.DataType) -> pa.DataType:
 
     Keys equal the stored bytes, so extension types are compared by their storage.
     """
-    return widened_type(hashed_type(type_))
+    return type_ if type_.id in NORMALIZED_IDS else widened_type(hashed_type(type_))
 
 
 def key_range_type(type_: pa.DataType) -> pa.DataType:
