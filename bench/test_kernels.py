@@ -15,7 +15,7 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.building.zones import train_zones
 from zonebloom.catalog.model import ZoneParameters
 from zonebloom.parquet.footer import read_footer
-from zonebloom.parquet.key_set import KeySet
+from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, leaf_types
 from zonebloom.parquet.row_group_reader import RowGroupReader

@@ -21,8 +21,7 @@ from zonebloom.parquet.footer import (
     parse_footer,
     parse_offset_index,
 )
-from zonebloom.parquet.key_filter import KeyFilter
-from zonebloom.parquet.key_set import KeySet
+from zonebloom.parquet.key_tests import KeyFilter, KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_types
 from zonebloom.parquet.page_headers import walk_pages

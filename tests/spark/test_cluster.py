@@ -69,12 +69,12 @@ def check_kernels_are_loaded_and_not_compiled(spark):
     def stats(batches):
         import pyarrow as pa
 
-        from zonebloom.parquet import find_kernels
+        from zonebloom.parquet import value_kernels
         from zonebloom.sbbf import blocks, xxh64
 
         for _ in batches:
             kernels = [blocks.insert, blocks.check, xxh64.hash_width_8, xxh64.hash_offsets]
-            kernels += [value for value in vars(find_kernels).values() if hasattr(value, "stats")]
+            kernels += [value for value in vars(value_kernels).values() if hasattr(value, "stats")]
             yield pa.RecordBatch.from_pylist(
                 [
                     {

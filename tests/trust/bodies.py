@@ -22,7 +22,7 @@ from trust.report import PEER, Report
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.key_set import KeySet
+from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import Undecodable
 from zonebloom.parquet.page_headers import parse_page_header

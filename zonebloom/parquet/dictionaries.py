@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import header_kernels, take_kernels
+from zonebloom.parquet import header_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
-from zonebloom.parquet.key_set import StoredKeys
+from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import LeafType, Undecodable
 
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
@@ -57,18 +57,18 @@ class Dictionary:
             if self.size * (leaf.width or 4) > body.size:
                 raise FragmentUnreadable("a dictionary claims more values than it has bytes")
         self._body = body
-        # The one page as the arguments of `find_kernels` describe it.
+        # The one page as the arguments of `value_kernels` describe it.
         self._page = [np.array([number]) for number in (body.address, body.size, self.size, 0)]
         num_bytes = self.size * leaf.width
         # The offset of each string in the page, and one past the end. A length precedes each string
         # in PLAIN encoding, so the offsets are known only after a pass over all of them.
         self._text_starts = np.empty(0 if leaf.width else self.size + 1, dtype=np.uint32)
         if not leaf.width:
-            num_bytes = take_kernels.text_starts(body.address, body.size, self._text_starts)
+            num_bytes = value_kernels.text_starts(body.address, body.size, self._text_starts)
         # A page that understates its number of values would hide the remaining keys from a lookup.
         if num_bytes != body.size:
             raise FragmentUnreadable("the size of a dictionary does not fit its number of values")
-        # The description of the dictionary for `take_kernels.take_values`.
+        # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
     @property
@@ -76,7 +76,7 @@ class Dictionary:
         """The bytes that the dictionary takes in memory."""
         return self._body.size + self._text_starts.nbytes
 
-    def find_keys(self, keys: StoredKeys) -> np.ndarray:
+    def find_keys(self, keys: KeySet) -> np.ndarray:
         """Return a uint8 mask of the values that are among the keys."""
         hits = np.zeros(self.size, dtype=np.uint8)
         hits[keys.find(*self._page, capacity=self.size + 1)] = 1

@@ -1,11 +1,11 @@
-"""Find the stored values of pages that a Bloom filter of keys may hold. See `find_kernels`."""
+"""Find the stored values of pages that a Bloom filter of keys may hold. See `value_kernels`."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import int64, uint32
 
-from zonebloom.parquet.find_kernels import PAGE_TYPES
+from zonebloom.parquet.value_kernels import PAGE_TYPES
 from zonebloom.parquet.page_bytes import copy_bytes, text_at
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.jit import kernel, readonly

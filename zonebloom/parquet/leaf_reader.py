@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet import find_kernels, header_kernels, row_kernels, take_kernels
+from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
 from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary
 from zonebloom.parquet.header_kernels import (
@@ -39,7 +39,7 @@ from zonebloom.parquet.header_kernels import (
     NUM_STORED,
     READ_START,
 )
-from zonebloom.parquet.key_set import StoredKeys
+from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     MAX_INT32,
@@ -81,14 +81,14 @@ class PageTable:
         self.has_booleans = any(c.leaf.physical_type == BOOLEAN for c in columns)
 
     def find_rows(
-        self, file: FragmentFile, keys: StoredKeys, nulls: bool, rows: RowRanges
+        self, file: FragmentFile, keys: KeySet, nulls: bool, rows: RowRanges
     ) -> tuple[np.ndarray, pa.Array | None]:
         """Return the rows that hold one of the keys in the only leaf, ascending, and their values.
 
         Parameters
         ----------
         file : FragmentFile
-        keys : StoredKeys
+        keys : KeySet
         nulls : bool
             Whether to return rows with a null too.
         rows : RowRanges
@@ -236,7 +236,7 @@ class OpenedPages:
             self._dictionaries[number] = _dictionary(self._file, self._table.columns[number])
         return self._dictionaries[number]
 
-    def find_rows(self, keys: StoredKeys, nulls: bool, hits: np.ndarray | None) -> np.ndarray:
+    def find_rows(self, keys: KeySet, nulls: bool, hits: np.ndarray | None) -> np.ndarray:
         """Return the rows of the row group that hold one of the keys, ascending.
 
         Include rows with a null if ``nulls``. There must be a single column. ``hits`` is the mask
@@ -251,7 +251,7 @@ class OpenedPages:
                 pages = np.ascontiguousarray(pages[:, _have_indices(pages) == are_indices])
             if nulls:
                 width = self._table.columns[0].leaf.width
-                _checked_count(take_kernels.check_values(pages, width, are_indices))
+                _checked_count(value_kernels.check_values(pages, width, are_indices))
             addresses, sizes = pages[BODY_ADDRESS], pages[BODY_SIZE]
             arguments = addresses, sizes, pages[NUM_STORED], pages[FIRST_POSITION]
             capacity = self._present.size + 1
@@ -276,7 +276,7 @@ class OpenedPages:
                 if self._column_flags[number] & HAS_INDICES:
                     dictionaries[number] = self.dictionary(number).kernel_args
         # The ends of the columns of a fixed width in the output.
-        alignment = take_kernels.ALIGNMENT
+        alignment = value_kernels.ALIGNMENT
         ends = np.add.accumulate((table.widths * rows.size + alignment - 1) // alignment)
         ends *= alignment
         out = np.frombuffer(pa.allocate_buffer(ends[-1]), dtype=np.uint8)
@@ -284,7 +284,7 @@ class OpenedPages:
         starts, lengths = np.empty((2, table.num_texts, rows.size), dtype=np.int64)
         sources = self._pages, self._bounds, table.descriptions, self._levels, dictionaries
         num_bytes = _checked_count(
-            take_kernels.take_values(*sources, self._present, rows, valid, out, starts, lengths)
+            value_kernels.take_values(*sources, self._present, rows, valid, out, starts, lengths)
         )
         if num_bytes > MAX_INT32:
             raise Undecodable
@@ -292,7 +292,7 @@ class OpenedPages:
         if table.num_texts:
             texts = np.empty(num_bytes, dtype=np.uint8)
             offsets = np.empty((table.num_texts, rows.size + 1), dtype=np.int32)
-            _checked_count(take_kernels.copy_texts(starts, lengths, offsets, texts))
+            _checked_count(value_kernels.copy_texts(starts, lengths, offsets, texts))
         arrays: list[pa.Array] = []
         start = text = text_start = 0
         for number, column in enumerate(table.columns):
@@ -391,7 +391,7 @@ def _find_indices(hits: np.ndarray, pages: Sequence[np.ndarray], capacity: int) 
     if not np.logical_or.reduce(hits):
         return _NO_ROWS
     out = np.empty(capacity, dtype=np.int64)
-    return out[: _checked_count(find_kernels.find_indices(*pages, hits, out))]
+    return out[: _checked_count(value_kernels.find_indices(*pages, hits, out))]
 
 
 def _refusal(flags: Sequence[int]) -> FragmentUnreadable | Undecodable:

@@ -27,9 +27,9 @@ def check_any(
         for hash_value in hashes:
             hits |= check_one(words, first_words, num_blocks, hash_value)
         return hits
-    from zonebloom.sbbf import blocks
+    from zonebloom.sbbf.blocks import check_filters
 
-    blocks.check_filters(words, first_words, num_blocks, hashes, hits)
+    check_filters(words, first_words, num_blocks, hashes, hits)
     return hits
 
 

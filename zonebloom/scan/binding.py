@@ -71,11 +71,13 @@ class Binding:
 
         A list with fields of structs, such as "a.b", becomes expressions.
         """
+        if columns is None:
+            return None
         if not isinstance(columns, Mapping):
             names = _name_list(columns, self._schema)
-            struct_fields = _struct_field_expressions(names or (), self._schema)
-            checked_names([name for name in names or () if name not in struct_fields], self._schema)
-            if names is None or not struct_fields:
+            struct_fields = _struct_field_expressions(names, self._schema)
+            checked_names([name for name in names if name not in struct_fields], self._schema)
+            if not struct_fields:
                 return names
             return {name: struct_fields.get(name, pc.field(name)) for name in names}
         for name, expression in columns.items():
@@ -127,9 +129,7 @@ def _no_rows(schema: pa.Schema) -> Any:
     return pads.dataset(empty_table(schema))
 
 
-def _name_list(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
-    if columns is None:
-        return None
+def _name_list(columns: Sequence[str], schema: pa.Schema) -> list[str]:
     advice = ""
     if isinstance(columns, str) and columns not in schema.names:
         advice = f"give a list of names, and a condition as filter={arguments.short_repr(columns)}"
@@ -150,9 +150,9 @@ def _struct_field_expressions(names: Iterable[str], schema: pa.Schema) -> dict[s
 
 
 def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str] | None:
-    names = _name_list(columns, schema)
-    if names is None:
+    if columns is None:
         return None
+    names = _name_list(columns, schema)
     # A schema builds a new list of names on each access.
     known_names = set(schema.names)
     for name in names:

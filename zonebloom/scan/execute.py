@@ -352,7 +352,7 @@ class Execution:
                     return None
                 if is_exact and self._request.is_predicate_exact:
                     table = rows.read(number, self._needed, wanted, known)
-                    return wanted.rows(), project(table, self._columns)
+                    return wanted.rows(), self._projected(table)
             filter_table = rows.read(number, self._filter_columns, wanted, known)
         matches = self._matching_rows(filter_table)
         if matches.size == 0:
@@ -364,7 +364,10 @@ class Execution:
             schema = pa.schema([*table.schema, *other_table.schema])
             table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)
-        return offsets, project(table, self._columns)
+        return offsets, self._projected(table)
+
+    def _projected(self, table: pa.Table) -> pa.Table:
+        return table if self._columns is None else project(table, self._columns)
 
     def _matching_rows(self, table: pa.Table) -> np.ndarray:
         filter, predicate = self._request.filter, self._request.predicate

@@ -118,7 +118,7 @@ class ParquetRows:
 
         The values of the columns that are searched are added to ``known``.
         """
-        if not self._load_kernels(1):
+        if not (self._has_kernels or self._load_kernels(1)):
             return rows, False
         return self._narrow(row_group, tests.predicate, tests, rows, known)
 
@@ -177,7 +177,7 @@ class ParquetRows:
 
     def _load_kernels(self, num_columns: int) -> bool:
         """Load the kernels once enough columns were read. Return whether they are loaded."""
-        self._has_kernels = self._has_kernels or not NUMPY.spend(_COLUMN_CHECKS * num_columns)
+        self._has_kernels = not NUMPY.spend(_COLUMN_CHECKS * num_columns)
         return self._has_kernels
 
     def _decodable_columns(
@@ -236,7 +236,7 @@ class ParquetRows:
             if values is not None and (known_rows is rows or known_rows == rows):
                 columns[name] = values
         missing = tuple([name for name in names if name not in columns])
-        if missing and rows and self._load_kernels(len(missing)):
+        if missing and rows and (self._has_kernels or self._load_kernels(len(missing))):
             decodable = self._decodable_columns(row_group, missing)
             if decodable.table is not None:
                 arrays = zip(decodable.names, decodable.table.take(self._file, rows), strict=True)

@@ -231,7 +231,7 @@ class Source:
     ) -> list[FileIdentity | None]:
         """Return the current identities of fragments, by default all; None for missing files."""
         fragments = self.fragments if fragments is None else fragments
-        return identities(self.filesystem, (fragment.path for fragment in fragments), before)
+        return identities(self.filesystem, [fragment.path for fragment in fragments], before)
 
 
 def _is_signed(filesystem: pafs.FileSystem, path: str) -> bool:

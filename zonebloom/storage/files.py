@@ -285,7 +285,7 @@ def is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
 
 def identities(
     filesystem: pafs.FileSystem,
-    paths: Iterable[str],
+    paths: Sequence[str],
     before: Iterable[FileIdentity | None] = (),
 ) -> list[FileIdentity | None]:
     """Return the current identity of each file, or None if it is gone. Bypass cached listings.
@@ -293,12 +293,11 @@ def identities(
     An unchanged local file gets the object from `before`, because creating many new objects takes
     as long as looking at the files.
     """
-    paths = list(paths)
+    if is_local(filesystem):
+        return _local_identities(paths, before)
     handler = object_reader(filesystem, *paths)
     if handler is not None:
         return _object_identities(handler, paths)
-    if is_local(filesystem):
-        return [_local_identity(path, known) for path, known in zip_longest(paths, before)]
     is_slow = getattr(_fsspec_filesystem(filesystem), "async_impl", False) or _is_object_store(
         filesystem
     )
@@ -397,15 +396,20 @@ def _identity(filesystem: pafs.FileSystem, path: str) -> FileIdentity | None:
         raise _lookup_error(path, error) from None
 
 
-def _local_identity(path: str, before: FileIdentity | None) -> FileIdentity | None:
-    try:
-        now = os.stat(path)
+def _local_identities(
+    paths: Sequence[str], before: Iterable[FileIdentity | None]
+) -> list[FileIdentity | None]:
+    found: list[FileIdentity | None] = [None] * len(paths)
+    for number, (path, known) in enumerate(zip_longest(paths, before)):
+        try:
+            now = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            raise _lookup_error(path, error) from None
         fields = now.st_size, now.st_mtime_ns, now.st_ctime_ns, "", now.st_ino
-        return before if fields == before else FileIdentity(*fields)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise _lookup_error(path, error) from None
+        found[number] = known if fields == known else FileIdentity(*fields)
+    return found
 
 
 def _lookup_error(path: str, error: Exception) -> FragmentUnreadable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from bisect import bisect_right
@@ -154,14 +153,18 @@ class RandomAccessFile:
         """Close the file. Garbage collection closes it too."""
         handle, self._handle = self._handle, _CLOSED
         file, self._file = self._file, None
-        with contextlib.suppress(OSError):
+        try:
             if handle != _CLOSED:
                 os.close(handle)
             if file is not None:
                 file.close()
+        except OSError:
+            # Nothing is lost: the file was only read.
+            pass
 
     def __del__(self) -> None:
-        self.close()
+        if self._handle != _CLOSED or self._file is not None:
+            self.close()
 
 
 class FragmentFile(RandomAccessFile):

@@ -14,6 +14,11 @@ from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import family, hash_domain, is_comparable
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
+_IS_SIGNED_BY_ID = {
+    **{type_.id: True for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{type_.id: False for type_ in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+}
+_STRING_ID = pa.string().id
 # For more values than this, hashing in bulk is worth the time that Numba takes to load.
 _MAX_HASHED_SINGLY = 64
 # Sorted hashes make a lookup read the blocks of a filter in order. Only so many are sorted: most
@@ -57,10 +62,10 @@ def byte_forms(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
     """
     if value.type == column and value.is_valid:
         # Most keys have the type of the column, so they need no conversion.
-        if pa.types.is_integer(column):
-            signed = pa.types.is_signed_integer(column)
+        if column.id in _IS_SIGNED_BY_ID:
+            signed = _IS_SIGNED_BY_ID[column.id]
             return [value.as_py().to_bytes(column.byte_width, "little", signed=signed)]
-        if pa.types.is_string(column):
+        if column.id == _STRING_ID:
             return [value.as_buffer().to_pybytes()]
     literal = Literal.from_scalar(value)
     if literal is None or family(column) == "boolean" or not is_comparable(column, value.type):
