@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-
 _TEXT_IDS = {pa.string().id, pa.binary().id}
 _NUMPY_BY_ID = {
     pa.from_numpy_dtype(dtype).id: np.dtype(dtype)

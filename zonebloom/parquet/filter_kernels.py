@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint32
 
-from zonebloom.parquet.value_kernels import PAGE_TYPES
 from zonebloom.parquet.page_bytes import copy_bytes, text_at
+from zonebloom.parquet.value_kernels import PAGE_TYPES
 from zonebloom.sbbf import blocks
 from zonebloom.sbbf.jit import kernel, readonly
 from zonebloom.sbbf.xxh64 import hash_memory, hash_width_4, hash_width_8

@@ -341,7 +341,9 @@ class OpenedPages:
             pages[ENCODING, page] = header_kernels.PLAIN
 
 
-def _fit_in_one_batch(file: FragmentFile, selected: tuple[np.ndarray, np.ndarray, int, int]) -> bool:
+def _fit_in_one_batch(
+    file: FragmentFile, selected: tuple[np.ndarray, np.ndarray, int, int]
+) -> bool:
     """Return whether to read pages together, as always from an object store."""
     return not file.is_local or selected[2] <= _BATCH_BYTES
 
@@ -369,9 +371,7 @@ def _dictionary(file: FragmentFile, column: LeafChunk) -> Dictionary:
     return DICTIONARY_CACHE.get(key, read)
 
 
-def _read(
-    file: FragmentFile, starts: np.ndarray, sizes: np.ndarray, num_bytes: int
-) -> np.ndarray:
+def _read(file: FragmentFile, starts: np.ndarray, sizes: np.ndarray, num_bytes: int) -> np.ndarray:
     """Return pieces of the file, one after another, uint8."""
     if file.is_local:
         # Arrow's pool reuses memory. New memory would cost more time than the read.

@@ -341,7 +341,7 @@ def take_values(
     """Take the values of columns at rows, which are ascending.
 
     The pages of column i are ``bounds[i]`` to ``bounds[i + 1]`` and include every row asked for.
-    ``columns[i]`` and ``dictionaries[i]`` describe the column, and ``levels[i]`` is the start of its
+    ``columns[i]`` and ``dictionaries[i]`` describe the column. ``levels[i]`` is the start of its
     levels in ``present``, -1 if no row is null. Values of a fixed width are copied to ``out``, one
     column after another. For strings, ``starts`` and ``lengths`` receive their addresses and
     lengths. A null becomes zeros, and its ``valid[i]`` is cleared; ``valid`` is not set for columns
