@@ -67,7 +67,8 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     if not is_list and isinstance(values, Mapping):
         raise arguments.invalid_value(values, parameter, "give a list or an array")
     if not is_list and is_data_frame(values):
-        raise _table_refusal(parameter, list(values.columns), column, "df")
+        frame: Any = values
+        raise _table_refusal(parameter, list(frame.columns), column, "df")
     try:
         array = _one_array(_from_python(values) if is_list else _from_container(values))
     except _ERRORS as error:

@@ -74,7 +74,7 @@ class ParquetRows:
             names = None if view is None else view.names
             pages = pages_with_names(read_footer(file.num_bytes, file.read), names)
         self._pages = pages
-        # Whether the kernels are loaded.
+        # Kernels are loaded late, because loading takes longer than a few reads without them.
         self._has_kernels = False
         self._schema = schema
         self._constants = constants

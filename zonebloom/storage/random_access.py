@@ -80,8 +80,8 @@ class RandomAccessFile:
         if self._store is not None:
             self.num_bytes = self._store.head(path)["size"] if num_bytes is None else num_bytes
         else:
-            self._file = filesystem.open_input_file(path)
-            self.num_bytes = self._file.size()
+            self._file = file = filesystem.open_input_file(path)
+            self.num_bytes = file.size()
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if self.is_local or len(ranges) < 2:
@@ -159,7 +159,7 @@ class RandomAccessFile:
             if file is not None:
                 file.close()
         except OSError:
-            # Nothing is lost: the file was only read.
+            # An error does no harm here, because the file was only read.
             pass
 
     def __del__(self) -> None:
