@@ -137,14 +137,12 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
 
 
 def _make_table(rows: int, path: str) -> Index:
-    from zonebloom.catalog.model import (
-        DEFAULT_NUMBER_OF_ITEMS,
-        DEFAULT_ZONE_PROBABILITY,
-        ZoneParameters,
-    )
-    from zonebloom.index.rows import RowTableWriter
-    from zonebloom.index.table import Zones
+    from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
+    from zonebloom.index.zone_bloom.parameters import ZoneParameters
+    from zonebloom.index.zone_bloom.rows import RowTableWriter
+    from zonebloom.index.zone_bloom.table import Zones
     from zonebloom.sbbf import blocks, xxh64
+    from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 
     words = ZoneParameters().filter_bytes // 4
     no_nulls = np.empty(0, dtype=np.uint8)
@@ -170,8 +168,8 @@ def _make_table(rows: int, path: str) -> Index:
 
 
 def _make_sliced(table: Index, path: str) -> Index:
-    from zonebloom.index.rows import read_row_table
-    from zonebloom.index.sliced_merge import merge_tables
+    from zonebloom.index.zone_bloom.rows import read_row_table
+    from zonebloom.index.zone_bloom.sliced_merge import merge_tables
 
     filesystem = pafs.LocalFileSystem()
     start = time.perf_counter()

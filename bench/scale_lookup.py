@@ -19,8 +19,8 @@ import xxhash
 from bench.cold import bytes_read, peak_bytes
 from bench.scale import Index, ScaleResult, keys_of
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
-from zonebloom.index.rows import read_row_table
-from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.zone_bloom.rows import read_row_table
+from zonebloom.index.zone_bloom.sliced import SlicedTable
 
 _BATCH_SECONDS = 2.0
 

@@ -12,8 +12,8 @@ from pyarrow.fs import LocalFileSystem
 
 from bench.data import uuids
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.building.zones import train_zones
-from zonebloom.catalog.model import ZoneParameters
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable

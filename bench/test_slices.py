@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
-from zonebloom.index.rows import RowTableWriter, read_row_table
-from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.sliced_merge import merge_tables
-from zonebloom.index.sliced_walk import load_blocks
-from zonebloom.index.table import Zones
+from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
+from zonebloom.index.zone_bloom.sliced import SlicedTable
+from zonebloom.index.zone_bloom.sliced_merge import merge_tables
+from zonebloom.index.zone_bloom.sliced_walk import load_blocks
+from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.sbbf import blocks, slice_search, slices
 from zonebloom.sbbf.slice_layout import place_tile
 

@@ -23,7 +23,7 @@ from helpers import index_folder
 import zonebloom as zb
 from zonebloom.base.row_ranges import RowRanges, by_fragment
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.rows import RowTable, read_row_table
+from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
 
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _STORAGE = {

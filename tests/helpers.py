@@ -179,9 +179,10 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
     path : Path
     change : callable
         Returns the new content, or None if it changed its argument in place.
-    written_as : {1, 2, 3, 5}
+    written_as : {1, 2, 3, 5, 6}
         The format to write. In format 1, ``change`` also gets the format version. Before format 3,
         each segment had the page maps of its files. Before format 5, one list had all fragments.
+        Before format 6, indices had no kind, and segments had a layout instead of a file.
     """
     data = path.read_bytes()
     _, content = decode_document(data, json.loads(data).keys())
@@ -191,6 +192,14 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
                 segment |= {"page_map_bytes": 0, "page_map_checksum": ""}
     if written_as < 5 and isinstance(content.get("fragments"), list):
         (content["fragments"],) = content["fragments"]
+    if written_as < 6 and "indices" in content:
+        content.pop("segments_to_delete", None)
+        for entry in content["indices"]:
+            entry.pop("kind", None)
+            for segment in entry["segments"]:
+                if "file" in segment:
+                    is_sliced = segment.pop("file") == "bloomfilter.sliced"
+                    segment["layout"] = "sliced" if is_sliced else "table"
     if written_as == 1:
         content = {"format_version": 1, **content}
     changed = change(content)

@@ -26,7 +26,7 @@ import pytest
 import zonebloom as zb
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.index.key_ranges import read_ranges
-from zonebloom.index.rows import RowTable
+from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.parquet.page_map import PageMap
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -117,7 +117,7 @@ def test_an_earlier_catalog_can_be_extended(folder: tuple[Path, int]):
     assert reopened.version == version + 2
     assert_used_and_right(path, reopened)
     written = path / "_zonebloom" / "versions" / f"{reopened.version:020d}.json"
-    assert written.read_bytes().startswith(b'{"format_version": 5, "checksum": "')
+    assert written.read_bytes().startswith(b'{"format_version": 6, "checksum": "')
 
 
 def test_a_vacuum_deletes_all_segments_of_an_earlier_catalog(folder: tuple[Path, int]):
@@ -149,13 +149,13 @@ def test_every_arrow_file_names_its_format_and_a_newer_format_is_refused(tmp_pat
     zb.dataset(folder).create_scalar_index("id", number_of_items=100, spark=False)
     newest = max((folder / "_zonebloom").rglob(pattern), key=lambda path: path.stat().st_mtime_ns)
     table = pa.ipc.open_file(newest.read_bytes()).read_all()
-    assert table.schema.metadata[b"zonebloom_format"] == b"5"
-    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"6"})
+    assert table.schema.metadata[b"zonebloom_format"] == b"6"
+    newer = table.replace_schema_metadata({**table.schema.metadata, b"zonebloom_format": b"7"})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, newer.schema) as writer:
         writer.write_table(newer)
     with pytest.raises(
-        ValueError, match=r"format 6; this version reads up to 5.*pip install --upgrade"
+        ValueError, match=r"format 7; this version reads up to 6.*pip install --upgrade"
     ) as caught:
         try:
             read(sink.getvalue())

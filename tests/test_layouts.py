@@ -108,7 +108,7 @@ def test_the_auto_layout_keeps_small_indices_as_rows(folder):
 
 
 def test_the_auto_layout_slices_large_indices(folder, monkeypatch):
-    set_constant(monkeypatch, segments, "SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    set_constant(monkeypatch, kind, "SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     ds = build(folder, "auto")
     assert ds.index_statistics("id_idx")["layout"] == "sliced"
     assert (
@@ -274,9 +274,9 @@ def test_appends_rewrite_a_zone_once_per_doubling_of_the_index(folder, monkeypat
 
 
 def test_appends_to_a_sliced_index_keep_its_large_segment(folder, monkeypatch):
-    set_constant(monkeypatch, segments, "SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
+    set_constant(monkeypatch, kind, "SLICED_ZONES", 4 * math.ceil(ROWS / ITEMS))
     (large,) = segments_of(build(folder, "auto", ["id"]))
-    assert large.layout == "sliced"
+    assert large.file == "bloomfilter.sliced"
     pq.write_table(part(4), folder / "part-004.parquet")
     ds = zb.dataset(folder)
     (outcome,) = ds.optimize.optimize_indices(spark=False)

@@ -19,14 +19,14 @@ from helpers import PLAIN_TYPES, index_folder, sample
 from seams import replace_function
 
 import zonebloom as zb
-from zonebloom.catalog.model import TABLE_FILES, IndexEntry
+from zonebloom.catalog.model import IndexEntry
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument, SchemaMismatch
 from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
-from zonebloom.index.loaded import open_index_table
-from zonebloom.index.rows import RowTableWriter, read_row_table
-from zonebloom.index.sliced_merge import merge_tables
+from zonebloom.index.kinds import kind_of
+from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
+from zonebloom.index.zone_bloom.sliced_merge import merge_tables
 from zonebloom.parquet.page_map import merge_page_maps
 from zonebloom.sbbf.filter import Sbbf
 
@@ -156,9 +156,9 @@ def with_table(change: Callable[[Any], None]) -> Callable[[Catalog, IndexEntry],
     def changed(catalog: Catalog, entry: IndexEntry) -> IndexEntry:
         segments = []
         for segment in entry.segments:
-            table = open_index_table(catalog, segment)
-            path = catalog.path(segment.name, TABLE_FILES[segment.layout])
-            is_sliced = segment.layout == "sliced"
+            table = kind_of(entry).open(catalog, segment, None)
+            path = catalog.path(segment.name, segment.file)
+            is_sliced = segment.file == "bloomfilter.sliced"
             rows = f"{path}.rows" if is_sliced else path
             runs = [
                 (fragment, replace(zones, filters=zones.filters.copy()))
@@ -365,7 +365,7 @@ def test_zones_of_a_longer_file_are_found(folder: Path) -> None:
         """Assign the zones of the first fragment to the others."""
         (segment,) = entry.segments
         path = catalog.path(segment.name, "bloomfilter.arrow")
-        table = open_index_table(catalog, segment)
+        table = kind_of(entry).open(catalog, segment, None)
         writer = RowTableWriter(catalog.filesystem, path, table.number_of_items, table.probability)
         for fragment, zones in table.zones():
             writer.write({0: 1, 1: 0}.get(fragment, fragment), zones)

@@ -8,7 +8,7 @@
           FragmentChanged
       CatalogError
         IndexNotFound, IndexExists, CommitConflict, InvalidState
-        CorruptIndex, EncryptedIndex, StaleIndex
+        CorruptIndex, EncryptedIndex, StaleIndex, UnknownIndexKind
       EngineError, MissingDependency, NotPicklable
     ZoneBloomWarning
       StaleIndexWarning, MissingFilesWarning, HiddenColumnsWarning, IndexNotUsedWarning
@@ -120,6 +120,10 @@ class EncryptedIndex(CatalogError):
 
 class StaleIndex(CatalogError):
     """An index does not match its files, and the dataset was opened to refuse stale indices."""
+
+
+class UnknownIndexKind(CatalogError):
+    """An index is of a kind that is not registered in this process."""
 
 
 class EngineError(ZoneBloomError, RuntimeError):

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from zonebloom.base.text import bytes_text
-from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument, MissingDependency
 from zonebloom.facade.dataset import Dataset
-from zonebloom.index.describe import measure_filters
+from zonebloom.index.zone_bloom.kind import measure_filters
 from zonebloom.reading import Filter
-from zonebloom.sbbf.sizing import SIZINGS, size_for
+from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, SIZINGS, size_for
 from zonebloom.scan.recheck import Columns
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     entry = dataset.opened.index_entry(name)
     fill, fpp = measure_filters(dataset.opened.indices[name].tables())
     ax = _axes(ax)
-    right, zones, target = ax.twinx(), np.arange(len(fill)), entry.parameters.probability
+    right, zones, target = ax.twinx(), np.arange(len(fill)), entry.parameters["probability"]
     ax.plot(zones, 100 * fill, "o", color=_BLUE, markersize=3, label="fill (left)")
     expected = np.where(fpp > 0, fpp, np.nan)
     label = "false positives (right)"
@@ -182,7 +182,7 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     ax.set_xlabel("zone, in the order of the index")
     ax.set_ylabel("bits set (%)")
     right.set_ylabel("estimated false positive probability")
-    title = f"{name}: {len(fill):,} zones of {entry.parameters.number_of_items:,} rows"
+    title = f"{name}: {len(fill):,} zones of {entry.number_of_items:,} rows"
     _add_title_and_legend(ax, title)
     lines = [*ax.lines, *right.lines]
     ax.legend(

@@ -24,11 +24,12 @@ from zonebloom.building import train
 from zonebloom.building.request import IndexSpec
 from zonebloom.building.tasks import TrainTask, split_into_tasks
 from zonebloom.building.train import train_locally, train_task
-from zonebloom.building.zones import train_zones
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import ZoneParameters
 from zonebloom.catalog.store import Catalog
-from zonebloom.index.rows import RowTable, read_row_table
+from zonebloom.index.kinds import index_kind
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.rows import RowTable, read_row_table
+from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
@@ -37,11 +38,15 @@ from zonebloom.storage.files import FileIdentity, identities
 LOCAL = pafs.LocalFileSystem()
 
 
+def all_parameters(**parameters: Any) -> dict[str, Any]:
+    return index_kind("BLOOMFILTER").check_parameters(parameters)
+
+
 def task_of(folder: Path, column: str, prefix: str = "t", **parameters: Any) -> TrainTask:
     schema = pads.dataset(folder).schema
     paths = sorted(str(path) for path in folder.glob("*.parquet"))
     spec = IndexSpec(
-        "i", Column((column,), schema.field(column).type), ZoneParameters(**parameters)
+        "i", Column((column,), schema.field(column).type), all_parameters(**parameters)
     )
     source = source_of(folder, schema)
     (task,) = split_into_tasks(
@@ -189,7 +194,7 @@ def test_tasks_divide_fragments_in_order_by_bytes(tmp_path: Path):
         [f"f{number}" for number in range(len(sizes))], [FileIdentity(size, 0) for size in sizes]
     )
     source = source_of(tmp_path, pa.schema({"a": pa.int64()}))
-    spec = IndexSpec("i", Column(("a",), pa.int64()), ZoneParameters())
+    spec = IndexSpec("i", Column(("a",), pa.int64()), all_parameters())
     tasks = split_into_tasks("p", Catalog(LOCAL, str(tmp_path)), source, [spec], fragments)
     assert [[f.fragment_id for f in task.fragments] for task in tasks] == [
         [0, 1],
@@ -218,7 +223,7 @@ def test_workers_in_parallel_return_segments_in_order_of_tasks(
     paths = write_files(tmp_path, tables)
     set_constant(monkeypatch, building, "_TASK_BYTES", 1)
     catalog = Catalog(LOCAL, str(tmp_path / "_zonebloom"))
-    spec = IndexSpec("i", Column(("id",), pa.int64()), ZoneParameters())
+    spec = IndexSpec("i", Column(("id",), pa.int64()), all_parameters())
     source = source_of(tmp_path, tables[0].schema)
     tasks = split_into_tasks(
         "p", catalog, source, [spec], fragments_of([str(path) for path in paths])

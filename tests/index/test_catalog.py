@@ -31,7 +31,6 @@ from zonebloom.catalog.model import (
     PageMapEntry,
     Segment,
     Version,
-    ZoneParameters,
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import vacuum_catalog
@@ -60,8 +59,12 @@ def entry(name="id_idx", segments=1):
         name,
         ("st", "id"),
         "int64",
-        ZoneParameters(100, 0.01, "exact"),
-        tuple(Segment(f"{ABC}-{i:04d}", 1000 + i, "00ff", 7, (0, 1)) for i in range(segments)),
+        "BLOOMFILTER",
+        {"number_of_items": 100, "probability": 0.01, "sizing": "exact", "fold": True},
+        tuple(
+            Segment(f"{ABC}-{i:04d}", "bloomfilter.arrow", 1000 + i, "00ff", 7, (0, 1))
+            for i in range(segments)
+        ),
         "2026-01-01T00:00:00+00:00",
     )
 
@@ -549,10 +552,17 @@ def test_records_are_read_back_unchanged_or_raise():
     value = json.loads(json.dumps(asdict(written)))
     assert from_json(IndexEntry, value) == written
     assert from_json(IndexEntry, {**value, "global_filter": None}).global_filter is None
+    # The kind of an index checks what its parameters are.
+    parameters = value.pop("parameters")
     for other in (object(), b"", {"a": 1}, [[]]):
         for changed in replaced(value, other):
+            if isinstance(changed, dict):
+                changed = {"parameters": parameters, **changed}
             with pytest.raises(ValueError):
                 from_json(IndexEntry, changed)
+    for other in (object(), b"", [[]], None):
+        with pytest.raises(ValueError):
+            from_json(IndexEntry, {**value, "parameters": other})
 
 
 def test_too_deeply_nested_json_is_not_used(local):
@@ -755,7 +765,7 @@ def test_a_file_in_place_of_the_folder_is_no_catalog(local, tmp_path):
 
 def writing(catalog, name, prefix):
     """Return a change that names a segment it has written."""
-    segment = Segment(f"{prefix}-0000", 7, "00ff", 1, ())
+    segment = Segment(f"{prefix}-0000", "bloomfilter.arrow", 7, "00ff", 1, ())
     catalog.write(catalog.path(segment.name, "bloomfilter.arrow"), b"segment")
 
     def change(latest):

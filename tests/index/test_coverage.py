@@ -10,7 +10,7 @@ import pytest
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS
 from zonebloom.catalog.coverage import compute_coverage
 from zonebloom.catalog.drift import measure_drift
-from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version, ZoneParameters
+from zonebloom.catalog.model import IndexEntry, KnownFragment, Segment, Version
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
@@ -128,7 +128,12 @@ def test_a_fragment_with_too_many_rows_for_an_address_raises():
 def indexed(version, **ids):
     entries = [
         IndexEntry(
-            name, ("id",), "int64", ZoneParameters(), (Segment("s", 1, "", 1, fragment_ids),)
+            name,
+            ("id",),
+            "int64",
+            "BLOOMFILTER",
+            {"number_of_items": 8192},
+            (Segment("s", "bloomfilter.arrow", 1, "", 1, fragment_ids),),
         )
         for name, fragment_ids in ids.items()
     ]

@@ -17,8 +17,8 @@ from seams import replace_function
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.exchange.lance import commit_to_lance, from_lance, to_lance
-from zonebloom.index.rows import RowTable
-from zonebloom.index.table import FIELDS
+from zonebloom.index.zone_bloom.rows import RowTable
+from zonebloom.index.zone_bloom.table import FIELDS
 
 lance = pytest.importorskip("lance")
 from lance.file import LanceFileReader, LanceFileWriter  # noqa: E402

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
 from zonebloom.errors import CorruptIndex, InvalidArgument
-from zonebloom.index import sliced as sliced_module
-from zonebloom.index import sliced_merge, sliced_walk
-from zonebloom.index.rows import RowTableWriter, read_row_table, write_row_table
-from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.sliced_file import TRAILER
-from zonebloom.index.sliced_merge import merge_tables
-from zonebloom.index.table import ZoneRuns, Zones
+from zonebloom.index.table import ZoneRuns
+from zonebloom.index.zone_bloom import sliced as sliced_module
+from zonebloom.index.zone_bloom import sliced_merge, sliced_walk
+from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table, write_row_table
+from zonebloom.index.zone_bloom.sliced import SlicedTable
+from zonebloom.index.zone_bloom.sliced_file import TRAILER
+from zonebloom.index.zone_bloom.sliced_merge import merge_tables
+from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.sbbf import blocks
 from zonebloom.storage.random_access import RandomAccessFile
 
@@ -308,7 +309,7 @@ def test_first_lookup_loads_no_numba_and_reads_eight_rows_per_tile(tmp_path):
         import sys
         import numpy as np
         import pyarrow.fs as pafs
-        from zonebloom.index.sliced import SlicedTable
+        from zonebloom.index.zone_bloom.sliced import SlicedTable
         table = SlicedTable(pafs.LocalFileSystem(), {str(tmp_path / "sliced")!r})
         opened = table.counter.num_bytes
         found = table.find(np.array([{hashed}], dtype=np.uint64)).tolist()

@@ -16,12 +16,12 @@ from seams import set_constant
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import with_format_version
-from zonebloom.building.zones import train_zones
-from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import CorruptIndex
-from zonebloom.index import rows as rows_module
-from zonebloom.index.rows import RowTable, RowTableWriter, read_row_table
-from zonebloom.index.table import FIELDS, table_schema, to_batch
+from zonebloom.index.zone_bloom import rows as rows_module
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.rows import RowTable, RowTableWriter, read_row_table
+from zonebloom.index.zone_bloom.table import FIELDS, table_schema, to_batch
+from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf import blocks
 
 LOCAL = pafs.LocalFileSystem()

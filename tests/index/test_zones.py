@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from seams import set_constant
 
 from zonebloom.building import zones as zones_module
-from zonebloom.building.zones import train_zones
-from zonebloom.catalog.model import ZoneParameters
 from zonebloom.errors import InvalidArgument, UnsupportedType
-from zonebloom.index.table import Zones
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.table import Zones
+from zonebloom.index.zone_bloom.train import train_zones
 
 SMALL = ZoneParameters(7, 0.05)
 

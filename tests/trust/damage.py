@@ -32,7 +32,7 @@ from trust.small import (
 )
 
 import zonebloom as zb
-from zonebloom.index.sliced import SlicedTable
+from zonebloom.index.zone_bloom.sliced import SlicedTable
 from zonebloom.predicates import translate_filter
 
 LAYOUTS = ("table", "sliced", "mixed", "data", "data, stale", "data without an index")

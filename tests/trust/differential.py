@@ -322,7 +322,7 @@ class _Case:
         zones: dict[int, set] = {}
         for hit in self.ds.search_many(column.name, keys).read_all().to_pylist():
             zones.setdefault(hit["key_index"], set()).add((hit["fragment_id"], hit["zone"]))
-        items = self.ds.opened.version.indices[f"{column.name}_idx"].parameters.number_of_items
+        items = self.ds.opened.version.indices[f"{column.name}_idx"].number_of_items
         starts = sorted((first, fragment_id) for fragment_id, first in self.first_rows.items())
         codes = {repr(raw): code for code, raw in enumerate(column.raws)}
         for key, raw in enumerate(raws):

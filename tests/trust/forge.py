@@ -40,7 +40,7 @@ from trust.small import (
 )
 
 import zonebloom as zb
-from zonebloom.index.sliced_file import TRAILER
+from zonebloom.index.zone_bloom.sliced_file import TRAILER
 from zonebloom.storage.encryption import FileCipher
 
 KEYS = zb.Encryption("key", {"key": bytes(32)})

@@ -26,16 +26,17 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table, unwrap_extensions
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.base.threads import num_cores
-from zonebloom.building.zones import train_zones
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import (
-    DEFAULT_NUMBER_OF_ITEMS,
-    DEFAULT_ZONE_PROBABILITY,
-    ZoneParameters,
-)
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sbbf.hashing import hash_array
-from zonebloom.sbbf.sizing import expected_folded_size, false_positive_probability
+from zonebloom.sbbf.sizing import (
+    DEFAULT_ZONE_PROBABILITY,
+    expected_folded_size,
+    false_positive_probability,
+)
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.opened import OpenedDataset

@@ -15,7 +15,7 @@ __version__ = "0.2.0"
 
 # The format of all files of an index. Increase it with each change that earlier releases would
 # misread.
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _KEY = b"zonebloom_format"
 
 

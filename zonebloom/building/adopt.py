@@ -21,7 +21,13 @@ from zonebloom.catalog.coverage import PresentFragment, compute_coverage
 from zonebloom.catalog.folder import wrapping_write_errors
 from zonebloom.catalog.freshness import digest_covers_file, wait_for_rest
 from zonebloom.catalog.model import KnownFragment, PageMapEntry, Version
-from zonebloom.errors import CommitConflict, CorruptIndex, FragmentUnreadable, SourceError
+from zonebloom.errors import (
+    CommitConflict,
+    CorruptIndex,
+    FragmentUnreadable,
+    SourceError,
+    UnknownIndexKind,
+)
 from zonebloom.index.loaded import LoadedIndex
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.footer import footer_digest
@@ -138,7 +144,7 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
             index = LoadedIndex(opened.catalog, entry, strict=True)
             index.tables()
             index.key_ranges(column.type)
-        except (CorruptIndex, SourceError):
+        except (CorruptIndex, SourceError, UnknownIndexKind):
             # Lookups may be able to read this index later and would trust it, so do not adopt its
             # files unchecked.
             unusable_ids |= entry.fragment_ids

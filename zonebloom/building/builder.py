@@ -24,8 +24,14 @@ from zonebloom.catalog.coverage import (
 from zonebloom.catalog.folder import MissingIndexFile, wrapping_write_errors
 from zonebloom.catalog.model import GlobalFilterEntry, IndexEntry, KnownFragment, Segment, Version
 from zonebloom.catalog.page_maps import merge_small_page_maps
-from zonebloom.errors import CommitConflict, HiddenColumnsWarning, SchemaMismatch
+from zonebloom.errors import (
+    CommitConflict,
+    HiddenColumnsWarning,
+    SchemaMismatch,
+    UnknownIndexKind,
+)
 from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
+from zonebloom.index.kinds import index_kind, kind_of, layout_of
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
@@ -78,8 +84,8 @@ class Refreshed:
 
 
 def failed_refresh(entry: IndexEntry, problem: str) -> Refreshed:
-    num_segments = len(entry.segments)
-    return Refreshed(entry.name, 0, 0, entry.layout, num_segments, changed=False, problem=problem)
+    num_segments, layout = len(entry.segments), layout_of(entry)
+    return Refreshed(entry.name, 0, 0, layout, num_segments, changed=False, problem=problem)
 
 
 REFRESHED_HEADERS = ("index", "files added", "files dropped", "segments", "layout")
@@ -116,7 +122,7 @@ class _IndexWork:
             after.name,
             len(self.unindexed),
             len(before - self.unchanged_ids),
-            after.layout,
+            layout_of(after),
             len(after.segments),
             after != self.before,
             self.damage,
@@ -179,12 +185,23 @@ class Builder:
     ) -> tuple[Version, list[Refreshed]]:
         """Update indices. Those in `damaged` are rebuilt completely.
 
-        With `skip_misfits`, an index whose column does not fit a file is not changed, and its
-        `Refreshed.problem` says why. Otherwise the misfit raises `SchemaMismatch`.
+        With `skip_misfits`, an index whose column does not fit a file, or whose kind is unknown, is
+        not changed, and its `Refreshed.problem` says why. Otherwise the misfit raises
+        `SchemaMismatch` or `UnknownIndexKind`.
         """
+        problems: dict[str, str] | None = {} if skip_misfits else None
+        for entry, _ in indices:
+            try:
+                kind_of(entry)
+            except UnknownIndexKind as error:
+                if problems is None:
+                    raise
+                problems[entry.name] = str(error)
         base, coverage = self._current_coverage()
         work = [
-            self._plan_refresh(entry, column, base, coverage, damaged) for entry, column in indices
+            self._plan_refresh(entry, column, base, coverage, damaged)
+            for entry, column in indices
+            if not (problems and entry.name in problems)
         ]
 
         def check(latest: Version) -> None:
@@ -197,15 +214,15 @@ class Builder:
                     )
 
         entries_with_new_times = _entries_with_new_times(base, coverage)
-        problems: dict[str, str] | None = {} if skip_misfits else None
         version = self._train_and_commit(
             base, work, layout, engine, progress, check, entries_with_new_times, problems
         )
+        work_by_name = {part.spec.name: part for part in work}
         refreshed = [
             failed_refresh(entry, problems[entry.name])
             if problems and entry.name in problems
-            else part.refreshed(version.indices[entry.name])
-            for (entry, _), part in zip(indices, work, strict=True)
+            else work_by_name[entry.name].refreshed(version.indices[entry.name])
+            for entry, _ in indices
         ]
         return version, refreshed
 
@@ -225,12 +242,12 @@ class Builder:
     ) -> _IndexWork:
         stored = entry.global_filter
         size = None if stored is None else GlobalFilterSize(stored.num_items, stored.probability)
-        spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field)
+        spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field, entry.kind)
         if entry.name in damaged:
             return _IndexWork(spec, coverage.fragments, damage=damaged[entry.name])
         present = coverage.known_ids
         unchanged_ids = present | self._other_datasets.unchanged_ids(base, entry.fragment_ids)
-        items = entry.parameters.number_of_items
+        items = entry.number_of_items
         num_zones = {
             fragment.fragment_id: -(-fragment.num_rows // items)
             for fragment in base.fragments.values()
@@ -269,8 +286,9 @@ class Builder:
             for number, (part, tasks) in enumerate(zip(work, trained, strict=True)):
                 added = [task.segments[position] for task, position in tasks]
                 name = f"{prefix}-{number}"
+                kind = index_kind(part.spec.kind)
                 segments = arrange_segments(
-                    self._catalog, f"{name}-all", part.segments, added, layout
+                    self._catalog, kind, f"{name}-all", part.segments, added, layout
                 )
                 stored = self._global_filter(f"{name}-keys", part, tasks)
                 before = part.before

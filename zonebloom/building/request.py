@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from zonebloom.base import arguments
 from zonebloom.building.segments import require_layout
 from zonebloom.catalog.model import (
-    DEFAULT_ZONE_PROBABILITY,
+    DEFAULT_KIND,
+    DEFAULT_NUMBER_OF_ITEMS,
     GlobalFilterEntry,
     IndexEntry,
     Segment,
-    ZoneParameters,
 )
 from zonebloom.catalog.version_log import utc_now
-from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument
-from zonebloom.index.describe import INDEX_TYPE
+from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
 from zonebloom.index.global_filter import GlobalFilterSize
-from zonebloom.parquet.footer import is_encrypted
+from zonebloom.index.kinds import IndexKind, index_kind
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.parquet.footer import is_encrypted
+from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, SIZINGS
 from zonebloom.sources.column_batches import Column
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
@@ -35,9 +36,10 @@ class IndexConfig:
     Parameters
     ----------
     index_type : str
-        "bloomfilter", in any case.
+        The name of a kind of index in any case, such as "bloomfilter".
     parameters : dict
-        Parameters of the zones: number_of_items, probability, sizing and fold.
+        Parameters of that kind. Those of "bloomfilter" are number_of_items, probability, sizing and
+        fold.
 
     Examples
     --------
@@ -46,7 +48,7 @@ class IndexConfig:
     0.01
     """
 
-    index_type: str = INDEX_TYPE
+    index_type: str = DEFAULT_KIND
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
@@ -56,11 +58,13 @@ class IndexSpec:
 
     name: str
     column: Column
-    parameters: ZoneParameters
+    # The parameters that `IndexKind.check_parameters` returned.
+    parameters: dict[str, Any]
     # The size of the global filter; None for an index without one.
     global_size: GlobalFilterSize | None = None
     # Stable identifier of the column in the table, which a renaming does not change.
     field: tuple[str, ...] = ()
+    kind: str = DEFAULT_KIND
 
     @property
     def global_bytes(self) -> int:
@@ -73,6 +77,7 @@ class IndexSpec:
             self.name,
             self.column.path,
             hash_domain(self.column.type),
+            self.kind,
             self.parameters,
             tuple(segments),
             utc_now(),
@@ -99,7 +104,9 @@ class IndexRequest:
     expected_num_items: int | None
     global_probability: float | None
     plaintext: bool
-    parameters: ZoneParameters = field(init=False)
+    kind: IndexKind = field(init=False)
+    # The parameters that were given, without those that have their default.
+    _given: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         column = self.column
@@ -116,37 +123,59 @@ class IndexRequest:
         self.replace = arguments.require_bool(self.replace, "replace")
         self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
         self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
-        parameters = {name: getattr(self, name) for name in _parameter_names()}
-        self.parameters = _zone_parameters(self.index_type, parameters)
+        index_type, self._given = self.index_type, {}
+        # Another kind of index may lack a parameter that has its default here.
+        for name in _PARAMETER_DEFAULTS:
+            if not _is_default(name, value := getattr(self, name)):
+                self._given[name] = value
+        if isinstance(index_type, IndexConfig):
+            self._given |= arguments.require_instance(
+                index_type.parameters, Mapping, "parameters of an IndexConfig"
+            )
+            index_type = index_type.index_type
+        self.kind = index_kind(index_type)
+        self.kind.check_parameters(self._given)
 
     def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:
         if not self.plaintext:
             require_encrypted_index(opened)
-        parameters = self._for_false_zones(opened)
+        parameters = self.kind.check_parameters(self._given)
+        if self.max_false_zones is not None:
+            parameters = self._for_false_zones(opened, parameters["number_of_items"])
         size = self._global_size(opened)
         return [
             IndexSpec(
                 self._checked_name(f"{name}_idx" if self.name is None else self.name, opened),
-                column := opened.column(name),
+                column := self._indexable_column(name, opened),
                 parameters,
                 size,
                 opened.source.field_of(column.path),
+                self.kind.name,
             )
             for name in dict.fromkeys(self.column)
         ]
 
-    def _for_false_zones(self, opened: OpenedDataset) -> ZoneParameters:
-        """Return the zone parameters, with the probability that `max_false_zones` asks for."""
-        most, parameters = self.max_false_zones, self.parameters
-        if most is None:
-            return parameters
-        if parameters.probability != DEFAULT_ZONE_PROBABILITY:
+    def _indexable_column(self, name: str, opened: OpenedDataset) -> Column:
+        column = opened.column(name)
+        reason = self.kind.why_not_indexable(column.type, name)
+        if reason is not None:
+            raise UnsupportedType(
+                f"column {name!r} has type {column.type}, which a {self.kind.name} index does not "
+                f"take: {reason}"
+            )
+        return column
+
+    def _for_false_zones(self, opened: OpenedDataset, number_of_items: int) -> dict[str, Any]:
+        """Return the parameters, with the probability that `max_false_zones` asks for."""
+        most = self.max_false_zones
+        if "probability" in self._given:
             raise InvalidArgument("give probability or max_false_zones, not both")
         if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
             raise arguments.invalid_value(most, "max_false_zones", "give a number above 0")
-        zones = sum(-(-rows // parameters.number_of_items) for rows in _row_counts(opened)) or 1
+        zones = sum(-(-rows // number_of_items) for rows in _row_counts(opened)) or 1
         # Limit the probability to 0.5, because a filter that passes more is almost useless.
-        return replace(parameters, probability=min(min(most, zones) / zones, 0.5))
+        probability = min(min(most, zones) / zones, 0.5)
+        return self.kind.check_parameters({**self._given, "probability": probability})
 
     def _global_size(self, opened: OpenedDataset) -> GlobalFilterSize | None:
         num_items, probability = self.expected_num_items, self.global_probability
@@ -215,24 +244,15 @@ def _row_counts(opened: OpenedDataset) -> list[int]:
     return [snapshot.count_rows(file) for file in snapshot.fragments]
 
 
-def _parameter_names() -> list[str]:
-    return [parameter.name for parameter in fields(ZoneParameters)]
+# The arguments of `create_scalar_index` that are parameters of an index.
+_PARAMETER_DEFAULTS = {
+    "number_of_items": DEFAULT_NUMBER_OF_ITEMS,
+    "probability": DEFAULT_ZONE_PROBABILITY,
+    "sizing": SIZINGS[0],
+    "fold": True,
+}
 
 
-def _zone_parameters(index_type: str | IndexConfig, parameters: dict[str, Any]) -> ZoneParameters:
-    if isinstance(index_type, IndexConfig):
-        more = arguments.require_instance(
-            index_type.parameters, Mapping, "parameters of an IndexConfig"
-        )
-        parameters = {**parameters, **more}
-        index_type = index_type.index_type
-    if not isinstance(index_type, str) or index_type.upper() != INDEX_TYPE:
-        raise arguments.invalid_value(index_type, "index_type", f"zonebloom builds {INDEX_TYPE!r}")
-    known_names = _parameter_names()
-    unknown = [name for name in parameters if name not in known_names]
-    if unknown:
-        raise InvalidArgument(
-            f"unknown parameter {', '.join(map(arguments.short_repr, unknown))}; there is "
-            f"{', '.join(known_names)}"
-        )
-    return ZoneParameters(**parameters)
+def _is_default(name: str, value: object) -> bool:
+    default = _PARAMETER_DEFAULTS[name]
+    return type(value) is type(default) and value == default

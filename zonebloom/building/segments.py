@@ -16,14 +16,13 @@ from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict, ZoneBloomWarning
 from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
-from zonebloom.index.loaded import open_index_table, write_index_table
+from zonebloom.index.kinds import IndexKind, is_registered, kind_of
 
 LAYOUTS = ("auto", "table", "sliced")
 
-# From this number of zones on, the eight short reads of the sliced layout are faster than testing
-# every zone, and its padding is negligible.
-SLICED_ZONES = 4096
-# Merge small row tables if an index has more segments than this, because a search opens them all.
+# Segments of this many zones are merged only if everything is.
+_LARGE_SEGMENT_ZONES = 4096
+# Merge small tables if an index has more segments than this, because a search opens them all.
 _MANY_SEGMENTS = 16
 
 
@@ -31,17 +30,9 @@ def require_layout(layout: str) -> None:
     arguments.require_choice(layout, "layout", LAYOUTS)
 
 
-def choose_layout(layout: str, segments: Sequence[Segment]) -> str:
-    """Return the layout for some segments. "auto" means sliced from 4096 zones on."""
-    num_zones = _count_zones(segments)
-    if layout == "auto":
-        return "sliced" if num_zones >= SLICED_ZONES else "table"
-    # A table without zones cannot be sliced.
-    return layout if num_zones else "table"
-
-
 def arrange_segments(
     catalog: Catalog,
+    kind: IndexKind,
     name: str,
     kept: Sequence[Segment],
     added: Sequence[Segment],
@@ -53,20 +44,26 @@ def arrange_segments(
     merge at least doubles the segment that holds a zone, so a zone is rewritten rarely. New
     segments and those of another layout count together as one segment here.
     """
+
+    def has_layout(segment: Segment) -> bool:
+        return segment.file == kind.layouts[kind.choose_layout(layout, segment.num_zones)]
+
     # Segments with another layout have to be rewritten anyway, so merge them with the new ones.
-    other = [segment for segment in kept if layout not in ("auto", segment.layout)]
+    other = [segment for segment in kept if layout != "auto" and not has_layout(segment)]
     units = [[segment] for segment in kept if segment not in other]
     if other or added:
         units.append([*other, *added])
     arranged: list[Segment] = []
     for number, group in enumerate(_tiers(units)):
-        wanted = choose_layout(layout, group)
-        is_alike = all(segment.layout == wanted for segment in group)
-        may_stay_apart = wanted == "table" and len(kept) + len(added) <= _MANY_SEGMENTS
+        wanted = kind.choose_layout(layout, _count_zones(group))
+        is_alike = all(segment.file == kind.layouts[wanted] for segment in group)
+        # Tables in the layout that builds write are small, so opening several costs little.
+        is_built_layout = wanted == next(iter(kind.layouts))
+        may_stay_apart = is_built_layout and len(kept) + len(added) <= _MANY_SEGMENTS
         if is_alike and (len(group) == 1 or may_stay_apart):
             arranged += group
         else:
-            arranged.append(_merge_segments(catalog, f"{name}-{number}", group, wanted))
+            arranged.append(_merge_segments(catalog, kind, f"{name}-{number}", group, wanted))
     return tuple(arranged)
 
 
@@ -86,21 +83,21 @@ def _count_zones(segments: Sequence[Segment]) -> int:
 
 
 def _merge_segments(
-    catalog: Catalog, name: str, segments: Sequence[Segment], layout: str
+    catalog: Catalog, kind: IndexKind, name: str, segments: Sequence[Segment], layout: str
 ) -> Segment:
     with ExitStack() as stack:
         tables = []
         for segment in segments:
-            tables.append(stack.enter_context(closing(open_index_table(catalog, segment))))
-        written = write_index_table(catalog, name, layout, tables)
+            tables.append(stack.enter_context(closing(kind.open(catalog, segment, None))))
+        written = kind.merge(catalog, name, layout, tables)
     ranges_bytes, ranges_checksum = _merge_ranges(catalog, name, segments)
     return Segment(
         name,
+        kind.layouts[layout],
         written.num_bytes,
         written.checksum,
         written.num_zones,
         tuple(i for segment in segments for i in segment.fragment_ids),
-        layout,
         ranges_bytes,
         ranges_checksum,
     )
@@ -123,16 +120,18 @@ def _merge_ranges(catalog: Catalog, name: str, segments: Sequence[Segment]) -> t
 def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool) -> None:
     """Merge segments of indices, and page maps if there are many, in one commit.
 
-    Do not commit if nothing can be merged.
+    Do not commit if nothing can be merged. Indices of an unknown kind are not changed.
     """
     base = catalog.latest(for_writing=True)
     prefix = catalog.new_segment_prefix()
     entries: dict[str, IndexEntry] = {}
     try:
         for number, entry in enumerate(
-            base.indices[name] for name in names if name in base.indices
+            base.indices[name]
+            for name in names
+            if name in base.indices and is_registered(base.indices[name].kind)
         ):
-            merged = _compact_segments(catalog, f"{prefix}-{number}", entry.segments, everything)
+            merged = _compact_segments(catalog, f"{prefix}-{number}", entry, everything)
             if merged != entry.segments:
                 entries[entry.name] = replace(entry, segments=merged)
         page_maps = merge_small_page_maps(catalog, f"{prefix}-pages", base.page_maps)
@@ -152,16 +151,18 @@ def compact_indices(catalog: Catalog, names: Sequence[str], *, everything: bool)
 
 
 def _compact_segments(
-    catalog: Catalog, name: str, segments: Sequence[Segment], everything: bool
+    catalog: Catalog, name: str, entry: IndexEntry, everything: bool
 ) -> tuple[Segment, ...]:
+    kind, segments = kind_of(entry), entry.segments
     large: list[Segment] = []
     if not everything:
-        large = [segment for segment in segments if segment.num_zones >= SLICED_ZONES]
+        large = [segment for segment in segments if segment.num_zones >= _LARGE_SEGMENT_ZONES]
     rest = [segment for segment in segments if segment not in large]
-    layout = choose_layout("auto", rest)
-    if len(rest) < 2 and all(segment.layout == layout or not everything for segment in rest):
-        return tuple(segments)
-    return (*large, _merge_segments(catalog, name, rest, layout))
+    layout = kind.choose_layout("auto", _count_zones(rest))
+    is_alike = all(segment.file == kind.layouts[layout] for segment in rest)
+    if len(rest) < 2 and (is_alike or not everything):
+        return segments
+    return (*large, _merge_segments(catalog, kind, name, rest, layout))
 
 
 def drop_indices(catalog: Catalog, names: Iterable[str], *, build: str | None = None) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.building.tasks import TrainedTask, TrainTask
-from zonebloom.building.zones import ZoneTrainer, hash_in_batches
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.freshness import clock_lag, digest_covers_file, is_at_rest, wait_for_rest
 from zonebloom.catalog.model import (
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
-    TABLE_FILES,
     KnownFragment,
     PageMapEntry,
     Segment,
@@ -25,11 +24,10 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
-from zonebloom.index.rows import RowTableWriter
-from zonebloom.index.table import Zones
+from zonebloom.index.kinds import SegmentWriter, index_kind
 from zonebloom.parquet.footer import footer_digest, read_footer
 from zonebloom.parquet.page_map import encode_page_map, page_map_rows
-from zonebloom.sbbf.hashing import Hashes
+from zonebloom.sbbf.hashing import Hashes, hash_in_batches
 from zonebloom.sources.column_batches import ColumnsReader, Run, TableColumns, columns_reader
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is_local
@@ -81,7 +79,7 @@ def train_task(
         for number in range(len(task.specs)):
             outputs.append(_Output(task, number))
             stack.callback(outputs[-1].writer.abort)
-        seen_at = _wait_for_rest(task, outputs[0].path)
+        seen_at = _wait_for_rest(task, outputs[0].writer.path)
         early_digests = _digests(task, seen_at)
         for fragment in task.fragments:
             for output in outputs:
@@ -172,14 +170,9 @@ class _Output:
         self._segment = task.segment_name(number)
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
-        self.path = self._catalog.path(self._segment, TABLE_FILES["table"])
-        parameters = self.spec.parameters
-        self.writer = RowTableWriter(
-            self._catalog,
-            self.path,
-            parameters.number_of_items,
-            parameters.probability,
-            parameters.fold,
+        kind = index_kind(self.spec.kind)
+        self.writer: SegmentWriter = kind.create_writer(
+            self._catalog, self._segment, self.spec.parameters
         )
         self._ranges: list[dict] = []
         self._hashes = KeyHashes(self.spec.global_bytes)
@@ -187,24 +180,19 @@ class _Output:
     def begin_fragment(self, fragment_id: int) -> None:
         self._fragment_id = fragment_id
         self.range = KeyRangeBuilder(self.spec.column.type)
-        self._trainer = ZoneTrainer(self.spec.parameters)
 
     def add(self, hashes: Hashes) -> None:
         self.range.num_rows += hashes.values.size
         self.range.null_count += hashes.null_count
         if self.spec.global_bytes:
             self._hashes.add(hashes.of_valid_rows())
-        self._write(self._trainer.add(hashes))
+        self.writer.add(self._fragment_id, hashes)
 
     def end_fragment(self) -> int:
         """Write the last zones of a fragment. Return its number of rows."""
-        self._write(self._trainer.finish())
+        self.writer.end_fragment(self._fragment_id)
         self._ranges.append(self.range.to_row(self._fragment_id))
         return self.range.num_rows
-
-    def _write(self, zones: Iterable[Zones]) -> None:
-        for part in zones:
-            self.writer.write(self._fragment_id, part)
 
     def close(self) -> Segment:
         catalog, name = self._catalog, self._segment
@@ -213,6 +201,7 @@ class _Output:
         num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
         return Segment(
             name,
+            posixpath.basename(self.writer.path),
             written.num_bytes,
             written.checksum,
             written.num_zones,

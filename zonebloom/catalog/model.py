@@ -10,45 +10,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from zonebloom.base import arguments
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.errors import SourceError
-from zonebloom.sbbf.sizing import SIZINGS, size_for
 from zonebloom.storage.files import FileIdentity
 
-# Names of the files in a segment folder.
-TABLE_FILES = {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
+# Names of files in a segment folder. Each kind of index names its own file.
 KEY_RANGES_FILE = "ranges.arrow"
 GLOBAL_FILTER_FILE = "global.sbbf"
 PAGE_MAP_FILE = "pages.arrow"
 
+# Rows in a zone.
 DEFAULT_NUMBER_OF_ITEMS = 8192
-DEFAULT_ZONE_PROBABILITY = 0.00057
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneParameters:
-    """The parameters of the zones of an index and of their filters."""
-
-    # Rows in a zone. Its filter is sized for as many distinct values.
-    number_of_items: int = DEFAULT_NUMBER_OF_ITEMS
-    probability: float = DEFAULT_ZONE_PROBABILITY
-    sizing: str = SIZINGS[0]
-    # If True, the filter of a zone with few distinct values is halved while `probability` allows.
-    # The filters of Lance all have one size.
-    fold: bool = True
-
-    def __post_init__(self) -> None:
-        limit = MAX_ROWS_PER_FRAGMENT
-        if isinstance(self.number_of_items, int) and self.number_of_items > limit:
-            advice = f"a fragment has at most {limit:,} rows"
-            raise arguments.invalid_value(self.number_of_items, "number_of_items", advice)
-        arguments.require_bool(self.fold, "fold")
-        size_for(self.number_of_items, self.probability, self.sizing)
-
-    @property
-    def filter_bytes(self) -> int:
-        return size_for(self.number_of_items, self.probability, self.sizing)
+# The kind of all indices before format 6.
+DEFAULT_KIND = "BLOOMFILTER"
 
 
 def require_row_count(path: str, num_rows: int) -> None:
@@ -83,12 +57,12 @@ class Segment:
     """
 
     name: str
+    # Name of the file of the table.
+    file: str
     num_bytes: int
     checksum: str
     num_zones: int
     fragment_ids: tuple[int, ...]
-    # How the bits of the filters are arranged: "table" or "sliced".
-    layout: str = "table"
     # 0 if the segment has no key ranges.
     ranges_bytes: int = 0
     ranges_checksum: str = ""
@@ -119,18 +93,25 @@ class PageMapEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An index: its column, its parameters and its segments."""
+    """An index: its column, its kind, its parameters and its segments."""
 
     name: str
     column: tuple[str, ...]
     domain: str
-    parameters: ZoneParameters
+    kind: str
+    # The parameters that `IndexKind.check_parameters` returned.
+    parameters: dict
     segments: tuple[Segment, ...]
     created_at: str = ""
     global_filter: GlobalFilterEntry | None = None
     # Stable identifier of the column, which a renaming of the column does not change. Empty if the
     # column is identified by its name.
     field: tuple[str, ...] = ()
+
+    @property
+    def number_of_items(self) -> int:
+        """The number of rows in a zone."""
+        return self.parameters["number_of_items"]
 
     @property
     def field_or_column(self) -> tuple[str, ...]:
@@ -141,7 +122,7 @@ class IndexEntry:
     def file_sizes(self) -> dict[tuple[str, str], int]:
         files = {}
         for segment in self.segments:
-            files[segment.name, TABLE_FILES[segment.layout]] = segment.num_bytes
+            files[segment.name, segment.file] = segment.num_bytes
             if segment.ranges_bytes:
                 files[segment.name, KEY_RANGES_FILE] = segment.ranges_bytes
         if self.global_filter is not None:
@@ -159,12 +140,6 @@ class IndexEntry:
     @property
     def num_bytes(self) -> int:
         return sum(segment.num_bytes for segment in self.segments)
-
-    @property
-    def layout(self) -> str:
-        """ "table", "sliced", or "mixed" if the index has segments of both layouts."""
-        layouts = {segment.layout for segment in self.segments}
-        return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else "table"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import re
 
-from zonebloom.catalog.model import (
-    GLOBAL_FILTER_FILE,
-    KEY_RANGES_FILE,
-    PAGE_MAP_FILE,
-    TABLE_FILES,
-)
-
 SEGMENTS = "segments"
 VERSIONS = "versions"
 
 # A random prefix for each build, then the numbers of tasks, indices and attempts, or a purpose.
 _SEGMENT_NAME = re.compile(r"[0-9a-f]{16}(?:-(?:all|keys|pages|[0-9]+|[0-9a-f]{8}))+")
-_SEGMENT_FILES = frozenset(
-    {*TABLE_FILES.values(), KEY_RANGES_FILE, GLOBAL_FILTER_FILE, PAGE_MAP_FILE}
-)
+# Each kind of index names its own file.
+_SEGMENT_FILE_NAME = re.compile(r"[a-z]+\.(?:arrow|sliced|sbbf)")
 # Documents, listings of fragments, claims of version numbers, and drafts of all these.
 _VERSION_FILE_NAME = re.compile(
     r"[0-9]{20}\.json|[0-9]{20}-[0-9a-f]{16}\.arrow|[0-9]{20}-[0-9a-f]{32}\.claim|\.[0-9a-f]{32}"
@@ -33,7 +25,7 @@ def is_segment_name(name: str) -> bool:
 
 
 def is_segment_file_name(name: str) -> bool:
-    return name in _SEGMENT_FILES
+    return _SEGMENT_FILE_NAME.fullmatch(name) is not None
 
 
 def is_version_file_name(name: str) -> bool:

@@ -47,6 +47,7 @@ from zonebloom.catalog.folder import (
     wrapping_write_errors,
     write_atomically,
 )
+from zonebloom.catalog.legacy import upgrade_content
 from zonebloom.catalog.model import Listing, Version
 from zonebloom.catalog.names import SEGMENTS, VERSIONS
 from zonebloom.catalog.version_log import VersionLog, encode_document, to_json
@@ -56,7 +57,6 @@ from zonebloom.catalog.versions import (
     decode_version,
     encode_listing,
     encode_version,
-    listing_references,
     plan_listings,
     require_plain_name,
 )
@@ -447,7 +447,7 @@ class Catalog:
             if last is not None and last[0] == document:
                 return last[1]
             content = self._content(number, document)
-            version = decode_version(content, *self._read_listings(listing_references(content)))
+            version = decode_version(content, *self._read_listings(content["fragments"]))
             self._last = document, version
             return version
 
@@ -469,7 +469,7 @@ class Catalog:
             content = self._content(number, document)
             listings = [
                 Listing(require_plain_name(reference["file"]), reference["checksum"], keys=())
-                for reference in listing_references(content)
+                for reference in content["fragments"]
             ]
             return decode_version(content, listings, parts=())
 
@@ -477,7 +477,7 @@ class Catalog:
         content = self._decrypt_content(number, self._log.content(document))
         if content["version"] != number:
             raise ValueError(f"it is version {content['version']!r}")
-        return content
+        return upgrade_content(content)
 
     @contextlib.contextmanager
     def _wrapping_read_errors(self, number: int) -> Iterator[None]:

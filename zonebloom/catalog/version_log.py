@@ -1,6 +1,6 @@
 """Write numbered documents to a folder, each atomically: the commits of catalogs and managers.
 
-    00000000000000000007.json    {"format_version": 5, "checksum": "<XXH3-128 of all other bytes>",
+    00000000000000000007.json    {"format_version": 6, "checksum": "<XXH3-128 of all other bytes>",
                                  "content": {...}}
 
 A local document is written as a draft and then linked to its number, which fails if the number is
@@ -12,9 +12,7 @@ writer first claims the number with a file, and writes the document if it sees n
 Every writer lists the claims after writing its own. So of two writers, at least one sees the claim
 of the other.
 
-Earlier formats differ: format 1 had no checksum and its content at the top level. In format 2, page
-maps belonged to the segments of an index. Format 3 had no digests of footers. In format 4, one file
-listed all fragments of a version.
+`zonebloom.catalog.legacy` reads the documents of earlier formats.
 """
 
 from __future__ import annotations
@@ -46,6 +44,7 @@ from zonebloom.catalog.folder import (
     sync_path,
     write_atomically,
 )
+from zonebloom.catalog.legacy import decode_format_1
 from zonebloom.errors import CommitConflict
 from zonebloom.storage.files import forget_listings, is_local
 from zonebloom.storage.object_store import create_object
@@ -233,13 +232,7 @@ def decode_document(data: bytes, format_1_keys: Set[str]) -> tuple[int, Any]:
             raise ValueError("its checksum does not match")
         document = json.loads(data)
         return document["format_version"], document["content"]
-    document = json.loads(data)
-    if not isinstance(document, dict) or not document.keys() <= {*format_1_keys, "format_version"}:
-        raise ValueError("it is damaged, or not a document of an index")
-    version = document.pop("format_version", None)
-    if type(version) is not int or version != 1:
-        raise ValueError(f"it has no checksum, and its format is {version!r}")
-    return version, document
+    return 1, decode_format_1(data, format_1_keys)
 
 
 def _checksum(head: bytes, tail: bytes) -> bytes:

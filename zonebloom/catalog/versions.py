@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import require_known_format, with_format_version
+from zonebloom.catalog.legacy import EARLIER_LISTING_WIDTHS
 from zonebloom.catalog.model import (
-    TABLE_FILES,
+    GLOBAL_FILTER_FILE,
+    KEY_RANGES_FILE,
+    PAGE_MAP_FILE,
     IndexEntry,
     KnownFragment,
     Listing,
@@ -20,6 +23,7 @@ from zonebloom.catalog.model import (
     Version,
     require_row_count,
 )
+from zonebloom.catalog.names import is_segment_file_name
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.ipc_layout import open_uncompressed
@@ -50,8 +54,10 @@ _LISTING_SCHEMA = pa.schema(
         }.items()
     ]
 )
-# Formats before 4 lack the digests of footers. Format 1 identifies a file by size and mtime only.
-_EARLIER_SCHEMAS = (pa.schema(list(_LISTING_SCHEMA)[:10]), pa.schema(list(_LISTING_SCHEMA)[:5]))
+_KNOWN_LISTING_SCHEMAS = [
+    pa.schema(list(_LISTING_SCHEMA)[:width])
+    for width in (len(_LISTING_SCHEMA), *EARLIER_LISTING_WIDTHS)
+]
 
 
 # A commit merges the last listing into its new one if that listing is small, or at most eight times
@@ -69,21 +75,15 @@ def encode_version(version: Version) -> dict[str, Any]:
         ],
         "indices": list(version.indices.values()),
         "page_maps": version.page_maps,
-        **({"doomed": version.segments_to_delete} if version.segments_to_delete else {}),
-        **({"moved_to": version.moved_to} if version.moved_to else {}),
+        "segments_to_delete": version.segments_to_delete,
+        "moved_to": version.moved_to,
     }
-
-
-def listing_references(content: Any) -> list[Mapping[str, Any]]:
-    """Return the file and checksum of each listing in a document. Formats before 5 have one."""
-    listings = content["fragments"]
-    return listings if isinstance(listings, list) else [listings]
 
 
 def decode_version(
     content: Any, listings: Sequence[Listing], parts: Sequence[FragmentsByKey]
 ) -> Version:
-    """Return the version in a document, with the fragments of its listings.
+    """Return the version in a document of the current format, with the fragments of its listings.
 
     Raise ValueError, KeyError or TypeError if the document is malformed or inconsistent.
     """
@@ -91,7 +91,6 @@ def decode_version(
     next_id = from_json(int, content["next_fragment_id"])
     if not 0 <= next_id <= _MAX_FRAGMENT_ID:
         raise ValueError(f"next_fragment_id is {next_id}")
-    page_maps = _old_page_maps(content) if "page_maps" not in content else content["page_maps"]
     indices = from_json(tuple[IndexEntry, ...], content["indices"])
     if not all(entry.column for entry in indices):
         raise ValueError("one of its indices has no column")
@@ -100,9 +99,9 @@ def decode_version(
         next_id,
         fragments,
         {entry.name: entry for entry in indices},
-        from_json(tuple[PageMapEntry, ...], page_maps),
+        from_json(tuple[PageMapEntry, ...], content["page_maps"]),
         tuple(listings),
-        from_json(tuple[str, ...], content.get("doomed", [])),
+        from_json(tuple[str, ...], content.get("segments_to_delete", [])),
         from_json(str, content.get("moved_to", "")),
     )
     fragment_ids = [fragment.fragment_id for fragment in fragments.values()]
@@ -112,8 +111,9 @@ def decode_version(
     for entry in version.indices.values():
         covered += [segment.fragment_ids for segment in entry.segments]
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
-        if unknown := {segment.layout for segment in entry.segments}.difference(TABLE_FILES):
-            raise ValueError(f"there is no layout {unknown.pop()!r}")
+        _require_file_names(entry)
+        if not 0 < from_json(int, entry.number_of_items) <= MAX_ROWS_PER_FRAGMENT:
+            raise ValueError(f"it has an index with zones of {entry.number_of_items} rows")
     for name in version.segment_names:
         require_plain_name(name)
     if any(ids and not 0 <= min(ids) <= max(ids) < next_id for ids in covered):
@@ -121,24 +121,12 @@ def decode_version(
     return version.with_indices(version.indices)
 
 
-def _old_page_maps(content: Any) -> list[Any]:
-    """Return the page maps of a document in format 1 or 2, the largest first.
-
-    There they are fields of segments, and some segments have the layout "pages".
-    """
-    page_maps = []
-    for entry in content["indices"]:
-        for segment in entry["segments"]:
-            num_bytes, checksum = segment.pop("page_map_bytes"), segment.pop("page_map_checksum")
-            if num_bytes:
-                ids = segment["fragment_ids"]
-                page_maps.append((segment["name"], num_bytes, checksum, ids))
-        entry["segments"] = [
-            segment for segment in entry["segments"] if segment.get("layout") != "pages"
-        ]
-    names = ("segment", "num_bytes", "checksum", "fragment_ids")
-    page_maps.sort(key=lambda page_map: -len(page_map[3]))
-    return [dict(zip(names, page_map, strict=True)) for page_map in page_maps]
+def _require_file_names(entry: IndexEntry) -> None:
+    """Raise ValueError if a segment names a file that cannot be the file of a kind of index."""
+    for segment in entry.segments:
+        is_other_file = segment.file in (KEY_RANGES_FILE, GLOBAL_FILTER_FILE, PAGE_MAP_FILE)
+        if is_other_file or not is_segment_file_name(segment.file):
+            raise ValueError(f"{segment.file!r} is not a file name of an index")
 
 
 def require_plain_name(name: Any) -> str:
@@ -189,7 +177,7 @@ def decode_listing(data: pa.Buffer) -> FragmentsByKey:
     table = open_uncompressed(data).read_all()
     require_known_format(table.schema)
     table.validate(full=True)
-    if table.schema not in (_LISTING_SCHEMA, *_EARLIER_SCHEMAS):
+    if table.schema not in _KNOWN_LISTING_SCHEMAS:
         raise ValueError("its fragments have other columns")
     columns = {name: table[name].to_pylist() for name in table.column_names}
     identity_columns = [columns.pop(name) for name in _IDENTITY_FIELDS if name in columns]

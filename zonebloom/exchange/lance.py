@@ -26,8 +26,16 @@ from zonebloom.errors import (
     InvalidArgument,
     MissingDependency,
 )
-from zonebloom.index.rows import RowTable
-from zonebloom.index.table import FIELDS, ITEM_KEY, PROBABILITY_KEY, ZoneTable, table_schema
+from zonebloom.index.table import IndexTable
+from zonebloom.index.zone_bloom.kind import require_zone_tables
+from zonebloom.index.zone_bloom.rows import RowTable
+from zonebloom.index.zone_bloom.table import (
+    FIELDS,
+    ITEM_KEY,
+    PROBABILITY_KEY,
+    ZoneTable,
+    table_schema,
+)
 
 __all__ = ["commit_to_lance", "from_lance", "to_lance"]
 
@@ -36,7 +44,7 @@ FILE_NAME = "bloomfilter.lance"
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
 
 
-def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[str]) -> int:
+def to_lance(tables: IndexTable | Sequence[IndexTable], path: str | os.PathLike[str]) -> int:
     """Write the tables of one index as the file of a BLOOMFILTER index of Lance.
 
     Parameters
@@ -54,7 +62,7 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
     Raises
     ------
     InvalidArgument
-        If the tables do not belong to one index.
+        If the tables do not belong to one index, or the index is not of the kind BLOOMFILTER.
     MissingDependency
         If pylance is not installed.
 
@@ -66,7 +74,7 @@ def to_lance(tables: ZoneTable | Sequence[ZoneTable], path: str | os.PathLike[st
     True
     """
     files = _pylance().file
-    segments = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    segments = require_zone_tables([tables] if isinstance(tables, IndexTable) else tables)
     items, probability = _shared_parameters(segments)
     _require_disjoint(segments)
     try:
@@ -126,7 +134,7 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
 def commit_to_lance(
     dataset: Any,
     column: str,
-    tables: ZoneTable | Sequence[ZoneTable],
+    tables: IndexTable | Sequence[IndexTable],
     name: str | None = None,
 ) -> Any:
     """Add an index that zonebloom built over the same rows to a Lance dataset.
@@ -150,7 +158,8 @@ def commit_to_lance(
     ------
     ColumnNotFound, IndexExists
     InvalidArgument
-        If the tables do not belong to one index, or cover only a part of a fragment.
+        If the tables do not belong to one index of the kind BLOOMFILTER, or cover only a part of a
+        fragment.
     MissingDependency
         If pylance is not installed.
 
@@ -164,7 +173,7 @@ def commit_to_lance(
     True
     """
     lance = _pylance()
-    segments = [tables] if isinstance(tables, ZoneTable) else list(tables)
+    segments = require_zone_tables([tables] if isinstance(tables, IndexTable) else tables)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
         raise IndexExists(

@@ -30,7 +30,7 @@ from zonebloom.building.adopt import Adopted, adopt_files
 from zonebloom.building.builder import Builder
 from zonebloom.building.move import MovedIndex, move_opened_index
 from zonebloom.building.request import IndexConfig, IndexRequest
-from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
+from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.catalog.store import Catalog
 from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum_catalog
 from zonebloom.errors import DeprecatedWarning, InvalidArgument, SourceError
@@ -47,7 +47,6 @@ from zonebloom.facade.pickled import PickledDataset
 from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
 from zonebloom.index.describe import (
     INDEX_HEADERS,
-    INDEX_TYPE,
     NO_INDEX,
     EmbeddedDescription,
     IndexDescription,
@@ -67,6 +66,7 @@ from zonebloom.reading import (
     plan_scan,
     take_rows,
 )
+from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.planner import search_result
@@ -666,7 +666,7 @@ class Dataset(pads.UnionDataset, Displayed):
     def create_scalar_index(
         self,
         column: str | Sequence[str],
-        index_type: str | IndexConfig = INDEX_TYPE,
+        index_type: str | IndexConfig = DEFAULT_KIND,
         name: str | None = None,
         *,
         replace: bool = True,

@@ -1,1 +1,1 @@
-"""Tables of zone filters in the row layout and the sliced layout, and lookups in them."""
+"""Indices of any kind: build them, open them, look keys up in them, describe and validate them."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.view import IndexView
+from zonebloom.index.loaded import IndexView
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.probe import probe
@@ -75,7 +75,7 @@ def search_many(
 
     ``keys`` come from `checked_keys`. Every key may be in the fragments with the ids ``uncovered``.
     """
-    zone_rows = np.uint64(view.index.entry.parameters.number_of_items)
+    zone_rows = np.uint64(view.index.entry.number_of_items)
     is_valid, hashes_directly = _valid_and_directly_hashed(hashed_type(column), keys)
     for fragment_id in uncovered.tolist():
         yield _candidate_batch(np.flatnonzero(is_valid), fragment_id)

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from zonebloom.base.display import Displayed, DisplayedDict, DisplayedList
 from zonebloom.base.text import bytes_text
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import IndexEntry
-from zonebloom.index.table import ZoneTable
+from zonebloom.index.kinds import kind_of, layout_of
+from zonebloom.index.table import IndexTable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn
-from zonebloom.sbbf.filter import Sbbf
 
-INDEX_TYPE = "BLOOMFILTER"
 _DESCRIBED_FIELDS = (
     *("name", "index_type", "column", "layout", "number_of_items", "probability", "sizing"),
     *("num_segments", "num_zones"),
@@ -31,10 +28,12 @@ class IndexDescription(Displayed):
     name, index_type, column : str
     number_of_items : int
         Rows per zone.
-    probability : float
-    sizing : {"log2", "exact"}
-        Build parameters, as `Dataset.create_scalar_index` takes them.
-    layout : {"table", "sliced"}
+    probability : float, optional
+    sizing : {"log2", "exact"}, optional
+        Build parameters, as `Dataset.create_scalar_index` takes them. None for kinds of indices
+        that do not have them.
+    layout : str
+        "table", "sliced", or "mixed" if some segments have another layout than others.
     num_segments, num_zones : int
     num_bytes : int
         Size of the index files.
@@ -50,8 +49,8 @@ class IndexDescription(Displayed):
     index_type: str
     column: str
     number_of_items: int
-    probability: float
-    sizing: str
+    probability: float | None
+    sizing: str | None
     layout: str
     num_segments: int
     num_zones: int
@@ -143,12 +142,12 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
         descriptions.append(
             IndexDescription(
                 entry.name,
-                INDEX_TYPE,
+                entry.kind,
                 ".".join(entry.column),
-                entry.parameters.number_of_items,
-                entry.parameters.probability,
-                entry.parameters.sizing,
-                entry.layout,
+                entry.number_of_items,
+                entry.parameters.get("probability"),
+                entry.parameters.get("sizing"),
+                layout_of(entry),
                 len(entry.segments),
                 sum(segment.num_zones for segment in entry.segments),
                 entry.num_bytes,
@@ -161,37 +160,19 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
     return DisplayedList(descriptions, INDEX_HEADERS, index_cells, NO_INDEX)
 
 
-def measure_filters(tables: Iterable[ZoneTable]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the share of set bits and the estimated false positive rate of each zone's filter."""
-    measurements = [
-        (bloom.fill, bloom.estimated_fpp)
-        for table in tables
-        for _, zones in table.zones()
-        for bloom in map(Sbbf.from_bytes, zones.filters)
-    ]
-    fill, fpp = np.array(measurements, dtype=float).reshape(-1, 2).T
-    return fill, fpp
-
-
 def index_statistics(
-    description: IndexDescription, entry: IndexEntry, tables: Sequence[ZoneTable]
+    description: IndexDescription, entry: IndexEntry, tables: Sequence[IndexTable]
 ) -> DisplayedDict:
-    """Return statistics of an index, including measured fill and false positive rates."""
-    fill, fpp = measure_filters(tables)
-    if not fill.size:
-        fill = fpp = np.zeros(1)
+    """Return statistics of an index, with those that only its kind has."""
+    of_kind = kind_of(entry).statistics(entry.parameters, tables)
     return DisplayedDict(
         **{name: getattr(description, name) for name in _DESCRIBED_FIELDS},
         num_zones_with_null=sum(int(table.has_null.sum()) for table in tables),
         num_bytes=description.num_bytes,
-        filter_bytes=entry.parameters.filter_bytes,
         global_filter_bytes=entry.global_filter.num_bytes if entry.global_filter else 0,
         num_indexed_rows=description.num_rows_indexed,
         num_indexed_fragments=description.num_fragments_indexed,
         num_unindexed_fragments=description.num_fragments - description.num_fragments_indexed,
-        fill_mean=float(fill.mean()),
-        fill_max=float(fill.max()),
-        estimated_fpp_mean=float(fpp.mean()),
-        estimated_fpp_max=float(fpp.max()),
+        **of_kind,
         created_at=description.created_at,
     )

@@ -1,61 +1,57 @@
-"""Load the files of one index: its tables in their layouts, key ranges and global filter."""
+"""Open one index of any kind, and apply it to a dataset.
+
+The kind of the index opens the tables of its segments. This module decides what they cover: rows of
+fragments that the index lacks, or that changed since, may always match.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.notices import warn
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.model import KEY_RANGES_FILE, TABLE_FILES, IndexEntry, Segment
+from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment
 from zonebloom.catalog.store import Catalog
-from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
+from zonebloom.errors import (
+    CorruptIndex,
+    IndexNotUsedWarning,
+    InvalidArgument,
+    UnknownIndexKind,
+)
 from zonebloom.index.global_filter import GlobalFilter, load_global_filter
 from zonebloom.index.key_ranges import read_ranges, schema_for
-from zonebloom.index.rows import read_row_table, write_row_table
-from zonebloom.index.sliced import SlicedTable
-from zonebloom.index.table import WrittenTable, ZoneTable
+from zonebloom.index.kinds import IndexKind, kind_of
+from zonebloom.index.table import IndexTable
+from zonebloom.predicates.ast import LeafPredicate
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.files import is_local
+from zonebloom.values.probe import Probe
 
-
-def open_index_table(
-    catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None = None
-) -> ZoneTable:
-    path = catalog.path(segment.name, TABLE_FILES[segment.layout])
-    if segment.layout == SlicedTable.layout:
-        return SlicedTable(
-            catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum, report=report
-        )
-    return read_row_table(catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum)
-
-
-def write_index_table(
-    catalog: Catalog, name: str, layout: str, tables: Sequence[ZoneTable]
-) -> WrittenTable:
-    path = catalog.path(name, TABLE_FILES[layout])
-    if layout == SlicedTable.layout:
-        from zonebloom.index.sliced_merge import merge_tables
-
-        return merge_tables(tables, catalog, path)
-    return write_row_table(tables, catalog, path)
+# The first address of zones and the address after their last row; both int64, shape (n,).
+_AddressBounds = tuple[np.ndarray, np.ndarray]
+# The position of a hash, and the fragment id and the first row of a zone.
+_ZonePairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class LoadedIndex:
     """One index whose files are loaded on first use.
 
-    A damaged file causes a warning and is ignored, or raises `CorruptIndex` if strict.
+    A damaged file causes a warning and is ignored, or raises `CorruptIndex` if strict. So does an
+    index of an unknown kind, which raises `UnknownIndexKind` if strict.
     """
 
     def __init__(self, catalog: Catalog, entry: IndexEntry, *, strict: bool = False):
         self.entry = entry
         self._catalog = catalog
         self._is_strict = strict
-        self._tables: list[ZoneTable] | None = None
+        self._tables: list[IndexTable] | None = None
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
 
@@ -63,37 +59,73 @@ class LoadedIndex:
     def loaded_bytes(self) -> int:
         return sum(table.loaded_bytes for table in self._tables or ())
 
-    def tables(self) -> list[ZoneTable]:
+    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
+        """Return why this index cannot answer a part of a filter, or None if it can."""
+        if self._kind is None:
+            return f"index {self.entry.name} is of the unknown kind {self.entry.kind}"
+        return self._kind.why_not_answered(leaf)
+
+    @cached_property
+    def _kind(self) -> IndexKind | None:
+        """The kind of the index. None after a warning if it is not registered."""
+        try:
+            return kind_of(self.entry)
+        except UnknownIndexKind as error:
+            if self._is_strict:
+                raise
+            warn(IndexNotUsedWarning(f"{error}. Until then the data is read without it"))
+            return None
+
+    def view(self, known_ids: frozenset[int], universe: RowRanges) -> IndexView:
+        """Return this index restricted to fragments that have not changed since it was built.
+
+        ``known_ids`` are the ids of these fragments. ``universe`` is the addresses of all rows.
+        """
+        return IndexView(self, known_ids, universe)
+
+    def tables(self) -> list[IndexTable]:
         """Return the tables that are not damaged. Bit rows are only verified when they are read."""
         if self._tables is None:
-            segments = self.entry.segments
-            if len(segments) < 2 or is_local(self._catalog.filesystem):
-                results = [self._open_or_error(segment) for segment in segments]
-            else:
-                with ThreadPoolExecutor(REMOTE_THREADS) as pool:
-                    results = list(pool.map(self._open_or_error, segments))
-            tables = []
-            for result in results:
-                if isinstance(result, CorruptIndex):
-                    self._report(result, "Until then its fragments are read whole")
-                else:
-                    tables.append(result)
-            self._tables = tables
+            self._tables = self._open_tables()
         return self._tables
 
-    def _open_or_error(self, segment: Segment) -> ZoneTable | CorruptIndex:
+    def _open_tables(self) -> list[IndexTable]:
+        if self._kind is None:
+            return []
+        try:
+            self._kind.check_parameters(self.entry.parameters)
+        except (InvalidArgument, TypeError) as error:
+            text = f"its parameters are damaged ({error}); build the index again"
+            self._report(CorruptIndex(text), "Until then the data is read without it")
+            return []
+        open_or_error = partial(self._open_or_error, self._kind)
+        segments = self.entry.segments
+        if len(segments) < 2 or is_local(self._catalog.filesystem):
+            results = list(map(open_or_error, segments))
+        else:
+            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+                results = list(pool.map(open_or_error, segments))
+        tables = []
+        for result in results:
+            if isinstance(result, CorruptIndex):
+                self._report(result, "Until then its fragments are read whole")
+            else:
+                tables.append(result)
+        return tables
+
+    def _open_or_error(self, kind: IndexKind, segment: Segment) -> IndexTable | CorruptIndex:
         # Do not pass a bound method: the reference cycle between table and index would keep the
         # file open until the garbage collector runs.
         report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")
         try:
-            table = open_index_table(self._catalog, segment, None if self._is_strict else report)
+            table = kind.open(self._catalog, segment, None if self._is_strict else report)
         except CorruptIndex as error:
             return error
-        items = self.entry.parameters.number_of_items
-        if table.number_of_items != items:
+        zone_rows, items = table.runs.items, self.entry.number_of_items
+        if zone_rows != items:
             return CorruptIndex(
-                f"{table.path} has zones of {table.number_of_items} rows, but its index has zones "
-                f"of {items} rows; build the index again"
+                f"{table.path} has zones of {zone_rows} rows, but its index has zones of {items} "
+                "rows; build the index again"
             )
         return table
 
@@ -143,3 +175,102 @@ class LoadedIndex:
 
 def _warn(name: str, error: CorruptIndex, instead: str) -> None:
     warn(IndexNotUsedWarning(f"index {name!r}: {error}. {instead}"))
+
+
+class IndexView:
+    """A loaded index, restricted to the fragments that have not changed since it was built."""
+
+    def __init__(self, index: LoadedIndex, live: frozenset[int], universe: RowRanges):
+        self.index = index
+        self._tables = index.tables()
+        self._live = np.fromiter(live, dtype=np.uint64, count=len(live))
+        self._parts = parts = [(t.runs, self._is_live(t.runs.fragment_ids)) for t in self._tables]
+        self._all_live = all(is_live.all() for _, is_live in parts)
+        self.num_zones: int = sum(int(runs.num_zones[is_live].sum()) for runs, is_live in parts)
+        indexed_rows = _union(
+            _addresses(runs.fragment_ids[is_live], runs.first_rows[is_live], runs.num_rows[is_live])
+            for runs, is_live in parts
+        )
+        if not indexed_rows.issubset(universe):
+            # Either the table or the list of files is wrong, and both could lose rows.
+            raise CorruptIndex(
+                f"index {index.entry.name!r} has zones with rows that its files do not have; build "
+                "the index again"
+            )
+        self.covered: RowRanges = indexed_rows
+        self._uncovered = universe - indexed_rows
+
+    @cached_property
+    def fragment_ids(self) -> frozenset[int]:
+        """Return the ids of the unchanged fragments that the index covers."""
+        ids = (runs.fragment_ids[is_live].tolist() for runs, is_live in self._parts)
+        return frozenset[int]().union(*ids)
+
+    def _is_live(self, fragment_ids: np.ndarray) -> np.ndarray:
+        return np.asarray(np.isin(fragment_ids, self._live))
+
+    def matches(self, probe: Probe) -> RowRanges:
+        """Return the rows of zones that may hold a probe's values, and all rows not covered."""
+        return self._rows(self._bounds(table, table.find(probe.hashes)) for table in self._tables)
+
+    def nulls(self) -> RowRanges:
+        """Return the rows of zones that hold a null, and all rows not covered."""
+        return self._rows(self._bounds(t, np.flatnonzero(t.has_null)) for t in self._tables)
+
+    def pairs(self, hashes: np.ndarray) -> Iterator[_ZonePairs]:
+        """Yield each pair of a hash and a zone that may hold it once.
+
+        An item is the positions of hashes, and the fragment ids and first rows of zones.
+        """
+        for table in self._tables:
+            for keys, zones in table.pairs(hashes):
+                fragment_ids, starts, _ = table.runs.locate(zones)
+                live = slice(None) if self._all_live else self._is_live(fragment_ids)
+                yield keys[live], fragment_ids[live], starts[live]
+
+    def zones(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return fragment ids and first rows of the zones that may hold any of the hashes."""
+        parts = [np.empty(0, dtype=np.int64)]
+        parts += [self._bounds(table, table.find(hashes))[0] for table in self._tables]
+        firsts = np.concatenate(parts).astype(np.uint64)
+        return firsts >> np.uint64(OFFSET_BITS), firsts & np.uint64((1 << OFFSET_BITS) - 1)
+
+    def count_kept_zones(self, rows: RowRanges) -> int:
+        """Return the number of zones that have a row among ``rows``."""
+        starts, stops = self._all_bounds
+        num_before = np.searchsorted(rows.stops, starts, side="right")
+        is_kept = num_before < np.searchsorted(rows.starts, stops, side="left")
+        return int(np.count_nonzero(is_kept))
+
+    @cached_property
+    def _all_bounds(self) -> _AddressBounds:
+        parts = [self._bounds(table, np.arange(len(table))) for table in self._tables]
+        starts, stops = zip(_NO_BOUNDS, *parts, strict=True)
+        return np.concatenate(starts), np.concatenate(stops)
+
+    def _rows(self, bounds: Iterable[_AddressBounds]) -> RowRanges:
+        return _union(bounds) | self._uncovered
+
+    def _bounds(self, table: IndexTable, zones: np.ndarray) -> _AddressBounds:
+        if not zones.size:
+            # A lookup searches all tables, and most of them do not hold the key.
+            return _NO_BOUNDS
+        fragment_ids, starts, lengths = table.runs.locate(zones)
+        firsts, stops = _addresses(fragment_ids, starts, lengths)
+        if self._all_live:
+            return firsts, stops
+        is_live = self._is_live(fragment_ids)
+        return firsts[is_live], stops[is_live]
+
+
+_NO_BOUNDS: _AddressBounds = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+
+def _union(bounds: Iterable[_AddressBounds]) -> RowRanges:
+    starts, stops = zip(_NO_BOUNDS, *bounds, strict=True)
+    return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
+
+
+def _addresses(fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> _AddressBounds:
+    firsts = ((fragment_ids << np.uint64(OFFSET_BITS)) + starts).astype(np.int64)
+    return firsts, firsts + lengths.astype(np.int64)

@@ -13,7 +13,7 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.fit import indexed_column
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.table import ZoneTable
+from zonebloom.index.table import IndexTable
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.page_map import PageMap
 from zonebloom.sources.source import Source
@@ -118,7 +118,7 @@ def _changed_and_deleted(
     return tuple(sorted(changed)), tuple(sorted(gone))
 
 
-def _require_complete_zones(table: ZoneTable, ids: set[int], row_counts: dict[int, int]) -> None:
+def _require_complete_zones(table: IndexTable, ids: set[int], row_counts: dict[int, int]) -> None:
     """Raise `CorruptIndex` if the zones do not cover each row of their fragments once, in order."""
     found_ids = np.unique(table.fragment_ids).tolist()
     missing = {i for i in ids if row_counts.get(i)}.difference(found_ids)

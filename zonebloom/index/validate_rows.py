@@ -18,7 +18,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.key_ranges import KeyRangeBuilder
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.table import ZoneTable
+from zonebloom.index.table import IndexTable
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap
@@ -43,7 +43,7 @@ _MAX_PENDING_HASHES = 1 << 22
 class _TableZone:
     """A zone: rows ``start`` to ``stop`` of a fragment, with its number in a table."""
 
-    table: ZoneTable
+    table: IndexTable
     number: int
     start: int
     stop: int
@@ -67,7 +67,7 @@ class _ZoneRows:
 
 
 def _sample_zones(
-    tables: Sequence[ZoneTable], known: Sequence[PresentFragment], sample: int | None
+    tables: Sequence[IndexTable], known: Sequence[PresentFragment], sample: int | None
 ) -> Iterator[tuple[PresentFragment, list[_TableZone]]]:
     fragment_numbers = {fragment.fragment_id: number for number, fragment in enumerate(known)}
     zones = sorted(

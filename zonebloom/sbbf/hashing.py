@@ -6,7 +6,7 @@ bytes without a length prefix for strings and binary, the unscaled integer for d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ import pyarrow as pa
 from zonebloom.base.arrays import unwrap_extensions
 from zonebloom.errors import UnsupportedType
 
+# Hashes of this many rows stay in the CPU cache between hashing and insertion.
+_HASH_ROWS = 1 << 16
 _NO_BITMAP = np.empty(0, dtype=np.uint8)
 _WIDTH_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -90,6 +92,14 @@ def hash_array(array: pa.Array) -> Hashes:
     elif len(array):
         _hash_variable(array, out)
     return Hashes(out, _bitmap(array), array.offset, array.null_count)
+
+
+def hash_in_batches(array: pa.Array) -> Iterator[Hashes]:
+    """Yield the hashes of an array in slices that fit the CPU cache."""
+    # Hash a dictionary array in one slice, because every slice hashes the whole dictionary again.
+    step = len(array) or 1 if pa.types.is_dictionary(array.type) else _HASH_ROWS
+    for start in range(0, len(array), step):
+        yield hash_array(array.slice(start, step))
 
 
 def _bitmap(array: pa.Array) -> np.ndarray:

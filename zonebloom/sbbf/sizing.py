@@ -25,6 +25,7 @@ from zonebloom.sbbf.spec import (
 )
 
 SIZINGS = ("log2", "exact")
+DEFAULT_ZONE_PROBABILITY = 0.00057
 
 _TERMS = 750
 

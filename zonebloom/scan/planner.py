@@ -15,7 +15,7 @@ from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges, SearchResult, by_f
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.view import IndexView
+from zonebloom.index.loaded import IndexView
 from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.sbbf.numpy_budget import NUMPY
@@ -256,7 +256,7 @@ def _file_zones(present: Sequence[PresentFragment], search: Search) -> Iterator[
     for fragment in present:
         candidate_rows = rows.get(fragment.fragment_id, RowRanges())
         zone_sizes = [
-            view.index.entry.parameters.number_of_items
+            view.index.entry.number_of_items
             for view in views
             if fragment.fragment_id in view.fragment_ids
         ]

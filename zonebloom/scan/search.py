@@ -17,8 +17,7 @@ from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.key_ranges import fragment_ranges
-from zonebloom.index.loaded import LoadedIndex
-from zonebloom.index.view import IndexView
+from zonebloom.index.loaded import IndexView, LoadedIndex
 from zonebloom.predicates.ast import (
     Compares,
     Constant,

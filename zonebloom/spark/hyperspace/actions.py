@@ -23,7 +23,7 @@ from zonebloom.base.progress import ProgressOption
 from zonebloom.building.builder import Builder
 from zonebloom.building.request import IndexSpec, require_encrypted_index
 from zonebloom.building.segments import compact_indices, drop_indices
-from zonebloom.catalog.model import ZoneParameters
+from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.errors import (
     CommitConflict,
     IndexExists,
@@ -33,6 +33,7 @@ from zonebloom.errors import (
 )
 from zonebloom.facade.dataset import Dataset
 from zonebloom.index.global_filter import GlobalFilterSize
+from zonebloom.index.kinds import index_kind
 from zonebloom.spark.hyperspace.config import require_name
 from zonebloom.spark.hyperspace.records import Record, Records, State
 from zonebloom.spark.hyperspace.source import Access
@@ -214,8 +215,9 @@ class Actions:
     ) -> None:
         """Build a new index with the given segment prefix, or rebuild one if there is none."""
         size = GlobalFilterSize(record.expected_num_items, record.fpp)
+        parameters = index_kind(DEFAULT_KIND).check_parameters({})
         specs = [
-            IndexSpec(name, ds.opened.column(column), ZoneParameters(), size)
+            IndexSpec(name, ds.opened.column(column), parameters, size)
             for column, name in record.indices.items()
         ]
         engine = None if self._spark is False else spark_engine(self._spark)

@@ -16,9 +16,15 @@ import xxhash
 
 from zonebloom.catalog.folder import MissingIndexFile
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.sliced_file import TRAILER, Directory, directory_bytes, read_directory
-from zonebloom.index.sliced_walk import find_sorted_pairs, load_blocks
-from zonebloom.index.table import FilterRun, Pairs, ZoneTable
+from zonebloom.index.table import Pairs
+from zonebloom.index.zone_bloom.sliced_file import (
+    TRAILER,
+    Directory,
+    directory_bytes,
+    read_directory,
+)
+from zonebloom.index.zone_bloom.sliced_walk import find_sorted_pairs, load_blocks
+from zonebloom.index.zone_bloom.table import FilterRun, ZoneTable
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.slice_layout import (
     ROWS_PER_BLOCK,
@@ -158,12 +164,6 @@ class SlicedTable(ZoneTable):
             self.file, tiles, hashes[order], self._report_damage
         ):
             yield order[keys], positions
-
-    def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-        hit = np.zeros(zones.size, dtype=bool)
-        for keys, zones_found in self.pairs(hashes):
-            hit[keys[zones_found == zones[keys]]] = True
-        return hit
 
     def verify(self) -> None:
         for tile in self.directory.tiles:

@@ -12,8 +12,9 @@ import xxhash
 
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
-from zonebloom.index.table import FilterRun, HashingFile, WrittenTable, ZoneRuns, ZoneTable
+from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
+from zonebloom.index.zone_bloom.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
+from zonebloom.index.zone_bloom.table import FilterRun, ZoneTable
 from zonebloom.sbbf.slice_layout import Tile, place_tile
 from zonebloom.storage.files import FileCreator
 

@@ -22,15 +22,12 @@ from zonebloom.base.threads import map_in_order, map_slices, num_cores
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.table import (
+from zonebloom.index.table import HashingFile, Pairs, WrittenTable, ZoneRuns
+from zonebloom.index.zone_bloom.table import (
     FIELDS,
     ITEM_KEY,
     PROBABILITY_KEY,
     FilterRun,
-    HashingFile,
-    Pairs,
-    WrittenTable,
-    ZoneRuns,
     Zones,
     ZoneTable,
     table_schema,

@@ -10,22 +10,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.catalog.model import ZoneParameters
-from zonebloom.index.table import Zones
-from zonebloom.sbbf.hashing import Hashes, hash_array
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.table import Zones
+from zonebloom.sbbf.hashing import Hashes, hash_in_batches
 
 # Each worker keeps about this many bytes of unfinished filters in memory.
 _BUFFER_BYTES = 4 << 20
-# Hashes of this many rows stay in the CPU cache between hashing and insertion.
-_HASH_ROWS = 1 << 16
-
-
-def hash_in_batches(array: pa.Array) -> Iterator[Hashes]:
-    """Yield the hashes of an array in slices that fit the CPU cache."""
-    # Hash a dictionary array in one slice, because every slice hashes the whole dictionary again.
-    step = len(array) or 1 if pa.types.is_dictionary(array.type) else _HASH_ROWS
-    for start in range(0, len(array), step):
-        yield hash_array(array.slice(start, step))
 
 
 class ZoneTrainer:

@@ -1,0 +1,168 @@
+"""The kinds of indices that can be built and searched.
+
+The kind is the second argument of `Dataset.create_scalar_index`, and `IndexEntry.kind` in the
+catalog. `register_index_kind` adds a kind. All kinds divide the rows of a fragment into zones and
+look up the hashes of keys (`zonebloom.sbbf.hashing`), so a literal is converted in one place for
+all of them. They also share key ranges, global filters, and the rules which rows an index covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from zonebloom.base import arguments
+from zonebloom.catalog.model import IndexEntry, Segment
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex, UnknownIndexKind
+from zonebloom.index.table import IndexTable, WrittenTable
+from zonebloom.index.zone_bloom.kind import ZONE_BLOOM
+from zonebloom.predicates.ast import LeafPredicate
+from zonebloom.sbbf.hashing import Hashes
+
+
+class SegmentWriter(Protocol):
+    """A writer of the file of one segment.
+
+    Attributes
+    ----------
+    path : str
+        The file, which exists from the beginning.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    def add(self, fragment_id: int, hashes: Hashes) -> None:
+        """Add the next rows of a fragment. Every fragment is added completely before the next."""
+        ...
+
+    def end_fragment(self, fragment_id: int) -> None:
+        """Finish the zones of a fragment, which may have no rows."""
+        ...
+
+    def close(self) -> WrittenTable: ...
+
+    def abort(self) -> None:
+        """Close the file after a failure. It is not a valid table."""
+        ...
+
+
+class IndexKind(Protocol):
+    """One kind of index.
+
+    Attributes
+    ----------
+    name : str
+        The name of the kind, in upper case.
+    layouts : mapping of str to str
+        The layouts of its files, and the name of a file in each. The first one is the layout that
+        builds write. A name consists of lower-case letters and ends with ".arrow", ".sliced" or
+        ".sbbf", so that a vacuum recognises it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def layouts(self) -> Mapping[str, str]: ...
+
+    def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
+        """Return why columns of a type cannot be indexed and what to do, or None if they can."""
+        ...
+
+    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
+        """Return why a part of a filter cannot be answered, or None if it can."""
+        ...
+
+    def check_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all parameters of an index as JSON values, with "number_of_items" among them.
+
+        Raise `InvalidArgument` for a parameter that is unknown or out of range.
+        """
+        ...
+
+    def choose_layout(self, layout: str, num_zones: int) -> str:
+        """Return the layout for a number of zones. ``layout`` is the one asked for, or "auto"."""
+        ...
+
+    def create_writer(
+        self, catalog: Catalog, segment: str, parameters: Mapping[str, Any]
+    ) -> SegmentWriter: ...
+
+    def open(
+        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    ) -> IndexTable:
+        """Open the file of a segment. Raise `CorruptIndex` if it is damaged.
+
+        A table that finds damage later passes it to ``report``, or raises it if that is None.
+        """
+        ...
+
+    def merge(
+        self, catalog: Catalog, segment: str, layout: str, tables: Sequence[IndexTable]
+    ) -> WrittenTable:
+        """Write the zones of all tables, in order, as the file of a new segment."""
+        ...
+
+    def statistics(
+        self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]
+    ) -> dict[str, Any]:
+        """Return statistics that only this kind of index has."""
+        ...
+
+
+_kinds: dict[str, IndexKind] = {ZONE_BLOOM.name: ZONE_BLOOM}
+
+
+def register_index_kind(kind: IndexKind) -> None:
+    """Let `Dataset.create_scalar_index` build another kind of index, and lookups use it.
+
+    Workers of Spark have to register it too.
+    """
+    _kinds[kind.name] = kind
+
+
+def unregister_index_kind(kind: IndexKind) -> None:
+    """Undo `register_index_kind`."""
+    del _kinds[kind.name]
+
+
+def is_registered(name: str) -> bool:
+    return name in _kinds
+
+
+def index_kind(name: object) -> IndexKind:
+    """Return the kind with a name in any case. Raise `InvalidArgument` if there is none."""
+    kind = _kinds.get(name.upper()) if isinstance(name, str) else None
+    if kind is None:
+        names = " and ".join(map(repr, _kinds))
+        raise arguments.invalid_value(name, "index_type", f"zonebloom builds {names}")
+    return kind
+
+
+def kind_of(entry: IndexEntry) -> IndexKind:
+    """Return the kind of an index. Raise `UnknownIndexKind` if it is not registered."""
+    kind = _kinds.get(entry.kind)
+    if kind is None:
+        raise UnknownIndexKind(
+            f"index {entry.name!r} is of kind {entry.kind!r}, which is not registered here; import "
+            "the package that calls register_index_kind for it, install a newer zonebloom, or call "
+            f"drop_index({entry.name!r})"
+        )
+    return kind
+
+
+def layout_of(entry: IndexEntry) -> str:
+    """Return the layout of the segments of an index.
+
+    It is "mixed" if they differ, and "unknown" if the kind of the index is not registered.
+    """
+    kind = _kinds.get(entry.kind)
+    if kind is None:
+        return "unknown"
+    files = {file: layout for layout, file in kind.layouts.items()}
+    layouts = {files.get(segment.file, "unknown") for segment in entry.segments}
+    return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else next(iter(kind.layouts))

@@ -1,0 +1,154 @@
+"""The index kind BLOOMFILTER: what the zone Bloom index does for each part of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.base.arguments import short_repr
+from zonebloom.catalog.model import Segment
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.table import IndexTable, WrittenTable
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
+from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table, write_row_table
+from zonebloom.index.zone_bloom.sliced import SlicedTable
+from zonebloom.index.zone_bloom.table import ZoneTable
+from zonebloom.index.zone_bloom.train import ZoneTrainer
+from zonebloom.predicates.ast import Compares, LeafPredicate
+from zonebloom.sbbf.filter import Sbbf
+from zonebloom.sbbf.hashing import Hashes
+from zonebloom.values.types import why_not_indexable
+
+# From this number of zones on, the eight short reads of the sliced layout are faster than testing
+# every zone, and its padding is negligible.
+SLICED_ZONES = 4096
+
+
+class ZoneBloom:
+    """The zone Bloom index, in the row layout ("table") or the sliced layout."""
+
+    name = "BLOOMFILTER"
+    layouts: Mapping[str, str] = MappingProxyType(
+        {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
+    )
+
+    def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
+        return why_not_indexable(column_type, column)
+
+    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
+        if isinstance(leaf, Compares):
+            return "range comparisons are not answered by a Bloom filter"
+        return None
+
+    def check_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        known_names = [field.name for field in fields(ZoneParameters)]
+        unknown = [name for name in given if name not in known_names]
+        if unknown:
+            raise InvalidArgument(
+                f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
+                f"{', '.join(known_names)}"
+            )
+        return asdict(ZoneParameters(**given))
+
+    def choose_layout(self, layout: str, num_zones: int) -> str:
+        if layout == "auto":
+            return "sliced" if num_zones >= SLICED_ZONES else "table"
+        # A table without zones cannot be sliced.
+        return layout if num_zones else "table"
+
+    def create_writer(
+        self, catalog: Catalog, segment: str, parameters: Mapping[str, Any]
+    ) -> _SegmentWriter:
+        path = catalog.path(segment, self.layouts["table"])
+        return _SegmentWriter(catalog, path, ZoneParameters(**parameters))
+
+    def open(
+        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    ) -> ZoneTable:
+        filesystem, path = catalog.decrypted_filesystem, catalog.path(segment.name, segment.file)
+        num_bytes, checksum = segment.num_bytes, segment.checksum
+        if segment.file == self.layouts["table"]:
+            return read_row_table(filesystem, path, num_bytes, checksum)
+        if segment.file == self.layouts["sliced"]:
+            return SlicedTable(filesystem, path, num_bytes, checksum, report=report)
+        raise CorruptIndex(f"{path} is not a file of a {self.name} index; build the index again")
+
+    def merge(
+        self, catalog: Catalog, segment: str, layout: str, tables: Sequence[IndexTable]
+    ) -> WrittenTable:
+        zone_tables = require_zone_tables(tables)
+        path = catalog.path(segment, self.layouts[layout])
+        if layout == "table":
+            return write_row_table(zone_tables, catalog, path)
+        from zonebloom.index.zone_bloom.sliced_merge import merge_tables
+
+        return merge_tables(zone_tables, catalog, path)
+
+    def statistics(
+        self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]
+    ) -> dict[str, Any]:
+        fill, fpp = measure_filters(tables)
+        if not fill.size:
+            fill = fpp = np.zeros(1)
+        return {
+            "filter_bytes": ZoneParameters(**parameters).filter_bytes,
+            "fill_mean": float(fill.mean()),
+            "fill_max": float(fill.max()),
+            "estimated_fpp_mean": float(fpp.mean()),
+            "estimated_fpp_max": float(fpp.max()),
+        }
+
+
+class _SegmentWriter:
+    """The writer of a segment of a build, which is always in the row layout."""
+
+    def __init__(self, catalog: Catalog, path: str, parameters: ZoneParameters):
+        self.path = path
+        self._parameters = parameters
+        self._trainer = ZoneTrainer(parameters)
+        fold_to = parameters.probability, parameters.fold
+        self._writer = RowTableWriter(catalog, path, parameters.number_of_items, *fold_to)
+
+    def add(self, fragment_id: int, hashes: Hashes) -> None:
+        for zones in self._trainer.add(hashes):
+            self._writer.write(fragment_id, zones)
+
+    def end_fragment(self, fragment_id: int) -> None:
+        for zones in self._trainer.finish():
+            self._writer.write(fragment_id, zones)
+        self._trainer = ZoneTrainer(self._parameters)
+
+    def close(self) -> WrittenTable:
+        return self._writer.close()
+
+    def abort(self) -> None:
+        self._writer.abort()
+
+
+def require_zone_tables(tables: Sequence[IndexTable]) -> list[ZoneTable]:
+    """Return tables as tables of filters. Raise `InvalidArgument` if they are of another kind."""
+    zone_tables = [table for table in tables if isinstance(table, ZoneTable)]
+    if len(zone_tables) < len(tables):
+        raise InvalidArgument("the index has no Bloom filters; give one of kind BLOOMFILTER")
+    return zone_tables
+
+
+def measure_filters(tables: Sequence[IndexTable]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the share of set bits and the estimated false positive rate of each zone's filter."""
+    measurements = [
+        (bloom.fill, bloom.estimated_fpp)
+        for table in require_zone_tables(tables)
+        for _, zones in table.zones()
+        for bloom in map(Sbbf.from_bytes, zones.filters)
+    ]
+    fill, fpp = np.array(measurements, dtype=float).reshape(-1, 2).T
+    return fill, fpp
+
+
+ZONE_BLOOM = ZoneBloom()
