@@ -193,7 +193,10 @@ def rewrite_document(path: Path, change: Callable[[Any], Any], written_as: int =
     if written_as < 5 and isinstance(content.get("fragments"), list):
         (content["fragments"],) = content["fragments"]
     if written_as < 6 and "indices" in content:
-        content.pop("segments_to_delete", None)
+        # These keys were left out if they were empty.
+        for key in ("segments_to_delete", "moved_to"):
+            if not content.get(key):
+                content.pop(key, None)
         for entry in content["indices"]:
             entry.pop("kind", None)
             for segment in entry["segments"]:

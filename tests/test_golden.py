@@ -9,7 +9,8 @@ one in sliced layout. They differ in the format of the catalog:
 - ``golden/catalog-3``: listings have no digests of footers.
 - ``golden/catalog-4``: one listing has all fragments of a version.
 - ``golden/catalog-5``: the folder was vacuumed, and names the segments marked for deletion.
-- ``golden/sealed-4`` and ``golden/sealed-5``: as 4 and 5, but encrypted.
+- ``golden/catalog-6``: indices have a kind, and segments name their file.
+- ``golden/sealed-4``, ``golden/sealed-5`` and ``golden/sealed-6``: as these, but encrypted.
 """
 
 from __future__ import annotations
@@ -31,24 +32,32 @@ from zonebloom.parquet.page_map import PageMap
 
 GOLDEN = Path(__file__).parent / "golden"
 
-
-CATALOGS = [("catalog-1", 2), *((f"catalog-{format}", 4) for format in (2, 3, 4)), ("catalog-5", 5)]
+# Names of folders, and the numbers of their versions.
+CATALOGS = [
+    ("catalog-1", 2),
+    ("catalog-2", 4),
+    ("catalog-3", 4),
+    ("catalog-4", 4),
+    ("catalog-5", 5),
+    ("catalog-6", 5),
+]
 
 
 @pytest.fixture(params=CATALOGS, ids=[name for name, _ in CATALOGS])
 def folder(request, tmp_path: Path) -> tuple[Path, int]:
-    """Return a folder and the number of its format."""
+    """Return a folder and the number of its version."""
     name, version = request.param
     return with_times(tmp_path, name), version
 
 
-@pytest.fixture(params=[4, 5])
+@pytest.fixture(params=[("sealed-4", 4), ("sealed-5", 5), ("sealed-6", 5)])
 def sealed(request, tmp_path: Path) -> tuple[Path, zb.Encryption, int]:
-    """Return a folder with an encrypted index, its key, and the number of its format."""
-    copy = with_times(tmp_path, f"catalog-{request.param}")
+    """Return a folder with an encrypted index, its key, and the number of its version."""
+    name, version = request.param
+    copy = with_times(tmp_path, name.replace("sealed", "catalog"))
     shutil.rmtree(copy / "_zonebloom")
-    shutil.copytree(GOLDEN / f"sealed-{request.param}" / "_zonebloom", copy / "_zonebloom")
-    return copy, zb.Encryption("golden", {"golden": bytes(range(32))}), request.param
+    shutil.copytree(GOLDEN / name / "_zonebloom", copy / "_zonebloom")
+    return copy, zb.Encryption("golden", {"golden": bytes(range(32))}), version
 
 
 def with_times(tmp_path: Path, name: str) -> Path:
