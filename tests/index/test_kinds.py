@@ -6,21 +6,20 @@ import pickle
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import xxhash
 from helpers import index_folder
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.base.row_ranges import OFFSET_BITS
+from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.folder import read_file
 from zonebloom.index import kinds
-from zonebloom.index.table import IndexTable, WrittenTable, ZoneRuns
+from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, ZoneRuns
 from zonebloom.predicates.ast import Compares
 
 ROWS, ZONE = 100, 16
@@ -38,18 +37,16 @@ SCHEMA = pa.schema(
 class ExactTable(IndexTable):
     """The zones of one segment, each with the sorted hashes of its keys."""
 
-    def __init__(self, path: str, data: pa.Buffer, items: int):
+    def __init__(self, path: str, data: pa.Buffer):
         self.path, self.num_bytes = path, data.size
-        table = pa.ipc.open_file(data).read_all()
-        if table.schema != SCHEMA:
-            raise ValueError("it has other columns")
-        ids, starts, lengths, self.has_null = (table[i].to_numpy() for i in range(4))
+        self.rows = pa.ipc.open_file(data).read_all()
+        ids, starts, lengths, self.has_null = (self.rows[i].to_numpy() for i in range(4))
+        items = int(self.rows.schema.metadata[b"number_of_items"])
         self.runs = ZoneRuns.from_zones(ids, starts, lengths, items)
-        self.rows = table.to_pylist()
-        self._keys = [np.array(keys, dtype=np.uint64) for keys in table["keys"].to_pylist()]
+        self._keys = [np.array(keys, np.uint64) for keys in self.rows["keys"].to_pylist()]
 
     @property
-    def loaded_bytes(self) -> int:
+    def loaded_bytes(self):
         return self.num_bytes
 
     def _pairs(self, hashes):
@@ -58,42 +55,46 @@ class ExactTable(IndexTable):
             yield positions, np.full(positions.size, zone)
 
 
-def write_rows(catalog: Any, path: str, rows: list[dict[str, Any]]) -> WrittenTable:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, SCHEMA) as writer:
-        writer.write_table(pa.Table.from_pylist(rows, SCHEMA))
-    return WrittenTable(*catalog.write(path, sink.getvalue()), len(rows))
-
-
 class ExactWriter:
-    def __init__(self, catalog: Any, path: str, items: int):
-        self.path, self._catalog, self._items = path, catalog, items
-        catalog.write(path, b"")
-        self._parts: list[Any] = []
-        self._rows: list[dict[str, Any]] = []
+    """The writer of the file of one segment."""
+
+    def __init__(self, catalog, path, number_of_items):
+        self.path, self._items = path, number_of_items
+        self._sink = HashingFile(catalog.open_output_stream(path))
+        self._parts = []
+        self.rows = [SCHEMA.empty_table()]
 
     def add(self, fragment_id, hashes):
         self._parts.append((hashes.values.copy(), hashes.is_valid()))
 
     def end_fragment(self, fragment_id):
-        values, valid = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        nothing = np.empty(0, np.uint64), np.empty(0, bool)
+        parts = zip(nothing, *self._parts, strict=True)
+        values, valid = (np.concatenate(arrays) for arrays in parts)
+        self._parts = []
         for start in range(0, values.size, self._items):
             zone = slice(start, start + self._items)
             keys = np.unique(values[zone][valid[zone]])
-            length, has_null = values[zone].size, not valid[zone].all()
-            row = dict(fragment_id=fragment_id, start=start, length=length, has_null=has_null)
-            self._rows.append({**row, "keys": keys})
-        self._parts = []
+            row = fragment_id, start, values[zone].size, not valid[zone].all(), keys.tolist()
+            names = SCHEMA.names
+            self.rows.append(pa.Table.from_pylist([dict(zip(names, row, strict=True))], SCHEMA))
 
     def close(self):
-        return write_rows(self._catalog, self.path, self._rows)
+        rows = pa.concat_tables(self.rows)
+        items = {"number_of_items": str(self._items)}
+        data = pa.BufferOutputStream()
+        with pa.ipc.new_file(data, SCHEMA.with_metadata(items)) as writer:
+            writer.write_table(rows.replace_schema_metadata(items))
+        self._sink.write(data.getvalue())
+        self._sink.close()
+        return WrittenTable(self._sink.size, self._sink.checksum.hexdigest(), len(rows))
 
     def abort(self):
-        pass
+        self._sink.close()
 
 
 class ExactSet:
-    """An index with the exact set of keys of each zone. It answers =, IN and IS NULL."""
+    """The kind of index that keeps the exact keys of each zone. It answers =, IN and IS NULL."""
 
     name = "EXACTSET"
 
@@ -101,7 +102,7 @@ class ExactSet:
         self.layouts = {"table": "exactset.arrow"}
 
     def why_not_indexable(self, column_type, column):
-        return "compare floats by ranges" if pa.types.is_floating(column_type) else None
+        return "look floats up by ranges" if pa.types.is_floating(column_type) else None
 
     def why_not_answered(self, leaf):
         return "a set has no order" if isinstance(leaf, Compares) else None
@@ -109,26 +110,291 @@ class ExactSet:
     def check_parameters(self, given):
         parameters = {"number_of_items": 8192, **given}
         if len(parameters) > 1:
-            raise errors.InvalidArgument("an exact set has only the parameter number_of_items")
+            raise errors.InvalidArgument(f"number_of_items is the only parameter of {self.name}")
         return parameters
 
     def choose_layout(self, layout, num_zones):
         return "table"
 
     def create_writer(self, catalog, segment, parameters):
-        path = catalog.path(segment, "exactset.arrow")
+        path = catalog.path(segment, self.layouts["table"])
         return ExactWriter(catalog, path, parameters["number_of_items"])
 
-    def open(self, catalog, segment, parameters, report):
+    def open(self, catalog, segment, report):
         path = catalog.path(segment.name, segment.file)
-        data = read_file(
-            catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum
-        )
-        return ExactTable(path, data, parameters["number_of_items"])
+        files = catalog.decrypted_filesystem
+        return ExactTable(path, read_file(files, path, segment.num_bytes, segment.checksum))
 
     def merge(self, catalog, segment, layout, tables):
-        rows = [row for table in tables for row in table.rows]
-        return write_rows(catalog, catalog.path(segment, self.layouts[layout]), rows)
+        path = catalog.path(segment, self.layouts[layout])
+        writer = ExactWriter(catalog, path, tables[0].runs.items)
+        writer.rows += [table.rows.replace_schema_metadata(None) for table in tables]
+        return writer.close()
 
     def statistics(self, parameters, tables):
-        return {"num_keys": sum(len(row["keys"]) for table in tables for row in table.rows)}
+        return {"num_keys": sum(len(keys) for table in tables for keys in table.rows["keys"])}
+
+
+@pytest.fixture
+def exact_set() -> Iterator[ExactSet]:
+    kind = ExactSet()
+    kinds.register_index_kind(kind)
+    yield kind
+    kinds.unregister_index_kind(kind)
+
+
+def id_of(row: int) -> int | None:
+    """Return the id in a row of all files together. Ids repeat, and every 29th is null."""
+    return None if row % 29 == 3 else row * 7 % 1000
+
+
+def append_file(folder: Path, number: int) -> None:
+    rows = range(number * ROWS, (number + 1) * ROWS)
+    folder.mkdir(exist_ok=True)
+    table = pa.table({"id": pa.array(map(id_of, rows), pa.int64()), "row": rows, "x": [0.5] * ROWS})
+    pq.write_table(table, folder / f"{number:02d}.parquet")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(3):
+        append_file(tmp_path / "data", number)
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def ds(folder: Path, exact_set: ExactSet) -> zb.Dataset:
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("id", "EXACTSET", number_of_items=ZONE, spark=False)
+    return ds
+
+
+FILTERS = [
+    ("id = 21", lambda key: key == 21),
+    ("id = -1", lambda key: False),
+    ("id IN (21, 994, -5)", lambda key: key in (21, 994)),
+    ("id IS NULL", lambda key: key is None),
+    ("id = 21 OR id IS NULL", lambda key: key == 21 or key is None),
+    ("id > 500", lambda key: key is not None and key > 500),
+]
+
+
+def assert_finds_all_rows(ds: zb.Dataset, num_files: int = 3) -> None:
+    """Compare scans and lookups with a walk over all rows."""
+    keys = [id_of(row) for row in range(num_files * ROWS)]
+    for text, is_match in FILTERS:
+        expected = [row for row, key in enumerate(keys) if is_match(key)]
+        assert ds.to_table(filter=text)["row"].to_pylist() == expected
+    found = ds.lookup("id", [21, -1, 994])
+    assert sorted(row for row in found["row"].to_pylist() if row is not None) == [
+        row for row, key in enumerate(keys) if key in (21, 994)
+    ]
+
+
+def test_a_search_keeps_exactly_the_zones_that_hold_a_key(ds):
+    assert_finds_all_rows(ds)
+    for text, is_match in FILTERS[:5]:
+        zones = {
+            (row // ROWS, row % ROWS // ZONE) for row in range(3 * ROWS) if is_match(id_of(row))
+        }
+        kept_rows = [
+            address for start, stop in ds.search(text).at_most for address in range(start, stop)
+        ]
+        offsets = (1 << OFFSET_BITS) - 1
+        assert {(row >> OFFSET_BITS, (row & offsets) // ZONE) for row in kept_rows} == zones
+        plan = ds.scanner(filter=text).plan()
+        assert [(use.name, use.kept_zones) for use in plan.indices] == [("id_idx", len(zones))]
+
+
+def test_an_index_is_described_and_validated(ds):
+    (description,) = ds.describe_indices()
+    assert (description.index_type, description.layout) == ("EXACTSET", "table")
+    assert (description.num_zones, description.num_rows_indexed) == (21, 300)
+    assert (description.probability, description.sizing) == (None, None)
+    num_keys = sum(
+        len({id_of(row) for row in range(start, min(start + ZONE, file + ROWS))} - {None})
+        for file in range(0, 3 * ROWS, ROWS)
+        for start in range(file, file + ROWS, ZONE)
+    )
+    assert ds.index_statistics("id_idx")["num_keys"] == num_keys
+    assert "fill_mean" not in ds.index_statistics("id_idx")
+    validated = ds.validate_index("id_idx", sample="all")
+    assert (validated, validated.zones_read) == (21, 21)
+    assert ds.key_ranges("id")["minimum"].to_pylist() == [
+        min(id_of(row) for row in range(file, file + ROWS) if id_of(row) is not None)
+        for file in range(0, 3 * ROWS, ROWS)
+    ]
+
+
+def test_appended_files_are_indexed_and_segments_merged(ds, folder):
+    for number in range(3, 23):
+        append_file(folder, number)
+        ds = zb.dataset(folder)
+        (refreshed,) = ds.optimize.optimize_indices(spark=False)
+        assert (refreshed.fragments_added, refreshed.layout) == (1, "table")
+    # Up to 16 segments stay apart.
+    assert refreshed.num_segments < 16
+    assert_finds_all_rows(ds, 23)
+    assert ds.validate_index("id_idx", sample="all") == 23 * 7
+    (folder / "22.parquet").unlink()
+    ds = zb.dataset(folder)
+    assert ds.optimize.optimize_indices(spark=False)[0].fragments_dropped == 1
+    assert_finds_all_rows(ds, 22)
+
+
+def test_all_segments_can_be_merged(ds, folder):
+    append_file(folder, 3)
+    ds = zb.dataset(folder)
+    ds.optimize.optimize_indices(spark=False)
+    catalog = ds.opened.catalog
+    compact_indices(catalog, ["id_idx"], everything=True)
+    ds = zb.dataset(folder)
+    (segment,) = ds.opened.version.indices["id_idx"].segments
+    assert (segment.file, segment.num_zones) == ("exactset.arrow", 28)
+    assert_finds_all_rows(ds, 4)
+
+
+def test_a_damaged_file_loses_no_row(ds, folder):
+    [path] = index_folder(folder).rglob("exactset.arrow")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    ds = zb.dataset(folder)
+    with pytest.warns(errors.IndexNotUsedWarning, match="checksum of .*exactset.arrow"):
+        assert_finds_all_rows(ds)
+    with pytest.raises(errors.CorruptIndex, match="build the index again"):
+        ds.validate_index("id_idx")
+    (repaired,) = zb.dataset(folder).optimize.optimize_indices(repair=True, spark=False)
+    assert "checksum" in repaired.damage
+    assert zb.dataset(folder).validate_index("id_idx", sample="all") == 21
+
+
+def test_it_works_next_to_a_bloom_filter_index_of_the_same_column(ds, folder):
+    ds.create_scalar_index("id", "bloomfilter", "bloom", number_of_items=10, spark=False)
+    for opened in (ds, zb.dataset(folder)):
+        types = [index.index_type for index in opened.describe_indices()]
+        assert types == ["EXACTSET", "BLOOMFILTER"]
+        assert_finds_all_rows(opened)
+    append_file(folder, 3)
+    ds = zb.dataset(folder)
+    assert [r.fragments_added for r in ds.optimize.optimize_indices(spark=False)] == [1, 1]
+    assert_finds_all_rows(ds, 4)
+    with pytest.raises(errors.InvalidArgument, match="no Bloom filters"):
+        ds.index_to_lance("id_idx", folder / "x.lance")
+
+
+def test_a_pickled_dataset_searches_the_index(ds):
+    copy = pickle.loads(pickle.dumps(ds))
+    assert_finds_all_rows(copy)
+    assert len(copy.search("id = 21").at_most) <= 2 * ZONE
+
+
+def test_a_dropped_index_is_vacuumed(ds, folder):
+    ds.drop_index("id_idx")
+    outcome = ds.vacuum(timedelta(0))
+    assert outcome.foreign == ()
+    assert list((index_folder(folder) / "segments").iterdir()) == []
+
+
+def test_an_index_moves_with_its_files(ds, folder, tmp_path):
+    ds.move_index(str(tmp_path / "elsewhere"))
+    ds = zb.dataset(folder, index_dir=str(tmp_path / "elsewhere"))
+    assert ds.validate_index("id_idx", sample="all") == 21
+    assert_finds_all_rows(ds)
+
+
+def test_an_encrypted_index_is_searched(folder, exact_set):
+    encryption = zb.Encryption("key", {"key": bytes(range(32))})
+    ds = zb.dataset(folder, encryption=encryption)
+    ds.create_scalar_index("id", "EXACTSET", number_of_items=ZONE, spark=False)
+    ds = zb.dataset(folder, encryption=encryption)
+    assert_finds_all_rows(ds)
+    assert len(ds.search("id = 21").at_most) <= 2 * ZONE
+
+
+# Kinds that are not registered
+
+
+def test_an_index_of_an_unknown_kind_is_not_used(ds, folder, exact_set):
+    kinds.unregister_index_kind(exact_set)
+    try:
+        ds = zb.dataset(folder)
+        with pytest.warns(errors.IndexNotUsedWarning, match=r"'EXACTSET'.*drop_index\('id_idx'\)"):
+            assert_finds_all_rows(ds)
+        assert len(ds.search("id = 21").at_most) == 3 * ROWS
+        (description,) = ds.describe_indices()
+        assert (description.index_type, description.layout) == ("EXACTSET", "unknown")
+        with pytest.raises(errors.UnknownIndexKind, match="not registered"):
+            zb.dataset(folder, stale="raise").to_table(filter="id = 21")
+        with pytest.raises(errors.UnknownIndexKind, match="not registered"):
+            ds.validate_index("id_idx")
+    finally:
+        kinds.register_index_kind(exact_set)
+    assert_finds_all_rows(zb.dataset(folder))
+
+
+def test_a_refresh_leaves_an_index_of_an_unknown_kind_as_it_is(ds, folder, exact_set):
+    ds.create_scalar_index("row", spark=False)
+    append_file(folder, 3)
+    kinds.unregister_index_kind(exact_set)
+    try:
+        ds = zb.dataset(folder)
+        before = ds.opened.version.indices["id_idx"]
+        with pytest.warns(errors.StaleIndexWarning, match="'EXACTSET', which is not registered"):
+            unknown, bloom = ds.optimize.optimize_indices(spark=False)
+        assert (unknown.changed, bloom.fragments_added) == (False, 1)
+        assert "'EXACTSET'" in unknown.problem
+        with pytest.raises(errors.UnknownIndexKind):
+            ds.optimize.optimize_indices(index_names=["id_idx"], spark=False)
+        compact_indices(ds.opened.catalog, ["id_idx", "row_idx"], everything=True)
+        assert zb.dataset(folder).opened.version.indices["id_idx"] == before
+        ds.drop_index("id_idx")
+        assert [index.name for index in ds.describe_indices()] == ["row_idx"]
+    finally:
+        kinds.register_index_kind(exact_set)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("name", ["EXACTSET", "exactset", "ExactSet"])
+def test_the_name_of_a_kind_may_be_in_any_case(folder, exact_set, name):
+    ds = zb.dataset(folder)
+    config = zb.IndexConfig(name, {"number_of_items": 50})
+    ds.create_scalar_index("id", config, spark=False)
+    assert ds.describe_indices()[0].number_of_items == 50
+    assert_finds_all_rows(ds)
+
+
+def test_an_unknown_kind_is_refused_with_a_list_of_all_kinds(folder, exact_set):
+    with pytest.raises(
+        errors.InvalidArgument, match="'BTREE'; zonebloom builds 'BLOOMFILTER' and 'EXACTSET'"
+    ):
+        zb.dataset(folder).create_scalar_index("id", "BTREE", spark=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"probability": 0.01}, "only parameter of EXACTSET"),
+        ({"fold": False}, "only parameter of EXACTSET"),
+        ({"max_false_zones": 0.1}, "only parameter of EXACTSET"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_parameters_of_another_kind_are_refused(folder, exact_set, options, message):
+    with pytest.raises(errors.InvalidArgument, match=message):
+        zb.dataset(folder).create_scalar_index("id", "EXACTSET", spark=False, **options)
+
+
+def test_a_type_that_a_kind_does_not_take_is_refused(folder, exact_set):
+    with pytest.raises(errors.UnsupportedType, match="EXACTSET index does not take: look floats"):
+        zb.dataset(folder).create_scalar_index("x", "EXACTSET", spark=False)
+
+
+@pytest.mark.parametrize("file", ["exact set.arrow", "../exact.arrow", "exactset", "pages.arrow"])
+def test_a_kind_whose_files_a_vacuum_would_not_recognise_is_refused(file):
+    kind = ExactSet()
+    kind.layouts = {"table": file}
+    with pytest.raises(errors.InvalidArgument, match=r"lower-case letters"):
+        kinds.register_index_kind(kind)

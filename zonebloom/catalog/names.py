@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from zonebloom.catalog.model import GLOBAL_FILTER_FILE, KEY_RANGES_FILE, PAGE_MAP_FILE
+
 SEGMENTS = "segments"
 VERSIONS = "versions"
 
@@ -26,6 +28,12 @@ def is_segment_name(name: str) -> bool:
 
 def is_segment_file_name(name: str) -> bool:
     return _SEGMENT_FILE_NAME.fullmatch(name) is not None
+
+
+def is_table_file_name(name: str) -> bool:
+    """Return whether the table of an index may have a name for its file."""
+    is_other_file = name in (KEY_RANGES_FILE, GLOBAL_FILTER_FILE, PAGE_MAP_FILE)
+    return is_segment_file_name(name) and not is_other_file
 
 
 def is_version_file_name(name: str) -> bool:

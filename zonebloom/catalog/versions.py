@@ -13,9 +13,6 @@ from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.legacy import EARLIER_LISTING_WIDTHS
 from zonebloom.catalog.model import (
-    GLOBAL_FILTER_FILE,
-    KEY_RANGES_FILE,
-    PAGE_MAP_FILE,
     IndexEntry,
     KnownFragment,
     Listing,
@@ -23,7 +20,7 @@ from zonebloom.catalog.model import (
     Version,
     require_row_count,
 )
-from zonebloom.catalog.names import is_segment_file_name
+from zonebloom.catalog.names import is_table_file_name
 from zonebloom.catalog.version_log import from_json
 from zonebloom.storage.files import FileIdentity
 from zonebloom.storage.ipc_layout import open_uncompressed
@@ -111,7 +108,9 @@ def decode_version(
     for entry in version.indices.values():
         covered += [segment.fragment_ids for segment in entry.segments]
         covered += [entry.global_filter.fragment_ids] if entry.global_filter is not None else []
-        _require_file_names(entry)
+        for segment in entry.segments:
+            if not is_table_file_name(segment.file):
+                raise ValueError(f"{segment.file!r} is not a file name of an index")
         if not 0 < from_json(int, entry.number_of_items) <= MAX_ROWS_PER_FRAGMENT:
             raise ValueError(f"it has an index with zones of {entry.number_of_items} rows")
     for name in version.segment_names:
@@ -119,14 +118,6 @@ def decode_version(
     if any(ids and not 0 <= min(ids) <= max(ids) < next_id for ids in covered):
         raise ValueError("it names a fragment whose id was never assigned")
     return version.with_indices(version.indices)
-
-
-def _require_file_names(entry: IndexEntry) -> None:
-    """Raise ValueError if a segment names a file that cannot be the file of a kind of index."""
-    for segment in entry.segments:
-        is_other_file = segment.file in (KEY_RANGES_FILE, GLOBAL_FILTER_FILE, PAGE_MAP_FILE)
-        if is_other_file or not is_segment_file_name(segment.file):
-            raise ValueError(f"{segment.file!r} is not a file name of an index")
 
 
 def require_plain_name(name: Any) -> str:

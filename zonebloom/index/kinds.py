@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.catalog.model import IndexEntry, Segment
+from zonebloom.catalog.names import is_table_file_name
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, UnknownIndexKind
 from zonebloom.index.table import IndexTable, WrittenTable
@@ -120,8 +121,14 @@ _kinds: dict[str, IndexKind] = {ZONE_BLOOM.name: ZONE_BLOOM}
 def register_index_kind(kind: IndexKind) -> None:
     """Let `Dataset.create_scalar_index` build another kind of index, and lookups use it.
 
-    Workers of Spark have to register it too.
+    Workers of Spark have to register it too. Raise `InvalidArgument` for a name of a file that a
+    vacuum would not recognise.
     """
+    for file in kind.layouts.values():
+        if not is_table_file_name(file):
+            raise arguments.invalid_value(
+                file, "a file of the kind", 'use lower-case letters and the suffix ".arrow"'
+            )
     _kinds[kind.name] = kind
 
 
