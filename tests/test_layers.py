@@ -42,6 +42,7 @@ LAYERS = [
 
 # The folders inside a layer, from the lowest to the highest.
 SUBFOLDERS = {
+    "index": ["zone_bloom"],
     "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 
@@ -96,6 +97,16 @@ OPENERS = {
 }
 # Modules that open files of the index, so they may use these calls.
 INDEX_FILE_MODULES = ["catalog.folder"]
+
+# Modules that are about Bloom filters of zones, and not about indices of any kind.
+ZONE_BLOOM_IMPORTERS = [
+    # It reads and writes tables of filters as Lance does.
+    "exchange.lance",
+    # It estimates the sizes of filters, and measures the time to train them.
+    "advise.advise",
+    # It draws how full the filters are.
+    "plots",
+]
 
 
 @dataclass(frozen=True)
@@ -335,7 +346,9 @@ def test_an_upward_import_is_found(upward_import):
 
 def test_an_import_cycle_is_found():
     assert find_cycle([*OWN_IMPORTS, Import("scan.plan", "scan.scanner", is_for_types=True)])
-    assert find_cycle([*OWN_IMPORTS, Import("index.sliced_walk", "index.sliced")])
+    assert find_cycle(
+        [*OWN_IMPORTS, Import("index.zone_bloom.sliced_walk", "index.zone_bloom.sliced")]
+    )
 
 
 @pytest.mark.parametrize("package", IMPORTERS)
@@ -363,6 +376,16 @@ def test_only_listed_modules_import_a_package(package):
         if not any(covers(importer, edge.source) for edge in imports)
     ]
     assert unused_entries == []
+
+
+def test_only_the_protocol_of_kinds_leads_to_the_files_of_the_zone_bloom_index():
+    importers = {
+        edge.source
+        for edge in OWN_IMPORTS
+        if edge.target.startswith("index.zone_bloom")
+        and not edge.source.startswith("index.zone_bloom")
+    }
+    assert importers == {"index.kinds", *ZONE_BLOOM_IMPORTERS}
 
 
 def test_sbbf_imports_only_the_lowest_layers():

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seams import set_constant
 
-from zonebloom.building import zones as zones_module
 from zonebloom.errors import InvalidArgument, UnsupportedType
+from zonebloom.index.zone_bloom import train as zones_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.index.zone_bloom.train import train_zones
