@@ -25,7 +25,9 @@ from helpers import index_folder
 from seams import replace_function, set_constant
 
 import zonebloom as zb
-from zonebloom.building import builder, segments
+from zonebloom.building import builder
+from zonebloom.index.zone_bloom import kind
+from zonebloom.index.zone_bloom import kind
 from zonebloom.building.tasks import split_into_tasks
 from zonebloom.catalog import version_log
 from zonebloom.catalog.version_log import VersionLog

@@ -20,9 +20,8 @@ from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
-from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.loaded import IndexView, LoadedIndex
 from zonebloom.index.partition_values import PartitionValues
-from zonebloom.index.view import IndexView
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.sources.fragment_filters import FragmentFilters

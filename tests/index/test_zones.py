@@ -17,6 +17,7 @@ from zonebloom.index.zone_bloom import train as zones_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.index.zone_bloom.train import train_zones
+from zonebloom.sbbf import hashing
 
 SMALL = ZoneParameters(7, 0.05)
 
@@ -103,7 +104,7 @@ def test_small_buffers_give_the_same_zones(numbers, items, capacity):
     parameters = ZoneParameters(items, 0.05)
     with pytest.MonkeyPatch.context() as patch:
         set_constant(patch, zones_module, "_BUFFER_BYTES", capacity * parameters.filter_bytes)
-        set_constant(patch, zones_module, "_HASH_ROWS", 3)
+        set_constant(patch, hashing, "_HASH_ROWS", 3)
         runs = list(train_zones([pa.array(numbers, pa.int64())], parameters))
     assert all(len(run) <= capacity for run in runs)
     assert listed(runs) == expected(encode(numbers), parameters)

@@ -20,9 +20,9 @@ from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import IndexKind, index_kind
-from zonebloom.scan.opened import OpenedDataset
 from zonebloom.parquet.footer import is_encrypted
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, SIZINGS
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile

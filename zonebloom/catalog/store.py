@@ -4,7 +4,7 @@
       versions/00000000000000000007.json    a whole catalog; created once, never changed
       versions/00000000000000000007-<random>.arrow     a listing of fragments: id, key, rows,
                                             identity; a version names one or more listings
-      segments/<name>/bloomfilter.arrow     one table over a set of fragments
+      segments/<name>/bloomfilter.arrow     one table over a set of fragments, named by its kind
       segments/<name>/ranges.arrow          the least and greatest key of each fragment
       segments/<name>/global.sbbf           one filter over the keys of all fragments
       segments/<name>/pages.arrow           where the pages of a set of files lie
