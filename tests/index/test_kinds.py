@@ -185,8 +185,8 @@ def assert_finds_all_rows(ds: zb.Dataset, num_files: int = 3) -> None:
     for text, is_match in FILTERS:
         expected = [row for row, key in enumerate(keys) if is_match(key)]
         assert ds.to_table(filter=text)["row"].to_pylist() == expected
-    found = ds.lookup("id", [21, -1, 994])
-    assert sorted(row for row in found["row"].to_pylist() if row is not None) == [
+    rows = ds.lookup("id", [21, -1, 994])
+    assert sorted(row for row in rows["row"].to_pylist() if row is not None) == [
         row for row, key in enumerate(keys) if key in (21, 994)
     ]
 
