@@ -25,9 +25,7 @@ from helpers import index_folder
 from seams import replace_function, set_constant
 
 import zonebloom as zb
-from zonebloom.building import builder
-from zonebloom.index.zone_bloom import kind
-from zonebloom.index.zone_bloom import kind
+from zonebloom.building import builder, segments
 from zonebloom.building.tasks import split_into_tasks
 from zonebloom.catalog import version_log
 from zonebloom.catalog.version_log import VersionLog
@@ -40,6 +38,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
 )
 from zonebloom.exchange.lance import from_lance
+from zonebloom.index.zone_bloom import kind
 
 ITEMS = 16
 ROWS = 700

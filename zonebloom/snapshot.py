@@ -143,7 +143,7 @@ class Snapshot:
         """Return an index restricted to the files that did not change since it was built."""
         name = index.entry.name
         if name not in self._views:
-            self._views[name] = IndexView(index, self.coverage.known_ids, self.universe)
+            self._views[name] = index.view(self.coverage.known_ids, self.universe)
         return self._views[name]
 
     def indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import index_folder
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.base.row_ranges import OFFSET_BITS
+from zonebloom.building import segments
 from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.folder import read_file
 from zonebloom.index import kinds
@@ -227,7 +229,7 @@ def test_an_index_is_described_and_validated(ds):
 
 
 def test_appended_files_are_indexed_and_segments_merged(ds, folder, monkeypatch):
-    monkeypatch.setattr("zonebloom.building.segments._MANY_SEGMENTS", 2)
+    set_constant(monkeypatch, segments, "_MANY_SEGMENTS", 2)
     for number in range(3, 7):
         append_file(folder, number)
         ds = zb.dataset(folder)

@@ -13,6 +13,7 @@ import pytest
 from helpers import index_folder
 from pyarrow.parquet import encryption
 from pyspark.cloudpickle import dumps
+from seams import replace_function
 from spark_data import files_read, settings
 
 import zonebloom as zb
@@ -115,7 +116,7 @@ def test_prune_uses_the_new_folder_of_an_index_whose_move_was_interrupted(spark,
         raise Killed
 
     delete_segment = move.delete_segment
-    monkeypatch.setattr(move, "delete_segment", die)
+    replace_function(monkeypatch, move, "delete_segment", die)
     with pytest.raises(Killed):
         zb.dataset(lake, encryption=KEYS).move_index(f"{lake}/_zonebloom")
     monkeypatch.undo()

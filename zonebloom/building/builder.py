@@ -328,8 +328,8 @@ class Builder:
                     if latest.fragments.get(fragment.key) == base.fragments[fragment.key]
                 }
                 ids = [latest.next_fragment_id, *(i + 1 for i in identities)]
-                # Move new and replaced indices to the end, because lookups use the last index of a
-                # column. Refreshed indices keep their position.
+                # Move new and replaced indices to the end, because what uses one index of a column
+                # uses the last one. Refreshed indices keep their position.
                 other_entries = {
                     name: entry for name, entry in latest.indices.items() if name not in new_names
                 }

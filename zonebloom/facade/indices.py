@@ -28,6 +28,7 @@ from zonebloom.errors import (
     CorruptIndex,
     SchemaMismatch,
     StaleIndexWarning,
+    UnknownIndexKind,
     ZoneBloomWarning,
 )
 from zonebloom.facade.engine import choose_engine
@@ -42,6 +43,9 @@ from zonebloom.index.describe import (
 from zonebloom.index.validate import ValidatedIndex, validate_index
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
+
+# The names that Lance shows for kinds of indices.
+_LANCE_TYPES = {"BLOOMFILTER": "BloomFilter"}
 
 
 def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:
@@ -62,7 +66,7 @@ def list_like_lance(opened: OpenedDataset) -> DisplayedList[dict[str, Any]]:
     indices = [
         {
             "name": index.name,
-            "type": "BloomFilter",
+            "type": _LANCE_TYPES.get(index.index_type, index.index_type),
             "fields": [index.column],
             "version": opened.version.number,
             "num_fragments_indexed": index.num_fragments_indexed,
@@ -205,4 +209,7 @@ def _find_damage(opened: OpenedDataset, names: Sequence[str]) -> dict[str, str]:
             validate_opened(opened, name, sample=0)
         except CorruptIndex as error:
             damages[name] = str(error)
+        except UnknownIndexKind:
+            # A refresh leaves this index as it is, and says why.
+            continue
     return damages

@@ -14,9 +14,11 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
+from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.key_ranges import fragment_ranges
+from zonebloom.index.kinds import index_kind, is_registered
 from zonebloom.index.loaded import IndexView, LoadedIndex
 from zonebloom.predicates.ast import (
     Compares,
@@ -122,12 +124,17 @@ def _answer_by_index(
     predicate: Equals | IsIn | Compares | IsNull, snapshot: Snapshot, search: Search
 ) -> _Answer | str:
     """Return the answer of the indices of a column, or the reason why none can answer."""
-    if isinstance(predicate, Compares):
-        return "range comparisons are not answered by a Bloom filter"
     on_column = find_indices(snapshot, predicate.column)
     if isinstance(on_column, str):
-        return on_column
+        # Do not recommend an index that could not answer either.
+        return index_kind(DEFAULT_KIND).why_not_answered(predicate) or on_column
     assert on_column.column_type is not None
+    reasons = [index.why_not_answered(predicate) for index in on_column.indices]
+    indices = [
+        index for index, reason in zip(on_column.indices, reasons, strict=True) if reason is None
+    ]
+    if not indices:
+        return next(filter(None, reasons))
     key_probe: Probe | None = None
     matches_null = isinstance(predicate, IsNull)
     if isinstance(predicate, Equals):
@@ -137,7 +144,7 @@ def _answer_by_index(
         matches_null = predicate.null_matches
     if key_probe is not None and key_probe.unusable_reason:
         return key_probe.unusable_reason
-    return _IndexLookup(snapshot, search, on_column.indices, key_probe, matches_null=matches_null)
+    return _IndexLookup(snapshot, search, indices, key_probe, matches_null=matches_null)
 
 
 def find_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
@@ -170,7 +177,8 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
             f"column {arguments.short_repr(column)} cannot be looked up: {on_column}; call "
             "create_scalar_index on it"
         )
-    return on_column.indices[-1], leaf_type
+    known = [index for index in on_column.indices if is_registered(index.entry.kind)]
+    return (known or on_column.indices)[-1], leaf_type
 
 
 def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
