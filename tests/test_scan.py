@@ -504,7 +504,7 @@ def test_error_names_a_file_deleted_during_a_scan(tmp_path: Path):
     build(ds, "id", number_of_items=2)
     scanner = ds.scanner(filter="id = 3")
     plan = scanner.plan()
-    scanner._plan = lambda described: plan
+    scanner = scanner.planned(plan)
     (tmp_path / "part-000.parquet").unlink()
     with pytest.raises(errors.FragmentUnreadable, match=r"part-000\.parquet"):
         scanner.to_table()

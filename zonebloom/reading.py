@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -17,12 +17,11 @@ import pyarrow.compute as pc
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, num_cores
-from zonebloom.predicates import Equals, IsIn, Predicate
-from zonebloom.scan.explain import ScanPlan
+from zonebloom.predicates import Predicate
 from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
 from zonebloom.scan.lookup import lookup_keys
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
+from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_rows
 from zonebloom.scan.recheck import Columns, gather, project
 from zonebloom.scan.scanner import Scanner
@@ -42,38 +41,6 @@ Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate |
 KeysLike: TypeAlias = pa.Array | pa.ChunkedArray | Iterable[Any] | ArrowExport
 KeyTableLike: TypeAlias = pa.Table | Mapping[str, KeysLike] | ArrowExport
 RowsLike: TypeAlias = Sequence[int] | np.ndarray | pa.Array | pa.ChunkedArray | pa.Table
-
-
-def plan_scan(
-    opened: OpenedDataset,
-    columns: Columns,
-    filters: Sequence[Filter],
-    *,
-    limit: int | None = None,
-    batch_size: int = DEFAULT_BATCH_ROWS,
-    use_scalar_index: bool = True,
-    scan_stats_callback: Callable[[ScanStats], Any] | None = None,
-) -> Scanner:
-    """Return a scanner of the rows that match all filters; see `Dataset.scanner`."""
-    if limit is not None:
-        limit = arguments.require_integer(limit, "limit")
-    batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
-    uses_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
-    callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
-    projection = opened.binding.checked_columns(columns)
-    expression, predicate = opened.translate(filters)
-    if not uses_index:
-        predicate = None
-    # If a SQL text translates to a single equality or IN, this predicate is the whole filter.
-    is_text = len(filters) == 1 and isinstance(filters[0], str)
-    is_predicate_exact = is_text and isinstance(predicate, Equals | IsIn)
-    request = Request(projection, expression, limit, batch_size, predicate, is_predicate_exact)
-    names = tuple(opened.source.schema.names if projection is None else projection)
-
-    def plan(described: bool) -> ScanPlan:
-        return opened.plan(names, expression, predicate, is_described=described)
-
-    return Scanner(opened.source, request, plan, callback)
 
 
 def count_all_rows(opened: OpenedDataset) -> int:
@@ -114,7 +81,7 @@ def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
     request = Request(opened.binding.checked_columns(columns), None)
     addresses = _addresses(rows)
     plan, addresses_in_scan_order = plan_rows(opened.look_at_all_files(), addresses)
-    table = Scanner(opened.source, request, lambda described: plan).to_table()
+    table = Scanner(opened, request, plan).to_table()
     order = np.argsort(addresses_in_scan_order)
     positions = np.searchsorted(addresses_in_scan_order, addresses, sorter=order)
     return gather(table, order[positions])

@@ -202,11 +202,16 @@ class Snapshot:
     def pages(self, present: PresentFragment) -> FilePages | None:
         """Return the pages of a file with the table's column names, or None if unknown."""
         pages = self.page_maps.file_pages(present)
-        return None if pages is None else pages_with_names(pages, present.fragment.names)
+        view = present.fragment.view
+        if pages is None or view is None:
+            return pages
+        return pages_with_names(pages, view.names)
 
     def load_deletes(self, present: Sequence[PresentFragment]) -> None:
         """Read the deletes of several files in parallel. Each file's view keeps its deletes."""
         views = {file.fragment.view for file in present if file.fragment.view is not None}
+        if not views or views <= self._views_with_deletes:
+            return
         views -= self._views_with_deletes
         if len(views) > 1:
             with ThreadPoolExecutor(REMOTE_THREADS) as pool:

@@ -128,7 +128,7 @@ def test_a_rewritten_object_is_read_whole(store):
     ds.create_scalar_index("id", spark=False, number_of_items=512)
     scanner = ds.scanner(filter="id = 7")
     plan = scanner.plan()
-    scanner._plan = lambda described: plan
+    scanner = scanner.planned(plan)
     sink = io.BytesIO()
     pq.write_table(table(0).sort_by("id"), sink)
     store.put("data/0.parquet", sink.getvalue())

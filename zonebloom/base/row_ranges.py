@@ -383,17 +383,20 @@ class SearchResult(Displayed):
         null_free: bool = True,
         covered: tuple[frozenset[int], ...] | None = None,
     ):
-        bounds = {"universe": universe, "at_most": at_most, "at_least": at_least}
-        for name, rows in bounds.items():
-            if rows is not None or name == "universe":
+        at_most = universe if at_most is None else at_most
+        at_least = _EMPTY_RANGES if at_least is None else at_least
+        bounds = universe, at_most, at_least
+        for name, rows in zip(("universe", "at_most", "at_least"), bounds, strict=True):
+            if not isinstance(rows, RowRanges):
                 arguments.require_instance(rows, RowRanges, name)
         self.null_free: bool = null_free
         self.covered: tuple[frozenset[int], ...] | None = covered
         self.universe: RowRanges = universe
-        self.at_most: RowRanges = universe if at_most is None else at_most
-        self.at_least: RowRanges = _EMPTY_RANGES if at_least is None else at_least
-        paths = {} if paths is None else paths
-        self.paths: Mapping[int, str] = arguments.require_instance(paths, Mapping, "paths")
+        self.at_most: RowRanges = at_most
+        self.at_least: RowRanges = at_least
+        self.paths: Mapping[int, str] = {}
+        if paths is not None:
+            self.paths = arguments.require_instance(paths, Mapping, "paths")
 
     def __and__(self, other: SearchResult) -> SearchResult:
         if not isinstance(other, SearchResult):

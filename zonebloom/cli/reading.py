@@ -22,7 +22,8 @@ from zonebloom.cli.options import (
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal
 from zonebloom.errors import InvalidArgument
-from zonebloom.reading import count_all_rows, key_locations, look_up, plan_scan, take_rows
+from zonebloom.reading import count_all_rows, key_locations, look_up, take_rows
+from zonebloom.scan.scanner import plan_scan
 from zonebloom.values.normal_types import decoded_type
 
 if TYPE_CHECKING:

@@ -63,7 +63,6 @@ from zonebloom.reading import (
     count_all_rows,
     key_locations,
     look_up,
-    plan_scan,
     take_rows,
 )
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
@@ -71,7 +70,7 @@ from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.planner import search_result
 from zonebloom.scan.recheck import Columns
-from zonebloom.scan.scanner import Scanner
+from zonebloom.scan.scanner import Scanner, plan_scan
 from zonebloom.scan.search import global_filter, key_ranges
 from zonebloom.sources.source import Source, unreadable_dataset
 
@@ -318,7 +317,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> runs[0].rows_read
         100
         """
-        require_scan_options(options)
+        if options:
+            require_scan_options(options)
         return plan_scan(
             self.opened,
             columns,

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.reading import plan_scan
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.recheck import Columns
+from zonebloom.scan.scanner import plan_scan
 from zonebloom.sources.pickling import ProcessBound
 
 

@@ -211,7 +211,13 @@ class IndexView:
 
     def matches(self, probe: Probe) -> RowRanges:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""
-        return self._rows(self._bounds(table, table.find(probe.hashes)) for table in self._tables)
+        bounds = []
+        for table in self._tables:
+            zones = table.find(probe.hashes)
+            # Most tables do not hold the key.
+            if zones.size:
+                bounds.append(self._bounds(table, zones))
+        return self._rows(bounds) if bounds else self._uncovered
 
     def nulls(self) -> RowRanges:
         """Return the rows of zones that hold a null, and all rows not covered."""
@@ -252,9 +258,6 @@ class IndexView:
         return _union(bounds) | self._uncovered
 
     def _bounds(self, table: IndexTable, zones: np.ndarray) -> _AddressBounds:
-        if not zones.size:
-            # A lookup searches all tables, and most of them do not hold the key.
-            return _NO_BOUNDS
         fragment_ids, starts, lengths = table.runs.locate(zones)
         firsts, stops = _addresses(fragment_ids, starts, lengths)
         if self._all_live:

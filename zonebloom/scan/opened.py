@@ -43,7 +43,7 @@ from zonebloom.errors import (
 from zonebloom.index.batch_lookup import checked_keys, search_many
 from zonebloom.index.fit import indexed_column
 from zonebloom.index.loaded import LoadedIndex
-from zonebloom.predicates import And, Predicate, RowFilter, translate_filter, unknowns
+from zonebloom.predicates import And, Equals, IsIn, Predicate, RowFilter, translate_filter, unknowns
 from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
@@ -396,12 +396,9 @@ class OpenedDataset:
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
         """Return a column that can be indexed. Raise an error if there is none of this name."""
-        column = self._columns.get((name, ignore_case))
-        if column is None:
-            column = self._columns[name, ignore_case] = self._find_column(name, ignore_case)
-        return column
-
-    def _find_column(self, name: str, ignore_case: bool) -> Column:
+        found = self._columns.get((name, ignore_case))
+        if found is not None:
+            return found
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)
@@ -417,7 +414,8 @@ class OpenedDataset:
                 f"column {name!r} is read from the paths of the files, not from their rows, and "
                 "scans skip files by it already; index another column"
             )
-        return Column(path, leaf)
+        column = self._columns[name, ignore_case] = Column(path, leaf)
+        return column
 
     def key_column(self, name: str) -> Column:
         """Return a column in which keys are looked up. It may be a partition column."""
@@ -451,7 +449,8 @@ class OpenedDataset:
         (filter,) = filters
         expression, predicate = translate_filter(filter, self.source.schema)
         # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
-        if not isinstance(filter, str) or unknowns(predicate):
+        is_key_search = isinstance(predicate, Equals | IsIn)
+        if not isinstance(filter, str) or (not is_key_search and unknowns(predicate)):
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.predicates import Predicate, RowFilter, row_filter_columns
+from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter, row_filter_columns
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
 
@@ -45,7 +45,12 @@ class Request:
             referenced = [row_filter_columns(expression) for expression in self.columns.values()]
             if None not in referenced:
                 needed = set().union(*(part or () for part in referenced))
-        filtered = needed if self.filter is None else row_filter_columns(self.filter)
+        if self.filter is None:
+            filtered = needed
+        elif self.is_predicate_exact and isinstance(self.predicate, Equals | IsIn):
+            filtered = {self.predicate.column[0]}
+        else:
+            filtered = row_filter_columns(self.filter)
         # Read at least one column, to know the number of rows.
         first = [name for name in names if filtered is None or name in filtered] or [*names[:1]]
         if self.filter is None:

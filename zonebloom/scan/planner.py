@@ -16,6 +16,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.loaded import IndexView
+from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.sbbf.numpy_budget import NUMPY
@@ -191,12 +192,14 @@ def _fragment_plan(
             return FragmentPlan(
                 present.fragment, None, reason, present.identity, None, tuple(row_groups)
             )
-    is_read_by_pages = (
-        present.is_known and is_covered and _is_faster_by_pages(snapshot, present, search.predicate)
-    )
-    if reason and not is_read_by_pages:
+    source, num_rows = snapshot.source, present.num_rows
+    is_local_parquet = source.is_parquet and is_local(source.filesystem)
+    if reason and not (is_covered and num_rows is not None and is_local_parquet):
         return FragmentPlan(present.fragment, None, reason)
-    return FragmentPlan(present.fragment, rows, reason, present.identity, snapshot.pages(present))
+    pages = snapshot.pages(present)
+    if reason and not _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate):
+        return FragmentPlan(present.fragment, None, reason)
+    return FragmentPlan(present.fragment, rows, reason, present.identity, pages)
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
@@ -220,17 +223,16 @@ def _plan_part_of_view(
     )
 
 
-def _is_faster_by_pages(snapshot: Snapshot, present: PresentFragment, predicate: Predicate) -> bool:
-    """Return whether reading all rows of a fragment by pages is faster than PyArrow's scan.
+def _is_faster_by_pages(
+    snapshot: Snapshot, num_rows: int, pages: FilePages | None, predicate: Predicate
+) -> bool:
+    """Return whether reading a local Parquet file by pages is faster than PyArrow's scan.
 
     It is faster if matches are found in the encoded values without decoding the others. It is
     also faster for a file of at most one zone, because a scan takes long to start.
     """
-    if not snapshot.source.is_parquet or not is_local(snapshot.source.filesystem):
-        return False
-    if (present.num_rows or 0) <= DEFAULT_NUMBER_OF_ITEMS:
+    if num_rows <= DEFAULT_NUMBER_OF_ITEMS:
         return True
-    pages = snapshot.pages(present)
     if pages is None or not is_key_search(predicate, pages.schema, snapshot.source.schema):
         return False
     # PyArrow's scan is faster until the kernels are loaded.

@@ -8,7 +8,7 @@ other fragments.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,14 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
-from zonebloom.predicates import EngineFilter
+from zonebloom.predicates import EngineFilter, Equals, IsIn
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
-from zonebloom.scan.plan import Request, ScanStats
-from zonebloom.scan.recheck import gather
+from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
+from zonebloom.scan.recheck import Columns, gather
 from zonebloom.sources.pickling import ProcessBound
-from zonebloom.sources.source import Source
 from zonebloom.storage.files import ReadCounter
 
 
@@ -35,15 +35,16 @@ class Scanner(ProcessBound, Displayed):
 
     def __init__(
         self,
-        source: Source,
+        opened: OpenedDataset,
         request: Request,
-        plan: Callable[[bool], ScanPlan],
+        planned: ScanPlan | None = None,
         stats_callback: Callable[[ScanStats], Any] | None = None,
     ):
-        self._source = source
+        self._opened = opened
+        self._source = opened.source
         self._request = request
-        # Makes a plan. The argument says whether the plan includes its description.
-        self._plan = plan
+        # None if each run makes a plan.
+        self._planned = planned
         self._stats_callback = stats_callback
         self._projected_schema: pa.Schema | None = None
 
@@ -138,7 +139,7 @@ class Scanner(ProcessBound, Displayed):
 
     def _with_request(self, **changes: Any) -> Scanner:
         request = replace(self._request, **changes)
-        return Scanner(self._source, request, self._plan, self._stats_callback)
+        return Scanner(self._opened, request, self._planned, self._stats_callback)
 
     def plan(self) -> ScanPlan:
         """Return the plan of a run without running it. `explain_plan` shows it as text.
@@ -147,7 +148,7 @@ class Scanner(ProcessBound, Displayed):
         >>> plan.skipped, plan.num_fragments, plan.indices[0].kept_zones
         (2, 3, 1)
         """
-        return self._plan(True)
+        return self._plan(is_described=True)
 
     def planned(self, plan: ScanPlan) -> Scanner:
         """Return a scanner of the same read that uses a plan made before.
@@ -156,9 +157,16 @@ class Scanner(ProcessBound, Displayed):
         >>> scan.planned(scan.plan()).count_rows()
         1
         """
-        checked_plan = arguments.require_instance(plan, ScanPlan, "plan")
-        return Scanner(
-            self._source, self._request, lambda is_described: checked_plan, self._stats_callback
+        plan = arguments.require_instance(plan, ScanPlan, "plan")
+        return Scanner(self._opened, self._request, plan, self._stats_callback)
+
+    def _plan(self, *, is_described: bool) -> ScanPlan:
+        if self._planned is not None:
+            return self._planned
+        request = self._request
+        names = tuple(self._source.schema.names if request.columns is None else request.columns)
+        return self._opened.plan(
+            names, request.filter, request.predicate, is_described=is_described
         )
 
     def explain_plan(self) -> PlanText:
@@ -171,7 +179,7 @@ class Scanner(ProcessBound, Displayed):
           fragments: 1 read in part, 0 read whole, 2 skipped
             1.parquet: rows 300-400
         """
-        return PlanText(self._plan(True))
+        return PlanText(self._plan(is_described=True))
 
     def analyze_plan(self) -> PlanText:
         """Run the scan and return a text of the plan and of what was read. Jupyter shows HTML.
@@ -187,7 +195,7 @@ class Scanner(ProcessBound, Displayed):
         >>> ran.stats.rows_read
         100
         """
-        plan = self._plan(True)
+        plan = self._plan(is_described=True)
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
@@ -217,7 +225,7 @@ class Scanner(ProcessBound, Displayed):
         num_rows_left = self._request.limit
         wants_rows = num_rows_left != 0
         if plan is None:
-            plan = self._plan(False) if wants_rows else ScanPlan(None, None, (), (), 0)
+            plan = self._plan(is_described=False) if wants_rows else ScanPlan(None, None, (), (), 0)
         stats.index_bytes = plan.index_bytes
         counter = ReadCounter() if counting else None
         batches: Iterable[pa.RecordBatch] = ()
@@ -244,3 +252,30 @@ class Scanner(ProcessBound, Displayed):
             stats.seconds = time.perf_counter() - started
             if self._stats_callback is not None:
                 self._stats_callback(stats)
+
+
+def plan_scan(
+    opened: OpenedDataset,
+    columns: Columns,
+    filters: Sequence[Any],
+    *,
+    limit: int | None = None,
+    batch_size: int = DEFAULT_BATCH_ROWS,
+    use_scalar_index: bool = True,
+    scan_stats_callback: Callable[[ScanStats], Any] | None = None,
+) -> Scanner:
+    """Return a scanner of the rows that match all filters; see `Dataset.scanner`."""
+    if limit is not None:
+        limit = arguments.require_integer(limit, "limit")
+    batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
+    uses_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
+    callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
+    projection = None if columns is None else opened.binding.checked_columns(columns)
+    expression, predicate = opened.translate(filters)
+    if not uses_index:
+        predicate = None
+    # If a SQL text translates to a single equality or IN, this predicate is the whole filter.
+    is_text = len(filters) == 1 and isinstance(filters[0], str)
+    is_predicate_exact = is_text and isinstance(predicate, Equals | IsIn)
+    request = Request(projection, expression, limit, batch_size, predicate, is_predicate_exact)
+    return Scanner(opened, request, stats_callback=callback)

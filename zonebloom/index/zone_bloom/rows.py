@@ -109,7 +109,7 @@ class RowTable(ZoneTable):
             return check_any(self.words, self.first_words[part], self._num_blocks[part], hashes)
 
         if hashes.size * len(self) < _MIN_THREADED_CHECKS:
-            return np.flatnonzero(check(slice(None)))
+            return check(slice(None)).nonzero()[0]
         return np.flatnonzero(np.concatenate(map_slices(len(self), check)))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
