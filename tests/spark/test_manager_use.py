@@ -333,7 +333,7 @@ def test_a_column_may_have_several_indices_in_several_folders(changing, spark, t
         return relation.indices, relation.reasons
 
     manager.create_index(str(lake), BFIndexConfig("later", ["id"]))
-    assert used(frame) == (("later.id",), frozenset())
+    assert used(frame) == (("ids.id", "later.id"), frozenset())
     manager.delete_index("later")
     assert used(frame) == (("ids.id",), {Reason.NOT_ACTIVE})
     assert manager.why_not(frame, "ids").reasons == frozenset()

@@ -209,7 +209,10 @@ def send_package(spark: SparkSession) -> str:
     'zonebloom-0.2.0-701c66043e3662ff.zip'
     """
     context = spark_context(spark)
-    archive = _write_archive(spark)
+    application = application_state(spark)
+    if application.archives is None:
+        application.archives = tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
+    archive = _write_archive(application.archives.name)
     name = os.path.basename(archive)
     # Spark unpacks the archive into a folder "zonebloom" in the working folder of the worker, which
     # comes first on Python's path.
@@ -227,18 +230,15 @@ def send_package(spark: SparkSession) -> str:
     return name
 
 
-def _write_archive(spark: SparkSession) -> str:
-    """Return the path of the archive, and write it unless the application already has it."""
+def _write_archive(folder: str) -> str:
+    """Return the path of the archive in a folder, and write it unless it is there already."""
     contents = _archive_contents()
     digest = xxhash.xxh3_128()
     for name, data in contents.items():
         digest.update(f"{name}\0{len(data)}\0".encode())
         digest.update(data)
     name = f"zonebloom-{__version__}-{digest.hexdigest()[:16]}.zip"
-    application = application_state(spark)
-    if application.archives is None:
-        application.archives = tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
-    path = os.path.join(application.archives.name, name)
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         with zipfile.ZipFile(f"{path}.part", "w") as file:
             for name, data in contents.items():
