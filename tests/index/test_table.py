@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from seams import set_constant
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
-from zonebloom.base.version import with_format_version
+from zonebloom.base.version import FORMAT_VERSION, with_format_version
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.zone_bloom import rows as rows_module
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
@@ -194,7 +194,10 @@ def test_round_trip(written):
         stored = pa.ipc.open_file(source).read_all()
     result = table.to_table()
     assert result.equals(stored)
-    assert stored.schema.metadata == {**result.schema.metadata, b"zonebloom_format": b"5"}
+    assert stored.schema.metadata == {
+        **result.schema.metadata,
+        b"zonebloom_format": str(FORMAT_VERSION).encode(),
+    }
 
 
 def test_the_kernel_reads_the_file_buffer_in_place(written):

@@ -27,7 +27,7 @@ from zonebloom.spark.joins import global_filter, key_origin, rules
 from zonebloom.spark.joins.global_filter import may_contain
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.load import Load, Options, encode_keys
-from zonebloom.spark.session import byte_count
+from zonebloom.spark.session_settings import byte_count
 
 NAN = float("nan")
 

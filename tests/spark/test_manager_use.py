@@ -22,7 +22,7 @@ from zonebloom.errors import IndexNotFound, IndexNotUsedWarning, StaleIndexWarni
 from zonebloom.spark import BFIndexConfig, IndexManager, Reason
 from zonebloom.spark.hyperspace import source
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.pruning.jvm_bridge import remove_session_rule
+from zonebloom.spark.pruning.optimizer_rule import remove_session_rule
 
 ROWS = 500
 FILES = 6

@@ -33,7 +33,7 @@ from spark_data import files_read, settings
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument, StaleIndexWarning
-from zonebloom.spark.pruning import jvm_bridge as listing
+from zonebloom.spark.pruning import optimizer_rule as listing
 from zonebloom.spark.pruning.index_lookup import IndexLookup, PruningResult
 from zonebloom.spark.pruning.indexed_files import CatalogFiles
 from zonebloom.spark.pruning.prune_plan import Reason

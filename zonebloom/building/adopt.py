@@ -28,7 +28,7 @@ from zonebloom.errors import (
     SourceError,
     UnknownIndexKind,
 )
-from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.footer import footer_digest
 from zonebloom.scan.opened import OpenedDataset

@@ -4,7 +4,7 @@ Four modules answer whether an index still fits the files:
 
     freshness.py        is one file still the file that was indexed?
     coverage.py         which fragments does one catalog version know, and under which ids?
-    present_files.py    keeps the coverage of an open dataset up to date, and warns of gaps
+    scan/opened.py      takes snapshots with a coverage of the current files, and warns of gaps
     drift.py            how far have the files moved away from what some indices cover?
 """
 

@@ -259,7 +259,7 @@ def _open_uri(uri: str) -> tuple[pafs.FileSystem, str]:
     if spark is None:
         return filesystem_of_uri(uri)
     # The settings of the active Spark session apply to Hadoop's own schemes.
-    from zonebloom.spark.session import open_path
+    from zonebloom.spark.session_settings import open_path
 
     return open_path(spark, uri)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.loaded import IndexView
+from zonebloom.index.matching import IndexView
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.probe import probe

@@ -1,7 +1,7 @@
 """The base class of the opened files of an index, with zones that are searched by hashes of keys.
 
 A table is the file that one segment of an index has. Each kind of index derives its own table from
-`IndexTable`. `zonebloom.index.loaded` combines the tables of an index.
+`IndexTable`. `zonebloom.index.matching` combines the tables of an index.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
 from zonebloom.index.fit import indexed_column
-from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.table import IndexTable
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.page_map import PageMap

@@ -17,7 +17,7 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.key_ranges import KeyRangeBuilder
-from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.table import IndexTable
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages

@@ -288,6 +288,9 @@ class Execution:
     def _matches(self, plan: FragmentPlan, wanted: RowRanges) -> Iterator[MatchedRows]:
         """Yield the matches among the wanted rows of a fragment, read by pages where possible."""
         assert plan.identity is not None
+        if not wanted:
+            # The table has deleted all candidate rows.
+            return
         reason = "pyarrow reads it with its options"
         try:
             rows = open_rows(self._source, plan.fragment, plan.identity, plan.pages, self._counter)
@@ -301,12 +304,13 @@ class Execution:
             return
         is_parquet = isinstance(rows, ParquetRows)
         read = partial(self._read_group, rows, is_parquet)
-        groups, last_stop = rows.row_groups(wanted), wanted.stops[-1]
+        groups, num_left = rows.row_groups(wanted), len(wanted)
         is_threaded = is_parquet and self._is_local and len(wanted) >= _MIN_THREADED_ROWS
         try:
             for first, inside, match in (_map_on_threads if is_threaded else map)(read, groups):
                 is_unreadable = isinstance(match, FragmentUnreadable)
-                if is_unreadable or first + inside.stops[-1] >= last_stop:
+                num_left -= len(inside)
+                if is_unreadable or not num_left:
                     # Rows of a file that was rewritten meanwhile may mix two versions of it.
                     rows.require_unchanged()
                 if is_unreadable:
@@ -315,6 +319,12 @@ class Execution:
                     yield from self._read_by_pyarrow(plan, inside.shift(first), str(match))
                 elif match is not None:
                     yield match[0] + first, match[1]
+            if num_left:
+                rows.require_unchanged()
+                raise FragmentUnreadable(
+                    f"{plan.fragment.path} ends before {num_left:,} of its indexed rows; repair or "
+                    "remove it, or build the index again"
+                )
         finally:
             if is_parquet and (rows.whole_chunks or rows.pyarrow_columns):
                 with self._lock:
@@ -553,7 +563,7 @@ def _changed_error(plan: FragmentPlan) -> FragmentChanged:
 def _select_row_groups(
     opened_fragment: Any, wanted: RowRanges, plan: FragmentPlan
 ) -> tuple[Any, RowRanges, RowRanges, int]:
-    """Return a fragment of the row groups with a wanted row, the rows wanted, and their number.
+    """Return a fragment of the row groups with a wanted row, the wanted rows, and how many groups.
 
     The wanted rows are returned as offsets in the file, and as positions in these row groups.
     """

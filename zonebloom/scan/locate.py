@@ -28,8 +28,8 @@ from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.ast import conjunction
-from zonebloom.scan.candidates import MAX_SEARCHED_KEYS, NumberedPlan, plan_candidates
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.key_candidates import MAX_SEARCHED_KEYS, NumberedPlan, plan_candidates
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
     KeyBloomFilter,

@@ -42,7 +42,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.batch_lookup import checked_keys, search_many
 from zonebloom.index.fit import indexed_column
-from zonebloom.index.loaded import LoadedIndex
+from zonebloom.index.matching import LoadedIndex
 from zonebloom.predicates import And, Equals, IsIn, Predicate, RowFilter, translate_filter, unknowns
 from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
@@ -296,7 +296,7 @@ class OpenedDataset:
         uncovered = [
             present.fragment_id
             for present in snapshot.fragments
-            if present.fragment_id not in view.fragment_ids and present.num_rows != 0
+            if present.fragment_id in view.uncovered_ids
         ]
         return search_many(view, leaf, keys, np.array(uncovered, dtype=np.uint64))
 

@@ -15,7 +15,7 @@ from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges, SearchResult, by_f
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.loaded import IndexView
+from zonebloom.index.matching import IndexView
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter

@@ -19,7 +19,7 @@ from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, Inde
 from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.kinds import index_kind, is_registered
-from zonebloom.index.loaded import IndexView, LoadedIndex
+from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates.ast import (
     Compares,
     Constant,
@@ -152,9 +152,9 @@ def find_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices |
     on_column = snapshot.indices_of_column(column)
     if on_column.indices:
         return on_column
-    for reason in on_column.misfits:
-        warn(IndexNotUsedWarning(reason))
-        return reason
+    if on_column.misfits:
+        warn(IndexNotUsedWarning(on_column.misfits[0]))
+        return on_column.misfits[0]
     return NoIndex(f"no index on {'.'.join(column)}")
 
 
@@ -270,7 +270,8 @@ class _IndexLookup(_Answer):
             if self._matches_null:
                 rows |= view.nulls()
             at_most = rows if at_most is universe else at_most & rows
-        return SearchResult(universe, at_most=at_most)
+        # The index does not say for which rows the condition is null.
+        return SearchResult(universe, at_most=at_most, null_free=False)
 
 
 class _AllOf(_Answer):

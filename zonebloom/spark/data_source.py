@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from zonebloom.errors import InvalidArgument
 from zonebloom.spark.jobs import Sealed
-from zonebloom.spark.session import s3a_settings
+from zonebloom.spark.session_settings import s3a_settings
 from zonebloom.spark.session_state import application_state, session_state
 from zonebloom.spark.types import cast_for_spark
 from zonebloom.spark.versions import arrow_schema, register_source

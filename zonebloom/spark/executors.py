@@ -22,7 +22,7 @@ from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
 from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explain_spark_errors
-from zonebloom.spark.session import parallelism
+from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.session_state import application_state
 from zonebloom.spark.versions import spark_context
 

@@ -15,7 +15,7 @@ from zonebloom.spark.data_source import NAME, register_for
 from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import Load, Options
 from zonebloom.spark.rebase import rebases_unknown_writers
-from zonebloom.spark.session import parallelism, quote_name
+from zonebloom.spark.session_settings import parallelism, quote_name
 from zonebloom.spark.versions import is_classic
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path

@@ -28,7 +28,7 @@ from zonebloom.building.tasks import TrainedTask, TrainTask
 from zonebloom.building.train import ReportRows, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.failures import explain_spark_errors
-from zonebloom.spark.session import parallelism
+from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.versions import spark_context
 
 Batches = Iterator[pa.RecordBatch]

@@ -26,8 +26,8 @@ from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.scan.binding import checked_names
-from zonebloom.scan.candidates import key_terms
 from zonebloom.scan.explain import ScanPlan
+from zonebloom.scan.key_candidates import key_terms
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_visible

@@ -1,7 +1,7 @@
 """Open files as a dataset with the settings of a Spark session.
 
-This is not part of `zonebloom.spark.session`, so that `zonebloom.facade` can import that module
-without a circle.
+This is not part of `zonebloom.spark.session_settings`, so that `zonebloom.facade` can import that
+module without a circle.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from zonebloom.facade.dataset import Dataset
 from zonebloom.facade.opening import dataset
-from zonebloom.spark.session import s3a_settings
+from zonebloom.spark.session_settings import s3a_settings
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import filesystem_of_paths
 

@@ -70,7 +70,7 @@ class ApplicationState:
 
     Attributes
     ----------
-    sessions : LruCache
+    sessions : dict
         The states of sessions by session id.
     archives : TemporaryDirectory or None
         The folder of the archives that `send_package` wrote. Executors may start late, so it
@@ -79,7 +79,7 @@ class ApplicationState:
         Held while a data source is registered, so that no two get the same number.
     """
 
-    sessions: LruCache[SessionState] = field(default_factory=LruCache)
+    sessions: dict[str, SessionState] = field(default_factory=dict)
     archives: tempfile.TemporaryDirectory[str] | None = None
     lock: Any = field(default_factory=threading.Lock)
 
@@ -105,7 +105,7 @@ def session_state(spark: Any) -> SessionState:
     """Return the state of a session. A session that `newSession` made has its own."""
     sessions, id_ = application_state(spark).sessions, session_id(spark)
     with _lock:
-        return sessions.get(id_) or sessions.put(id_, SessionState())
+        return sessions.setdefault(id_, SessionState())
 
 
 def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:

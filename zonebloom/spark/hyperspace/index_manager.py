@@ -39,15 +39,15 @@ from zonebloom.spark.hyperspace.source import (
     statistics_rows,
 )
 from zonebloom.spark.pruning.answer import PruningResult
-from zonebloom.spark.pruning.jvm_bridge import (
+from zonebloom.spark.pruning.jvm_scan import JvmScan
+from zonebloom.spark.pruning.optimizer_rule import (
     remove_session_rule,
     set_session_rule,
     with_index,
 )
-from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune import describe_pruning
 from zonebloom.spark.pruning.prune_plan import PrunePlan
-from zonebloom.spark.session import is_case_sensitive
+from zonebloom.spark.session_settings import is_case_sensitive
 from zonebloom.spark.session_state import LruCache
 from zonebloom.spark.versions import spark_context
 from zonebloom.storage.encryption import Encryption

@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.version_log import VersionLog, encode_document, from_json
 from zonebloom.errors import CommitConflict, CorruptIndex, InvalidArgument, SourceError
 from zonebloom.spark.hyperspace.config import SYSTEM_PATH
-from zonebloom.spark.session import open_path
+from zonebloom.spark.session_settings import open_path
 
 
 class State(StrEnum):

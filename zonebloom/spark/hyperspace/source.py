@@ -20,7 +20,7 @@ from zonebloom.facade.dataset import Dataset
 from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
-from zonebloom.spark.session import open_path
+from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.versions import is_classic
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path

@@ -14,7 +14,7 @@ from zonebloom.sbbf.filter import Sbbf
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import node_name
-from zonebloom.spark.session import byte_count
+from zonebloom.spark.session_settings import byte_count
 from zonebloom.spark.versions import is_classic
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column

@@ -25,7 +25,7 @@ from zonebloom.sources.column_batches import columns_reader
 from zonebloom.spark.column_case import require_exact_names
 from zonebloom.spark.joins.sides import RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
-from zonebloom.spark.session import byte_count, quote_name
+from zonebloom.spark.session_settings import byte_count, quote_name
 from zonebloom.spark.types import spark_type
 from zonebloom.values.columns import find_column
 from zonebloom.values.normal_types import hashed_type

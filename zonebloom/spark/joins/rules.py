@@ -19,7 +19,7 @@ from zonebloom.base.row_ranges import by_fragment
 from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
 from zonebloom.predicates.ast import conjunction
-from zonebloom.scan.candidates import key_terms
+from zonebloom.scan.key_candidates import key_terms
 from zonebloom.scan.planner import search_result
 from zonebloom.spark.joins.cost import (
     RuleTooCostly,
@@ -35,7 +35,7 @@ from zonebloom.spark.joins.global_filter import (
 )
 from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key_mismatch_reason
-from zonebloom.spark.session import quote_name
+from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES
 from zonebloom.spark.versions import is_classic
 

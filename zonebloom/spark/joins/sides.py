@@ -17,7 +17,7 @@ from zonebloom.spark.frames import FilePaths, Indexed
 from zonebloom.spark.load import Options, encode_keys
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.prune import prune
-from zonebloom.spark.session import quote_name
+from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path

@@ -31,7 +31,7 @@ from zonebloom.spark.pruning.indexed_files import CatalogFiles, known_keys
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.listed_files import ListedFiles
 from zonebloom.spark.pruning.prune_plan import Note, Reason
-from zonebloom.spark.session import open_path
+from zonebloom.spark.session_settings import open_path
 from zonebloom.spark.session_state import LruCache
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in

@@ -14,7 +14,8 @@ from zonebloom.base import arguments
 from zonebloom.errors import EngineError
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.index_lookup import IndexDirs, IndexLookup
-from zonebloom.spark.pruning.jvm_bridge import (
+from zonebloom.spark.pruning.jvm_scan import JvmScan
+from zonebloom.spark.pruning.optimizer_rule import (
     Ask,
     ask_index,
     jvm_plans,
@@ -25,7 +26,6 @@ from zonebloom.spark.pruning.jvm_bridge import (
     warn_once,
     with_index,
 )
-from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.spark.session_state import session_state

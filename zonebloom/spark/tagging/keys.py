@@ -25,7 +25,7 @@ from zonebloom.errors import ColumnNotFound, InvalidArgument, UnsupportedType
 from zonebloom.facade.dataset import Dataset
 from zonebloom.scan.binding import known_columns_text
 from zonebloom.spark.load import SparkFiles
-from zonebloom.spark.session import quote_name
+from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import is_collated, spark_types
 from zonebloom.spark.versions import arrow_schema
 from zonebloom.values.types import require_indexable

@@ -26,7 +26,7 @@ from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
 from zonebloom.predicates import Predicate
 from zonebloom.predicates.ast import conjunction
 from zonebloom.sbbf.filter import Sbbf
-from zonebloom.scan.candidates import (
+from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
     NumberedPlan,
     key_terms,
@@ -46,7 +46,7 @@ from zonebloom.spark.jobs import map_batches, task_frame
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.pieces import TaskReader, combine_batches, split_into_partitions
 from zonebloom.spark.rebase import may_be_rebased, without_rebased_literals
-from zonebloom.spark.session import parallelism
+from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.tagging.keys import (
     FILE_NUMBER,
     FRAGMENT_ID,

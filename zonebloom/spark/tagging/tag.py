@@ -16,7 +16,7 @@ from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.rebase import rebases_unknown_writers
-from zonebloom.spark.session import is_case_sensitive, quote_name
+from zonebloom.spark.session_settings import is_case_sensitive, quote_name
 from zonebloom.spark.tagging.keys import (
     FILE_NUMBER,
     FRAGMENT_ID,

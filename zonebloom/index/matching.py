@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.notices import warn
-from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment
@@ -43,8 +43,9 @@ _ZonePairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 class LoadedIndex:
     """One index whose files are loaded on first use.
 
-    A damaged file causes a warning and is ignored, or raises `CorruptIndex` if strict. So does an
-    index of an unknown kind, which raises `UnknownIndexKind` if strict.
+    A damaged file causes a warning and is ignored, or raises `CorruptIndex` if strict. An index of
+    an unknown kind also causes a warning, or raises `UnknownIndexKind` if strict. An index with
+    rows that no file has always raises `CorruptIndex`, because the list of files may be wrong.
     """
 
     def __init__(self, catalog: Catalog, entry: IndexEntry, *, strict: bool = False):
@@ -121,6 +122,10 @@ class LoadedIndex:
             table = kind.open(self._catalog, segment, None if self._is_strict else report)
         except CorruptIndex as error:
             return error
+        runs = table.runs
+        ends = runs.first_rows.astype(np.float64) + runs.num_rows.astype(np.float64)
+        if (ends > MAX_ROWS_PER_FRAGMENT).any() or runs.num_zones.sum() != len(table):
+            return CorruptIndex(f"{table.path} has rows that no file can have; build it again")
         zone_rows, items = table.runs.items, self.entry.number_of_items
         if zone_rows != items:
             return CorruptIndex(
@@ -205,6 +210,12 @@ class IndexView:
         """Return the ids of the unchanged fragments that the index covers."""
         ids = (runs.fragment_ids[is_live].tolist() for runs, is_live in self._parts)
         return frozenset[int]().union(*ids)
+
+    @cached_property
+    def uncovered_ids(self) -> frozenset[int]:
+        """Return the ids of the fragments with rows that the index does not cover."""
+        # A range never spans two fragments, so its start tells the fragment.
+        return frozenset(np.unique(self._uncovered.starts >> OFFSET_BITS).tolist())
 
     def _is_live(self, fragment_ids: np.ndarray) -> np.ndarray:
         return np.asarray(np.isin(fragment_ids, self._live))
