@@ -7,7 +7,6 @@ import html
 import json
 import pickle
 import re
-from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -93,7 +92,7 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
         "filters of files": EmbeddedDescription("id", 1, 2, 3),
         "global_filter": keyed.global_filter("a"),
         "predicate": keyed.opened.translate(["a IN (1, 2) AND NOT a = 3 OR a IS NULL"])[1],
-        **{f"opened.{field.name}": getattr(ds.opened, field.name) for field in fields(ds.opened)},
+        **{f"opened.{name}": value for name, value in vars(ds.opened).items() if name[0] != "_"},
         "vacuum": ds.vacuum(),
         "filter": ds.filter("id < 100"),
         "its fragment": next(iter(ds.get_fragments(pc.field("id") == 5))),

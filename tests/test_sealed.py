@@ -430,7 +430,7 @@ def test_changed_or_exchanged_parts_lose_no_row(folder, layout):
             try:
                 for statistics in ds.describe_indices():
                     ds.validate_index(statistics.name, sample="all")
-                    assert ds.opened.global_filter(statistics.column) is not None
+                    assert ds.global_filter(statistics.column) is not None
             except CorruptIndex:
                 noticed += 1
             else:

@@ -15,7 +15,7 @@ from seams import replace_function
 
 import zonebloom as zb
 from zonebloom import errors, reading
-from zonebloom.scan.planner import plan_rows
+from zonebloom.scan.planner import plan_addresses
 from zonebloom.snapshot import Snapshot
 
 ROWS = 1000
@@ -82,12 +82,12 @@ def test_a_file_replaced_before_it_is_read_is_refused(
     path = folder / "part-000.parquet"
 
     def plan_and_replace(snapshot: Snapshot, addresses: np.ndarray) -> object:
-        plan = plan_rows(snapshot, addresses)
+        plan = plan_addresses(snapshot, addresses)
         pq.write_table(numbered(10**6, ROWS), path)
         touch_later(path)
         return plan
 
-    replace_function(monkeypatch, reading, "plan_rows", plan_and_replace)
+    replace_function(monkeypatch, reading, "plan_addresses", plan_and_replace)
     with pytest.raises(errors.FragmentChanged, match="search again"):
         ds.take_rows([5])
 

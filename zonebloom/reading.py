@@ -22,7 +22,7 @@ from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
 from zonebloom.scan.lookup import lookup_keys
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
-from zonebloom.scan.planner import plan_rows
+from zonebloom.scan.planner import plan_addresses
 from zonebloom.scan.recheck import Columns, gather, project
 from zonebloom.scan.scanner import Scanner
 from zonebloom.storage.files import is_local
@@ -80,7 +80,7 @@ def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
     """Return rows by address, or the rows that a table returned by `locate` refers to."""
     request = Request(opened.binding.checked_columns(columns), None)
     addresses = _addresses(rows)
-    plan, addresses_in_scan_order = plan_rows(opened.look_at_all_files(), addresses)
+    plan, addresses_in_scan_order = plan_addresses(opened.look_at_all_files(), addresses)
     table = Scanner(opened, request, plan).to_table()
     order = np.argsort(addresses_in_scan_order)
     positions = np.searchsorted(addresses_in_scan_order, addresses, sorter=order)

@@ -160,7 +160,7 @@ class Snapshot:
             return ColumnIndices(leaf_type, ())
         misfits = {index.entry.name: self._misfit(index.entry, leaf_type) for index in on_column}
         usable = [index for index in on_column if not misfits[index.entry.name]]
-        # If several datasets share the folder, an index of another one knows no file of this one.
+        # Other datasets may share the index folder. Prefer indices that cover a file of this one.
         of_dataset = [index for index in usable if self._knows_a_file(index.entry)]
         reasons = tuple(reason for reason in misfits.values() if reason)
         return ColumnIndices(leaf_type, tuple(of_dataset or usable[-1:]), reasons)
@@ -231,7 +231,7 @@ class Snapshot:
         return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
 
     def gaps(self, index_names: tuple[str, ...]) -> list[tuple[str, str]]:
-        """Return the files that not all named indices cover: their keys, and the reasons."""
+        """Return the key of each file that one of the named indices lacks, and the reason."""
         if index_names not in self._gaps:
             coverage = self.coverage
             gaps = [(file.fragment.key, file.reason) for file in coverage.unknown_fragments]

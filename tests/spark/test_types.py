@@ -12,12 +12,13 @@ import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from seams import replace_function
+from seams import replace_function, set_constant
 
 import zonebloom.spark as zs
 from zonebloom.errors import SchemaMismatch, UnsupportedType
-from zonebloom.spark import types
-from zonebloom.spark.types import arrow_schema, cast_for_spark, spark_types
+from zonebloom.spark import versions
+from zonebloom.spark.types import cast_for_spark, spark_types
+from zonebloom.spark.versions import arrow_schema
 
 DAY = datetime.date(2024, 2, 29)
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 1, 234567)
@@ -196,8 +197,9 @@ def test_schemas_of_older_pyspark_are_supported(monkeypatch):
     schema = st.StructType(columns)
     wanted = arrow_schema(schema)
     assert wanted.types == [pa.timestamp("us", "UTC"), pa.timestamp("us")]
-    newer = types.to_arrow_schema
+    newer = versions.to_arrow_schema
+    set_constant(monkeypatch, versions, "_ARROW_ZONE", {})
     replace_function(
-        monkeypatch, types, "to_arrow_schema", lambda schema: newer(schema, timezone="UTC")
+        monkeypatch, versions, "to_arrow_schema", lambda schema: newer(schema, timezone="UTC")
     )
     assert arrow_schema(schema) == wanted

@@ -41,7 +41,7 @@ from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
-from zonebloom.scan.planner import plan_rows
+from zonebloom.scan.planner import plan_addresses
 from zonebloom.sources.column_batches import Column, Run, columns_reader
 from zonebloom.storage.files import ReadCounter, counting_filesystem
 from zonebloom.values.columns import column_path, find_leaf_type
@@ -278,7 +278,7 @@ class _Sample:
             for zone in self.zones
         ]
         rows = np.sort(np.concatenate(addresses))
-        plan, _ = plan_rows(self._snapshot, rows, include_deleted=True)
+        plan, _ = plan_addresses(self._snapshot, rows, include_deleted=True)
         execution = Execution(source, Request(names, None), self.counter)
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)

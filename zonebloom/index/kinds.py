@@ -3,7 +3,8 @@
 The kind is the second argument of `Dataset.create_scalar_index`, and `IndexEntry.kind` in the
 catalog. `register_index_kind` adds a kind. All kinds divide the rows of a fragment into zones and
 look up the hashes of keys (`zonebloom.sbbf.hashing`), so a literal is converted in one place for
-all of them. They also share key ranges, global filters, and the rules which rows an index covers.
+all of them. They also share key ranges, global filters, and the rules for which rows an index
+covers.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = ra
 _LEVEL_ENCODING = 11
 _HEADER_FIELDS = 12
 
-# Rows of the table of pages, which has one column for each page. `row_kernels.select_pages` sets
+# Rows of the table of pages, which has one column for each page. `row_kernels.choose_pages` sets
 # the place of a page in the file and in the bytes that were read, and its rows in the row group.
 FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
 # `open_pages` sets the start and size of its body in the bytes that were read; the size of the

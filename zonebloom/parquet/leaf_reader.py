@@ -141,8 +141,8 @@ class PageTable:
         return _concatenate(parts)
 
     def _select(self, rows: RowRanges) -> tuple[np.ndarray, np.ndarray, int, int]:
-        """Return the pages with a row of some ranges. See `row_kernels.select_pages`."""
-        return row_kernels.select_pages(
+        """Return the pages with a row of some ranges. See `row_kernels.choose_pages`."""
+        return row_kernels.choose_pages(
             self._starts, self._sizes, self._rows, self._bounds, rows.starts, rows.stops
         )
 
@@ -167,7 +167,7 @@ class OpenedPages:
     table : PageTable
     file : FragmentFile
     pages : int64 array, shape (header_kernels.PAGE_FIELDS, m)
-        The table of pages that `row_kernels.select_pages` returned. It is changed in place.
+        The table of pages that `row_kernels.choose_pages` returned. It is changed in place.
     bounds : int64 array, shape (n + 1,)
         The first page of each column, and the end of the last one.
     num_bytes, num_rows : int

@@ -39,7 +39,7 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
         readonly(int64),
     )
 )
-def select_pages(starts, sizes, rows, bounds, range_starts, range_stops):
+def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops):
     """Return a table of the pages of each column that hold rows of some ranges, in order.
 
     Page i lies at ``starts[i]`` of the file, has ``sizes[i]`` bytes, and holds the rows

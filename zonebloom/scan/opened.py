@@ -124,7 +124,8 @@ class OpenDataset(Protocol):
 class _Look(NamedTuple):
     """The identities of the files when they were last looked at, and their snapshot.
 
-    It stays valid until an identity changes, if it is reusable.
+    The snapshot can be used again until an identity changes. It cannot if a file was written so
+    recently that another write may leave its times as they are.
     """
 
     identities: Sequence[FileIdentity | None]
@@ -235,8 +236,8 @@ class OpenedDataset:
     def search(self, predicate: Predicate) -> tuple[Snapshot, Search]:
         """Look at the files, and search the indices for a predicate.
 
-        While an object store lists the files, tables are loaded from it, or are already searched
-        under the assumption that no file has changed.
+        While an object store lists the files, the tables of the indices are loaded. If there is an
+        earlier snapshot, it is searched meanwhile, and the result is used if no file has changed.
         """
         if is_local(self.source.filesystem):
             snapshot = self.look_at_all_files()
@@ -396,9 +397,9 @@ class OpenedDataset:
 
     def column(self, name: str, ignore_case: bool = False) -> Column:
         """Return a column that can be indexed. Raise an error if there is none of this name."""
-        found = self._columns.get((name, ignore_case))
-        if found is not None:
-            return found
+        column = self._columns.get((name, ignore_case))
+        if column is not None:
+            return column
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)

@@ -133,7 +133,7 @@ def search_result(snapshot: Snapshot, search: Search) -> SearchResult:
     )
 
 
-def plan_rows(
+def plan_addresses(
     snapshot: Snapshot, addresses: np.ndarray, *, include_deleted: bool = False
 ) -> tuple[ScanPlan, np.ndarray]:
     """Return a plan that reads rows by address, and the addresses in the order of reading.

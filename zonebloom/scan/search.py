@@ -124,7 +124,7 @@ def _answer_by_index(
     predicate: Equals | IsIn | Compares | IsNull, snapshot: Snapshot, search: Search
 ) -> _Answer | str:
     """Return the answer of the indices of a column, or the reason why none can answer."""
-    on_column = find_indices(snapshot, predicate.column)
+    on_column = usable_indices(snapshot, predicate.column)
     if isinstance(on_column, str):
         # Do not recommend an index that could not answer either.
         return index_kind(DEFAULT_KIND).why_not_answered(predicate) or on_column
@@ -147,7 +147,7 @@ def _answer_by_index(
     return _IndexLookup(snapshot, search, indices, key_probe, matches_null=matches_null)
 
 
-def find_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
+def usable_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
     """Return the indices of a column, or the reason why none can be used."""
     on_column = snapshot.indices_of_column(column)
     if on_column.indices:
@@ -171,14 +171,14 @@ def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.Da
     leaf_type = find_leaf_type(schema, path)
     if leaf_type is None:
         raise ColumnNotFound(unknown_column_text(column, schema))
-    on_column = find_indices(snapshot, path)
+    on_column = usable_indices(snapshot, path)
     if isinstance(on_column, str):
         raise IndexNotFound(
             f"column {arguments.short_repr(column)} cannot be looked up: {on_column}; call "
             "create_scalar_index on it"
         )
-    known = [index for index in on_column.indices if is_registered(index.entry.kind)]
-    return (known or on_column.indices)[-1], leaf_type
+    readable = [index for index in on_column.indices if is_registered(index.entry.kind)]
+    return (readable or on_column.indices)[-1], leaf_type
 
 
 def key_ranges(snapshot: Snapshot, column: str) -> pa.Table:
