@@ -511,6 +511,15 @@ def test_one_unknown_term_keeps_the_other_terms():
     assert len(unknowns(predicate)) == 1
 
 
+def test_a_date_that_polars_cannot_write_becomes_unknown():
+    first_date = pl.lit(-(2**31), dtype=pl.Date)
+    with pytest.raises(pl.exceptions.PanicException):
+        str(first_date)
+    expression = C("d32").fill_null(first_date) == dt.date(2020, 1, 1)
+    assert isinstance(predicate_from_polars(expression, TABLE.schema), Unknown)
+    assert str(PolarsFilter(expression)) == "..."
+
+
 def test_ambiguous_column_name_is_unknown():
     schema = pa.schema([("a", pa.int64()), ("a", pa.int64())])
     assert "more than one" in predicate_from_polars(C("a") == 1, schema).reason

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast, polars_expression
+from zonebloom.predicates.polars_expression import polars_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -46,12 +47,12 @@ def _has_known_rounding() -> bool:
 
 def _predicate_from_tree(expr: pl.Expr, root: Any, schema: pa.Schema) -> ast.Predicate:
     if not _has_known_rounding():
-        return ast.Unknown(ast.shorten(str(expr)), "Polars before 2.0 rounds before it compares")
+        return ast.Unknown(polars_text(expr), "Polars before 2.0 rounds before it compares")
     try:
         return polars_expression.predicate_from_polars_json(root, schema)
     except Exception as error:  # noqa: BLE001 - an unknown format must not make the scan fail
         reason = f"the expression cannot be parsed ({type(error).__name__}: {error})"
-        return ast.Unknown(ast.shorten(str(expr)), reason)
+        return ast.Unknown(polars_text(expr), reason)
 
 
 def pushed_down_filter(expr: pl.Expr, schema: pl.Schema) -> PolarsFilter:
@@ -103,7 +104,7 @@ class PolarsFilter:
         return np.flatnonzero(mask.to_numpy()).astype(np.int64, copy=False)
 
     def __str__(self) -> str:
-        return ast.shorten(str(self.expr))
+        return polars_text(self.expr)
 
     def __repr__(self) -> str:
         return f"PolarsFilter({self})"
@@ -167,7 +168,7 @@ def _row_wise_columns(expr: pl.Expr, root: Any) -> frozenset[str]:
                     stack += [(input, _parse_tree(input)) for input in _row_wise_inputs(inner_expr)]
     except Exception as error:  # noqa: BLE001 - Polars cannot tell, or its API has changed
         raise FilterError(
-            f"the result of {ast.shorten(str(expr))} for a row may depend on other rows ({error}), "
+            f"the result of {polars_text(expr)} for a row may depend on other rows ({error}), "
             "and a scan that skips rows does not read them all; collect first, then filter"
         ) from None
     return frozenset(names)
@@ -183,7 +184,7 @@ def _row_wise_inputs(expr: pl.Expr) -> list[pl.Expr]:
         meta.is_length_preserving() or (not meta.root_names() and meta.is_scalar())
     )
     if not inputs or not is_row_wise:
-        raise ValueError(ast.shorten(str(expr)))
+        raise ValueError(polars_text(expr))
     return inputs
 
 

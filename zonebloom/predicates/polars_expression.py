@@ -29,7 +29,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -46,6 +46,9 @@ from zonebloom.values.types import (
     is_lossless_cast,
     value_step,
 )
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _POLARS_COMPARISONS = {
     **{"Eq": "=", "NotEq": "!=", "EqValidity": "<=>", "NotEqValidity": "NOT <=>"},
@@ -119,7 +122,18 @@ def polars_json_text(node: Any) -> str:
         expr = pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
     except Exception:  # noqa: BLE001 - the text is only for people to read
         return "..."
-    return ast.shorten(str(expr))
+    return polars_text(expr)
+
+
+def polars_text(expr: pl.Expr) -> str:
+    """Return an expression as text for people to read."""
+    import polars as pl
+
+    try:
+        return ast.shorten(str(expr))
+    except pl.exceptions.PanicException:
+        # Polars cannot write dates and times that Python's own types cannot hold.
+        return "..."
 
 
 def _translate_condition(node: Any, schema: pa.Schema) -> ast.Predicate:
