@@ -173,7 +173,7 @@ def _make_sliced(table: Index, path: str) -> Index:
 
     filesystem = pafs.LocalFileSystem()
     start = time.perf_counter()
-    row_table = read_row_table(filesystem, table.path, table.num_bytes, None)
+    row_table = read_row_table(filesystem, table.path, table.num_bytes, table.checksum)
     file = merge_tables([row_table], filesystem, path)
     seconds = time.perf_counter() - start
     return Index("sliced", table.rows, path, file.num_bytes, file.checksum, seconds)

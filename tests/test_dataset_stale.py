@@ -743,7 +743,7 @@ def test_a_column_whose_type_changed_is_scanned(folder: Path):
         text = table["id"].cast(pa.string())
         rewrite(folder / f"part-{number:03d}.parquet", table.set_column(1, "id", text))
     ds = zb.dataset(folder)
-    with pytest.warns(IndexNotUsedWarning, match="column was int64, but it is string"):
+    with pytest.warns(IndexNotUsedWarning, match="when column id was int64, but it is string now"):
         assert ds.count_rows("id = '150'") == 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.ZoneBloomWarning)

@@ -203,8 +203,9 @@ def test_a_plan_is_a_string(ds: zb.Dataset):
 
 
 def test_a_plan_shows_the_zones_of_each_file(ds: zb.Dataset):
-    plan = ds.scanner(filter=FILTER).plan()
-    kept_ranges = ds.search(FILTER).ranges
+    filter_of_both = f"{FILTER} AND name IN ('n5', 'n1105')"
+    plan = ds.scanner(filter=filter_of_both).plan()
+    kept_ranges = ds.search(filter_of_both).ranges
     assert [file.path for file in plan.files] == [f"part-{n}.parquet" for n in range(FILES + 1)]
     # The smallest zones of the two indices.
     assert [file.num_zones for file in plan.files] == [ROWS // ZONE] * FILES + [0]
@@ -214,6 +215,9 @@ def test_a_plan_shows_the_zones_of_each_file(ds: zb.Dataset):
         assert file.kept_zones == sum(not rows.isdisjoint(zone) for zone in zones)
     (use, _) = plan.indices
     assert use.kept_zones == sum(file.kept_zones for file in plan.files) == 2
+    # The index on name is not opened if it cannot leave out a zone.
+    (use,) = ds.scanner(filter=FILTER).plan().indices
+    assert (use.name, use.kept_zones) == ("id_idx", 2)
 
 
 @given(

@@ -134,6 +134,22 @@ def test_a_thread_does_not_cache_a_search_of_old_files(
         assert ds.count_rows(ID == -2) == 1
 
 
+def test_a_file_replaced_before_a_second_scan_is_refused(tmp_path: Path) -> None:
+    """The second scan would skip as many rows of the new file as the first scan has returned."""
+    for number, kind in enumerate((pa.string(), pa.string_view())):
+        names = pa.array(["a", "b", "a"], kind)
+        pq.write_table(pa.table({"name": names}), tmp_path / f"{number}.parquet")
+    # Arrow cannot filter the views of the second file, so that all files are scanned again.
+    condition = pc.field("name") == "a"
+    ds = zb.dataset(tmp_path)
+    assert ds.to_table(filter=condition)["name"].to_pylist() == ["a"] * 4
+    batches = ds.to_batches(filter=condition, batch_size=1)
+    assert next(batches)["name"].to_pylist() == ["a"]
+    replace(tmp_path / "0.parquet", pa.table({"name": ["x", "x", "a"]}))
+    with pytest.raises(errors.FragmentChanged, match=r"0\.parquet changed"):
+        list(batches)
+
+
 def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:
     scanner = zb.dataset(folder).scanner(["id"], ID == 120)
     plan, stats = scanner.plan(), ScanStats()

@@ -391,6 +391,17 @@ def test_only_the_protocol_of_kinds_leads_to_the_files_of_the_zone_bloom_index()
     assert importers == {"index.kinds", *ZONE_BLOOM_IMPORTERS}
 
 
+def test_the_readme_lists_all_layers_in_order():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, block, *_ = text.partition("The package from the bottom up.")[2].split("```")
+    listed = []
+    for line in block.strip().splitlines():
+        # Two spaces separate a layer from its description. The last line has no description.
+        name, _, description = line.partition("  ")
+        listed += [name] if description else line.split()
+    assert [name.rstrip("/") for name in listed] == [name for name in LAYERS if name != "zonebloom"]
+
+
 def test_sbbf_imports_only_the_lowest_layers():
     assert {layer(edge.target) for edge in OWN_IMPORTS if layer(edge.source) == "sbbf"} <= {
         "sbbf",

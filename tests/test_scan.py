@@ -498,6 +498,19 @@ def test_invalid_requests_raise_immediately(ds: zb.Dataset):
         ds.scanner(limit=-1)
 
 
+def test_a_plan_of_another_filter_is_refused(tmp_path: Path):
+    """It could leave out rows that match the filter of the scan."""
+    write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
+    ds = zb.dataset(tmp_path)
+    build(ds, "id", number_of_items=2)
+    plan = ds.scanner(filter="id = 3").plan()
+    for scanner in (ds.scanner(filter="id = 7"), ds.scanner()):
+        with pytest.raises(errors.InvalidArgument, match="made for rows where"):
+            scanner.planned(plan)
+    assert ds.scanner(filter="id = 3").planned(plan).to_table()["id"].to_pylist() == [3]
+    assert ds.scanner(filter="id = 3").planned(ds.scanner().plan()).count_rows() == 1
+
+
 def test_error_names_a_file_deleted_during_a_scan(tmp_path: Path):
     write_files(tmp_path, [numbered(0, 10, id=pa.array(range(10)))])
     ds = zb.dataset(tmp_path)

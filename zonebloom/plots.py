@@ -22,7 +22,7 @@ from zonebloom.base.text import bytes_text
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument, MissingDependency
 from zonebloom.facade.dataset import Dataset
-from zonebloom.index.zone_bloom.kind import measure_filters
+from zonebloom.index.zone_bloom.kind import ZONE_BLOOM, measure_filters
 from zonebloom.reading import Filter
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, SIZINGS, size_for
 from zonebloom.scan.recheck import Columns
@@ -146,7 +146,7 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     ----------
     dataset : Dataset
     name : str
-        The name of an index.
+        The name of an index of kind BLOOMFILTER.
     ax : matplotlib.axes.Axes, optional
 
     Returns
@@ -158,6 +158,8 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     IndexNotFound
+    InvalidArgument
+        If the index is of another kind.
 
     Examples
     --------
@@ -166,6 +168,11 @@ def filters(dataset: Dataset, name: str, *, ax: Axes | None = None) -> Axes:
     'id_idx: 30 zones of 100 rows'
     """
     entry = dataset.opened.index_entry(name)
+    if entry.kind != ZONE_BLOOM.name:
+        raise InvalidArgument(
+            f"index {name!r} is of kind {entry.kind!r}, which has no filters of zones; name an "
+            f"index of kind {ZONE_BLOOM.name!r}"
+        )
     fill, fpp = measure_filters(dataset.opened.indices[name].tables())
     ax = _axes(ax)
     right, zones, target = ax.twinx(), np.arange(len(fill)), entry.parameters["probability"]

@@ -7,6 +7,7 @@ request.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
+from zonebloom.index.fit import find_misfit
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.index.partition_values import PartitionValues
 from zonebloom.parquet.field_names import pages_with_names
@@ -27,9 +29,8 @@ from zonebloom.parquet.file_layout import FilePages
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
 from zonebloom.storage.file_view import FileView
-from zonebloom.storage.files import FileIdentity, file_errors, without_short_reads
+from zonebloom.storage.files import FileIdentity, file_errors, is_at_rest, without_short_reads
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.types import hash_domain
 
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -133,12 +134,6 @@ class Snapshot:
         ]
         return PartitionValues(self.source.schema, columns, values)
 
-    @property
-    def loaded_index_bytes(self) -> int:
-        """Return the number of bytes of index files that were loaded so far."""
-        loaded = sum(index.loaded_bytes for index in self.indices.values())
-        return loaded + self.page_maps.read_bytes
-
     def view(self, index: LoadedIndex) -> IndexView:
         """Return an index restricted to the files that did not change since it was built."""
         name = index.entry.name
@@ -158,23 +153,12 @@ class Snapshot:
         # The files may store other values of partition columns than their paths.
         if not on_column or path[0] in self.partition_values.columns:
             return ColumnIndices(leaf_type, ())
-        misfits = {index.entry.name: self._misfit(index.entry, leaf_type) for index in on_column}
-        usable = [index for index in on_column if not misfits[index.entry.name]]
+        misfits = [find_misfit(index.entry, self.source) for index in on_column]
+        usable = [index for index, misfit in zip(on_column, misfits, strict=True) if misfit is None]
         # Other datasets may share the index folder. Prefer indices that cover a file of this one.
         of_dataset = [index for index in usable if self._knows_a_file(index.entry)]
-        reasons = tuple(reason for reason in misfits.values() if reason)
+        reasons = tuple(f"{misfit}; build it again" for misfit in misfits if misfit is not None)
         return ColumnIndices(leaf_type, tuple(of_dataset or usable[-1:]), reasons)
-
-    def _misfit(self, entry: IndexEntry, leaf_type: pa.DataType | None) -> str:
-        """Return the reason why an index does not fit its column, or an empty text."""
-        if self.source.field_of(entry.column) != entry.field_or_column:
-            return f"index {entry.name} was built on another column of its name; build it again"
-        if leaf_type is None or hash_domain(leaf_type) != entry.domain:
-            return (
-                f"index {entry.name} was built when the column was {entry.domain}, but it is "
-                f"{leaf_type} now; build it again"
-            )
-        return ""
 
     def _knows_a_file(self, entry: IndexEntry) -> bool:
         known_ids = self.coverage.known_ids
@@ -184,13 +168,16 @@ class Snapshot:
         """Return the number of rows of a file, from the catalog or else from the file."""
         if present.num_rows is not None:
             return present.num_rows
-        file, row_counts = (
-            (present.fragment.path, present.identity),
-            self.unindexed_files.row_counts,
-        )
-        if file not in row_counts:
-            row_counts[file] = self.count_rows_in_file(present)
-        return row_counts[file]
+        row_counts = self.unindexed_files.row_counts
+        file = present.fragment.path, present.identity
+        if file in row_counts:
+            return row_counts[file]
+        counted_at = time.time_ns()
+        num_rows = self.count_rows_in_file(present)
+        # Another write so soon after the last one may leave the identity as it is.
+        if is_at_rest(present.identity, counted_at):
+            row_counts[file] = num_rows
+        return num_rows
 
     def count_rows_in_file(self, present: PresentFragment) -> int:
         """Return the number of rows of a file as it is now."""

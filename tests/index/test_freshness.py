@@ -18,7 +18,7 @@ from seams import replace_function
 import zonebloom as zb
 from zonebloom.catalog import freshness
 from zonebloom.catalog.coverage import compute_coverage
-from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged, wait_for_rest
+from zonebloom.catalog.freshness import last_known_unchanged, wait_for_rest
 from zonebloom.catalog.model import KnownFragment, Version
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import (
@@ -27,6 +27,7 @@ from zonebloom.storage.files import (
     FileIdentity,
     content_digest,
     identities,
+    is_at_rest,
 )
 
 SECOND = 10**9

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from helpers import index_folder
 from seams import set_constant
 
 import zonebloom as zb
-from zonebloom import errors
+from zonebloom import errors, plots
 from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.building import segments
 from zonebloom.building.segments import compact_indices
@@ -61,7 +62,7 @@ class ExactWriter:
     """The writer of the file of one segment."""
 
     def __init__(self, catalog, path, number_of_items):
-        self.path, self._items = path, number_of_items
+        self._items = number_of_items
         self._sink = HashingFile(catalog.open_output_stream(path))
         self._parts = []
         self.rows = [SCHEMA.empty_table()]
@@ -109,8 +110,8 @@ class ExactSet:
     def why_not_answered(self, leaf):
         return "a set has no order" if isinstance(leaf, Compares) else None
 
-    def check_parameters(self, given):
-        parameters = {"number_of_items": 8192, **given}
+    def check_parameters(self, parameters):
+        parameters = {"number_of_items": 8192, **parameters}
         if len(parameters) > 1:
             raise errors.InvalidArgument(f"number_of_items is the only parameter of {self.name}")
         return parameters
@@ -118,8 +119,7 @@ class ExactSet:
     def choose_layout(self, layout, num_zones):
         return "table"
 
-    def create_writer(self, catalog, segment, parameters):
-        path = catalog.path(segment, self.layouts["table"])
+    def create_writer(self, catalog, path, parameters):
         return ExactWriter(catalog, path, parameters["number_of_items"])
 
     def open(self, catalog, segment, report):
@@ -127,8 +127,7 @@ class ExactSet:
         files = catalog.decrypted_filesystem
         return ExactTable(path, read_file(files, path, segment.num_bytes, segment.checksum))
 
-    def merge(self, catalog, segment, layout, tables):
-        path = catalog.path(segment, self.layouts[layout])
+    def merge(self, catalog, path, layout, tables):
         writer = ExactWriter(catalog, path, tables[0].runs.items)
         writer.rows += [table.rows.replace_schema_metadata(None) for table in tables]
         return writer.close()
@@ -271,6 +270,82 @@ def test_a_damaged_file_loses_no_row(ds, folder):
     assert zb.dataset(folder).validate_index("id_idx", sample="all") == 21
 
 
+class LyingSet(ExactSet):
+    """The same kind, with tables that claim what a function makes of the truth."""
+
+    def __init__(self, lie: Callable[[ExactTable], None]):
+        super().__init__()
+        self._lie = lie
+
+    def open(self, catalog, segment, report):
+        table = super().open(catalog, segment, report)
+        self._lie(table)
+        return table
+
+
+def lie_about_runs(**arrays: Callable[[np.ndarray], np.ndarray]) -> Callable[[ExactTable], None]:
+    def lie(table: ExactTable) -> None:
+        changed = {name: change(getattr(table.runs, name)) for name, change in arrays.items()}
+        table.runs = replace(table.runs, **changed)
+
+    return lie
+
+
+def lie_about_nulls(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[ExactTable], None]:
+    def lie(table: ExactTable) -> None:
+        table.has_null = change(table.has_null)
+
+    return lie
+
+
+LIES = {
+    # The last zones would be rows that no zone holds.
+    "more rows than zones": lie_about_runs(num_rows=lambda rows: rows + np.uint64(3 * ZONE)),
+    "fewer rows than zones": lie_about_runs(num_rows=lambda rows: rows - np.uint64(3 * ZONE)),
+    "no rows": lie_about_runs(num_rows=np.zeros_like),
+    "rows past the last": lie_about_runs(first_rows=lambda rows: rows + np.uint64(2**32 - 2)),
+    "rows that overflow": lie_about_runs(first_rows=lambda rows: rows + np.uint64(2**64 - 10)),
+    "fewer zones": lie_about_runs(num_zones=lambda zones: zones - np.uint64(1)),
+    "zones that overflow": lie_about_runs(
+        num_zones=lambda zones: zones + np.array([2**63, 2**63, 0], np.uint64)
+    ),
+    "fewer ids": lie_about_runs(fragment_ids=lambda ids: ids[:1]),
+    "fewer first rows": lie_about_runs(first_rows=lambda rows: rows[:1]),
+    "signed ids": lie_about_runs(fragment_ids=lambda ids: ids.astype(np.int64)),
+    "two dimensions": lie_about_runs(num_rows=lambda rows: rows[:, None]),
+    "fewer null flags": lie_about_nulls(lambda flags: flags[:-1]),
+    "more null flags": lie_about_nulls(lambda flags: np.append(flags, flags[:1])),
+    "null flags of numbers": lie_about_nulls(lambda flags: flags.astype(np.int64)),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_a_table_with_impossible_claims_loses_no_row(ds, folder, lie):
+    append_file(folder, 3)
+    zb.dataset(folder).optimize.optimize_indices(spark=False)
+    before = zb.dataset(folder).opened.version.indices
+    kinds.register_index_kind(LyingSet(lie))
+    ds = zb.dataset(folder)
+    with pytest.warns(errors.IndexNotUsedWarning, match=r"exactset.arrow is damaged \("):
+        assert_finds_all_rows(ds, 4)
+    with pytest.raises(errors.CorruptIndex, match="build the index again"):
+        ds.validate_index("id_idx")
+    with pytest.raises(errors.CorruptIndex, match=r"exactset.arrow is damaged \("):
+        compact_indices(ds.opened.catalog, ["id_idx"], everything=True)
+    assert zb.dataset(folder).opened.version.indices == before
+
+
+def test_zones_of_a_fragment_that_the_segment_does_not_name_are_not_trusted(ds, folder):
+    append_file(folder, 3)
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("row", number_of_items=ZONE, spark=False)
+    claimed_id = ds.opened.version.fragments["03.parquet"].fragment_id
+    lie = lie_about_runs(fragment_ids=lambda ids: np.append(ids[:-1], np.uint64(claimed_id)))
+    kinds.register_index_kind(LyingSet(lie))
+    with pytest.warns(errors.StaleIndexWarning, match="03.parquet"):
+        assert_finds_all_rows(zb.dataset(folder), 4)
+
+
 def test_it_works_next_to_a_bloom_filter_index_of_the_same_column(ds, folder):
     ds.create_scalar_index("id", "bloomfilter", "bloom", number_of_items=10, spark=False)
     for opened in (ds, zb.dataset(folder)):
@@ -394,9 +469,21 @@ def test_a_type_that_a_kind_does_not_take_is_refused(folder, exact_set):
         zb.dataset(folder).create_scalar_index("x", "EXACTSET", spark=False)
 
 
+def test_a_kind_that_no_name_would_find_is_refused():
+    kind = ExactSet()
+    kind.name = "ExactSet"
+    with pytest.raises(errors.InvalidArgument, match="'ExactSet'; use upper-case letters"):
+        kinds.register_index_kind(kind)
+
+
 @pytest.mark.parametrize("file", ["exact set.arrow", "../exact.arrow", "exactset", "pages.arrow"])
 def test_a_kind_whose_files_a_vacuum_would_not_recognise_is_refused(file):
     kind = ExactSet()
     kind.layouts = {"table": file}
     with pytest.raises(errors.InvalidArgument, match=r"lower-case letters"):
         kinds.register_index_kind(kind)
+
+
+def test_a_plot_of_filters_refuses_an_index_of_another_kind(ds):
+    with pytest.raises(errors.InvalidArgument, match=r"kind 'EXACTSET'.*'BLOOMFILTER'"):
+        plots.filters(ds, "id_idx")

@@ -535,3 +535,25 @@ def test_unreadable_filters_are_errors_for_search_and_scan(plain: tuple, filter:
         with pytest.raises(errors.FilterError) as caught:
             call(filter)
         assert isinstance(caught.value, ValueError)
+
+
+def test_a_term_that_limits_nothing_opens_no_index(tmp_path: Path):
+    ds = zb.dataset(plain_dataset(tmp_path, rows=100))
+    build(ds, "id", number_of_items=10)
+    build(ds, "value", number_of_items=10)
+    assert at_most_rows(ds, "NOT (value = 3) AND id = 50") == set(range(10))
+    assert ds.opened.indices["value_idx"].loaded_bytes == 0
+    assert ds.opened.indices["id_idx"].loaded_bytes > 0
+
+
+def test_row_counts_of_files_that_were_just_written_are_not_kept(tmp_path: Path):
+    """Another write may leave the times of a file as they are."""
+    ds = zb.dataset(plain_dataset(tmp_path, rows=100, files=1))
+    snapshot = ds.opened.look()
+    (present,) = snapshot.fragments
+    future = present.identity._replace(mtime_ns=2**62, ctime_ns=2**62)
+    assert snapshot.count_rows(present._replace(identity=future)) == 100
+    assert not snapshot.unindexed_files.row_counts
+    past = present.identity._replace(mtime_ns=1, ctime_ns=1)
+    assert snapshot.count_rows(present._replace(identity=past)) == 100
+    assert len(snapshot.unindexed_files.row_counts) == 1

@@ -304,7 +304,7 @@ def test_every_truncation_is_refused(written):
         with pytest.raises(CorruptIndex):
             opened(path, written_table)
         with pytest.raises(CorruptIndex):
-            read_row_table(LOCAL, str(path), size, None)
+            RowTable(pa.py_buffer(data[:size]), str(path))
         check_survives(data[:size])
 
 
@@ -336,7 +336,7 @@ def test_a_file_that_grew_is_refused(written):
 def test_a_missing_file_is_reported(tmp_path):
     for filesystem in (LOCAL, pafs.SubTreeFileSystem(str(tmp_path), LOCAL)):
         with pytest.raises(CorruptIndex, match=r"cannot open .*build the index again"):
-            read_row_table(filesystem, str(tmp_path / "none"), 100, None)
+            read_row_table(filesystem, str(tmp_path / "none"), 100, "")
 
 
 # Hostile tables

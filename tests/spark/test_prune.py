@@ -165,7 +165,15 @@ def test_random_filters_give_the_rows_of_spark(spark, mixed, seed):
             break
         except Exception:  # noqa: BLE001 - no meaning in Spark either
             continue
-    assert rows(zs.prune(whole.where(text))) == wanted, text
+    frame = whole.where(text)
+    pruned = zs.prune(frame)
+    assert rows(pruned) == wanted, text
+    plans = zs.prune_plan(frame), zs.last_scans(pruned)
+    answers = [
+        [(scan.kept_files, scan.indices, scan.notes) for scan in plan.relations if scan.num_files]
+        for plan in plans
+    ]
+    assert answers[0] == answers[1], text
 
 
 def many(column, first, literal):
@@ -352,6 +360,22 @@ def test_a_column_in_another_case_is_not_taken_for_missing(spark, tmp_path):
     with setting(spark, "spark.sql.caseSensitive", "true"):
         frame = spark.read.schema("ID BIGINT").parquet(str(tmp_path)).where("ID IS NULL")
         assert check(frame, 3).count() == 4
+
+
+def test_the_active_session_does_not_decide_the_case_of_columns(spark, tmp_path):
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"ID": [3, 4]}), tmp_path / "b.parquet")
+    index(tmp_path)
+    frame = spark.read.schema("id BIGINT").parquet(str(tmp_path)).where("id = 3")
+    active = spark.newSession()
+    active.conf.set("spark.sql.caseSensitive", "true")
+    active.createDataFrame([(1,)], "x int")
+    try:
+        assert names(zs.prune_plan(frame)) == ["b.parquet"]
+        # An RDD lists its files in the calling thread.
+        assert [row.id for row in zs.prune(frame).rdd.collect()] == [3]
+    finally:
+        spark.createDataFrame([(1,)], "x int")
 
 
 def test_old_days_of_another_calendar_lose_no_rows(spark, tmp_path):
@@ -977,15 +1001,16 @@ def test_a_warning_that_is_an_error_does_not_fail_a_query(spark, tmp_path):
 
 
 @pytest.mark.parametrize("step", ["read", "ask", "kept_mask"])
-def test_spark_reads_all_files_if_the_index_fails(spark, lake, monkeypatch, step):
+def test_spark_reads_all_files_if_the_index_fails(spark, folder, monkeypatch, step):
     def fail(*_):
         raise LookupError("out of order")
 
     owner = {"read": listing.JvmScan, "ask": CatalogFiles, "kept_mask": PruningResult}[step]
     replace_function(monkeypatch, owner, "__init__" if step == "read" else step, fail)
-    with enabled(spark), warnings.catch_warnings():
-        warnings.simplefilter("ignore", IndexNotUsedWarning)
-        frame = lake.where("id = 450").alias(step)
+    # A session issues each warning once, so use a new one.
+    session = spark.newSession()
+    with enabled(session), pytest.warns(IndexNotUsedWarning, match="out of order"):
+        frame = session.read.parquet(folder).where("id = 450")
         result = frame.collect()
     monkeypatch.undo()
     assert [row.id for row in result] == [450] and files_read(frame) == [FILES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,9 @@ from pyspark.sql import SparkSession
 
 import zonebloom as zb
 import zonebloom.spark as zs
-from zonebloom.spark.session_state import LruCache, session_state
+from zonebloom.errors import IndexNotUsedWarning
+from zonebloom.spark.pruning.optimizer_rule import warn_once
+from zonebloom.spark.session_state import LruCache, SessionState, compiled_java, session_state
 
 RESTART = """
 import sys
@@ -79,6 +82,28 @@ def test_a_stopped_session_is_forgotten(lake):
         [sys.executable, "-c", RESTART, lake], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_each_warning_is_issued_once_and_their_number_is_limited():
+    state = SessionState()
+    with pytest.warns(IndexNotUsedWarning) as caught:
+        for number in range(3000):
+            for _ in range(2):
+                warn_once(state, IndexNotUsedWarning(f"{number}"), ["file:/a"])
+    assert len(caught) == 3000
+    assert len(state.issued_warnings._entries) < 3000
+
+
+def test_sessions_need_not_wait_for_a_compilation(spark):
+    class Jvm:
+        pass
+
+    with ThreadPoolExecutor(1) as pool:
+        is_same = compiled_java(
+            Jvm(),
+            lambda: pool.submit(lambda: session_state(spark)).result(60) is session_state(spark),
+        )
+    assert is_same
 
 
 def test_a_cache_drops_its_least_recently_used_entry():

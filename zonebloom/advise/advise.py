@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,9 +47,6 @@ from zonebloom.storage.files import ReadCounter, counting_filesystem
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.normal_types import hashed_type, hashed_values, key_range_type
 from zonebloom.values.types import family, why_not_indexable
-
-if TYPE_CHECKING:
-    pass
 
 # The sample has at most _MAX_ZONES zones and about _MAX_ROWS rows, but at least _MIN_ZONES zones.
 _MAX_ZONES = 50
@@ -284,7 +281,7 @@ class _Sample:
         return pa.Table.from_batches(batches).select(names)
 
     def _paces(self, columns: Sequence[Column]) -> dict[Column, _Pace]:
-        """Return the pace of each column when it is read alone, without unreadable columns.
+        """Return the paces of the readable columns. Each is read alone.
 
         If reading a column means reading the whole file, time only `_MAX_FULL_READS` columns.
         """

@@ -97,12 +97,7 @@ class RowRanges:
             starts, stops = starts[has_rows], stops[has_rows]
         if starts.size > 1 and not (starts[1:] > stops[:-1]).all():
             order = np.argsort(starts, kind="stable")
-            starts, stops = starts[order], np.maximum.accumulate(stops[order])
-            first = np.empty(starts.size, dtype=bool)
-            first[0] = True
-            np.greater(starts[1:], stops[:-1], out=first[1:])
-            last = np.append(first[1:], True)
-            starts, stops = starts[first], stops[last]
+            return cls._join_touching(starts[order], np.maximum.accumulate(stops[order]))
         return cls._of(starts, stops)
 
     @classmethod
@@ -127,16 +122,20 @@ class RowRanges:
         rows = _offsets(rows, "rows")
         if rows.size == 0:
             return cls._of(_EMPTY, _EMPTY)
-        before, after = rows[:-1], rows[1:]
         # Compare rows instead of their differences, which may overflow. The largest int64 cannot be
         # in a range, because no stop lies beyond it.
-        is_ascending = np.logical_and.reduce(after > before)
+        is_ascending = np.logical_and.reduce(rows[1:] > rows[:-1])
         if rows[0] < 0 or not is_ascending or rows[-1] == _MAX_OFFSET:
             raise InvalidArgument("rows must be ascending and distinct, from 0 to 2⁶³ - 2")
-        has_gap = after - before > 1
+        return cls._join_touching(rows, rows + 1)
+
+    @classmethod
+    def _join_touching(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
+        """Join ranges that overlap or touch. There is at least one, and both arrays ascend."""
+        has_gap = starts[1:] > stops[:-1]
         return cls._of(
-            np.concatenate((rows[:1], after[has_gap])),
-            np.concatenate((before[has_gap], rows[-1:])) + 1,
+            np.concatenate((starts[:1], starts[1:][has_gap])),
+            np.concatenate((stops[:-1][has_gap], stops[-1:])),
         )
 
     @classmethod

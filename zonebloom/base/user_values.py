@@ -57,18 +57,10 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
     InvalidArgument
         If the values are no container, or have no common Arrow type that holds them exactly.
     """
-    # Most keys are given as a list, so it is tested first. No other container is a list.
+    # Most callers give a list, which needs none of the checks for other containers.
     is_list = type(values) is list
-    if not is_list and isinstance(values, str | bytes | bytearray):
-        raise InvalidArgument(
-            f"{parameter} is {arguments.short_repr(values)}, a single value; give a list: "
-            f"[{arguments.short_repr(values)}]"
-        )
-    if not is_list and isinstance(values, Mapping):
-        raise arguments.invalid_value(values, parameter, "give a list or an array")
-    if not is_list and is_data_frame(values):
-        frame: Any = values
-        raise _table_refusal(parameter, list(frame.columns), column, "df")
+    if not is_list:
+        _refuse_text_and_tables(values, parameter, column)
     try:
         array = _one_array(_from_python(values) if is_list else _from_container(values))
     except _ERRORS as error:
@@ -85,6 +77,19 @@ def to_arrow(values: Any, parameter: str, column: str = "") -> pa.Array:
         names = [array.type.field(number).name for number in range(array.type.num_fields)]
         raise _table_refusal(parameter, names, column, "table")
     return _one_array(array.flatten()[0])
+
+
+def _refuse_text_and_tables(values: Any, parameter: str, column: str) -> None:
+    """Raise `InvalidArgument` for text, a mapping or a DataFrame, whose items are no values."""
+    if isinstance(values, str | bytes | bytearray):
+        raise InvalidArgument(
+            f"{parameter} is {arguments.short_repr(values)}, a single value; give a list: "
+            f"[{arguments.short_repr(values)}]"
+        )
+    if isinstance(values, Mapping):
+        raise arguments.invalid_value(values, parameter, "give a list or an array")
+    if is_data_frame(values):
+        raise _table_refusal(parameter, list(values.columns), column, "df")
 
 
 def to_scalar(value: Any, parameter: str) -> pa.Scalar:

@@ -35,6 +35,7 @@ from zonebloom.catalog.folder import (
     list_folder,
     wrapping_write_errors,
 )
+from zonebloom.catalog.locate import default_folders_of, locate_catalog
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.names import (
     SEGMENTS,
@@ -53,7 +54,7 @@ from zonebloom.errors import (
     IndexNotFound,
     InvalidArgument,
 )
-from zonebloom.scan.opened import OpenedDataset, default_folders_of, locate_catalog
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import key_below

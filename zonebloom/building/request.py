@@ -105,8 +105,10 @@ class IndexRequest:
     global_probability: float | None
     plaintext: bool
     kind: IndexKind = field(init=False)
-    # The parameters that were given, without those that have their default.
-    _given: dict[str, Any] = field(init=False)
+    # The parameters that the caller chose, without arguments that have their default value.
+    _chosen_parameters: dict[str, Any] = field(init=False)
+    # The same with the defaults of the kind, checked.
+    _parameters: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         column = self.column
@@ -123,25 +125,25 @@ class IndexRequest:
         self.replace = arguments.require_bool(self.replace, "replace")
         self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
         self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
-        index_type, self._given = self.index_type, {}
+        index_type, self._chosen_parameters = self.index_type, {}
         # Another kind of index may lack a parameter that has its default here.
         for name in _PARAMETER_DEFAULTS:
             if not _is_default(name, value := getattr(self, name)):
-                self._given[name] = value
+                self._chosen_parameters[name] = value
         if isinstance(index_type, IndexConfig):
-            self._given |= arguments.require_instance(
+            self._chosen_parameters |= arguments.require_instance(
                 index_type.parameters, Mapping, "parameters of an IndexConfig"
             )
             index_type = index_type.index_type
         self.kind = index_kind(index_type)
-        self.kind.check_parameters(self._given)
+        self._parameters = self.kind.check_parameters(self._chosen_parameters)
 
     def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:
         if not self.plaintext:
             require_encrypted_index(opened)
-        parameters = self.kind.check_parameters(self._given)
+        parameters = self._parameters
         if self.max_false_zones is not None:
-            parameters = self._for_false_zones(opened, parameters["number_of_items"])
+            parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         return [
             IndexSpec(
@@ -165,17 +167,18 @@ class IndexRequest:
             )
         return column
 
-    def _for_false_zones(self, opened: OpenedDataset, number_of_items: int) -> dict[str, Any]:
+    def _for_false_zones(self, opened: OpenedDataset) -> dict[str, Any]:
         """Return the parameters, with the probability that `max_false_zones` asks for."""
         most = self.max_false_zones
-        if "probability" in self._given:
+        if "probability" in self._chosen_parameters:
             raise InvalidArgument("give probability or max_false_zones, not both")
         if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
             raise arguments.invalid_value(most, "max_false_zones", "give a number above 0")
-        zones = sum(-(-rows // number_of_items) for rows in _row_counts(opened)) or 1
+        zone_rows = self._parameters["number_of_items"]
+        zones = sum(-(-rows // zone_rows) for rows in _row_counts(opened)) or 1
         # Limit the probability to 0.5, because a filter that passes more is almost useless.
         probability = min(min(most, zones) / zones, 0.5)
-        return self.kind.check_parameters({**self._given, "probability": probability})
+        return self.kind.check_parameters({**self._chosen_parameters, "probability": probability})
 
     def _global_size(self, opened: OpenedDataset) -> GlobalFilterSize | None:
         num_items, probability = self.expected_num_items, self.global_probability

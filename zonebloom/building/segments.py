@@ -16,7 +16,7 @@ from zonebloom.catalog.page_maps import merge_small_page_maps
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CommitConflict, ZoneBloomWarning
 from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
-from zonebloom.index.kinds import IndexKind, is_registered, kind_of
+from zonebloom.index.kinds import IndexKind, built_layout, is_registered, kind_of, open_table
 
 LAYOUTS = ("auto", "table", "sliced")
 
@@ -58,7 +58,7 @@ def arrange_segments(
         wanted = kind.choose_layout(layout, _count_zones(group))
         is_alike = all(segment.file == kind.layouts[wanted] for segment in group)
         # Tables in the layout that builds write are small, so opening several costs little.
-        is_built_layout = wanted == next(iter(kind.layouts))
+        is_built_layout = wanted == built_layout(kind)
         may_stay_apart = is_built_layout and len(kept) + len(added) <= _MANY_SEGMENTS
         if is_alike and (len(group) == 1 or may_stay_apart):
             arranged += group
@@ -85,15 +85,16 @@ def _count_zones(segments: Sequence[Segment]) -> int:
 def _merge_segments(
     catalog: Catalog, kind: IndexKind, name: str, segments: Sequence[Segment], layout: str
 ) -> Segment:
+    file = kind.layouts[layout]
     with ExitStack() as stack:
         tables = []
         for segment in segments:
-            tables.append(stack.enter_context(closing(kind.open(catalog, segment, None))))
-        written = kind.merge(catalog, name, layout, tables)
+            tables.append(stack.enter_context(closing(open_table(kind, catalog, segment, None))))
+        written = kind.merge(catalog, catalog.path(name, file), layout, tables)
     ranges_bytes, ranges_checksum = _merge_ranges(catalog, name, segments)
     return Segment(
         name,
-        kind.layouts[layout],
+        file,
         written.num_bytes,
         written.checksum,
         written.num_zones,

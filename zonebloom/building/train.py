@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import NamedTuple
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.building.tasks import TrainedTask, TrainTask
 from zonebloom.catalog.coverage import PresentFragment
-from zonebloom.catalog.freshness import clock_lag, digest_covers_file, is_at_rest, wait_for_rest
+from zonebloom.catalog.freshness import clock_lag, digest_covers_file, wait_for_rest
 from zonebloom.catalog.model import (
     KEY_RANGES_FILE,
     PAGE_MAP_FILE,
@@ -24,13 +23,13 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
-from zonebloom.index.kinds import SegmentWriter, index_kind
+from zonebloom.index.kinds import SegmentWriter, built_layout, index_kind
 from zonebloom.parquet.footer import footer_digest, read_footer
 from zonebloom.parquet.page_map import encode_page_map, page_map_rows
 from zonebloom.sbbf.hashing import Hashes, hash_in_batches
 from zonebloom.sources.column_batches import ColumnsReader, Run, TableColumns, columns_reader
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is_local
+from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is_at_rest, is_local
 from zonebloom.storage.random_access import FragmentFile
 
 ReportRows = Callable[[int], None]
@@ -79,7 +78,7 @@ def train_task(
         for number in range(len(task.specs)):
             outputs.append(_Output(task, number))
             stack.callback(outputs[-1].writer.abort)
-        seen_at = _wait_for_rest(task, outputs[0].writer.path)
+        seen_at = _wait_for_rest(task, outputs[0].path)
         early_digests = _digests(task, seen_at)
         for fragment in task.fragments:
             for output in outputs:
@@ -171,8 +170,10 @@ class _Output:
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
         self.spec = task.specs[number]
         kind = index_kind(self.spec.kind)
+        self._file = kind.layouts[built_layout(kind)]
+        self.path = self._catalog.path(self._segment, self._file)
         self.writer: SegmentWriter = kind.create_writer(
-            self._catalog, self._segment, self.spec.parameters
+            self._catalog, self.path, self.spec.parameters
         )
         self._ranges: list[dict] = []
         self._hashes = KeyHashes(self.spec.global_bytes)
@@ -201,7 +202,7 @@ class _Output:
         num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
         return Segment(
             name,
-            posixpath.basename(self.writer.path),
+            self._file,
             written.num_bytes,
             written.checksum,
             written.num_zones,

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.catalog.freshness import is_at_rest, last_known_unchanged
+from zonebloom.catalog.freshness import last_known_unchanged
 from zonebloom.catalog.model import Version, require_row_count
 from zonebloom.errors import NoFragments
 from zonebloom.sources.source import Fragment
-from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity
+from zonebloom.storage.files import UNKNOWN_MTIME, FileIdentity, is_at_rest
 
 
 class PresentFragment(NamedTuple):

@@ -63,9 +63,7 @@ def read_whole_file(filesystem: pafs.FileSystem, path: str) -> pa.Buffer:
         return file.read_buffer()
 
 
-def read_file(
-    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
-) -> pa.Buffer:
+def read_file(filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
     """Read a file of the index into memory and verify its size and checksum.
 
     The file is not mapped, so the verified bytes cannot change afterwards.
@@ -79,7 +77,7 @@ def read_file(
         raise CorruptIndex(
             f"{path} has {buffer.size:,} bytes, {num_bytes:,} were written; build the index again"
         )
-    if checksum is not None and xxhash.xxh3_64_hexdigest(buffer) != checksum:
+    if xxhash.xxh3_64_hexdigest(buffer) != checksum:
         raise CorruptIndex(f"the checksum of {path} does not match; build the index again")
     return buffer
 

@@ -35,18 +35,19 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.folder import open_folder
 from zonebloom.catalog.model import KnownFragment
 from zonebloom.storage.files import (
+    COARSE_REST_NS,
     UNKNOWN_MTIME,
     WHOLE_BYTES,
     FileIdentity,
     content_digest,
     identities,
+    is_at_rest,
+    rest_ns,
+    rests_from,
+    written_at,
 )
 
 _SECOND = 10**9
-# File systems that store times in whole seconds may round them to two seconds.
-_COARSE_REST_NS = 2 * _SECOND
-# Other file systems use the time of the last kernel tick, which is at most 10 ms old.
-_FINE_REST_NS = _SECOND // 20
 # The clock of a file server may be behind by less than this if it cannot be learnt.
 _MAX_UNKNOWN_LAG_NS = 24 * 3600 * _SECOND
 
@@ -101,11 +102,6 @@ def unchanged_ids(
     }
 
 
-def is_at_rest(identity: FileIdentity, at: int) -> bool:
-    """Return whether every write to a file after a time would change its identity."""
-    return bool(identity.tag) or _rests_from(identity) < at
-
-
 def clock_lag(own_file: str, index_folder: str, paths: Iterable[str]) -> int | None:
     """Return by how many ns the clock of local files is behind the clock of this machine.
 
@@ -143,25 +139,11 @@ def wait_for_rest(files: Iterable[FileIdentity], lag: int | None = None) -> int:
     for file in files:
         if file.tag:
             continue
-        remaining = _rests_from(file) - current
+        remaining = rests_from(file) - current
         if lag is None and remaining > -_MAX_UNKNOWN_LAG_NS:
-            remaining = max(remaining, _rest_ns(_written_at(file)))
+            remaining = max(remaining, rest_ns(written_at(file)))
         wait = max(wait, remaining)
     if wait > 0:
         # Add a millisecond, because sleep() may return slightly too early.
-        time.sleep((min(wait, _COARSE_REST_NS) + _SECOND // 1000) / _SECOND)
+        time.sleep((min(wait, COARSE_REST_NS) + _SECOND // 1000) / _SECOND)
     return time.time_ns() - behind
-
-
-def _rests_from(identity: FileIdentity) -> int:
-    written = _written_at(identity)
-    return written + _rest_ns(written)
-
-
-def _written_at(identity: FileIdentity) -> int:
-    # Prefer the change time: every write sets it, and users cannot set it back.
-    return identity.ctime_ns or identity.mtime_ns
-
-
-def _rest_ns(written: int) -> int:
-    return _FINE_REST_NS if written % _SECOND else _COARSE_REST_NS

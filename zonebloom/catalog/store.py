@@ -163,7 +163,7 @@ class Catalog:
             folder = posixpath.dirname(folder)
         return folder or "."
 
-    def read(self, path: str, num_bytes: int, checksum: str | None) -> pa.Buffer:
+    def read(self, path: str, num_bytes: int, checksum: str) -> pa.Buffer:
         """Read and decrypt a file. Raise `CorruptIndex` if its size or XXH3-64 is wrong."""
         return read_file(self.decrypted_filesystem, path, num_bytes, checksum)
 

@@ -66,7 +66,7 @@ class Vacuumed:
 
 
 def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
-    """Delete the versions that were replaced before `older_than`, and files that no other names.
+    """Delete the versions replaced before `older_than`, and the files that no other version names.
 
     If a segment may be deleted, the vacuum reads the document of every version that it keeps. This
     takes one request for each, with 16 in parallel. For seven days of refreshes every hour, these

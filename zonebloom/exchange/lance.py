@@ -49,7 +49,7 @@ def to_lance(tables: IndexTable | Sequence[IndexTable], path: str | os.PathLike[
 
     Parameters
     ----------
-    tables : Table or sequence of them
+    tables : IndexTable or sequence of them
         The segments of one index: built with the same parameters, over different fragments.
     path : str or path
         The file to write. Lance looks for ``_indices/<uuid>/bloomfilter.lance`` in its dataset.
@@ -144,7 +144,7 @@ def commit_to_lance(
     dataset : lance.LanceDataset
         A dataset whose fragments have the same ids and rows.
     column : str
-    tables : Table or sequence of them
+    tables : IndexTable or sequence of them
         As in `to_lance`. They must cover whole fragments.
     name : str, optional
         ``<column>_idx`` by default.

@@ -504,8 +504,7 @@ class Dataset(pads.UnionDataset, Displayed):
         """
         opened = self.opened
         _, predicate = opened.translate(self._all_filters(filter), is_applied=False)
-        snapshot = opened.look_at_all_files()
-        return search_result(snapshot, opened.search_snapshot(snapshot, predicate))
+        return search_result(*opened.search(predicate))
 
     def _all_filters(self, filter: Filter) -> Sequence[Filter]:
         if filter is None and self._filters:

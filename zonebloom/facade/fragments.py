@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from zonebloom.errors import InvalidArgument
+from zonebloom.predicates import is_same_filter
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
@@ -100,15 +101,9 @@ class CandidateFragment(ProcessBound):
                 "a fragment can be filtered only with its dataset's schema; give that"
             )
         scan = plan_scan(self._opened, columns, [filter], batch_size=batch_size)
-        plan = self._plan if self._is_planned_filter(filter) else self._own_part(scan.plan())
+        is_planned = is_same_filter(filter, self._filter)
+        plan = self._plan if is_planned else self._own_part(scan.plan())
         return pads.Scanner.from_batches(scan.planned(plan).to_reader())
-
-    def _is_planned_filter(self, filter: pc.Expression | None) -> bool:
-        """Return whether this fragment's plan was made for the filter."""
-        planned = self._filter
-        if planned is None or filter is None:
-            return planned is filter
-        return planned is filter or planned.equals(filter)
 
     def _own_part(self, plan: ScanPlan) -> ScanPlan:
         """Return the part of a plan that reads this fragment."""

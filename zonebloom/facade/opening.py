@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
+from zonebloom.catalog.locate import locate_catalog
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, without_secrets
 from zonebloom.facade.engine import active_spark_session
 from zonebloom.facade.pickled import temporary_catalog
 from zonebloom.parquet.encryption_keys import ParquetKeys
-from zonebloom.scan.opened import OpenedDataset, locate_catalog
+from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.discovery import Partitioning, Schema
 from zonebloom.sources.kinds import SourceOptions, source_kind
 from zonebloom.sources.source import Source, Stale

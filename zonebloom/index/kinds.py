@@ -26,16 +26,7 @@ from zonebloom.sbbf.hashing import Hashes
 
 
 class SegmentWriter(Protocol):
-    """A writer of the file of one segment.
-
-    Attributes
-    ----------
-    path : str
-        The file, which exists from the beginning.
-    """
-
-    @property
-    def path(self) -> str: ...
+    """A writer of the file of one segment."""
 
     def add(self, fragment_id: int, hashes: Hashes) -> None:
         """Add the next rows of a fragment. Every fragment is added completely before the next."""
@@ -79,20 +70,27 @@ class IndexKind(Protocol):
         """Return why a part of a filter cannot be answered, or None if it can."""
         ...
 
-    def check_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all parameters of an index as JSON values, with "number_of_items" among them.
+    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return some parameters with the defaults of the others, all of them JSON values.
 
-        Raise `InvalidArgument` for a parameter that is unknown or out of range.
+        "number_of_items", the rows of a zone, is among them. Raise `InvalidArgument` for a
+        parameter that is unknown or out of range.
         """
         ...
 
     def choose_layout(self, layout: str, num_zones: int) -> str:
-        """Return the layout for a number of zones. ``layout`` is the one asked for, or "auto"."""
+        """Return the layout that a file of so many zones gets.
+
+        ``layout`` is the one that the user asks for. It is "auto", or a layout that this kind may
+        not have.
+        """
         ...
 
     def create_writer(
-        self, catalog: Catalog, segment: str, parameters: Mapping[str, Any]
-    ) -> SegmentWriter: ...
+        self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
+    ) -> SegmentWriter:
+        """Create the file of a new segment in the layout of builds, and return a writer for it."""
+        ...
 
     def open(
         self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
@@ -104,9 +102,9 @@ class IndexKind(Protocol):
         ...
 
     def merge(
-        self, catalog: Catalog, segment: str, layout: str, tables: Sequence[IndexTable]
+        self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
     ) -> WrittenTable:
-        """Write the zones of all tables, in order, as the file of a new segment."""
+        """Write the zones of all tables, in order, as the file of a new segment in a layout."""
         ...
 
     def statistics(
@@ -122,9 +120,11 @@ _kinds: dict[str, IndexKind] = {ZONE_BLOOM.name: ZONE_BLOOM}
 def register_index_kind(kind: IndexKind) -> None:
     """Let `Dataset.create_scalar_index` build another kind of index, and lookups use it.
 
-    Workers of Spark have to register it too. Raise `InvalidArgument` for a name of a file that a
-    vacuum would not recognise.
+    Workers of Spark have to register it too. Raise `InvalidArgument` if the name of the kind is not
+    in upper case, or if a vacuum would not recognise the name of a file.
     """
+    if kind.name != kind.name.upper():
+        raise arguments.invalid_value(kind.name, "the name of a kind", "use upper-case letters")
     for file in kind.layouts.values():
         if not is_table_file_name(file):
             raise arguments.invalid_value(
@@ -136,6 +136,11 @@ def register_index_kind(kind: IndexKind) -> None:
 def unregister_index_kind(kind: IndexKind) -> None:
     """Undo `register_index_kind`."""
     del _kinds[kind.name]
+
+
+def built_layout(kind: IndexKind) -> str:
+    """Return the layout that builds write. Merges may write others."""
+    return next(iter(kind.layouts))
 
 
 def is_registered(name: str) -> bool:
@@ -163,6 +168,22 @@ def kind_of(entry: IndexEntry) -> IndexKind:
     return kind
 
 
+def open_table(
+    kind: IndexKind,
+    catalog: Catalog,
+    segment: Segment,
+    report: Callable[[CorruptIndex], None] | None,
+) -> IndexTable:
+    """Open the file of a segment as `IndexKind.open` does, and validate what the table claims."""
+    table = kind.open(catalog, segment, report)
+    try:
+        table.require_valid()
+    except ValueError as error:
+        table.close()
+        raise CorruptIndex(f"{table.path} is damaged ({error}); build the index again") from None
+    return table
+
+
 def layout_of(entry: IndexEntry) -> str:
     """Return the layout of the segments of an index.
 
@@ -173,4 +194,4 @@ def layout_of(entry: IndexEntry) -> str:
         return "unknown"
     files = {file: layout for layout, file in kind.layouts.items()}
     layouts = {files.get(segment.file, "unknown") for segment in entry.segments}
-    return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else next(iter(kind.layouts))
+    return layouts.pop() if len(layouts) == 1 else "mixed" if layouts else built_layout(kind)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.notices import warn
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment
@@ -27,7 +27,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.global_filter import GlobalFilter, load_global_filter
 from zonebloom.index.key_ranges import read_ranges, schema_for
-from zonebloom.index.kinds import IndexKind, kind_of
+from zonebloom.index.kinds import IndexKind, kind_of, open_table
 from zonebloom.index.table import IndexTable
 from zonebloom.predicates.ast import LeafPredicate
 from zonebloom.sbbf.filter import Sbbf
@@ -85,9 +85,11 @@ class LoadedIndex:
     def view(self, known_ids: frozenset[int], universe: RowRanges) -> IndexView:
         """Return this index restricted to fragments that have not changed since it was built.
 
-        ``known_ids`` are the ids of these fragments. ``universe`` is the addresses of all rows.
+        ``known_ids`` are the ids of the fragments that have not changed since any index of them
+        was built. ``universe`` is the addresses of all rows.
         """
-        return IndexView(self, known_ids, universe)
+        # A table may hold zones of more fragments than its segment names. Do not trust those.
+        return IndexView(self, known_ids & self.entry.fragment_ids, universe)
 
     def tables(self) -> list[IndexTable]:
         """Return the tables that are not damaged. Bit rows are only verified when they are read."""
@@ -124,13 +126,9 @@ class LoadedIndex:
         # file open until the garbage collector runs.
         report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")
         try:
-            table = kind.open(self._catalog, segment, None if self._is_strict else report)
+            table = open_table(kind, self._catalog, segment, None if self._is_strict else report)
         except CorruptIndex as error:
             return error
-        runs = table.runs
-        ends = runs.first_rows.astype(np.float64) + runs.num_rows.astype(np.float64)
-        if (ends > MAX_ROWS_PER_FRAGMENT).any() or runs.num_zones.sum() != len(table):
-            return CorruptIndex(f"{table.path} has rows that no file can have; build it again")
         zone_rows, items = table.runs.items, self.entry.number_of_items
         if zone_rows != items:
             return CorruptIndex(
@@ -190,16 +188,19 @@ def _warn(name: str, error: CorruptIndex, instead: str) -> None:
 class IndexView:
     """A loaded index, restricted to the fragments that have not changed since it was built."""
 
-    def __init__(self, index: LoadedIndex, live: frozenset[int], universe: RowRanges):
+    def __init__(self, index: LoadedIndex, known_ids: frozenset[int], universe: RowRanges):
         self.index = index
         self._tables = index.tables()
-        self._live = np.fromiter(live, dtype=np.uint64, count=len(live))
-        self._parts = parts = [(t.runs, self._is_live(t.runs.fragment_ids)) for t in self._tables]
-        self._all_live = all(is_live.all() for _, is_live in parts)
-        self.num_zones: int = sum(int(runs.num_zones[is_live].sum()) for runs, is_live in parts)
+        self._known_ids = np.fromiter(known_ids, dtype=np.uint64, count=len(known_ids))
+        # The runs of each table, with a mask of those that belong to known fragments.
+        self._parts = parts = [(t.runs, self._is_known(t.runs.fragment_ids)) for t in self._tables]
+        self._all_known = all(is_known.all() for _, is_known in parts)
+        self.num_zones: int = sum(int(runs.num_zones[is_known].sum()) for runs, is_known in parts)
         indexed_rows = _union(
-            _addresses(runs.fragment_ids[is_live], runs.first_rows[is_live], runs.num_rows[is_live])
-            for runs, is_live in parts
+            _addresses(
+                runs.fragment_ids[is_known], runs.first_rows[is_known], runs.num_rows[is_known]
+            )
+            for runs, is_known in parts
         )
         if not indexed_rows.issubset(universe):
             # Either the table or the list of files is wrong, and both could lose rows.
@@ -213,7 +214,7 @@ class IndexView:
     @cached_property
     def fragment_ids(self) -> frozenset[int]:
         """Return the ids of the unchanged fragments that the index covers."""
-        ids = (runs.fragment_ids[is_live].tolist() for runs, is_live in self._parts)
+        ids = (runs.fragment_ids[is_known].tolist() for runs, is_known in self._parts)
         return frozenset[int]().union(*ids)
 
     @cached_property
@@ -222,8 +223,8 @@ class IndexView:
         # A range never spans two fragments, so its start tells the fragment.
         return frozenset(np.unique(self._uncovered.starts >> OFFSET_BITS).tolist())
 
-    def _is_live(self, fragment_ids: np.ndarray) -> np.ndarray:
-        return np.asarray(np.isin(fragment_ids, self._live))
+    def _is_known(self, fragment_ids: np.ndarray) -> np.ndarray:
+        return np.asarray(np.isin(fragment_ids, self._known_ids))
 
     def matches(self, probe: Probe) -> RowRanges:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""
@@ -247,8 +248,8 @@ class IndexView:
         for table in self._tables:
             for keys, zones in table.pairs(hashes):
                 fragment_ids, starts, _ = table.runs.locate(zones)
-                live = slice(None) if self._all_live else self._is_live(fragment_ids)
-                yield keys[live], fragment_ids[live], starts[live]
+                used = slice(None) if self._all_known else self._is_known(fragment_ids)
+                yield keys[used], fragment_ids[used], starts[used]
 
     def zones(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return fragment ids and first rows of the zones that may hold any of the hashes."""
@@ -276,10 +277,10 @@ class IndexView:
     def _bounds(self, table: IndexTable, zones: np.ndarray) -> _AddressBounds:
         fragment_ids, starts, lengths = table.runs.locate(zones)
         firsts, stops = _addresses(fragment_ids, starts, lengths)
-        if self._all_live:
+        if self._all_known:
             return firsts, stops
-        is_live = self._is_live(fragment_ids)
-        return firsts[is_live], stops[is_live]
+        is_known = self._is_known(fragment_ids)
+        return firsts[is_known], stops[is_known]
 
 
 _NO_BOUNDS: _AddressBounds = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

@@ -89,6 +89,28 @@ class ZoneRuns:
         num_rows = np.add.reduceat(lengths, run_starts) if run_starts.size else lengths[:0]
         return cls(fragment_ids[run_starts], starts[run_starts], num_zones, num_rows, items)
 
+    def require_valid(self, num_zones: int) -> None:
+        """Raise `ValueError` if these cannot be the runs of so many zones."""
+        arrays = self.fragment_ids, self.first_rows, self.num_zones, self.num_rows
+        shape = (self.num_zones.size,)
+        if any(array.dtype != np.uint64 or array.shape != shape for array in arrays):
+            raise ValueError("its runs are not uint64 arrays of one length")
+        # The first comparison keeps the sum from overflowing.
+        if (self.num_zones > num_zones).any() or int(self.num_zones.sum()) != num_zones:
+            raise ValueError("its runs do not add up to its zones")
+        limit = np.uint64(MAX_ROWS_PER_FRAGMENT)
+        if (self.num_rows > limit).any() or (self.first_rows > limit - self.num_rows).any():
+            raise ValueError(f"it holds a zone past row {MAX_ROWS_PER_FRAGMENT:,}")
+        has_several = self.num_zones != 1
+        if not has_several.any():
+            return
+        if not 0 < self.items <= MAX_ROWS_PER_FRAGMENT:
+            raise ValueError(f"its zones claim {self.items} rows each")
+        rows = self.num_rows[has_several]
+        expected = (rows + np.uint64(self.items - 1)) // np.uint64(self.items)
+        if (expected != self.num_zones[has_several]).any() or (rows == 0).any():
+            raise ValueError("the rows of its runs do not match their zones")
+
     @cached_property
     def _run_stops(self) -> np.ndarray:
         return np.cumsum(self.num_zones).astype(np.int64)
@@ -130,6 +152,12 @@ class IndexTable(ABC):
     def __len__(self) -> int:
         return self.has_null.size
 
+    def require_valid(self) -> None:
+        """Raise `ValueError` if the runs and the null flags cannot be those of one table."""
+        if self.has_null.dtype != np.bool_ or self.has_null.ndim != 1:
+            raise ValueError("its null flags are not an array of one bool for each zone")
+        self.runs.require_valid(len(self))
+
     @property
     @abstractmethod
     def loaded_bytes(self) -> int:
@@ -166,11 +194,13 @@ class IndexTable(ABC):
         if count:
             yield _concatenate_pairs(parts)
 
-    def verify(self) -> None:  # noqa: B027 - a table may have nothing left to do
-        """Verify everything that was not verified when the table was opened."""
+    def verify(self) -> None:
+        """Verify everything that was not verified when the table was opened: nothing by default."""
+        return
 
-    def close(self) -> None:  # noqa: B027
-        """Close the file. It is also closed when the table is garbage-collected."""
+    def close(self) -> None:
+        """Close the file. A table in memory has none. Garbage collection closes it too."""
+        return
 
     @cached_property
     def _zones(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -161,7 +161,7 @@ class KeyTests:
 
     def __init__(self, predicate: Predicate):
         self.predicate = predicate
-        # Keys that cannot be searched exactly are None.
+        # A value is a tuple of one: the keys, or None if they cannot be searched exactly.
         self._keys: dict[tuple[int, LeafType], tuple[KeySet | None]] = {}
         # All threads ask for the keys at the same time, but a set of a million is built only once.
         self._lock = Lock()

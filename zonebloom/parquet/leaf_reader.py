@@ -76,8 +76,9 @@ class PageTable:
         )
         self.widths = self.descriptions[:, header_kernels.WIDTH].copy()
         self.num_texts = int((self.widths == 0).sum())
-        # The columns that no kernel decompresses, and those that are always converted to PLAIN.
+        # The numbers of the columns that no kernel decompresses.
         self.other_codecs = [i for i, c in enumerate(columns) if c.chunk.codec not in (0, SNAPPY)]
+        # Booleans are always converted to PLAIN.
         self.has_booleans = any(c.leaf.physical_type == BOOLEAN for c in columns)
 
     def find_rows(
@@ -195,7 +196,7 @@ class OpenedPages:
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
         data = _read(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
-        # The start of each column in ``_present``, or -1 if none of its rows is null.
+        # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._column_flags, self._levels = np.empty((2, len(columns)), dtype=np.int64)
         num_bytes = header_kernels.open_pages(data, pages, bounds, columns, self._column_flags)
         # The flags of all columns. The code of a refused page is negative, and so is the union.

@@ -30,7 +30,7 @@ from zonebloom.sbbf.xxh64 import hash_memory
 
 # The number of values that are compared together with a single key.
 _GROUP_SIZE = 256
-# Types of the arguments that describe pages: addresses, sizes, counts and bases.
+# Types of the arguments that describe pages: addresses, sizes, counts and first positions.
 PAGE_TYPES = (readonly(int64), readonly(int64), readonly(int64), readonly(int64))
 # Positions of the description of a dictionary: the addresses of its page and of the string offsets
 # in that, and its number of entries.

@@ -66,6 +66,7 @@ __all__ = [
     "Predicate",
     "RowFilter",
     "Unknown",
+    "is_same_filter",
     "predicate_from_arrow",
     "probed_columns",
     "row_filter_columns",
@@ -106,6 +107,14 @@ class EngineFilter(Protocol):
 RowFilter: TypeAlias = pc.Expression | EngineFilter
 
 
+def is_same_filter(a: RowFilter | None, b: RowFilter | None) -> bool:
+    """Return whether two filters keep the same rows. Return False if that is not known."""
+    if isinstance(a, pc.Expression) and isinstance(b, pc.Expression):
+        expression: Any = a
+        return expression.equals(b)
+    return a is b
+
+
 def translate_filter(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
     """Translate a filter into a row filter and a predicate.
 
@@ -124,8 +133,8 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
     if filter is None:
         return None, Constant(True)
     if isinstance(filter, str):
-        is_cached = len(filter) <= _MAX_CACHED_TEXT
-        return (_cached_sql if is_cached else _translate_sql)(_SqlFilter(filter, schema))
+        translate = _cached_sql if len(filter) <= _MAX_CACHED_TEXT else _translate_sql
+        return translate(_SqlFilter(filter, schema))
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
@@ -145,7 +154,8 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
 @dataclass(frozen=True, slots=True)
 class _SqlFilter:
     text: str
-    # Hashing a wide schema takes milliseconds.
+    # Equal filters have equal schemas. The hash leaves the schema out, because hashing a wide one
+    # takes milliseconds. Equality ignores the metadata of schemas, which no translation reads.
     schema: pa.Schema = field(hash=False)
 
 
@@ -183,14 +193,18 @@ def _flatten_or_error(predicate: Predicate) -> Predicate:
 def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) -> pc.Expression:
     """Return the expression that ``pyarrow.parquet.filters_to_expression`` gives.
 
-    That function truncates nanoseconds and nests one level per term, so it is not called.
+    That function truncates nanoseconds, fails for integers from 2**63 on, and nests one level per
+    term, so it is not called.
     """
     try:
         if not dnf or not all(dnf):
             raise ValueError("a list is empty")
         chains = [dnf] if isinstance(dnf[0][0], str) else dnf
         conjunctions = [
-            join_balanced([_dnf_term(schema, *term) for term in chain], is_or=False)
+            join_balanced(
+                [_dnf_term(schema, name, operator, value) for name, operator, value in chain],
+                is_or=False,
+            )
             for chain in chains
         ]
         return join_balanced(conjunctions, is_or=True)
@@ -203,7 +217,9 @@ def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) ->
 
 
 def _dnf_term(schema: pa.Schema, name: Any, operator: str, value: Any) -> pc.Expression:
-    column, type_ = pc.field(name), find_leaf_type(schema, (name,))
+    # PyArrow takes a tuple of names for a leaf of a struct.
+    path = (name,) if isinstance(name, str) else tuple(name)
+    column, type_ = pc.field(*path), find_leaf_type(schema, path)
     if operator not in ("in", "not in"):
         if operator not in _DNF_COMPARISONS:
             raise ValueError(f"{operator!r} is not an operator")

@@ -18,7 +18,6 @@ import operator
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from itertools import repeat
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
@@ -250,11 +249,10 @@ class _PlainSqlTranslator(SqlTranslator):
             )
         if pt.is_null(value.type):
             return Constant(None)
+        nodes = [None] * len(literals) if node is None else node.expressions
         stored_values = [
-            self._to_stored_value(literal, value.type, item)
-            for literal, item in zip(
-                literals, repeat(None) if node is None else node.expressions, strict=False
-            )
+            self._to_stored_value(literal, value.type, literal_node)
+            for literal, literal_node in zip(literals, nodes, strict=True)
             if literal.kind != "null"
         ]
         type_ = comparable_type(value.type)

@@ -157,7 +157,9 @@ class Execution:
             # Arrow filters a file in the file's own types. Those may be views, as deltalake writes
             # them, which Arrow cannot compare, although it can compare the dataset's types. Or an
             # expression fails on a value, or a file is damaged. The scan below finds out which.
-            pass
+            if num_rows_emitted:
+                # The rows of a file that was rewritten meanwhile would not be the skipped ones.
+                self.require_unchanged(plans)
         yield from self._scan_and_filter(dataset, plans, num_rows_to_skip=num_rows_emitted)
 
     def _scan_with_pushdown(

@@ -1,8 +1,7 @@
-"""Locate the index of a dataset, and hold an opened dataset: its files and its catalog."""
+"""Hold an opened dataset, its files and its catalog, and take snapshots of it."""
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +18,12 @@ from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.base.threads import REMOTE_THREADS
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage, indexed_identities
+from zonebloom.catalog.locate import default_folders_of
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
 from zonebloom.catalog.place import (
     can_create_index,
     current_index_folder,
-    default_index_folders,
-    find_index_folder,
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import (
@@ -54,56 +52,9 @@ from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
-from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import FileIdentity, is_local
-from zonebloom.storage.object_store import path_in
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import require_indexable
-
-
-def locate_catalog(
-    source: Source, index_dir: str | None, encryption: Encryption | None = None
-) -> tuple[Source, Catalog]:
-    """Return the files of a dataset, and the catalog of their existing or future index.
-
-    Every way to open a dataset calls this. The returned source identifies its files as the catalog
-    does: by paths below their common folder, or by whole paths.
-    """
-    if is_local(source.filesystem):
-        source = source.with_absolute_paths()
-    if index_dir is None and source.root in ("", "/"):
-        raise SourceError(
-            "the files share no folder except the root, which cannot hold their index; "
-            "give index_dir"
-        )
-    default_folders = default_folders_of(source)
-    if index_dir is None:
-        existing = find_index_folder(
-            source.filesystem, source.root, source.is_table_snapshot, encryption
-        )
-        return source, Catalog(source.filesystem, existing or default_folders[0], encryption)
-    folder = path_in(source.filesystem, index_dir)
-    if is_local(source.filesystem):
-        folder = os.path.abspath(folder)
-    folder = folder.rstrip("/")
-    default = _as_default(source, folder, default_folders)
-    if default is None:
-        # Several datasets may share the folder, so use whole paths as keys: file names may repeat.
-        source = source.with_paths_as_keys()
-    return source, Catalog(source.filesystem, default or folder, encryption)
-
-
-def default_folders_of(source: Source) -> tuple[str, ...]:
-    """Return the default folders for the index of a dataset, the preferred one first."""
-    return default_index_folders(source.filesystem, source.root, source.is_table_snapshot)
-
-
-def _as_default(source: Source, index_dir: str, defaults: Sequence[str]) -> str | None:
-    """Return the default folder that `index_dir` is another spelling of, or None."""
-    if not is_local(source.filesystem):
-        return index_dir if index_dir in defaults else None
-    real = os.path.realpath(index_dir)
-    return next((folder for folder in defaults if os.path.realpath(folder) == real), None)
 
 
 class OpenDataset(Protocol):

@@ -71,7 +71,7 @@ class FragmentPlan:
     reason : str
         The reason why the fragment is read whole, if it is.
     identity : FileIdentity or None
-        The identity of the file when the plan was made. It is set if ``rows`` is.
+        The identity of the file when the plan was made. It is always set if ``rows`` is.
     pages : FilePages or None
         The locations of pages. If None, they are read from the footer.
     row_groups : tuple of int or None

@@ -195,17 +195,17 @@ def _fragment_plan(
     source, num_rows = snapshot.source, present.num_rows
     is_local_parquet = source.is_parquet and is_local(source.filesystem)
     if reason and not (is_covered and num_rows is not None and is_local_parquet):
-        return FragmentPlan(present.fragment, None, reason)
+        return FragmentPlan(present.fragment, None, reason, present.identity)
     pages = snapshot.pages(present)
     if reason and not _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate):
-        return FragmentPlan(present.fragment, None, reason)
+        return FragmentPlan(present.fragment, None, reason, present.identity)
     return FragmentPlan(present.fragment, rows, reason, present.identity, pages)
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
     """Return a plan for all rows of a fragment that the table has not deleted."""
     if present.fragment.view is None:
-        return FragmentPlan(present.fragment, None, reason)
+        return FragmentPlan(present.fragment, None, reason, present.identity)
     return _plan_part_of_view(
         snapshot, present, RowRanges([(0, snapshot.count_rows(present))]), reason
     )

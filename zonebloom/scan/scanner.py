@@ -19,13 +19,14 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
-from zonebloom.predicates import EngineFilter, Equals, IsIn
+from zonebloom.errors import InvalidArgument
+from zonebloom.predicates import EngineFilter, Equals, IsIn, is_same_filter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
-from zonebloom.scan.recheck import Columns, gather
+from zonebloom.scan.recheck import Columns, filter_text, gather
 from zonebloom.sources.pickling import ProcessBound
 from zonebloom.storage.files import ReadCounter
 
@@ -158,6 +159,12 @@ class Scanner(ProcessBound, Displayed):
         1
         """
         plan = arguments.require_instance(plan, ScanPlan, "plan")
+        # A plan without a filter reads all rows.
+        if plan.filter is not None and not is_same_filter(plan.filter, self._request.filter):
+            raise InvalidArgument(
+                f"the plan was made for rows where {filter_text(plan.filter)}, which may leave out "
+                "rows of this scan; give a plan of a scan with the same filter"
+            )
         return Scanner(self._opened, self._request, plan, self._stats_callback)
 
     def _plan(self, *, is_described: bool) -> ScanPlan:
@@ -270,7 +277,7 @@ def plan_scan(
     batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
     uses_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
     callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
-    projection = None if columns is None else opened.binding.checked_columns(columns)
+    projection = opened.binding.checked_columns(columns)
     expression, predicate = opened.translate(filters)
     if not uses_index:
         predicate = None

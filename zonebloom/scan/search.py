@@ -286,8 +286,10 @@ class _AllOf(_Answer):
     def rows(self) -> SearchResult:
         result = SearchResult(self._universe, at_most=self._universe, at_least=self._universe)
         # Terms without an index come first. If they leave no row, no index is opened.
-        for term in sorted(self._terms, key=lambda term: not term.is_free):
-            result &= term.rows()
+        for term in sorted(self._terms, key=lambda term: (not term.is_free, not term.bounds_true)):
+            # A term that does not limit the rows for which it is true can only lower `at_least`.
+            if term.bounds_true or result.at_least:
+                result &= term.rows()
             if not result.at_most and not result.at_least:
                 break
         return result

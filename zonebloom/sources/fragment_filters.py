@@ -6,6 +6,7 @@ only if the dataset was opened with ``embedded_filters=True``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn, EmbeddedFilters
 from zonebloom.predicates.ast import Predicate, probed_columns
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.files import FileIdentity, ReadCounter
+from zonebloom.storage.files import FileIdentity, ReadCounter, is_at_rest
 from zonebloom.storage.random_access import FragmentFile
 
 
@@ -71,10 +72,15 @@ class FragmentFilters:
                 return file.read(ranges)
 
         key = fragment.path, identity
-        if key not in self._filters:
-            try:
-                self._filters[key] = EmbeddedFilters(identity.size, read)
-            except (pa.ArrowException, OSError, FragmentUnreadable):
-                # The scan meets the same error and reports it.
-                self._filters[key] = None
-        return self._filters[key]
+        if key in self._filters:
+            return self._filters[key]
+        opened_at = time.time_ns()
+        try:
+            filters = EmbeddedFilters(identity.size, read)
+        except (pa.ArrowException, OSError, FragmentUnreadable):
+            # The scan meets the same error and reports it.
+            filters = None
+        # Another write so soon after the last one may leave the identity as it is.
+        if is_at_rest(identity, opened_at):
+            self._filters[key] = filters
+        return filters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -38,11 +38,11 @@ def open_rows(
     if not (source.is_parquet or source.is_ipc):
         return None
     keys = source.parquet_keys if pages is None else None
-    file_class: Any = FragmentFile if keys is None else DecryptedFile
+    file_class = FragmentFile if keys is None else DecryptedFile
     file = file_class(source.filesystem, fragment.path, identity, counter)
     try:
         if source.is_parquet:
-            if keys is not None:
+            if keys is not None and isinstance(file, DecryptedFile):
                 pages = file.pages(keys)
             return ParquetRows(file, pages, source.schema, constants, fragment.view)
         return IpcRows(file, source.schema, constants)

@@ -138,7 +138,9 @@ class ParquetRows:
                 return (rows if value else RowRanges()), True
             case And(terms):
                 is_exact = True
-                for term in terms if rows else ():
+                for term in terms:
+                    if not rows:
+                        break
                     rows, is_true = self._narrow(row_group, term, tests, rows, known)
                     is_exact &= is_true
                 return rows, is_exact

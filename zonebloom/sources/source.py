@@ -314,16 +314,16 @@ def assemble_columns(
     """Return columns with a dataset's types: constants, stored columns, defaults, or nulls."""
     if names != schema.names:
         schema = pa.schema([schema.field(name) for name in names])
-    columns = {}
+    columns = []
     for name, wanted in zip(schema.names, schema.types, strict=True):
         if name in constants:
-            columns[name] = pa.repeat(pa.scalar(constants[name], wanted), num_rows)
+            columns.append(pa.repeat(pa.scalar(constants[name], wanted), num_rows))
         elif name not in stored:
-            columns[name] = missing_column(wanted, num_rows, defaults.get(name))
+            columns.append(missing_column(wanted, num_rows, defaults.get(name)))
         else:
             values = stored[name]
-            columns[name] = values if values.type == wanted else values.cast(wanted)
-    return pa.Table.from_arrays(list(columns.values()), schema=schema)
+            columns.append(values if values.type == wanted else values.cast(wanted))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def missing_column(kind: pa.DataType, num_rows: int, default: pa.Scalar | None) -> pa.Array:

@@ -210,9 +210,10 @@ def send_package(spark: SparkSession) -> str:
     """
     context = spark_context(spark)
     application = application_state(spark)
-    if application.archives is None:
-        application.archives = tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
-    archive = _write_archive(application.archives.name)
+    with application.lock:
+        if application.archives is None:
+            application.archives = tempfile.TemporaryDirectory(prefix="zonebloom-archive-")
+        archive = _write_archive(application.archives.name)
     name = os.path.basename(archive)
     # Spark unpacks the archive into a folder "zonebloom" in the working folder of the worker, which
     # comes first on Python's path.

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.fs as pafs
 from pyspark.sql import SparkSession
 
-from zonebloom.spark.versions import from_jvm, is_classic, spark_context
+from zonebloom.spark.versions import from_jvm, is_classic, java_session, spark_context
 from zonebloom.storage.paths import NO_SETTINGS, filesystem_of, split_path
 from zonebloom.storage.s3a import used_settings
 
@@ -65,7 +65,7 @@ def s3a_settings(spark: Any, paths: Sequence[str] | None = None) -> Mapping[str,
     if isinstance(spark, Mapping):
         return spark
     if is_classic(spark):
-        hadoop = spark._jsparkSession.sessionState().newHadoopConf()
+        hadoop = java_session(spark).sessionState().newHadoopConf()
         return used_settings(from_jvm(spark, hadoop.getPropsWithPrefix(_S3A_PREFIX)))
     # Connect shows only settings of the session, and not those in Hadoop's configuration files.
     session_settings: Mapping[str, str] = spark.conf.getAll

@@ -19,13 +19,12 @@ from zonebloom.spark.versions import is_stopped, session_id, spark_context
 
 ValueType = TypeVar("ValueType")
 
-_MAX_ENTRIES = 64
-
 
 class LruCache(Generic[ValueType]):
     """A cache that drops its least recently used entries. Several threads may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_entries: int = 64) -> None:
+        self._max_entries = max_entries
         self._entries: OrderedDict[Hashable, ValueType] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -40,7 +39,7 @@ class LruCache(Generic[ValueType]):
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
-            if len(self._entries) > _MAX_ENTRIES:
+            if len(self._entries) > self._max_entries:
                 self._entries.popitem(last=False)
         return value
 
@@ -51,15 +50,16 @@ class SessionState:
 
     Attributes
     ----------
-    issued_warnings : set of tuple of str
-        The warnings that were issued once, with the roots of the files that they are about.
+    issued_warnings : LruCache
+        The last warnings, by the roots of the files that they are about and the text. Texts name
+        files, so a long session may issue very many.
     listings : LruCache
         The last listing of each tuple of root paths, with its digest.
     source : type or None
         The data source class that is registered in the session.
     """
 
-    issued_warnings: set[tuple[str, ...]] = field(default_factory=set)
+    issued_warnings: LruCache[bool] = field(default_factory=lambda: LruCache(1024))
     listings: LruCache[Any] = field(default_factory=LruCache)
     source: Any = None
 
@@ -76,7 +76,8 @@ class ApplicationState:
         The folder of the archives that `send_package` wrote. Executors may start late, so it
         exists as long as the application.
     lock : Lock
-        Held while a data source is registered, so that no two get the same number.
+        Held while a data source is registered, so that no two get the same number, and while an
+        archive is written.
     """
 
     sessions: dict[str, SessionState] = field(default_factory=dict)
@@ -88,6 +89,8 @@ _applications: WeakKeyDictionary[Any, ApplicationState] = WeakKeyDictionary()
 # Java objects of compiled classes by JVM, which outlives its applications.
 _compiled_java: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _lock = threading.Lock()
+# Compiling takes about a second, during which other threads may need the state of their sessions.
+_compile_lock = threading.Lock()
 
 
 def application_state(spark: Any) -> ApplicationState:
@@ -114,7 +117,7 @@ def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:
     Py4j caches methods by the name of their class, so a class must not be compiled again. Sessions
     also share Spark's cache of frames, which compares plans and so needs the same classes.
     """
-    with _lock:
+    with _compile_lock:
         if jvm not in _compiled_java:
             _compiled_java[jvm] = compile_classes()
         return _compiled_java[jvm]

@@ -52,7 +52,7 @@ def spark_context(spark: Any) -> Any:
 
 
 def session_id(spark: Any) -> str:
-    return str(spark._jsparkSession.sessionUUID() if is_classic(spark) else spark.session_id)
+    return str(java_session(spark).sessionUUID() if is_classic(spark) else spark.session_id)
 
 
 def is_stopped(owner: Any) -> bool:
@@ -93,6 +93,27 @@ def access_to_plans(spark: Any) -> Iterator[Any]:
         raise EngineError(f"this Spark accepts no file index: {error}; {advice}") from error
 
 
+def java_session(spark: Any) -> Any:
+    """Return the Java session of a classic session."""
+    return spark._jsparkSession
+
+
+def java_frame(df: Any) -> Any:
+    """Return the Java Dataset of a frame of a classic session."""
+    return df._jdf
+
+
+def query_execution(df: Any) -> Any:
+    """Return the Java object that holds the query plans of a frame of a classic session."""
+    return java_frame(df).queryExecution()
+
+
+def input_files(df: Any) -> list[str]:
+    """Return the URIs of the files that a frame reads, in any session."""
+    spark = df.sparkSession
+    return from_jvm(spark, java_frame(df).inputFiles()) if is_classic(spark) else df.inputFiles()
+
+
 def compile_java(jvm: Any, source: str, name: str) -> Any:
     """Compile Java text by the compiler that Spark ships, and return an object of a class in it."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
@@ -101,11 +122,11 @@ def compile_java(jvm: Any, source: str, name: str) -> Any:
     return compiler.getClassLoader().loadClass(name).newInstance()
 
 
-def frame_from_jvm(java_frame: Any, spark: SparkSession) -> DataFrame:
+def frame_from_jvm(java_dataset: Any, spark: SparkSession) -> DataFrame:
     """Return the Python frame of a Java Dataset of a classic session."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
-    return ClassicFrame(java_frame, spark)
+    return ClassicFrame(java_dataset, spark)
 
 
 def from_jvm(spark: Any, java_object: Any) -> Any:

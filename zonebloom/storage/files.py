@@ -75,6 +75,34 @@ class FileIdentity(NamedTuple):
         return FileIdentity, (self.size, self.mtime_ns, self.ctime_ns, self.tag)
 
 
+_SECOND = 10**9
+# File systems that store times in whole seconds may round them to two seconds.
+COARSE_REST_NS = 2 * _SECOND
+# Other file systems use the time of the last kernel tick, which is at most 10 ms old.
+_FINE_REST_NS = _SECOND // 20
+
+
+def is_at_rest(identity: FileIdentity, at: int) -> bool:
+    """Return whether every write to a file after a time would change its identity."""
+    return bool(identity.tag) or rests_from(identity) < at
+
+
+def rests_from(identity: FileIdentity) -> int:
+    """Return the time from which on a file is at rest, in ns since 1970."""
+    written = written_at(identity)
+    return written + rest_ns(written)
+
+
+def written_at(identity: FileIdentity) -> int:
+    # Prefer the change time: every write sets it, and users cannot set it back.
+    return identity.ctime_ns or identity.mtime_ns
+
+
+def rest_ns(written: int) -> int:
+    """Return how long after a write the next one may leave the times as they are, in ns."""
+    return _FINE_REST_NS if written % _SECOND else COARSE_REST_NS
+
+
 @contextlib.contextmanager
 def file_errors(
     path: str,

@@ -51,7 +51,7 @@ class RandomAccessFile:
     # search for many hashes reads whole blocks.
     read_cost = 32 << 10
 
-    # An opening that fails sets none of these.
+    # A file that is closed, or whose opening failed, has only these defaults.
     _handle: int = _CLOSED
     _file: pa.NativeFile | None = None
     _store: StoreHandler | None = None
@@ -151,8 +151,10 @@ class RandomAccessFile:
 
     def close(self) -> None:
         """Close the file. Garbage collection closes it too."""
-        handle, self._handle = self._handle, _CLOSED
-        file, self._file = self._file, None
+        # Another thread may close the file too, so take the handle in one step. Otherwise both
+        # could close the same number, which may belong to another file by then.
+        handle = self.__dict__.pop("_handle", _CLOSED)
+        file = self.__dict__.pop("_file", None)
         try:
             if handle != _CLOSED:
                 os.close(handle)

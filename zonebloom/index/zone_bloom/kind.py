@@ -46,15 +46,15 @@ class ZoneBloom:
             return "range comparisons are not answered by a Bloom filter"
         return None
 
-    def check_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         known_names = [field.name for field in fields(ZoneParameters)]
-        unknown = [name for name in given if name not in known_names]
+        unknown = [name for name in parameters if name not in known_names]
         if unknown:
             raise InvalidArgument(
                 f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
                 f"{', '.join(known_names)}"
             )
-        return asdict(ZoneParameters(**given))
+        return asdict(ZoneParameters(**parameters))
 
     def choose_layout(self, layout: str, num_zones: int) -> str:
         if layout == "auto":
@@ -63,9 +63,8 @@ class ZoneBloom:
         return layout if num_zones else "table"
 
     def create_writer(
-        self, catalog: Catalog, segment: str, parameters: Mapping[str, Any]
+        self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
     ) -> _SegmentWriter:
-        path = catalog.path(segment, self.layouts["table"])
         return _SegmentWriter(catalog, path, ZoneParameters(**parameters))
 
     def open(
@@ -80,10 +79,9 @@ class ZoneBloom:
         raise CorruptIndex(f"{path} is not a file of a {self.name} index; build the index again")
 
     def merge(
-        self, catalog: Catalog, segment: str, layout: str, tables: Sequence[IndexTable]
+        self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
     ) -> WrittenTable:
         zone_tables = require_zone_tables(tables)
-        path = catalog.path(segment, self.layouts[layout])
         if layout == "table":
             return write_row_table(zone_tables, catalog, path)
         from zonebloom.index.zone_bloom.sliced_merge import merge_tables
@@ -109,7 +107,6 @@ class _SegmentWriter:
     """The writer of a segment of a build, which is always in the row layout."""
 
     def __init__(self, catalog: Catalog, path: str, parameters: ZoneParameters):
-        self.path = path
         self._parameters = parameters
         self._trainer = ZoneTrainer(parameters)
         fold_to = parameters.probability, parameters.fold

@@ -55,8 +55,6 @@ class RowTable(ZoneTable):
     filters of the zones begin, uint64.
     """
 
-    layout = "table"
-
     def __init__(self, buffer: pa.Buffer, where: str):
         self.path = where
         self.num_bytes = buffer.size
@@ -241,6 +239,6 @@ def write_row_table(tables: Sequence[ZoneTable], creator: FileCreator, path: str
 
 
 def read_row_table(
-    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str | None
+    filesystem: pafs.FileSystem, path: str, num_bytes: int, checksum: str
 ) -> RowTable:
     return RowTable(read_file(filesystem, path, num_bytes, checksum), path)

@@ -62,8 +62,6 @@ class SlicedTable(ZoneTable):
     The table passes the first damage to ``report``. Without ``report`` it raises every damage.
     """
 
-    layout = "sliced"
-
     def __init__(
         self,
         filesystem: pafs.FileSystem,

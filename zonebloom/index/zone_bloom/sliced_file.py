@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
 from zonebloom.index.table import ZoneRuns
 from zonebloom.sbbf.slice_layout import MAX_TILE_ZONES, Tile, place_tile
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES
@@ -147,7 +146,7 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
         zones_in_groups = np.bincount(groups, minlength=num_groups).tolist()
     ids, first_rows, run_zones, run_rows = run_values.reshape(_RUN_COLUMNS, num_runs)
     runs = ZoneRuns(ids, first_rows, run_zones, run_rows, items)
-    _check_runs(runs, num_zones)
+    runs.require_valid(num_zones)
     end = num_bytes - TRAILER.size - len(data)
     tile_columns = tile_values.reshape(_TILE_COLUMNS, num_tiles)
     tiles = _read_tiles(tile_columns, group_blocks.tolist(), end, salt)
@@ -161,23 +160,6 @@ def read_directory(data: bytes, trailer: bytes, num_bytes: int) -> Directory:
 
 def _group_dtype(num_groups: int) -> np.dtype:
     return np.dtype("u1" if num_groups <= 256 else "<u4")
-
-
-def _check_runs(runs: ZoneRuns, num_zones: int) -> None:
-    if (runs.num_zones > num_zones).any() or int(runs.num_zones.sum()) != num_zones:
-        raise ValueError("its runs do not add up to its zones")
-    limit = np.uint64(MAX_ROWS_PER_FRAGMENT)
-    if (runs.num_rows > limit).any() or (runs.first_rows > limit - runs.num_rows).any():
-        raise ValueError(f"it holds a zone past row {MAX_ROWS_PER_FRAGMENT:,}")
-    has_several = runs.num_zones != 1
-    if not has_several.any():
-        return
-    if not 0 < runs.items <= MAX_ROWS_PER_FRAGMENT:
-        raise ValueError(f"its zones claim {runs.items} rows each")
-    rows = runs.num_rows[has_several]
-    expected = (rows + np.uint64(runs.items - 1)) // np.uint64(runs.items)
-    if (expected != runs.num_zones[has_several]).any() or (rows == 0).any():
-        raise ValueError("the rows of its runs do not match their zones")
 
 
 def _read_tiles(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice, pairwise
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -72,7 +71,6 @@ class FilterRun:
 class ZoneTable(IndexTable):
     """A file of zones, each with a filter and a null flag."""
 
-    layout: ClassVar[str]
     number_of_items: int
     probability: float
 

@@ -21,7 +21,7 @@ from zonebloom.spark.hyperspace.records import Record, State
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import file_relation, scala_items
 from zonebloom.spark.session_settings import open_path
-from zonebloom.spark.versions import is_classic
+from zonebloom.spark.versions import input_files, is_classic, query_execution
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path, plain_path, split_path
 
@@ -70,7 +70,7 @@ def open_managed_source(
             )
         return access.dataset(path, index_dir), path
     roots = _root_paths(source)
-    files = {plain_path(file, encoded=True) for file in source.inputFiles()}
+    files = {plain_path(file, encoded=True) for file in input_files(source)}
     if not files:
         raise InvalidArgument("the DataFrame reads no file; write some first")
     dataset_text = ""
@@ -96,7 +96,7 @@ def _root_paths(frame: Any) -> list[str]:
         raise InvalidArgument(
             f"Spark Connect does not show what a {type(frame).__name__} reads; give the path"
         )
-    plan = frame._jdf.queryExecution().analyzed()
+    plan = query_execution(frame).analyzed()
     while plan.nodeName() in ("SubqueryAlias", "View"):
         plan = plan.child()
     relation = file_relation(plan)

@@ -15,7 +15,7 @@ from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed
 from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.relation import node_name
 from zonebloom.spark.session_settings import byte_count
-from zonebloom.spark.versions import is_classic
+from zonebloom.spark.versions import input_files, is_classic, query_execution
 from zonebloom.storage.paths import plain_path
 from zonebloom.values.columns import find_column
 
@@ -40,12 +40,12 @@ def is_broadcast(spark: SparkSession, side: JoinSide) -> bool:
     threshold = byte_count(str(spark.conf.get(_BROADCAST)))
     if threshold < 0:
         return False
-    frame: Any = side.frame(spark)
+    frame = side.frame(spark)
     if is_classic(spark):
-        statistics = frame._jdf.queryExecution().optimizedPlan().stats()
+        statistics = query_execution(frame).optimizedPlan().stats()
         return int(statistics.sizeInBytes()) <= threshold
     try:
-        files = side.index or _open_frame_files(spark, frame.inputFiles())
+        files = side.index or _open_frame_files(spark, input_files(frame))
         return estimate_bytes(files, side.num_columns) <= threshold
     except _READ_ERRORS:
         return True
@@ -60,10 +60,9 @@ def estimate_bytes(files: Dataset, num_columns: int) -> float:
 
 def require_shuffle(join_frame: DataFrame, *sides: JoinSide) -> None:
     """Raise `RuleNotUsed` unless Spark is known to shuffle both sides of the join."""
-    classic: Any = join_frame
     spark = join_frame.sparkSession
     if is_classic(spark):
-        join = _topmost_join(classic._jdf.queryExecution().executedPlan())
+        join = _topmost_join(query_execution(join_frame).executedPlan())
         if join not in ("SortMergeJoinExec", "ShuffledHashJoinExec"):
             raise RuleTooCostly(f"Spark plans {join}, so a filter would save no shuffled rows")
         return
@@ -111,10 +110,9 @@ def require_selective(
     return f"; {share:.0%} of {passing.size:,} sampled keys pass"
 
 
-def _some_files(frame: Any) -> list[str]:
+def _some_files(frame: DataFrame) -> list[str]:
     """Return a few of the files that a frame reads, including the first and the last."""
-    # Access to each element of the array is a call to the JVM.
-    files = frame._jdf.inputFiles() if is_classic(frame.sparkSession) else frame.inputFiles()
+    files = input_files(frame)
     numbers = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).astype(int)) if files else ()
     return [files[int(number)] for number in numbers]
 

@@ -18,7 +18,7 @@ from zonebloom.predicates.catalyst import opaque_reason
 from zonebloom.spark.column_case import require_visible
 from zonebloom.spark.joins.sides import RuleNotUsed
 from zonebloom.spark.relation import class_name, file_relation, node_name, scala_items
-from zonebloom.spark.versions import from_jvm, is_classic
+from zonebloom.spark.versions import from_jvm, input_files, is_classic, query_execution
 from zonebloom.storage.paths import is_below, split_path
 from zonebloom.values.columns import find_column, matching_names
 
@@ -55,8 +55,7 @@ def require_stored_column(
         require_visible(dataset, find_column(dataset.schema.names, key) or key)
     except SchemaMismatch as error:
         raise RuleNotUsed(str(error)) from None
-    classic: Any = frame
-    if not is_classic(classic.sparkSession):
+    if not is_classic(frame.sparkSession):
         if not user_says_stored:
             raise RuleNotUsed(
                 f"Spark Connect does not show whether {key} is computed, or also comes from "
@@ -64,9 +63,9 @@ def require_stored_column(
                 "stored_keys=True if it is the files' own column"
             )
         _require_stored_values(json.dumps(frame.schema[key].metadata or {}))
-        _require_known_files(frame.inputFiles(), dataset, elsewhere=True)
+        _require_known_files(input_files(frame), dataset, elsewhere=True)
         return
-    plan = classic._jdf.queryExecution().withCachedData()
+    plan = query_execution(frame).withCachedData()
     (attribute,) = [column for column in scala_items(plan.output()) if column.name() == key]
     try:
         relation, column = _find_origin(plan, attribute)
@@ -79,7 +78,7 @@ def require_stored_column(
     if matching_names(list(relation.partitionSchema().fieldNames()), key):
         raise RuleNotUsed(f"Spark takes {key} from the paths of the files")
     _require_stored_values(column.metadata().json())
-    files = from_jvm(classic.sparkSession, relation.location().inputFiles())
+    files = from_jvm(frame.sparkSession, relation.location().inputFiles())
     _require_known_files(files, dataset, elsewhere=False)
 
 

@@ -119,8 +119,7 @@ def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int
     Also return the number of these files.
     """
     predicate = conjunction(key_terms(keys, keys.column_names))
-    snapshot = files.opened.look_at_all_files()
-    search = files.opened.search_snapshot(snapshot, predicate)
+    snapshot, search = files.opened.search(predicate)
     rows = search_result(snapshot, search).at_most
     candidates = by_fragment(rows)
     fragments = snapshot.fragments

@@ -5,7 +5,6 @@ import java.security.MessageDigest;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.BiFunction;
-import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -19,7 +18,6 @@ import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.datasources.*;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
@@ -34,7 +32,7 @@ public final class IndexedFiles implements FileIndex {
   private static final int MAX_CACHED_SCANS = 8;
   public final FileIndex inner;
   private final Chooser chooser;
-  private final SparkContext context;
+  private final SparkSession session;
   // Scans by query and filters. Spark lists files when it plans a query and again when it runs it;
   // the cache makes Python choose the files only once.
   private final Map cachedScans;
@@ -42,20 +40,20 @@ public final class IndexedFiles implements FileIndex {
   // False until all nodes of the rewritten plan hold this file index. See equals().
   private boolean isRewriteDone = false;
 
-  IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context) {
-    this(inner, chooser, context, new ConcurrentHashMap());
+  IndexedFiles(FileIndex inner, Chooser chooser, SparkSession session) {
+    this(inner, chooser, session, new ConcurrentHashMap());
   }
 
-  private IndexedFiles(FileIndex inner, Chooser chooser, SparkContext context, Map cachedScans) {
+  private IndexedFiles(FileIndex inner, Chooser chooser, SparkSession session, Map cachedScans) {
     this.inner = inner;
     this.chooser = chooser;
-    this.context = context;
+    this.session = session;
     this.cachedScans = cachedScans;
   }
 
   /** Return a copy for one leaf of a physical plan, so that each leaf keeps its own last result. */
   IndexedFiles copyForLeaf() {
-    IndexedFiles files = new IndexedFiles(inner, chooser, context, cachedScans);
+    IndexedFiles files = new IndexedFiles(inner, chooser, session, cachedScans);
     files.finishRewrite();
     return files;
   }
@@ -73,11 +71,12 @@ public final class IndexedFiles implements FileIndex {
 
   /** Return a scan with its chosen files. A query that runs chooses the files of a scan once. */
   Scan scan(Seq partitionFilters, Seq dataFilters) {
-    Object query = context.getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
+    Object query = session.sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
     List key = Arrays.asList(new Object[] {query, partitionFilters, dataFilters});
     Scan scan = query == null ? null : (Scan) cachedScans.get(key);
     if (scan == null) {
-      scan = new Scan(inner, inner.listFiles(partitionFilters, dataFilters), dataFilters);
+      Seq directories = inner.listFiles(partitionFilters, dataFilters);
+      scan = new Scan(session, inner, directories, dataFilters);
       chooser.choose(scan);
       if (cachedScans.size() >= MAX_CACHED_SCANS) cachedScans.clear();
       if (query != null) cachedScans.put(key, scan);
@@ -172,6 +171,7 @@ final class DaemonThreadFactory implements ThreadFactory {
  */
 public final class Scan {
   private static final ObjectMapper JSON = new ObjectMapper();
+  private final SparkSession session;
   private final FileIndex index;
   private final Seq filters;
   private final Seq listedDirectories;
@@ -179,7 +179,8 @@ public final class Scan {
   private String result = null;
   private boolean isClosed = false;
 
-  Scan(FileIndex index, Seq directories, Seq filters) {
+  Scan(SparkSession session, FileIndex index, Seq directories, Seq filters) {
+    this.session = session;
     this.index = index;
     this.listedDirectories = directories;
     this.directories = directories;
@@ -229,7 +230,9 @@ public final class Scan {
     Map request = new HashMap();
     request.put("roots", roots);
     request.put("partition_columns", index.partitionSchema().fieldNames());
-    request.put("case_sensitive", SQLConf.get().caseSensitiveAnalysis());
+    // Spark finds columns in files by the setting of the relation's session. SQLConf.get() would
+    // return the settings of the session that is active in this thread, which may be another.
+    request.put("case_sensitive", session.sessionState().conf().caseSensitiveAnalysis());
     request.put("filters", terms);
     return JSON.valueToTree(request).toString();
   }
@@ -434,13 +437,18 @@ public final class Plans {
     else if (!RelationIndexer.isParquet(scan.relation())) return null;
     Seq directories =
         files.listFiles(withoutSubqueries(scan.partitionFilters()), scan.dataFilters());
-    return new Scan(files, directories, scan.dataFilters());
+    return new Scan(session(scan.relation()), files, directories, scan.dataFilters());
   }
 
   /** Return the last result for a leaf of a physical plan, or null if no index was asked. */
   public String lastResult(Object node) {
     FileIndex files = ((FileSourceScanExec) node).relation().location();
     return files instanceof IndexedFiles ? ((IndexedFiles) files).lastResult() : null;
+  }
+
+  /** Return the session whose settings apply when Spark reads the files of a relation. */
+  static SparkSession session(HadoopFsRelation relation) {
+    return (SparkSession) relation.sparkSession();
   }
 
   /** Return the filters without subqueries. The others have no value before the query runs. */
@@ -531,8 +539,8 @@ final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
     LogicalRelation node = (LogicalRelation) plan;
     HadoopFsRelation relation = (HadoopFsRelation) node.relation();
-    SparkContext context = relation.sparkSession().sparkContext();
-    IndexedFiles files = new IndexedFiles(relation.location(), chooser, context);
+    IndexedFiles files =
+        new IndexedFiles(relation.location(), chooser, Plans.session(relation));
     addedFiles.add(files);
     return Plans.withRelation(
         relation.copy(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
@@ -20,7 +21,13 @@ from zonebloom.spark.pruning.answer import PruningResult, roots_text
 from zonebloom.spark.pruning.jvm_scan import JvmScan
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 from zonebloom.spark.session_state import SessionState, compiled_java, session_state
-from zonebloom.spark.versions import access_to_plans, compile_java, frame_from_jvm
+from zonebloom.spark.versions import (
+    access_to_plans,
+    compile_java,
+    frame_from_jvm,
+    java_frame,
+    java_session,
+)
 
 # A function that returns which files of a scan hold no matching row.
 Ask = Callable[[JvmScan], PruningResult]
@@ -35,8 +42,8 @@ _TIMEOUT_TEXT = (
 def warn_once(state: SessionState, warning: ZoneBloomWarning, roots: Sequence[str] = ()) -> None:
     """Issue a warning once for each session and tuple of roots."""
     cause = *roots, str(warning)
-    if cause not in state.issued_warnings:
-        state.issued_warnings.add(cause)
+    if not state.issued_warnings.get(cause):
+        state.issued_warnings.put(cause, value=True)
         warn(warning)
 
 
@@ -66,13 +73,19 @@ class _Chooser:
         try:
             return self._choose(JvmScan(java_scan, self._state.listings, request), java_scan)
         except Exception as error:  # noqa: BLE001 - Spark reads all files after an error
-            # A warning raises an exception too, if the process turns warnings into errors.
-            return _to_json(_failure(error).describe())
+            result = _failure(error)
+            # If the process turns warnings into errors, they must not fail the query either.
+            with suppress(ZoneBloomWarning):
+                self._issue_warnings(result)
+            return _to_json(result.describe())
+
+    def _issue_warnings(self, result: PruningResult, roots: Sequence[str] = ()) -> None:
+        for warning in result.warnings:
+            warn_once(self._state, warning, roots)
 
     def _choose(self, scan: JvmScan, java_scan: Any) -> str:
         result = ask_index(scan, self._ask)
-        for warning in result.warnings:
-            warn_once(self._state, warning, scan.roots)
+        self._issue_warnings(result, scan.roots)
         # The number of files is known only if an index was asked about them.
         num_files = num_kept = len(scan.files) if result.predicates else 0
         marks = ""
@@ -113,7 +126,7 @@ def _new_rule(spark: Any, ask: Ask) -> Any:
     except EngineError as error:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return None
-    return plans.rule(spark._jsparkSession, _Chooser(ask, state), MAX_ANSWER_SECONDS)
+    return plans.rule(java_session(spark), _Chooser(ask, state), MAX_ANSWER_SECONDS)
 
 
 def session_of(df: Any) -> Any:
@@ -124,7 +137,7 @@ def with_index(df: Any, ask: Ask) -> DataFrame:
     """Return a frame whose scans ask an index, or the frame itself if there is none to ask."""
     spark = session_of(df)
     rule = _new_rule(spark, ask)
-    indexed = None if rule is None or df.isStreaming else rule.indexed(df._jdf)
+    indexed = None if rule is None or df.isStreaming else rule.indexed(java_frame(df))
     return df if indexed is None else frame_from_jvm(indexed, spark)
 
 
@@ -141,7 +154,7 @@ def remove_session_rule(spark: Any) -> None:
         plans = jvm_plans(spark)
     except EngineError:
         return
-    plans.removeRule(spark._jsparkSession)
+    plans.removeRule(java_session(spark))
 
 
 def last_scan_relation(plans: Any, node: Any, roots: Sequence[str]) -> PrunedRelation:

@@ -29,6 +29,7 @@ from zonebloom.spark.pruning.optimizer_rule import (
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.spark.session_state import session_state
+from zonebloom.spark.versions import query_execution
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
 
@@ -252,7 +253,7 @@ def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
         return replace(last_scan_relation(plans, node, scan.roots), metrics=_metrics(node))
 
     # Several nodes of the plan may contain the same subquery.
-    executed, has_run = df._jdf.queryExecution().executedPlan(), ask is None
+    executed, has_run = query_execution(df).executedPlan(), ask is None
     nodes = {node.id(): node for node in _plan_leaves(executed, has_run)}
     return PrunePlan(tuple(map(describe_leaf, nodes.values())))
 
