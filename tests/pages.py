@@ -1,0 +1,171 @@
+"""Run the code blocks of a Markdown page, and compare their output with what the page shows.
+
+All blocks of a page run in order, in one folder and one namespace:
+
+- ``python``: Python code. Comments ``<!-- python ... -->`` contain code that readers do not see.
+- ``console``: lines ``$ command``, each followed by its output. Comments ``<!-- console ... -->``
+  contain commands that readers do not see.
+- ``text``, right after a ``python`` block: what the code printed. If the block raised an error of
+  zonebloom, the last line is the error.
+- ``sh``: commands that install the package. They are not run, but their extras must exist.
+
+The line ``<!-- output varies -->`` before a block of output turns off the comparison. Sizes, times
+and numbers of reads are never compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from helpers import ROOT
+
+from zonebloom.cli import main as cli
+from zonebloom.cli import text as cli_text
+from zonebloom.errors import ZoneBloomError
+
+WRITE = bool(os.environ.get("ZONEBLOOM_WRITE"))
+VARIES = "<!-- output varies -->\n"
+_BLOCK = re.compile(
+    r"^(?P<varies><!-- output varies -->\n)?(?:"
+    r"```(?P<kind>\w*)\n(?P<body>.*?)^```$"
+    r"|<!-- (?P<hidden_kind>python|console)\n(?P<hidden_body>.*?)^-->$)",
+    re.MULTILINE | re.DOTALL,
+)
+_EXTRAS = re.compile(r"(?:zonebloom|\.)\[([\w,-]+)\]")
+
+
+class Page:
+    """A Markdown page whose blocks of code can be run."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.text = path.read_text(encoding="utf-8")
+
+    def run(self, namespace: dict[str, Any] | None = None) -> None:
+        """Run all blocks in the current folder. Write their output to the page, or compare it."""
+        namespace = {} if namespace is None else namespace
+        pieces: list[str] = []
+        end = 0
+        printed: str | None = None
+        for match in _BLOCK.finditer(self.text):
+            between = self.text[end : match.start()]
+            pieces.append(between)
+            end = match.end()
+            block = match[0]
+            kind = match["kind"] or match["hidden_kind"]
+            where = f"{self.path.name}:{self.text.count(chr(10), 0, match.start()) + 1}"
+            if kind == "text":
+                assert printed is not None and not between.strip(), f"{where}: no code before it"
+                block = self._checked(match, printed, where)
+                printed = None
+            else:
+                assert not printed, f"{where}: the output of the code before it is missing"
+                if kind == "python":
+                    is_hidden = match["kind"] is None
+                    body = match["hidden_body"] if is_hidden else match["body"]
+                    shows_error = self.text[end:].lstrip().startswith(("```text", VARIES))
+                    printed = _run_python(body, namespace, where, shows_error)
+                    if is_hidden:
+                        assert not printed, f"{where}: hidden code printed {printed!r}"
+                elif kind == "console":
+                    if match["kind"] is None:
+                        _run_commands(match["hidden_body"])
+                    else:
+                        block = self._checked(match, _run_commands(match["body"]), where)
+                else:
+                    assert kind == "sh", f"{where}: a block of an unknown kind"
+                    _check_installation(match["body"], where)
+        assert not printed, f"{self.path.name}: the output of the last code is missing"
+        if WRITE:
+            self.path.write_text("".join(pieces) + self.text[end:], encoding="utf-8")
+
+    def _checked(self, match: re.Match[str], output: str, where: str) -> str:
+        shown = match["body"]
+        if WRITE:
+            unchanged = stable_lines(output) == stable_lines(shown)
+            new_body = shown if unchanged and match["varies"] else f"{output.rstrip()}\n"
+            return f"{match['varies'] or ''}```{match['kind']}\n{new_body}```"
+        if not match["varies"]:
+            assert stable_lines(output) == stable_lines(shown), where
+        return match[0]
+
+
+def stable_lines(text: str) -> list[str]:
+    """Return the lines of a text, with placeholders for parts that differ between runs."""
+    text = re.sub(r"[\d,.]+ (B|kB|MB|GB)\b", "SIZE", text)
+    text = re.sub(r"[\d,.]+ (ms|s|us|µs)\b", "TIME", text)
+    text = re.sub(r"[\d,]+ reads?\b", "READS", text)
+    # The widths of columns depend on the sizes in them, so collapse spaces and rules.
+    text = re.sub(r"[─━-]{4,}", "----", text)
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[Callable[[], str]]:
+    """Capture stdout and stderr in one stream, and yield a function that returns its text."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        yield lambda: (stream.flush(), stream.buffer.getvalue().decode())[1]
+
+
+def run_command(line: str) -> str:
+    """Run a command of a page, and return its output."""
+    words = shlex.split(line)
+    if words[0] != "zonebloom" or {"|", ">", "<"} & set(words):
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+        }
+        done = subprocess.run(
+            ["bash", "-c", line], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode in (0, cli_text.FOUND_NOTHING), done.stderr
+        return done.stdout + done.stderr
+    with captured_output() as output:
+        cli.main(words[1:])
+    assert "Traceback" not in output(), output()
+    return output()
+
+
+def _run_commands(body: str) -> str:
+    commands = [line for line in body.splitlines() if line.startswith("$ ")]
+    return "".join(f"{line}\n{run_command(line[2:])}" for line in commands)
+
+
+def _run_python(body: str, namespace: dict[str, Any], where: str, shows_error: bool) -> str:
+    with captured_output() as output, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = _print_warning
+        try:
+            # Blank lines keep the line numbers of the page in tracebacks.
+            first_line = int(where.rpartition(":")[2])
+            exec(compile("\n" * first_line + body, where, "exec"), namespace)
+        except ZoneBloomError as error:
+            if not shows_error:
+                raise
+            print("".join(traceback.format_exception_only(error)), end="")
+    return output()
+
+
+def _print_warning(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+    print(f"{category.__name__}: {message}", file=sys.stderr)
+
+
+def _check_installation(body: str, where: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extras in _EXTRAS.findall(body):
+        unknown = set(extras.split(",")) - set(project["optional-dependencies"])
+        assert not unknown, f"{where}: there is no extra {unknown}"

@@ -1,0 +1,36 @@
+"""The code on the README and on the pages of the documentation works and prints what they show.
+
+``ZONEBLOOM_WRITE=1 pytest tests/test_docs.py`` writes the output into the pages.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from helpers import ROOT
+from pages import Page
+
+PAGES = sorted(
+    path
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    # Its code needs a Spark session; `spark/test_docs_spark.py` runs it.
+    if path.name != "spark.md"
+)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_code_of_a_page_prints_what_the_page_shows(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Page(path).run()
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "docs/spark.md"], ids=lambda path: path.stem)
+def test_a_page_contains_no_path_of_a_machine(path):
+    assert not re.search(r"/(home|root|tmp|work|Users)/", path.read_text(encoding="utf-8"))
+
+
+def test_links_of_the_readme_point_to_files():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)", readme):
+        assert (ROOT / target).exists(), target
