@@ -13,8 +13,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from public_names import MODULES, public_names
+
 import zonebloom
-from zonebloom.reference.pages import MODULES, public_names
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _PARSER = doctest.DocTestParser()

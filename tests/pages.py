@@ -87,6 +87,7 @@ class Page:
                 else:
                     assert kind == "sh", f"{where}: a block of an unknown kind"
                     _check_installation(match["body"], where)
+            pieces.append(block)
         assert not printed, f"{self.path.name}: the output of the last code is missing"
         if WRITE:
             self.path.write_text("".join(pieces) + self.text[end:], encoding="utf-8")

@@ -37,7 +37,6 @@ LAYERS = [
     "results",
     "spark",
     "cli",
-    "reference",
 ]
 
 # The folders inside a layer, from the lowest to the highest.

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import os
 import re
+import subprocess
+import sys
+import zlib
 
 import pytest
 from examples import PublicObject, internal_examples, public_objects, run_examples
+from helpers import ROOT
 from matplotlib import pyplot
+from public_names import HIDDEN_MEMBERS, MODULES, is_hidden
 
 import zonebloom
-from zonebloom.reference import pages
 
 # The examples of `zonebloom.spark` run in `spark/test_examples.py`, which has a Spark session.
 WITHOUT_SPARK = [
-    obj for module in pages.MODULES if module != "zonebloom.spark" for obj in public_objects(module)
+    obj for module in MODULES if module != "zonebloom.spark" for obj in public_objects(module)
 ]
 ALL_OBJECTS = [*WITHOUT_SPARK, *public_objects("zonebloom.spark")]
 
-# Objects that need no example, as patterns of their names, with the reason. Pages hide the first
-# ones.
-WITHOUT_EXAMPLE = pages.HIDDEN_MEMBERS | {
+# Objects that need no example, as patterns of their names, with the reason.
+WITHOUT_EXAMPLE = HIDDEN_MEMBERS | {
     r"zonebloom\.errors\.\w+": "an exception is raised, not called",
     r"zonebloom\.results\.[A-Z]\w+": "a method returns it, and the example of the method shows it",
     r"zonebloom\.exchange\.hudi\.HudiTables": "a function returns it",
@@ -97,13 +101,20 @@ def test_internal_examples_print_their_output(test: doctest.DocTest):
     assert run_examples(test) == ""
 
 
-def test_pages_contain_every_object(tmp_path):
-    pages.write_pages(tmp_path)
-    for module in pages.MODULES:
-        text = (tmp_path / f"{module.replace('.', '/')}.html").read_text()
+def test_the_site_can_be_built_and_documents_every_object(tmp_path):
+    """Build the site in another process, because MkDocs changes settings of its process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    inventory = zlib.decompress((tmp_path / "site/objects.inv").read_bytes().split(b"\n", 4)[4])
+    documented = {line.split(" ")[0] for line in inventory.decode().splitlines()}
+    for module in MODULES:
         for obj in public_objects(module):
-            anchor = obj.name.removeprefix(module).lstrip(".")
-            has_anchor = not anchor or f'id="{anchor}"' in text
-            assert has_anchor != pages.is_hidden(obj.name), obj.name
-        # Pages must not show private names or escaped markup.
-        assert not re.search(r'id="_[a-z]|&lt;/?(span|code|a)\b', text)
+            assert (obj.name in documented) != is_hidden(obj.name), obj.name
+    assert not [name for name in documented if re.search(r"\._[a-z]", name)]

@@ -11,6 +11,8 @@ Other public modules are `zonebloom.polars`, `zonebloom.spark`, `zonebloom.plots
 `zonebloom.exchange.lance` and `zonebloom.exchange.hudi`. `zonebloom.results` has the types that
 methods return, and `zonebloom.errors` those that they raise.
 
+Examples
+--------
 All examples of the reference start with the following lines, each in a new folder. `ds` consists
 of three indexed files in the folder ``orders``.
 

@@ -24,6 +24,8 @@ with a time without a zone, that time is in the session's time zone.
 Spark's write mode ``overwrite`` keeps an index beside the data folder. It deletes one inside the
 folder, where earlier releases put it; ``zonebloom move-index`` moves such an index.
 
+Examples
+--------
 The examples continue those of `zonebloom`, with a session `spark`:
 
 >>> import zonebloom.spark as zs
