@@ -1,14 +1,21 @@
-"""``python -m bench report`` measures all competitors, and writes tables and plots."""
+"""Measure lookups of zonebloom and its competitors.
+
+``python -m bench headline`` measures README's table, and ``python -m bench report`` all
+competitors, data sets and layouts.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from bench import headline
 from bench.layouts import NAMES
-from bench.report import SETS, Options, markdown, run, write, write_readme
+from bench.report import SETS, Options, markdown, run, write
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,19 +32,44 @@ def main(arguments: list[str] | None = None) -> int:
     report.add_argument("--sets", default="", help=f"parts of names: {', '.join(SETS)}")
     report.add_argument("--layouts", default="", help=f"parts of names: {', '.join(NAMES)}")
     report.add_argument("--ratios", action="store_true", help="only the tables of ratios")
-    report.add_argument("--readme", action="store_true", help="write the section of the README too")
     report.add_argument("--out", type=Path, default=defaults.out, help="folder of the report")
     report.add_argument("--data", type=Path, help="folder of the data; kept for the next run")
+    first = commands.add_parser("headline", help="measure the lookups of README's table")
+    first.add_argument("--rows", type=int, default=8_000_000, help="rows of the data")
+    first.add_argument("--data", type=Path, help="folder of the data; kept for the next run")
+    first.add_argument("--readme", action="store_true", help="write the table to the README")
     parsed = parser.parse_args(arguments)
-    sets, layouts = _matching_names(parsed.sets, SETS), _matching_names(parsed.layouts, NAMES)
-    if not (sets and layouts):
-        parser.error("no data set, or no layout, has such a name")
+    if parsed.command == "headline":
+        return _headline(parsed)
+    return _report(parsed, parser)
 
+
+def _headline(parsed: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as temporary:
+        root = parsed.data or Path(temporary)
+        seconds = headline.measure(headline.write_data(parsed.rows, root), _progress())
+    print("\n".join(headline.table(seconds)))
+    if parsed.readme:
+        headline.write_readme(seconds, Path(__file__).parent.parent / "README.md")
+    return 0
+
+
+def _progress() -> Callable[[str], None]:
+    """Return a function that prints a line with the seconds since now."""
     start = time.perf_counter()
 
     def progress(line: str) -> None:
         print(f"{time.perf_counter() - start:6.0f} s  {line}", file=sys.stderr, flush=True)
 
+    return progress
+
+
+def _report(parsed: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    sets, layouts = _matching_names(parsed.sets, SETS), _matching_names(parsed.layouts, NAMES)
+    if not (sets and layouts):
+        parser.error("no data set, or no layout, has such a name")
+
+    progress = _progress()
     options = Options(
         rows=parsed.rows,
         scale_factor=parsed.scale,
@@ -50,8 +82,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     results = run(options, progress)
     write(results, parsed.out)
-    if parsed.readme:
-        write_readme(results)
     print(markdown(results))
     progress("done")
     return 0

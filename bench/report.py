@@ -19,8 +19,8 @@ from bench.data import DataSet
 from bench.measures import Effort, Questions, Result, measure
 from bench.plotting import SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
 from bench.scale import ScaleResult
-from bench.sections import BENCHMARKS, read_section, section, write_section
-from bench.tables import full_table, import_table, lookup_table, ratio_table, scale_table
+from bench.sections import BENCHMARKS, read_section, section
+from bench.tables import full_table, import_table, ratio_table, scale_table
 
 SCALE = "scale"
 SETS = (*data.makers(0, 1, None), SCALE)
@@ -208,13 +208,6 @@ def _describe_set(data_set: DataSet) -> str:
     return f"{data_set.num_rows:,} rows in {data_set.num_zones:,} zones, {layout}."
 
 
-def readme_section(report: Report) -> str:
-    """Return the section of the README: a few lookups in files of every layout, and the plot."""
-    lines = lookup_table(report.results)
-    lines += ["", f"![Time of lookups against scans](bench/plots/{SHARES})"]
-    return "\n".join(lines) + "\n"
-
-
 def _preface(report: Report) -> list[str]:
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
     versions = ", ".join(
@@ -227,8 +220,8 @@ def _preface(report: Report) -> list[str]:
         "counts. One key and an absent key are different ones each time, IN has the keys of as "
         "many random rows, and a batch has 100,000 keys, of which one in 1,000 is present.",
         "",
-        "`python -m bench report --readme` measures, and writes this file, the plots and the "
-        "README's table. `--ratios` measures only what is compared with Lance and the scans, "
+        "`python -m bench report` measures, and writes this file and the plots. "
+        "`--ratios` measures only what is compared with Lance and the scans, "
         "`--sets` and `--layouts` select by parts of names, and `--full` adds an index of a "
         "billion rows. Every data set is measured in the recommended layout, lineitem and orders "
         "also in that of their generator, and four of them in the default layouts of pyarrow, "
@@ -289,14 +282,3 @@ def write(report: Report, out: Path) -> None:
         plot_growth(report.scale_results, out / "plots")
     text = f"{markdown(report)}\n## Parts\n\n{_PARTS}\n\n{section(BENCHMARKS, benchmarks)}\n"
     path.write_text(text, encoding="utf-8")
-
-
-def write_readme(report: Report, path: Path = _HOME.parent / "README.md") -> None:
-    """Write the section between its markers in the README.
-
-    Raises
-    ------
-    ValueError
-        If the README has no markers.
-    """
-    write_section(path, "peers", readme_section(report))

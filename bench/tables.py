@@ -106,38 +106,6 @@ _AGAINST = {
 }
 
 
-# One rare key, many rare keys, and a key that is in every zone.
-LOOKUPS = (
-    ("random int64", 1),
-    ("uuid, 36 bytes", 1),
-    ("uuid, 36 bytes", 100),
-    ("uuid, 36 bytes", 10_000),
-    ("text, 1,000 distinct", 1),
-)
-
-
-def lookup_table(
-    results: Sequence[Result], lookups: Sequence[tuple[str, int]] = LOOKUPS
-) -> list[str]:
-    """Return the time of lookups by layout, with its ratios to the best scan and to Lance."""
-    lines = _header([f"{data}: {in_name(count)}" for data, count in lookups], "layout")
-    names = {data for data, _ in lookups}
-    all_data = [result.data for result in results]
-    for layout in dict.fromkeys(data.layout for data in all_data if data.name in names):
-        cells = []
-        for data, count in lookups:
-            warm = {
-                result.competitor: result.warm[in_name(count)].wall
-                for result in results
-                if (result.data.name, result.data.layout) == (data, layout)
-            }
-            ours = warm[OURS]
-            best_scan, lance = min(warm[scan.name] for scan in SCANS), warm[LanceBloom.name]
-            cells.append(f"{time_text(ours)}<br>({ours / best_scan:.2g}, {ours / lance:.2g})")
-        lines.append(f"| {layout} | {' | '.join(cells)} |")
-    return lines
-
-
 def shares_of_scans(results: Sequence[Result]) -> dict[DataSet, dict[int, float]]:
     """Return the time of zonebloom divided by that of the best scan, by number of keys.
 

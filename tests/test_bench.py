@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import ROOT
-from seams import replace_function
+from seams import replace_function, set_constant
 
-from bench import competitors, data, layouts, report, scale, sections, tables
+from bench import competitors, data, headline, layouts, report, scale, sections, tables
 from bench.measures import BATCH, Effort, LookupTime, Questions, Result, WrongAnswer, measure
 
 SLICED = "zonebloom sliced"
@@ -85,36 +85,48 @@ def test_plots_and_readme_are_written(measured_report, tmp_path):
     assert path.read_text(encoding="utf-8").endswith(
         "<!-- benchmarks -->\n| a | table |\n<!-- /benchmarks -->\n"
     )
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- peers -->\nold\n<!-- /peers -->\nafter\n", encoding="utf-8")
-    report.write_readme(measured_report, readme)
-    text = readme.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!-- peers -->\n| layout | random int64: one key |")
-    assert "plots/against-scans.png" in text
-    assert text.endswith("<!-- /peers -->\nafter\n")
-    assert "old" not in text
 
 
-def test_the_lookup_table_compares_with_the_best_scan_and_lance(measured_report):
-    header, _, *rows = tables.lookup_table(measured_report.results, [("int64, 10 % null", 10)])
-    assert header == "| layout | int64, 10 % null: IN of 10 |"
-    assert [row.split(" | ")[0] for row in rows] == ["| recommended", "| pyarrow"]
-    shares = tables.shares_of_scans(measured_report.results)
-    for row, data_set in zip(rows, shares, strict=True):
+def test_the_ratio_of_the_best_scan_is_that_of_the_shortest_time(measured_report):
+    for data_set, ratios in tables.shares_of_scans(measured_report.results).items():
         seconds = {
             result.competitor: result.warm["IN of 10"].wall
             for result in measured_report.results
             if result.data == data_set
         }
-        ours = seconds["zonebloom"]
-        scan = ours / min(seconds[f"{name} scan"] for name in ("DuckDB", "Polars", "pyarrow"))
-        lance = ours / seconds["Lance BLOOMFILTER"]
-        assert row.endswith(f"| {tables.time_text(ours)}<br>({scan:.2g}, {lance:.2g}) |")
-        assert shares[data_set][10] == scan and list(shares[data_set]) == [1, 10, 100]
+        best_scan = min(seconds[f"{name} scan"] for name in ("DuckDB", "Polars", "pyarrow"))
+        assert ratios[10] == seconds["zonebloom"] / best_scan
+        assert list(ratios) == [1, 10, 100]
+
+
+def test_the_headline_table_has_a_number_for_each_competitor(root, tmp_path, monkeypatch):
+    set_constant(monkeypatch, headline, "LOOKUPS", (("one key", True, 1, 1), ("two", True, 2, 1)))
+    set_constant(monkeypatch, headline, "_FIRST_LOOKUPS", 1)
+    seconds = headline.measure(headline.write_data(4_000, root), lambda line: None)
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- headline -->\nold\n<!-- /headline -->\nafter\n", "utf-8")
+    headline.write_readme(seconds, readme)
+    before, marker, header, _, *rows, end, after = readme.read_text("utf-8").splitlines()
+    assert (before, marker, end, after) == (
+        "before",
+        "<!-- headline -->",
+        "<!-- /headline -->",
+        "after",
+    )
+    assert header.count("|") == len(headline.COMPETITORS) + 2
+    assert [row.split(" | ")[0] for row in rows] == [
+        "| one key, first lookup of a process",
+        "| one key",
+        "| two",
+    ]
+    assert all(re.fullmatch(r"\| [\w ,]+ (\| [\d,.]+ )+\|", row) for row in rows)
 
 
 def test_readme_and_report_have_their_markers():
-    for name, section in (("README.md", "peers"), ("bench/REPORT.md", sections.BENCHMARKS)):
+    for name, section in (
+        ("README.md", headline.SECTION),
+        ("bench/REPORT.md", sections.BENCHMARKS),
+    ):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert text.count(f"<!-- {section} -->") == text.count(f"<!-- /{section} -->") == 1
 
