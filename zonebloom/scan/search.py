@@ -74,8 +74,14 @@ def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
         lambda terms: _AnyOf(terms, universe),
         _Not,
     )
-    # If nothing limits the matching rows, do not open any index.
-    search.result = answer.rows() if answer.bounds_true else SearchResult(universe)
+    if answer.bounds_true:
+        search.result = answer.rows()
+        return search
+    # Nothing limits the matching rows, so do not open any index. If all parts of the filter could
+    # be answered, negations are the reason.
+    search.result = SearchResult(universe)
+    if not search.unanswered and not isinstance(predicate, Constant):
+        search.unanswered.append((predicate, "negations are not answered by a Bloom filter"))
     return search
 
 
