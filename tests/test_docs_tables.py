@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import tomllib
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -15,6 +16,7 @@ from helpers import ROOT
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.base.version import FORMAT_VERSION
 from zonebloom.values.types import is_comparable
 
 # The types of the tables in types.md by their names there.
@@ -206,3 +208,16 @@ def test_text_is_parsed_for_a_column_of_uuids():
     ds.create_scalar_index("x")
     assert ds.lookup("x", [text]).num_rows == 0
     assert ds.lookup("x", ["00000000-0000-0000-0000-000000000000"]).num_rows == 1
+
+
+def test_the_compatibility_page_lists_the_formats_and_requirements():
+    formats = [int(row[0]) for row in table_rows("compatibility.md", "## The format of an index")]
+    assert formats == list(range(1, FORMAT_VERSION + 1))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {"always": project["dependencies"], **project["optional-dependencies"]}
+    rows = table_rows("compatibility.md", "## Python, systems and packages")
+    listed = {extra.strip("`"): packages for extra, packages in rows}
+    for extra, packages in listed.items():
+        assert [name.strip("`") for name in packages.split(", ")] == extras[extra], extra
+    # These only name other extras, or are for people who work on the package.
+    assert extras.keys() - listed.keys() == {"demo", "notebook", "docs", "all", "dev"}
