@@ -159,8 +159,8 @@ def test_types_that_can_be_indexed_are_stored_and_found_as_the_table_says(row, t
                 if are_equal(value, key)
             ]
             # A NaN key equals nothing, so it has one row of nulls.
-            found = zip(located["key_index"], located["row"], strict=True)
-            assert [(key, row) for key, row in found if row is not None] == expected, kind
+            locations = zip(located["key_index"], located["row"], strict=True)
+            assert [(key, row) for key, row in locations if row is not None] == expected, kind
             assert ds.count_rows("x IS NULL") == stored.null_count
     assert physical_types == {name.strip("`") for name in stored_as.split(", ")}
 
@@ -196,8 +196,8 @@ def test_types_that_cannot_be_indexed_are_refused(row):
 def test_literals_keep_the_zones_that_the_page_says(column, filter, num_kept):
     ds = zb.dataset(pa.table({"x": column}))
     ds.create_scalar_index("x", number_of_items=1)
-    kept = ds.search(filter).to_table()
-    ranges = zip(kept["start"].to_pylist(), kept["stop"].to_pylist(), strict=True)
+    rows = ds.search(filter).to_table()
+    ranges = zip(rows["start"].to_pylist(), rows["stop"].to_pylist(), strict=True)
     assert sum(stop - start for start, stop in ranges) == num_kept
 
 
