@@ -53,7 +53,7 @@ LONGEST = (
     "test_values.py",
     "test_schemas.py",
     "test_notebooks.py",
-    "test_readme.py",
+    "test_docs.py",
 )
 
 
