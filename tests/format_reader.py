@@ -197,11 +197,11 @@ def zones_of_index(index_dir, index, hashes):
             path = Path(index_dir, "segments", segment["name"], segment["file"])
             data = path.read_bytes()
             require(len(data) == segment["num_bytes"], "another size")
-            found = list(LAYOUTS[segment["file"]](data, segment, hashes))
+            segment_zones = list(LAYOUTS[segment["file"]](data, segment, hashes))
         except (ValueError, KeyError, OSError, struct.error):
             # The fragments of this segment have no zones, so they are read whole.
             continue
-        for fragment_id, *zone in found:
+        for fragment_id, *zone in segment_zones:
             if fragment_id in segment["fragment_ids"]:
                 zones.setdefault(fragment_id, []).append(zone)
     return zones

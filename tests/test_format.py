@@ -5,28 +5,42 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import format_reader
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 from e2e_helpers import array_of, numbered, raw_values, scalar_of, write_files
 from format_decryption import decrypt_folder
-from format_writer import write_index
-from helpers import index_folder
-from index.test_sliced import sliced_table, zones_of
-from test_dataset_types import TYPES
-from test_golden import GOLDEN, with_times
+from format_writer import FILTERS, LISTING, write_index
+from helpers import PLAIN_TYPES, ROOT, index_folder
+from pages import Page
 
 import zonebloom as zb
 from zonebloom.errors import StaleIndexWarning
+from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
+from zonebloom.index.zone_bloom.sliced import SlicedTable
+from zonebloom.index.zone_bloom.sliced_merge import merge_tables
+from zonebloom.index.zone_bloom.table import Zones
+
+LOCAL = pafs.LocalFileSystem()
+PAGE = ROOT / "docs" / "format.md"
+TYPES = [
+    *PLAIN_TYPES,
+    pa.dictionary(pa.int16(), pa.string()),
+    pa.dictionary(pa.int32(), pa.large_binary()),
+]
 
 Ranges = dict[str, list[tuple[int, int]] | None]
 
@@ -34,8 +48,8 @@ Ranges = dict[str, list[tuple[int, int]] | None]
 def found_by_zonebloom(ds: zb.Dataset, folder: Path, column: str, key: pa.Scalar) -> Ranges:
     """Return the rows of each file that may hold a key, in the form of `format_reader.find`."""
     items = ds.index_statistics(f"{column}_idx")["number_of_items"]
-    known = ds.key_ranges(column).select(["fragment_id", "path"]).to_pylist()
-    paths = {row["fragment_id"]: row["path"] for row in known}
+    rows = ds.key_ranges(column).select(["fragment_id", "path"]).to_pylist()
+    paths = {row["fragment_id"]: row["path"] for row in rows}
     names = {i: os.path.relpath(path, folder) for i, path in paths.items()}
     ranges: Ranges = {name: [] for name in names.values()}
     keys = pa.array([key], key.type)
@@ -63,11 +77,11 @@ def found_by_reader(folder: Path, index_dir: Path, column: str, key: pa.Scalar) 
 def assert_agree(folder: Path, column: str, keys: list[pa.Scalar], **options: Any) -> Ranges:
     """Check that the plain reader finds what zonebloom finds. Return the last result."""
     ds = zb.dataset(folder, **options)
-    found: Ranges = {}
+    result: Ranges = {}
     for key in keys:
-        found = found_by_reader(folder, Path(ds.index_dir), column, key)
-        assert found == found_by_zonebloom(ds, folder, column, key), key
-    return found
+        result = found_by_reader(folder, Path(ds.index_dir), column, key)
+        assert result == found_by_zonebloom(ds, folder, column, key), key
+    return result
 
 
 def value_type_of(arrow_type: pa.DataType) -> pa.DataType:
@@ -140,12 +154,12 @@ def test_the_reader_agrees_after_refreshes_merges_and_changes(tmp_path, layout, 
     (folder / "day=2/part-000.parquet").unlink()
     write(folder, 9, orders(5000, 3))
     with pytest.warns(StaleIndexWarning):
-        found = assert_agree(folder, "id", keys)
-    assert (found["day=1/part-000.parquet"], found["day=9/part-000.parquet"]) == (None, None)
+        result = assert_agree(folder, "id", keys)
+    assert (result["day=1/part-000.parquet"], result["day=9/part-000.parquet"]) == (None, None)
     refresh(folder, layout="sliced" if layout == "table" else "table")
     assert_agree(folder, "id", keys)
-    found = assert_agree(folder, "few", names)
-    assert None not in found.values() and "day=2/part-000.parquet" not in found
+    result = assert_agree(folder, "few", names)
+    assert None not in result.values() and "day=2/part-000.parquet" not in result
 
 
 def test_only_times_or_bytes_prove_that_a_file_is_unchanged(tmp_path):
@@ -159,9 +173,9 @@ def test_only_times_or_bytes_prove_that_a_file_is_unchanged(tmp_path):
     for path in paths:
         os.utime(path, ns=(1_700_000_000_000_000_001,) * 2)
     with pytest.warns(StaleIndexWarning):
-        found = assert_agree(tmp_path / "data", "id", key)
+        result = assert_agree(tmp_path / "data", "id", key)
     # The digest covers all bytes of the small files only.
-    assert list(found.values()) == [[], [], None]
+    assert list(result.values()) == [[], [], None]
     # Other bytes of the same size, with the old time.
     status = paths[0].stat()
     paths[0].write_bytes(paths[0].read_bytes()[:-9] + bytes(9))
@@ -176,37 +190,67 @@ def entry_of(folder: Path, number: int) -> dict[str, Any]:
     return version[1][f"day={number}/part-000.parquet"]
 
 
+def golden_copy(tmp_path: Path, name: str) -> Path:
+    """Copy a folder that a release wrote, with the times that its files had then."""
+    folder = tmp_path / "data"
+    shutil.copytree(GOLDEN / name, folder)
+    for number in range(2):
+        time = 1_700_000_000_000_000_000 + number
+        os.utime(folder / f"part={number}" / "data.parquet", ns=(time, time))
+    return folder
+
+
+GOLDEN = ROOT / "tests" / "golden"
 GOLDEN_IDS = [pa.scalar(i, pa.int64()) for i in (0, 7919, 15838, 59383, 67302, 75221, -3)]
 GOLDEN_NAMES = [pa.scalar(name) for name in ("n31-0", "n62-0", "n31-500", "n62-500", "n0")]
 
 
 def test_the_reader_agrees_on_a_folder_that_an_earlier_release_wrote(tmp_path):
-    folder = with_times(tmp_path, "catalog-6")
+    folder = golden_copy(tmp_path, "catalog-6")
     assert_agree(folder, "id", GOLDEN_IDS)
     assert_agree(folder, "name", GOLDEN_NAMES)
 
 
 def test_the_reader_agrees_on_an_encrypted_folder_that_it_decrypts(tmp_path):
-    folder = with_times(tmp_path, "catalog-6")
+    folder = golden_copy(tmp_path, "catalog-6")
     keys = {"golden": bytes(range(32))}
     shutil.rmtree(folder / "_zonebloom")
     shutil.copytree(GOLDEN / "sealed-6" / "_zonebloom", folder / "_zonebloom")
-    found = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[1])
-    assert set(found.values()) == {None}
+    result = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[1])
+    assert set(result.values()) == {None}
     decrypt_folder(folder / "_zonebloom", tmp_path / "clear", keys)
     ds = zb.dataset(folder, encryption=zb.Encryption("golden", keys))
     for column, column_keys in (("id", GOLDEN_IDS), ("name", GOLDEN_NAMES)):
         for key in column_keys:
-            found = found_by_reader(folder, tmp_path / "clear", column, key)
-            assert found == found_by_zonebloom(ds, folder, column, key)
-            assert None not in found.values()
+            result = found_by_reader(folder, tmp_path / "clear", column, key)
+            assert result == found_by_zonebloom(ds, folder, column, key)
+            assert None not in result.values()
 
 
 @pytest.mark.parametrize("name", ["catalog-1", "catalog-5"])
 def test_the_reader_refuses_earlier_formats_and_reads_all_rows(tmp_path, name):
-    folder = with_times(tmp_path, name)
-    found = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[0])
-    assert set(found.values()) == {None} and len(found) == 2
+    folder = golden_copy(tmp_path, name)
+    result = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[0])
+    assert set(result.values()) == {None} and len(result) == 2
+
+
+def random_zones(count: int, num_blocks: int) -> Zones:
+    """Return zones of ten rows, with three quarters of the bits of their filters set."""
+    source = np.random.default_rng(num_blocks)
+    words = source.integers(0, 2**32, (2, count, 8 * num_blocks), dtype=np.uint32)
+    starts = np.arange(count, dtype=np.uint64) * np.uint64(10)
+    lengths = np.full(count, 10, dtype=np.uint64)
+    return Zones(starts, lengths, source.random(count) < 0.3, words[0] | words[1])
+
+
+def sliced_table(path: Path, fragments: list[tuple[int, Zones]], tile_zones: int) -> SlicedTable:
+    writer = RowTableWriter(LOCAL, f"{path}.rows", 10, 0.01)
+    for fragment_id, zones in fragments:
+        writer.write(fragment_id, zones)
+    written = writer.close()
+    rows = read_row_table(LOCAL, f"{path}.rows", written.num_bytes, written.checksum)
+    merged = merge_tables([rows], LOCAL, str(path), tile_zones)
+    return SlicedTable(LOCAL, str(path), merged.num_bytes, merged.checksum)
 
 
 @pytest.mark.parametrize(
@@ -220,8 +264,8 @@ def test_the_reader_agrees_on_sliced_tables_of_many_tiles(tmp_path, tile_zones, 
     for fragment_id, (num_blocks, count) in enumerate(counts.items()):
         # Each fragment has filters of two sizes, so the zones of a group are not consecutive.
         fragments += [
-            (fragment_id, zones_of(count, num_blocks, seed=num_blocks)),
-            (10 + fragment_id, zones_of(9, 3, seed=num_blocks)),
+            (fragment_id, random_zones(count, num_blocks)),
+            (10 + fragment_id, random_zones(9, 3)),
         ]
     path = tmp_path / "bloomfilter.sliced"
     table = sliced_table(path, fragments, tile_zones)
@@ -253,9 +297,9 @@ def test_the_reader_loses_no_row_in_a_damaged_folder(tmp_path, layout):
         for position in damage.integers(0, len(data), 40).tolist():
             for changed in (data[:position], data[:position] + b"\xaa" + data[position + 1 :]):
                 path.write_bytes(changed)
-                found = found_by_reader(folder, index_dir, "id", key)
+                result = found_by_reader(folder, index_dir, "id", key)
                 for name, ranges in whole.items():
-                    of_file = found[name]
+                    of_file = result[name]
                     assert ranges is not None
                     assert of_file is None or set(of_file) >= set(ranges), (path, position)
         path.write_bytes(data)
@@ -280,5 +324,108 @@ def test_zonebloom_uses_an_index_that_the_page_taught_to_write(tmp_path):
     write(folder, 2, orders(5000, 100).select(["id"]))
     refresh(folder)
     assert zb.dataset(folder).version == 2
-    found = assert_agree(folder, "id", [pa.scalar(5007, pa.int64())])
-    assert len(found) == 3 and None not in found.values()
+    result = assert_agree(folder, "id", [pa.scalar(5007, pa.int64())])
+    assert len(result) == 3 and None not in result.values()
+
+
+# The page
+
+
+def without_random_parts(text: str) -> str:
+    """Return the text with placeholders for random names, checksums, times and sizes."""
+    text = re.sub(r"(?m)^(mtime_ns|ctime_ns|seen_at|inode|size)( +)[0-9]+$", r"\1\2NUMBER", text)
+    text = re.sub(r'"(num_bytes|ranges_bytes)": [0-9]+', r'"\1": NUMBER', text)
+    text = re.sub(r"[0-9-]{10}T[0-9:]{8}\+00:00", "TIME", text)
+    text = re.sub(r"\b(?![0-9]{20}\b)(?:[0-9a-f]{32}|[0-9a-f]{16})\b", "HEX", text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+class ExamplePage(Page):
+    """A page whose varying output is compared too, apart from its random parts."""
+
+    num_compared = 0
+
+    def _checked(self, match: re.Match[str], output: str, where: str) -> str:
+        assert without_random_parts(output) == without_random_parts(match["body"]), where
+        self.num_compared += 1
+        return super()._checked(match, output, where)
+
+
+def test_the_example_of_the_page_is_what_a_build_writes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = ExamplePage(PAGE)
+    page.run()
+    assert page.num_compared == page.text.count("```text")
+
+
+@pytest.fixture
+def written_folders(tmp_path) -> list[Path]:
+    """Return index folders with every kind of file that a build or a merge writes."""
+    encryption = zb.Encryption("2026", {"2026": bytes(16)})
+    folders = []
+    for layout, keys in (("table", None), ("sliced", None), ("sliced", encryption)):
+        data = tmp_path / f"{layout}-{keys is None}"
+        write(data, 0, orders(0, 100))
+        ds = zb.dataset(data, encryption=keys)
+        options = {"layout": layout, "global_filter": True, "number_of_items": 10, "spark": False}
+        ds.create_scalar_index(["id", "few"], **options)
+        write(data, 1, orders(100, 100))
+        ds.optimize.optimize_indices(layout=layout, spark=False)
+        folders.append(index_folder(data))
+    return folders
+
+
+def keys_of(value: Any) -> set[str]:
+    """Return the keys of all objects in a JSON value."""
+    if isinstance(value, list):
+        return set[str]().union(*map(keys_of, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*map(keys_of, value.values()))
+
+
+def test_the_page_names_everything_that_a_build_writes(written_folders):
+    names: set[str] = set()
+    patterns: set[str] = set()
+    for path in (path for folder in written_folders for path in folder.rglob("*.*")):
+        data = path.read_bytes()
+        if path.parent.name == "versions":
+            assert re.fullmatch(r"[0-9]{20}(-[0-9a-f]{16}\.arrow|\.json)", path.name)
+            patterns.add(path.suffix)
+        else:
+            assert re.fullmatch(SEGMENT_NAME, path.parent.name)
+            names.add(path.name)
+        if path.suffix == ".json":
+            names |= keys_of(json.loads(data))
+        elif data.startswith(b"ARROW1"):
+            schema = pa.ipc.open_file(data).schema
+            names |= {*schema.names, *(key.decode() for key in schema.metadata)}
+        elif path.suffix != ".sbbf":
+            assert data[:8] in (b"ZBSEALED", b"ZBSLICED")
+            names.add(data[:8].decode())
+    assert patterns == {".json", ".arrow"}
+    assert {"bloomfilter.arrow", "bloomfilter.sliced", "bloomfilter_item", "sealed_by"} <= names
+    # Names in the output of the example alone are not explained.
+    text = re.sub(r"(?ms)^```.*?^```$", "", PAGE.read_text(encoding="utf-8"))
+    in_code = set(re.findall(r"`([^`\n]+)`", text))
+    assert names <= in_code | {name.rpartition("/")[2] for name in in_code}
+    assert SEGMENT_NAME in in_code
+
+
+# The pattern of the page.
+SEGMENT_NAME = "[0-9a-f]{16}(-(all|keys|pages|[0-9]+|[0-9a-f]{8}))+"
+
+
+@pytest.mark.parametrize("schema", [FILTERS, LISTING], ids=["filters", "listing"])
+def test_the_page_has_the_columns_of_a_table_in_their_order(schema):
+    page = PAGE.read_text(encoding="utf-8")
+    places = [page.index(f"\n| `{field.name}` | {field.type} |") for field in list(schema)[1:]]
+    assert places == sorted(places)
+
+
+def test_the_files_by_the_page_do_not_use_zonebloom():
+    for name in ("reader", "writer", "decryption"):
+        code = (ROOT / "tests" / f"format_{name}.py").read_text(encoding="utf-8")
+        imports = re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
+        allowed = {"pyarrow", "xxhash", "cryptography", "format_reader", *sys.stdlib_module_names}
+        assert set(imports) <= allowed
