@@ -93,6 +93,8 @@ def domain_of(kind):
 
 def hashes_of(key):
     """Return the hashes of a key of the column's type, or None if any zone may hold it."""
+    if not key.is_valid:
+        return []
     if domain_of(key.type) in ("string", "binary"):
         forms = [key.as_buffer().to_pybytes()]
     elif pa.types.is_floating(key.type) and math.isnan(key.as_py()):
@@ -119,17 +121,18 @@ def may_hold(blocks, hashed):
 
 
 def row_layout(data, segment, hashes):
-    """Yield the fragment, first row and length of each zone, and whether it may hold a hash."""
+    """Yield each zone: fragment, first row, length, has_null, and whether it may hold a hash."""
     require(xxhash.xxh3_64_hexdigest(data) == segment["checksum"], "damaged")
     for zone in read_arrow(data).to_pylist():
         blocks = zone["bloom_filter_data"]
         require(blocks and len(blocks) % 32 == 0, "not whole blocks")
         is_hit = any(may_hold(blocks, hashed) for hashed in hashes)
-        yield zone["fragment_id"], zone["zone_start"], zone["zone_length"], is_hit
+        place = zone["fragment_id"], zone["zone_start"], zone["zone_length"]
+        yield *place, zone["has_null"], is_hit
 
 
 def sliced_layout(data, segment, hashes):
-    """Yield the same of a sliced table."""
+    """Yield the same for a sliced table."""
     size, check, version, _, magic = struct.unpack("<QQII8s", data[-32:])
     end = len(data) - 32 - size
     directory = data[end:-32]
@@ -145,6 +148,7 @@ def sliced_layout(data, segment, hashes):
         columns.append(struct.unpack_from(f"<{count}Q", directory, offset))
         offset += 8 * count
     runs, group_blocks, tiles = zip(*columns[:4], strict=True), columns[4], columns[5:]
+    nulls = int.from_bytes(directory[offset : offset + -(-num_zones // 8)], "little")
     groups = [0] * num_zones
     if num_groups > 1:
         code = "B" if num_groups <= 256 else "I"
@@ -181,7 +185,7 @@ def sliced_layout(data, segment, hashes):
     for fragment_id, first_row, run_zones, num_rows in runs:
         for start in range(0, items * run_zones, items):
             length = num_rows if run_zones == 1 else min(items, num_rows - start)
-            yield fragment_id, first_row + start, length, hits[zone]
+            yield fragment_id, first_row + start, length, bool(nulls >> zone & 1), hits[zone]
             zone += 1
 
 
@@ -189,7 +193,7 @@ LAYOUTS = {"bloomfilter.arrow": row_layout, "bloomfilter.sliced": sliced_layout}
 
 
 def zones_of_index(index_dir, index, hashes):
-    """Return the zones of an index by fragment: first row, length, and whether a hash may be in."""
+    """Return the zones of an index by fragment: first row, length, has_null, and hit."""
     zones = {}
     for segment in index["segments"]:
         try:
@@ -210,7 +214,8 @@ def zones_of_index(index_dir, index, hashes):
 def find(index_dir, files, column, key):
     """Return for each file the ranges of rows that may hold a key. None means all rows.
 
-    ``files`` has the paths by key of the catalog. ``key`` is a scalar of the column's type.
+    ``files`` has the paths by key of the catalog. ``key`` is a scalar of the column's type. For a
+    null, the ranges are of the rows that may be null.
     """
     ranges = dict.fromkeys(files)
     version, hashes = newest_version(index_dir), hashes_of(key)
@@ -228,9 +233,13 @@ def find(index_dir, files, column, key):
             if entry is None or not is_fresh(path, entry):
                 continue
             own = sorted(zones.get(entry["fragment_id"], []))
-            stops = [0, *(start + length for start, length, _ in own)]
+            stops = [0, *(zone[0] + zone[1] for zone in own)]
             # The zones must cover all rows. Otherwise, some rows may hold any key.
-            if [start for start, _, _ in own] == stops[:-1] and stops[-1] == entry["num_rows"]:
-                ranges[name] = [(start, start + n) for start, n, is_hit in own if is_hit]
+            if [zone[0] for zone in own] == stops[:-1] and stops[-1] == entry["num_rows"]:
+                ranges[name] = [
+                    (start, start + length)
+                    for start, length, has_null, is_hit in own
+                    if (is_hit if key.is_valid else has_null)
+                ]
         break
     return ranges

@@ -28,7 +28,7 @@ from helpers import PLAIN_TYPES, ROOT, index_folder
 from pages import Page
 
 import zonebloom as zb
-from zonebloom.errors import StaleIndexWarning
+from zonebloom.errors import IndexNotUsedWarning, StaleIndexWarning
 from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table
 from zonebloom.index.zone_bloom.sliced import SlicedTable
 from zonebloom.index.zone_bloom.sliced_merge import merge_tables
@@ -274,12 +274,106 @@ def test_the_reader_agrees_on_sliced_tables_of_many_tiles(tmp_path, tile_zones, 
     segment = {"checksum": xxhash.xxh3_64_hexdigest(data[-32 - size :])}
     for hashed in np.random.default_rng(0).integers(0, 2**64, 4, dtype=np.uint64).tolist():
         zones = list(format_reader.sliced_layout(data, segment, [hashed]))
-        hits = [number for number, zone in enumerate(zones) if zone[3]]
+        hits = [number for number, zone in enumerate(zones) if zone[4]]
         assert hits == table.find(np.array([hashed], dtype=np.uint64)).tolist()
-        columns = table.fragment_ids, table.starts, table.lengths
-        assert [zone[:3] for zone in zones] == list(
+        columns = table.fragment_ids, table.starts, table.lengths, table.has_null
+        assert [zone[:4] for zone in zones] == list(
             zip(*(column.tolist() for column in columns), strict=True)
         )
+
+
+@pytest.mark.parametrize("layout", ["table", "sliced"])
+def test_the_reader_finds_the_zones_with_a_null(tmp_path, layout):
+    folder = tmp_path / "data"
+    rows = [None if 30 <= i < 35 or i in (50, 99) else i for i in range(100)]
+    write(folder, 0, pa.table({"id": pa.array(rows, pa.int32())}))
+    write(folder, 1, pa.table({"id": pa.array(range(7), pa.int32())}))
+    zb.dataset(folder).create_scalar_index("id", number_of_items=10, layout=layout, spark=False)
+    null = pa.scalar(None, pa.int32())
+    assert found_by_reader(folder, index_folder(folder), "id", null) == {
+        "day=0/part-000.parquet": [(30, 40), (50, 60), (90, 100)],
+        "day=1/part-000.parquet": [],
+    }
+    assert len(zb.dataset(folder).search("id IS NULL").at_most) == 30
+
+
+def change_document(index_dir: Path, old: bytes, new: bytes) -> None:
+    """Replace a text in the newest document of an index folder, and correct its checksum."""
+    path = max((index_dir / "versions").glob("*.json"))
+    head, _, tail = re.split(rb'(?<="checksum": ")([0-9a-f]{32})', path.read_bytes(), maxsplit=1)
+    head, tail = head.replace(old, new), tail.replace(old, new)
+    path.write_bytes(head + xxhash.xxh3_128_hexdigest(head + tail).encode() + tail)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"kind": "BLOOMFILTER"', b'"kind": "HASH"'),
+        (b'"domain": "int64"', b'"domain": "int32"'),
+        (b"bloomfilter.arrow", b"other.arrow"),
+        (b'"field": []', b'"field": ["#3"]'),
+    ],
+)
+def test_the_reader_ignores_an_index_that_it_does_not_know(tmp_path, old, new):
+    write(tmp_path / "data", 0, orders(0, 100))
+    ds = zb.dataset(tmp_path / "data")
+    ds.create_scalar_index("id", number_of_items=10, spark=False)
+    index_dir, key = Path(ds.index_dir), pa.scalar(-1, pa.int64())
+    assert found_by_reader(tmp_path / "data", index_dir, "id", key) == {
+        "day=0/part-000.parquet": []
+    }
+    change_document(index_dir, old, new)
+    ranges = found_by_reader(tmp_path / "data", index_dir, "id", key)
+    assert ranges == {"day=0/part-000.parquet": None}
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_the_reader_uses_the_version_before_a_newer_or_damaged_one(tmp_path, is_newer):
+    folder = tmp_path / "data"
+    write(folder, 0, orders(0, 100))
+    zb.dataset(folder).create_scalar_index("id", number_of_items=10, spark=False)
+    write(folder, 1, orders(100, 100))
+    refresh(folder)
+    keys = [pa.scalar(i, pa.int64()) for i in (7, 107)]
+    assert None not in assert_agree(folder, "id", keys).values()
+    if is_newer:
+        change_document(index_folder(folder), b'"format_version": 6', b'"format_version": 7')
+    else:
+        (document,) = index_folder(folder).glob("versions/*2.json")
+        document.write_bytes(document.read_bytes()[:-9])
+    with pytest.warns(IndexNotUsedWarning), pytest.warns(StaleIndexWarning):
+        ranges = assert_agree(folder, "id", keys)
+    assert ranges["day=0/part-000.parquet"] is not None
+    assert ranges["day=1/part-000.parquet"] is None
+
+
+def test_an_index_folder_of_its_own_has_whole_paths_as_keys(tmp_path):
+    folder, index_dir = tmp_path / "data", tmp_path / "index"
+    write(folder, 0, orders(0, 100))
+    ds = zb.dataset(folder, index_dir=str(index_dir))
+    ds.create_scalar_index("id", number_of_items=10, spark=False)
+    (path,) = folder.rglob("*.parquet")
+    ranges = format_reader.find(index_dir, {str(path): path}, "id", pa.scalar(-1, pa.int64()))
+    assert ranges == {str(path): []}
+
+
+@pytest.mark.parametrize("layout", ["table", "sliced"])
+def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, layout):
+    folder, keys = tmp_path / "data", {"old": bytes(16), "new €": bytes(range(24))}
+    write(folder, 0, orders(0, 600))
+    ds = zb.dataset(folder, encryption=zb.Encryption("old", keys))
+    ds.create_scalar_index("id", number_of_items=20, layout=layout, spark=False)
+    write(folder, 1, orders(1000, 600))
+    ds = zb.dataset(folder, encryption=zb.Encryption("new €", keys))
+    ds.optimize.optimize_indices(spark=False)
+    index_dir = index_folder(folder)
+    heads = {path.read_bytes()[8:64].rstrip(b"\0") for path in index_dir.glob("*/*/bloom*")}
+    assert heads == {key_id.encode() for key_id in keys}
+    decrypt_folder(index_dir, tmp_path / "clear", keys)
+    for key in (pa.scalar(i, pa.int64()) for i in (0, 7, 599, 600, 1007, 1599)):
+        ranges = found_by_reader(folder, tmp_path / "clear", "id", key)
+        assert ranges == found_by_zonebloom(ds, folder, "id", key)
+        assert None not in ranges.values()
 
 
 @pytest.mark.parametrize("layout", ["table", "sliced"])
