@@ -40,6 +40,11 @@ _STYLE = f"""<style>
 .zonebloom.zonebloom .zb-wide {{width: 100%; table-layout: fixed}}
 .zonebloom .zb-wide td {{width: 38%; overflow-wrap: anywhere; vertical-align: middle}}
 .zonebloom .zb-wide td:first-child {{width: 24%}}
+.zonebloom.zonebloom .zb-rows :is(th, td) {{padding-right: 1.4em; vertical-align: top}}
+.zonebloom .zb-rows td {{white-space: nowrap}}
+.zonebloom .zb-rows .zb-long {{white-space: normal; min-width: 18em; max-width: 36em;
+ overflow-wrap: anywhere}}
+.zonebloom .zb-type {{font-weight: normal; opacity: .7}}
 .zonebloom svg {{display: block; width: 100%; min-width: 7em; height: .9em}}
 .zonebloom .zb-legend span {{margin-right: 1.4em; white-space: nowrap}}
 .zonebloom .zb-legend svg {{display: inline-block; width: 1.6em; min-width: 0;

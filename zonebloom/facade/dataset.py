@@ -26,6 +26,7 @@ from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
+from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.building.adopt import Adopted, adopt_files
 from zonebloom.building.builder import Builder
 from zonebloom.building.move import MovedIndex, move_opened_index
@@ -427,7 +428,7 @@ class Dataset(pads.UnionDataset, Displayed):
         )
         if needs_scan or self._filters:
             return scanner.take(indices)
-        return take_rows(opened, addresses_of_positions(opened, indices), columns)
+        return show_in_jupyter(take_rows(opened, addresses_of_positions(opened, indices), columns))
 
     def take_rows(self, rows: RowsLike, columns: Columns = None) -> pa.Table:
         """Read rows by address, in the order of the addresses. Repeated addresses repeat rows.
@@ -454,7 +455,7 @@ class Dataset(pads.UnionDataset, Displayed):
         [42]
         """
         require_no_filter(self, "take_rows")
-        return take_rows(self.opened, rows, columns)
+        return show_in_jupyter(take_rows(self.opened, rows, columns))
 
     def filter(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, expression: Filter
@@ -588,7 +589,7 @@ class Dataset(pads.UnionDataset, Displayed):
         [{'key_index': 2, 'customer': 'C007'}, {'key_index': 0, 'customer': 'C042'}]
         """
         require_no_filter(self, "lookup")
-        return look_up(self.opened, column, keys, columns, nulls=nulls)
+        return show_in_jupyter(look_up(self.opened, column, keys, columns, nulls=nulls))
 
     def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:
         """Return the file and row of each given key, or nulls for a key that does not exist.
@@ -629,7 +630,9 @@ class Dataset(pads.UnionDataset, Displayed):
         [{'key_index': 0, 'fragment_id': 1, 'row': 338}, {'key_index': 1, 'fragment_id': None, ...}]
         """
         require_no_filter(self, "locate")
-        return key_locations(self.opened, columns, keys).by_key()
+        opened = self.opened
+        locations = key_locations(opened, columns, keys)
+        return show_in_jupyter(locations.by_key(), opened.source.root)
 
     def files_with_keys(
         self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
@@ -658,7 +661,9 @@ class Dataset(pads.UnionDataset, Displayed):
         [{'fragment_id': 1, 'num_keys': 2, 'num_rows': 2}]
         """
         require_no_filter(self, "files_with_keys")
-        return key_locations(self.opened, columns, keys).by_file()
+        opened = self.opened
+        locations = key_locations(opened, columns, keys)
+        return show_in_jupyter(locations.by_file(), opened.source.root)
 
     # Indices
 
@@ -887,7 +892,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.key_ranges("id").select(["fragment_id", "minimum", "maximum"]).to_pylist()[0]
         {'fragment_id': 0, 'minimum': 0, 'maximum': 2997}
         """
-        return key_ranges(self.opened.look(), column)
+        opened = self.opened
+        return show_in_jupyter(key_ranges(opened.look(), column), opened.source.root)
 
     def global_filter(self, column: str) -> GlobalFilter | None:
         """Return the filter over all keys of a column, or None if its index has none.

@@ -19,6 +19,7 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
+from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import EngineFilter, Equals, IsIn, is_same_filter
 from zonebloom.scan.binding import Binding
@@ -98,7 +99,7 @@ class Scanner(ProcessBound, Displayed):
         >>> ds.scanner(["id"], "id = 42").to_table().to_pylist()
         [{'id': 42}]
         """
-        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+        return show_in_jupyter(pa.Table.from_batches(self.to_batches(), schema=self.schema))
 
     def head(self, num_rows: int) -> pa.Table:
         """Read the first matching rows.
@@ -125,7 +126,7 @@ class Scanner(ProcessBound, Displayed):
         """
         rows = self.to_table()
         positions = arguments.require_integers(indices, "indices", rows.num_rows - 1)
-        return gather(rows, positions.astype(np.int64))
+        return show_in_jupyter(gather(rows, positions.astype(np.int64)))
 
     def count_rows(self) -> int:
         """Count the matching rows. Only the columns of the filter are read.
