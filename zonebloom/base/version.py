@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The changes of each release are listed at the end of README.
+# CHANGELOG.md lists the changes of each release.
 __version__ = "0.2.0"
 
 # The format of all files of an index. Increase it with each change that earlier releases would
