@@ -390,8 +390,8 @@ def test_only_the_protocol_of_kinds_leads_to_the_files_of_the_zone_bloom_index()
     assert importers == {"index.kinds", *ZONE_BLOOM_IMPORTERS}
 
 
-def test_the_readme_lists_all_layers_in_order():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_guide_lists_all_layers_in_order():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     _, block, *_ = text.partition("The package from the bottom up.")[2].split("```")
     listed = []
     for line in block.strip().splitlines():
