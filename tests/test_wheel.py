@@ -1,10 +1,12 @@
-"""Test the wheel: it contains the right files, and they are enough to run a command."""
+"""Test the archives: the wheel contains enough to run a command, and the sources are complete."""
 
 from __future__ import annotations
 
+import email
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pyarrow as pa
@@ -19,12 +21,17 @@ pytest.importorskip("hatchling")
 SUFFIXES = (".py", ".java", ".typed", ".jinja2", ".css")
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+def build(target, folder):
+    """Build an archive of a target of hatchling in a folder, and return its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    path = build("wheel", tmp_path_factory.mktemp("wheel"))
     assert path.name == f"zonebloom-{__version__}-py3-none-any.whl"
     return path
 
@@ -61,3 +68,27 @@ def test_the_wheel_works_without_the_repository(wheel, tmp_path):
     )
     expected = f"{installed / 'zonebloom' / '__init__.py'} {__version__}\n42\n"
     assert (process.returncode, process.stdout) == (0, expected), process.stderr
+
+
+def test_the_archive_of_the_sources_contains_the_guides_and_the_tests(tmp_path):
+    path = build("sdist", tmp_path)
+    assert path.name == f"zonebloom-{__version__}.tar.gz"
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    guides = {path.name for path in ROOT.glob("*.md")}
+    assert {"CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md"} <= guides
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in SUFFIXES]
+    files += (ROOT / "tests").glob("*.py")
+    assert {*guides, "LICENSE", "pyproject.toml"} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in files} <= names
+    # Caches and built files stay out.
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".nbi")]
+
+
+def test_the_metadata_name_the_urls_and_versions(wheel):
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA"))
+    metadata = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    urls = dict(entry.split(", ") for entry in metadata.get_all("Project-URL"))
+    assert set(urls) == {"Homepage", "Documentation", "Source", "Changelog", "Issues"}
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
