@@ -36,19 +36,20 @@ of three indexed files in the folder ``orders``.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from zonebloom import errors
-from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.base.version import __version__ as __version__
-from zonebloom.building.request import IndexConfig
-from zonebloom.facade.opening import dataset
-from zonebloom.parquet.encryption_keys import ParquetKeys
-from zonebloom.sbbf.filter import Sbbf
-from zonebloom.storage.encryption import Encryption
 
 if TYPE_CHECKING:
+    from zonebloom.base.row_ranges import RowRanges, SearchResult
+    from zonebloom.building.request import IndexConfig
     from zonebloom.facade.dataset import Dataset
+    from zonebloom.facade.opening import dataset
+    from zonebloom.parquet.encryption_keys import ParquetKeys
+    from zonebloom.sbbf.filter import Sbbf
+    from zonebloom.storage.encryption import Encryption
 
 __all__ = [
     "Dataset",
@@ -63,18 +64,30 @@ __all__ = [
     "warmup",
 ]
 
+# The modules of the names above that are imported when the name is first used.
+_MODULES = {
+    "Dataset": "zonebloom.facade.dataset",
+    "Encryption": "zonebloom.storage.encryption",
+    "IndexConfig": "zonebloom.building.request",
+    "ParquetKeys": "zonebloom.parquet.encryption_keys",
+    "RowRanges": "zonebloom.base.row_ranges",
+    "Sbbf": "zonebloom.sbbf.filter",
+    "SearchResult": "zonebloom.base.row_ranges",
+    "dataset": "zonebloom.facade.opening",
+}
+
 
 def __dir__() -> list[str]:
     return __all__
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Dataset` when it is first used, because ``pyarrow.dataset`` imports pandas."""
-    if name != "Dataset":
+    """Import the module of a public name when the name is first used."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'zonebloom' has no attribute {name!r}")
-    from zonebloom.facade.dataset import Dataset
-
-    return Dataset
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
 
 
 def warmup() -> None:
