@@ -13,7 +13,7 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.polars import scan
-from zonebloom.predicates import predicate_from_arrow
+from zonebloom.predicates.arrow import predicate_from_arrow
 from zonebloom.predicates.polars import translate_polars
 
 

@@ -18,8 +18,6 @@ from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, num_cores
 from zonebloom.predicates import Predicate
-from zonebloom.scan.locate import KeyLocations, locate_keys, select_key_columns
-from zonebloom.scan.lookup import lookup_keys
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
 from zonebloom.scan.planner import plan_addresses
@@ -29,6 +27,8 @@ from zonebloom.storage.files import is_local
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from zonebloom.scan.locate import KeyLocations
 
 
 class ArrowExport(Protocol):
@@ -89,6 +89,8 @@ def take_rows(opened: OpenedDataset, rows: Any, columns: Columns) -> pa.Table:
 
 def _addresses(rows: Any) -> np.ndarray:
     if isinstance(rows, pa.Table | pa.RecordBatch):
+        from zonebloom.scan.locate import select_key_columns
+
         names = ("fragment_id", "row")
         locations = pa.table(dict(zip(names, select_key_columns(rows, names), strict=True)))
         # Keys that do not exist have null locations.
@@ -107,6 +109,8 @@ def look_up(
     nulls: bool = False,
 ) -> pa.Table:
     """Return the rows that hold one of the keys; see `Dataset.lookup`."""
+    from zonebloom.scan.lookup import lookup_keys
+
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
     source, key_column = opened.source, opened.column(column)
@@ -131,6 +135,8 @@ def key_locations(
     opened: OpenedDataset, columns: str | Sequence[str], keys: KeysLike | KeyTableLike
 ) -> KeyLocations:
     """Return the locations of keys in one column, or in several that must all be equal."""
+    from zonebloom.scan.locate import locate_keys, select_key_columns
+
     is_one = isinstance(columns, str)
     names = [columns] if is_one else arguments.require_name_list(columns, "columns")
     if not names or len(set(names)) < len(names):

@@ -14,7 +14,8 @@ import pytest
 
 import zonebloom as zb
 from zonebloom.errors import FilterError, InvalidArgument
-from zonebloom.predicates import Compares, Equals, IsIn, Not, predicate_from_arrow
+from zonebloom.predicates import Compares, Equals, IsIn, Not
+from zonebloom.predicates.arrow import predicate_from_arrow
 
 NOON = dt.datetime(2024, 7, 1, 12)
 HOUR = 3_600_000_000

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from zonebloom.catalog.place import default_index_folders, find_index_folder
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import SourceError
 from zonebloom.sources.source import Source
-from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import is_local
 from zonebloom.storage.object_store import path_in
+
+if TYPE_CHECKING:
+    from zonebloom.storage.encryption import Encryption
 
 
 def locate_catalog(

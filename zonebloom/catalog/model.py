@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import NamedTuple
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
@@ -23,6 +24,8 @@ PAGE_MAP_FILE = "pages.arrow"
 DEFAULT_NUMBER_OF_ITEMS = 8192
 # The kind of all indices before format 6.
 DEFAULT_KIND = "BLOOMFILTER"
+# How long a vacuum keeps replaced versions.
+RETENTION = timedelta(days=7)
 
 
 def require_row_count(path: str, num_rows: int) -> None:

@@ -16,6 +16,7 @@ import posixpath
 import stat
 import uuid
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -23,11 +24,13 @@ import pyarrow.fs as pafs
 from zonebloom.catalog.names import VERSIONS
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError
-from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.files import is_folder, is_local
 from zonebloom.storage.object_store import obstore_handler
 from zonebloom.storage.paths import folders_above
 from zonebloom.storage.patterns import INDEX_FOLDER, data_folder_of
+
+if TYPE_CHECKING:
+    from zonebloom.storage.encryption import Encryption
 
 
 def default_index_folders(

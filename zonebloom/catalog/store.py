@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -67,14 +67,11 @@ from zonebloom.errors import (
     EncryptedIndex,
     IndexNotUsedWarning,
 )
-from zonebloom.storage.encryption import (
-    EncryptingStream,
-    Encryption,
-    FileCipher,
-    decrypting_filesystem,
-)
 from zonebloom.storage.files import OutputStream, is_folder, is_local
 from zonebloom.storage.patterns import data_folder_of, shared_folder_of
+
+if TYPE_CHECKING:
+    from zonebloom.storage.encryption import Encryption, FileCipher
 
 _MAX_TRIES = 16
 # The top-level keys of a document in format 1.
@@ -106,10 +103,13 @@ class Catalog:
         self.filesystem = filesystem
         self.folder = folder
         self.encryption = encryption
-        self._cipher = None if encryption is None else FileCipher(folder, encryption)
-        self.decrypted_filesystem: pafs.FileSystem = (
-            filesystem if self._cipher is None else decrypting_filesystem(filesystem, self._cipher)
-        )
+        self._cipher: FileCipher | None = None
+        self.decrypted_filesystem: pafs.FileSystem = filesystem
+        if encryption is not None:
+            from zonebloom.storage.encryption import FileCipher, decrypting_filesystem
+
+            self._cipher = FileCipher(folder, encryption)
+            self.decrypted_filesystem = decrypting_filesystem(filesystem, self._cipher)
         self._versions = posixpath.join(folder, VERSIONS)
         # The last document that was read or written, with the version it describes.
         self._last: tuple[bytes, Version] | None = None
@@ -140,7 +140,11 @@ class Catalog:
         else:
             self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
             stream = self.filesystem.open_output_stream(path, compression=None)
-        return stream if self._cipher is None else EncryptingStream(stream, self._cipher, path)
+        if self._cipher is None:
+            return stream
+        from zonebloom.storage.encryption import EncryptingStream
+
+        return EncryptingStream(stream, self._cipher, path)
 
     def create_local_file(self, path: str) -> NewFile:
         shared = shared_folder_of(self.folder)

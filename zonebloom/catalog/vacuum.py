@@ -36,9 +36,6 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, EncryptedIndex
 from zonebloom.storage.files import is_local
 
-# How long replaced versions are kept.
-RETENTION = timedelta(days=7)
-
 # Segments older than this cannot belong to a running build.
 LONGEST_BUILD = timedelta(days=1)
 _MAX_DELETE_TRIES = 10

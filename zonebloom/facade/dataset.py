@@ -13,48 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from zonebloom.base import arguments
-from zonebloom.base.display import (
-    Displayed,
-    DisplayedDict,
-    DisplayedList,
-    list_html,
-    styled_html,
-    table_html,
-    title_html,
-)
+from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.base.notices import warn
 from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.base.row_ranges import SearchResult
 from zonebloom.base.table_display import show_in_jupyter
-from zonebloom.building.adopt import Adopted, adopt_files
-from zonebloom.building.builder import Builder
-from zonebloom.building.move import MovedIndex, move_opened_index
-from zonebloom.building.request import IndexConfig, IndexRequest
-from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS
-from zonebloom.catalog.store import Catalog
-from zonebloom.catalog.vacuum import RETENTION, Vacuumed, vacuum_catalog
+from zonebloom.catalog.model import DEFAULT_KIND, DEFAULT_NUMBER_OF_ITEMS, RETENTION
 from zonebloom.errors import DeprecatedWarning, InvalidArgument, SourceError
-from zonebloom.facade import indices
-from zonebloom.facade.engine import choose_engine
-from zonebloom.facade.fragments import (
-    CandidateFragment,
-    ReadOptions,
-    ScanOptions,
-    require_scan_options,
-)
-from zonebloom.facade.optimizer import DatasetOptimizer
-from zonebloom.facade.pickled import PickledDataset
-from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
-from zonebloom.index.describe import (
-    INDEX_HEADERS,
-    NO_INDEX,
-    EmbeddedDescription,
-    IndexDescription,
-    index_cells,
-)
-from zonebloom.index.global_filter import GlobalFilter
-from zonebloom.index.validate import ValidatedIndex
 from zonebloom.reading import (
     Filter,
     KeysLike,
@@ -73,13 +39,26 @@ from zonebloom.scan.planner import search_result
 from zonebloom.scan.recheck import Columns
 from zonebloom.scan.scanner import Scanner, plan_scan
 from zonebloom.scan.search import global_filter, key_ranges
-from zonebloom.sources.source import Source, unreadable_dataset
+from zonebloom.sources.source import unreadable_dataset
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import SparkSession
 
     from zonebloom.advise.judge import Advices
+    from zonebloom.base.display import DisplayedDict, DisplayedList
+    from zonebloom.building.adopt import Adopted
+    from zonebloom.building.move import MovedIndex
+    from zonebloom.building.request import IndexConfig
+    from zonebloom.catalog.store import Catalog
+    from zonebloom.catalog.vacuum import Vacuumed
+    from zonebloom.facade.fragments import ReadOptions, ScanOptions
+    from zonebloom.facade.optimizer import DatasetOptimizer
+    from zonebloom.facade.pickled import PickledDataset
+    from zonebloom.index.describe import EmbeddedDescription, IndexDescription
+    from zonebloom.index.global_filter import GlobalFilter
+    from zonebloom.index.validate import ValidatedIndex
+    from zonebloom.sources.source import Source
 
 
 class Dataset(pads.UnionDataset, Displayed):
@@ -152,6 +131,8 @@ class Dataset(pads.UnionDataset, Displayed):
         return self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from zonebloom.facade.pickled import PickledDataset
+
         pickled = PickledDataset.of(self.opened, self.title, self._list_files)
         return _unpickled, (pickled, self._filters)
 
@@ -319,6 +300,8 @@ class Dataset(pads.UnionDataset, Displayed):
         100
         """
         if options:
+            from zonebloom.facade.fragments import require_scan_options
+
             require_scan_options(options)
         return plan_scan(
             self.opened,
@@ -548,6 +531,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.search_many("id", [42, -1]).read_all().to_pylist()
         [{'key_index': 0, 'fragment_id': 1, 'zone': 3}]
         """
+        from zonebloom.index.batch_lookup import CANDIDATE_SCHEMA
+
         require_no_filter(self, "search_many")
         batches = self.opened.search_many(column, keys)
         return pa.RecordBatchReader.from_batches(CANDIDATE_SCHEMA, GuardedIterator(batches))
@@ -754,6 +739,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> [index.name for index in ds.describe_indices()]
         ['customer_idx', 'id_idx', 'day_idx', 'for_joins']
         """
+        from zonebloom.building.request import IndexRequest
+
         request = IndexRequest(
             column=column,
             index_type=index_type,
@@ -773,14 +760,7 @@ class Dataset(pads.UnionDataset, Displayed):
         require_progress(progress)
         self.renew()
         self.opened = self.opened.in_writable_folder()
-        version = Builder(self.opened).build(
-            request.make_specs(self.opened),
-            request.layout,
-            request.replace,
-            choose_engine(spark),
-            progress,
-        )
-        self.opened = self.opened.at_version(version)
+        self.opened = _indices().build(self.opened, request, spark=spark, progress=progress)
 
     def advise(
         self,
@@ -822,7 +802,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.describe_indices()[0].num_rows_indexed
         3000
         """
-        return indices.describe_opened(self.opened)
+        return _indices().describe_opened(self.opened)
 
     def list_indices(self) -> DisplayedList[dict[str, Any]]:
         """Return the indices as dictionaries with the keys that Lance uses.
@@ -830,7 +810,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.list_indices()[0]
         {'name': 'id_idx', 'type': 'BloomFilter', 'fields': ['id'], ...'num_fragments_indexed': 3}
         """
-        return indices.list_like_lance(self.opened)
+        return _indices().list_like_lance(self.opened)
 
     def index_statistics(self, name: str) -> DisplayedDict:
         """Return coverage, size, fill and estimated false positive probability of an index.
@@ -853,7 +833,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> figures["filter_bytes"], round(figures["fill_mean"], 2)
         (256, 0.33)
         """
-        return indices.statistics_of(self.opened, name)
+        return _indices().statistics_of(self.opened, name)
 
     def embedded_filters(self) -> DisplayedList[EmbeddedDescription]:
         """Return a description of the Bloom filters inside the Parquet files, by column.
@@ -867,7 +847,7 @@ class Dataset(pads.UnionDataset, Displayed):
         filters in files  files  row groups  size
         id                    1           1  4.1 kB
         """
-        return indices.describe_embedded_filters(self.opened)
+        return _indices().describe_embedded_filters(self.opened)
 
     def key_ranges(self, column: str) -> pa.Table:
         """Return the least and the greatest value of a column in each fragment, from its index.
@@ -915,7 +895,7 @@ class Dataset(pads.UnionDataset, Displayed):
         --------
         >>> ds.prewarm_index("id_idx")
         """
-        indices.prewarm(self.opened, name)
+        _indices().prewarm(self.opened, name)
 
     def validate_index(self, name: str, *, sample: int | Literal["all"] = 16) -> ValidatedIndex:
         """Read a whole index, and compare it with its checksums and with rows of the files.
@@ -952,7 +932,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.validate_index("id_idx", sample="all")
         <ValidatedIndex sound: 30 zones, 30 read from the files, 0 files changed, 0 gone>
         """
-        return indices.validate_opened(self.opened, name, sample)
+        return _indices().validate_opened(self.opened, name, sample)
 
     def index_to_lance(self, name: str, path: str) -> None:
         """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
@@ -969,12 +949,14 @@ class Dataset(pads.UnionDataset, Displayed):
         --------
         >>> ds.index_to_lance("id_idx", "bloomfilter.lance")
         """
-        indices.export_to_lance(self.opened, name, path)
+        _indices().export_to_lance(self.opened, name, path)
 
     @property
     def optimize(self) -> DatasetOptimizer:
         """The methods that bring indices up to date, as in Lance:
         ``ds.optimize.optimize_indices()``."""
+        from zonebloom.facade.optimizer import DatasetOptimizer
+
         return DatasetOptimizer(self)
 
     def adopt_index(self) -> Adopted:
@@ -1002,6 +984,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.adopt_index()
         Adopted(num_files=1, left=())
         """
+        from zonebloom.building.adopt import adopt_files
+
         self.renew()
         version, adopted = adopt_files(self.opened)
         self.opened = self.opened.at_version(version)
@@ -1045,6 +1029,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.move_index().index_dir
         '..._zonebloom/orders'
         """
+        from zonebloom.building.move import move_opened_index
+
         if index_dir is not None:
             index_dir = arguments.require_path(index_dir, "index_dir")
         self.renew()
@@ -1066,7 +1052,7 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds
         <zonebloom.Dataset orders: 3 parquet files, 3 columns; indices: customer_idx>
         """
-        self.opened = indices.drop(self.opened, name)
+        self.opened = _indices().drop(self.opened, name)
 
     def vacuum(self, older_than: timedelta = RETENTION) -> Vacuumed:
         """Delete older versions of the index, and segments that only they refer to.
@@ -1092,6 +1078,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.vacuum(timedelta(0)).num_segments
         1
         """
+        from zonebloom.catalog.vacuum import vacuum_catalog
+
         return vacuum_catalog(
             self.opened.catalog, arguments.require_instance(older_than, timedelta, "older_than")
         )
@@ -1165,6 +1153,8 @@ class Dataset(pads.UnionDataset, Displayed):
             )
         if filter is None and not self.opened.source.has_views:
             return self.unindexed().get_fragments()
+        from zonebloom.facade.fragments import CandidateFragment
+
         # A refresh must not change the files while the caller iterates.
         opened = self.opened
         plan = plan_scan(opened, None, [filter]).plan()
@@ -1256,6 +1246,8 @@ class Dataset(pads.UnionDataset, Displayed):
     # Displays
 
     def __str__(self) -> str:
+        from zonebloom.index.describe import NO_INDEX
+
         lines = [str(index) for index in self.describe_indices()] or [NO_INDEX]
         return "\n".join([f"<{self._title()}>", *(f"  {line}" for line in lines)])
 
@@ -1275,6 +1267,8 @@ class Dataset(pads.UnionDataset, Displayed):
         )
 
     def _repr_html_(self) -> str:
+        from zonebloom.index.describe import INDEX_HEADERS, NO_INDEX, index_cells
+
         descriptions = self.describe_indices()
         table = table_html(INDEX_HEADERS, list(map(index_cells, descriptions)))
         content = table if descriptions else list_html([NO_INDEX])
@@ -1292,6 +1286,13 @@ def require_no_filter(dataset: Dataset, caller: str) -> None:
 
 def _unpickled(pickled: PickledDataset, filters: tuple[Filter, ...]) -> Dataset:
     return Dataset(pickled.open(), pickled.title, pickled.list_files, filters)
+
+
+def _indices():
+    """Return the module for work on indices. It loads much that a process which reads does not."""
+    from zonebloom.facade import indices
+
+    return indices
 
 
 def _unindexed(dataset: pads.Dataset) -> pads.Dataset:

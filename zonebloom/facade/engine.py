@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zonebloom.building.builder import WORTH_AN_ENGINE, Engine
+if TYPE_CHECKING:
+    from zonebloom.building.builder import Engine
 
 
 def choose_engine(spark: Any) -> Engine | None:
@@ -14,6 +15,8 @@ def choose_engine(spark: Any) -> Engine | None:
     Without a session, the active one is used if there are enough bytes to read. False never
     uses Spark.
     """
+    from zonebloom.building.builder import WORTH_AN_ENGINE
+
     min_bytes = 0
     if spark is None:
         spark = active_spark_session()

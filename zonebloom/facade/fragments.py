@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+from zonebloom.base.process_bound import ProcessBound
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import is_same_filter
 from zonebloom.scan.explain import ScanPlan
@@ -18,7 +19,6 @@ from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.recheck import Columns
 from zonebloom.scan.scanner import plan_scan
-from zonebloom.sources.pickling import ProcessBound
 
 
 class ScanOptions(TypedDict, total=False):

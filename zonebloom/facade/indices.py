@@ -1,4 +1,4 @@
-"""Describe, validate, export and renew the indices of an opened dataset.
+"""Build, describe, validate, export and renew the indices of an opened dataset.
 
 `zonebloom.Dataset` and the command line call these functions.
 """
@@ -20,6 +20,7 @@ from zonebloom.building.builder import (
     failed_refresh,
     refreshed_cells,
 )
+from zonebloom.building.request import IndexRequest
 from zonebloom.building.segments import require_layout
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.vacuum import vacuum_catalog
@@ -46,6 +47,20 @@ from zonebloom.sources.column_batches import Column
 
 # The names that Lance shows for kinds of indices.
 _LANCE_TYPES = {"BLOOMFILTER": "BloomFilter"}
+
+
+def build(
+    opened: OpenedDataset, request: IndexRequest, *, spark: Any, progress: ProgressOption
+) -> OpenedDataset:
+    """Return the dataset at a new version of the catalog that has the requested indices."""
+    version = Builder(opened).build(
+        request.make_specs(opened),
+        request.layout,
+        request.replace,
+        choose_engine(spark),
+        progress,
+    )
+    return opened.at_version(version)
 
 
 def describe_opened(opened: OpenedDataset) -> DisplayedList[IndexDescription]:

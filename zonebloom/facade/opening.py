@@ -17,18 +17,17 @@ from zonebloom.catalog.locate import locate_catalog
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, without_secrets
 from zonebloom.facade.engine import active_spark_session
-from zonebloom.facade.pickled import temporary_catalog
-from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.discovery import Partitioning, Schema
 from zonebloom.sources.kinds import SourceOptions, source_kind
 from zonebloom.sources.source import Source, Stale
-from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.object_store import path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, is_uri
 
 if TYPE_CHECKING:
     from zonebloom.facade.dataset import Dataset
+    from zonebloom.parquet.encryption_keys import ParquetKeys
+    from zonebloom.storage.encryption import Encryption
 
 
 def dataset(
@@ -164,8 +163,12 @@ class OpenOptions(SourceOptions):
         """Return the options with plain values. Raise `InvalidArgument` if one is invalid."""
         arguments.require_choice(self.stale, "stale", get_args(Stale))
         if self.encryption is not None:
+            from zonebloom.storage.encryption import Encryption
+
             arguments.require_instance(self.encryption, Encryption, "encryption")
         if self.parquet_keys is not None:
+            from zonebloom.parquet.encryption_keys import ParquetKeys
+
             arguments.require_instance(self.parquet_keys, ParquetKeys, "parquet_keys")
         index_dir = self.index_dir
         if index_dir is not None:
@@ -273,4 +276,6 @@ def _temporary_catalog(index_dir: str | None) -> Catalog:
             "the index of a table in memory cannot outlive it; leave index_dir out, or write the "
             "table to Parquet"
         )
+    from zonebloom.facade.pickled import temporary_catalog
+
     return temporary_catalog()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from zonebloom.base.display import DisplayedList
 from zonebloom.base.progress import ProgressOption
 from zonebloom.building.builder import Refreshed
-from zonebloom.catalog.vacuum import RETENTION
+from zonebloom.catalog.model import RETENTION
 from zonebloom.facade import indices
 from zonebloom.scan.opened import OpenDataset
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +26,16 @@ from zonebloom.errors import (
     InvalidArgument,
     UnknownIndexKind,
 )
-from zonebloom.index.global_filter import GlobalFilter, load_global_filter
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.kinds import IndexKind, kind_of, open_table
 from zonebloom.index.table import IndexTable
 from zonebloom.predicates.ast import LeafPredicate
-from zonebloom.sbbf.filter import Sbbf
 from zonebloom.storage.files import is_local
 from zonebloom.values.probe import Probe
+
+if TYPE_CHECKING:
+    from zonebloom.index.global_filter import GlobalFilter
+    from zonebloom.sbbf.filter import Sbbf
 
 # The first address of zones and the address after their last row; both int64, shape (n,).
 _AddressBounds = tuple[np.ndarray, np.ndarray]
@@ -157,6 +160,8 @@ class LoadedIndex:
         self, arrow_type: pa.DataType, present: Sequence[PresentFragment]
     ) -> GlobalFilter | None:
         """Return the filter over all keys, compared with the current fragments, or None."""
+        from zonebloom.index.global_filter import GlobalFilter, load_global_filter
+
         stored = self.entry.global_filter
         if stored is None:
             return None

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from zonebloom.base.arrays import is_view_type
 from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.errors import FilterError
-from zonebloom.predicates.arrow import predicate_from_arrow, translate_arrow
 from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import (
     MAX_DEPTH,
@@ -67,7 +66,6 @@ __all__ = [
     "RowFilter",
     "Unknown",
     "is_same_filter",
-    "predicate_from_arrow",
     "probed_columns",
     "row_filter_columns",
     "translate_filter",
@@ -148,6 +146,8 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
         return translate_polars(filter, schema)
     else:
         raise FilterError(f"a {type(filter).__name__} is not a filter; write {_ACCEPTED_FILTERS}")
+    from zonebloom.predicates.arrow import translate_arrow
+
     return translate_arrow(expression, schema)
 
 

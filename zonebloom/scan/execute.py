@@ -25,7 +25,6 @@ from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
-from zonebloom.predicates.row_group_statistics import statistics_safe_filter
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import (
     has_views,
@@ -230,6 +229,8 @@ class Execution:
         if not _detects_short_reads(self._source):
             return None
         if self._source.has_statistics:
+            from zonebloom.predicates.row_group_statistics import statistics_safe_filter
+
             filter = statistics_safe_filter(filter, schema)
         if filter is not None and self._lacks_column_keys(plans):
             # Without a filter PyArrow reads unencrypted columns, and refuses only the others.

@@ -15,11 +15,11 @@ from zonebloom.base.display import (
     styled_html,
     title_html,
 )
+from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
-from zonebloom.sources.pickling import ProcessBound
 
 _MAX_SHOWN_FRAGMENTS = 5
 _MAX_SHOWN_RANGES = 3

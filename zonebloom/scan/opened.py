@@ -38,7 +38,6 @@ from zonebloom.errors import (
     StaleIndexWarning,
     ZoneBloomWarning,
 )
-from zonebloom.index.batch_lookup import checked_keys, search_many
 from zonebloom.index.fit import indexed_column
 from zonebloom.index.matching import LoadedIndex
 from zonebloom.predicates import And, Equals, IsIn, Predicate, RowFilter, translate_filter, unknowns
@@ -240,6 +239,8 @@ class OpenedDataset:
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
         """Yield the zones that may hold each of many keys; see `Dataset.candidates`."""
+        from zonebloom.index.batch_lookup import checked_keys, search_many
+
         snapshot = self.look_at_all_files()
         index, leaf = preferred_index(snapshot, column)
         keys = checked_keys(values, column, leaf)

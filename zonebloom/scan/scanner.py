@@ -19,6 +19,7 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.base.display import Displayed
 from zonebloom.base.exit_guard import GuardedIterator
+from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import EngineFilter, Equals, IsIn, is_same_filter
@@ -28,7 +29,6 @@ from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, filter_text, gather
-from zonebloom.sources.pickling import ProcessBound
 from zonebloom.storage.files import ReadCounter
 
 

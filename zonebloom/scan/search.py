@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -16,7 +17,6 @@ from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
-from zonebloom.index.global_filter import GlobalFilter
 from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.kinds import index_kind, is_registered
 from zonebloom.index.matching import IndexView, LoadedIndex
@@ -35,6 +35,9 @@ from zonebloom.scan.binding import unknown_column_text
 from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.probe import Probe, probe, probe_many
+
+if TYPE_CHECKING:
+    from zonebloom.index.global_filter import GlobalFilter
 
 
 class NoIndex(str):

@@ -14,7 +14,6 @@ import pyarrow.fs as pafs
 from zonebloom.errors import SchemaMismatch
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.parquet.footer import ENCRYPTED_MAGIC, TAIL_BYTES
-from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import (
     Fragment,
     Source,
@@ -309,8 +308,10 @@ def columns_reader(
     columns: Sequence[Column],
     filesystem: pafs.FileSystem | None = None,
 ) -> ColumnsReader | TableColumns:
-    if isinstance(source, TableSource):
-        return TableColumns(source.table, columns)
+    if source.is_in_memory:
+        from zonebloom.sources.memory import table_of
+
+        return TableColumns(table_of(source), columns)
     files = without_short_reads(source.filesystem) if filesystem is None else filesystem
     return ColumnsReader(
         source.format,

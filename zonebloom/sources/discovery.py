@@ -22,7 +22,6 @@ from zonebloom.errors import (
     SchemaMismatch,
     SourceError,
 )
-from zonebloom.parquet.encryption_keys import ParquetKeys
 from zonebloom.sources.column_batches import union_type
 from zonebloom.sources.plain_files import files_below, plain_files
 from zonebloom.sources.source import Fragment, Source
@@ -41,6 +40,8 @@ from zonebloom.storage.patterns import fixed_folder, is_pattern, matching_files
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pads
+
+    from zonebloom.parquet.encryption_keys import ParquetKeys
 
 Partitioning: TypeAlias = "str | Sequence[str] | pads.Partitioning | None"
 Schema: TypeAlias = pa.Schema | Literal["union"] | None

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
-from zonebloom.parquet.embedded_filters import EmbeddedColumn, EmbeddedFilters
 from zonebloom.predicates.ast import Predicate, probed_columns
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.storage.files import FileIdentity, ReadCounter, is_at_rest
 from zonebloom.storage.random_access import FragmentFile
+
+if TYPE_CHECKING:
+    from zonebloom.parquet.embedded_filters import EmbeddedColumn, EmbeddedFilters
 
 
 class FragmentFilters:
@@ -65,6 +68,8 @@ class FragmentFilters:
     def _filters_of(
         self, fragment: Fragment, identity: FileIdentity, counter: ReadCounter
     ) -> EmbeddedFilters | None:
+        from zonebloom.parquet.embedded_filters import EmbeddedFilters
+
         def read(ranges):
             # Open the file for each read, because one open file per fragment could be too many.
             filesystem = self._source.filesystem

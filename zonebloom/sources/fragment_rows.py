@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.parquet.decrypted_file import DecryptedFile
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.sources.ipc_rows import IpcRows
-from zonebloom.sources.memory import TableRows, TableSource
 from zonebloom.sources.parquet_rows import ParquetRows
 from zonebloom.sources.source import Fragment, Source, assemble_columns, require_all_rows
 from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
+if TYPE_CHECKING:
+    from zonebloom.sources.ipc_rows import IpcRows
+    from zonebloom.sources.memory import TableRows
+
 # A reader for some rows of a fragment. ``row_groups`` yields the groups that contain requested
 # rows: number, first row, and the rows counted from it. ``read`` returns columns at some rows of a
 # group. ``require_unchanged`` raises `FragmentChanged` if the file was written since opening.
-FragmentRows: TypeAlias = ParquetRows | IpcRows | TableRows
+FragmentRows: TypeAlias = "ParquetRows | IpcRows | TableRows"
 
 
 def open_rows(
@@ -32,20 +34,34 @@ def open_rows(
     counter: ReadCounter,
 ) -> FragmentRows | None:
     """Open a fragment to read some of its rows. Return None for formats without random access."""
-    if isinstance(source, TableSource):
-        return TableRows(source.table)
+    if source.is_in_memory:
+        from zonebloom.sources.memory import TableRows, table_of
+
+        return TableRows(table_of(source))
     constants = source.constants(fragment)
     if not (source.is_parquet or source.is_ipc):
         return None
-    keys = source.parquet_keys if pages is None else None
-    file_class = FragmentFile if keys is None else DecryptedFile
-    file = file_class(source.filesystem, fragment.path, identity, counter)
-    try:
+    place = source.filesystem, fragment.path, identity, counter
+    if pages is None and source.parquet_keys is not None:
+        from zonebloom.parquet.decrypted_file import DecryptedFile
+
+        file = DecryptedFile(*place)
+        with _closing_on_error(file):
+            pages = file.pages(source.parquet_keys)
+    else:
+        file = FragmentFile(*place)
+    with _closing_on_error(file):
         if source.is_parquet:
-            if keys is not None and isinstance(file, DecryptedFile):
-                pages = file.pages(keys)
             return ParquetRows(file, pages, source.schema, constants, fragment.view)
+        from zonebloom.sources.ipc_rows import IpcRows
+
         return IpcRows(file, source.schema, constants)
+
+
+@contextmanager
+def _closing_on_error(file: FragmentFile) -> Iterator[None]:
+    try:
+        yield
     except BaseException:
         file.close()
         raise

@@ -10,11 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zonebloom.errors import InvalidArgument, SourceError
-from zonebloom.parquet.encryption_keys import ParquetKeys
-from zonebloom.sources.delta_lake import open_delta
 from zonebloom.sources.discovery import (
     Partitioning,
     Schema,
@@ -22,9 +20,12 @@ from zonebloom.sources.discovery import (
     is_dataset,
     require_no_schema,
 )
-from zonebloom.sources.iceberg import open_iceberg
-from zonebloom.sources.memory import open_memory_table
 from zonebloom.sources.source import Source
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
+    from zonebloom.parquet.encryption_keys import ParquetKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,28 @@ class _Table:
         return self.open_table(source, options.filesystem)
 
 
+def _open_memory_table(table: Any, filesystem: pafs.FileSystem | None) -> Source:
+    from zonebloom.sources.memory import open_memory_table
+
+    return open_memory_table(table)
+
+
+def _open_delta(table: Any, filesystem: pafs.FileSystem | None) -> Source:
+    from zonebloom.sources.delta_lake import open_delta
+
+    return open_delta(table, filesystem)
+
+
+def _open_iceberg(table: Any, filesystem: pafs.FileSystem | None) -> Source:
+    from zonebloom.sources.iceberg import open_iceberg
+
+    return open_iceberg(table, filesystem)
+
+
 _kinds: list[SourceKind] = [
-    _Table(("a pyarrow.Table",), "pyarrow", "Table", lambda table, _: open_memory_table(table)),
-    _Table(("a deltalake.DeltaTable",), "deltalake", "DeltaTable", open_delta, has_versions=True),
-    _Table(("a pyiceberg table",), "pyiceberg.table", "Table", open_iceberg, has_versions=True),
+    _Table(("a pyarrow.Table",), "pyarrow", "Table", _open_memory_table),
+    _Table(("a deltalake.DeltaTable",), "deltalake", "DeltaTable", _open_delta, has_versions=True),
+    _Table(("a pyiceberg table",), "pyiceberg.table", "Table", _open_iceberg, has_versions=True),
     _Files(),
 ]
 

@@ -83,6 +83,12 @@ def open_memory_table(table: pa.Table) -> TableSource:
     )
 
 
+def table_of(source: Source) -> pa.Table:
+    """Return the table of a source that is in memory."""
+    assert isinstance(source, TableSource)
+    return source.table
+
+
 class TableRows:
     """Reads some rows of a table in memory. Its row groups are the record batches."""
 

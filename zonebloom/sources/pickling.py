@@ -1,4 +1,4 @@
-"""Refuse to pickle keys in clear and objects that are bound to the process that made them."""
+"""Refuse to pickle keys in clear."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from types import FunctionType, ModuleType
-from typing import Any, Never, Self
+from typing import Any, Never
 from urllib.parse import parse_qsl
 
 import pyarrow.fs as pafs
@@ -34,27 +34,6 @@ _FLAGS = {"true", "false"}
 _METHODS = {"anon", "anonymous", "browser", "cache", "cloud", "default", "google_default"}
 # The user part of these URIs is the container's name.
 _AZURE_URI = re.compile(r"(?:abfss?|wasbs?)://[^/@:]+@")
-
-
-class ProcessBound:
-    """Mixin for objects that are bound to open files of this process, such as plans.
-
-    A copy is the object itself, because these objects are immutable.
-    """
-
-    __slots__ = ()
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> Never:
-        raise NotPicklable(
-            f"{type(self).__name__} objects belong to the process that made them and do not "
-            "pickle; pickle the dataset, and call its methods in the other process"
-        )
 
 
 def require_no_keys(state: object) -> None:

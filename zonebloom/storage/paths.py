@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.errors import SourceError
-from zonebloom.storage.s3a import s3_filesystem
 
 # A scheme has two letters at least; a single letter is a Windows drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
@@ -144,7 +143,11 @@ def filesystem_of(path: str, s3a: Mapping[str, str] = NO_SETTINGS) -> tuple[pafs
         When pyarrow has no file system for the path's scheme, or cannot open it.
     """
     scheme, host, _ = _split_uri(path, encoded=False)
-    filesystem = s3_filesystem(s3a, host) if scheme == "s3" and s3a else None
+    filesystem = None
+    if scheme == "s3" and s3a:
+        from zonebloom.storage.s3a import s3_filesystem
+
+        filesystem = s3_filesystem(s3a, host)
     if not scheme:
         filesystem = pafs.LocalFileSystem()
     elif filesystem is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,13 @@ from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, InvalidArgument
 from zonebloom.index.table import IndexTable, WrittenTable
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
-from zonebloom.index.zone_bloom.rows import RowTableWriter, read_row_table, write_row_table
-from zonebloom.index.zone_bloom.sliced import SlicedTable
+from zonebloom.index.zone_bloom.rows import read_row_table, write_row_table
 from zonebloom.index.zone_bloom.table import ZoneTable
-from zonebloom.index.zone_bloom.train import ZoneTrainer
 from zonebloom.predicates.ast import Compares, LeafPredicate
-from zonebloom.sbbf.filter import Sbbf
-from zonebloom.sbbf.hashing import Hashes
 from zonebloom.values.types import why_not_indexable
+
+if TYPE_CHECKING:
+    from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 
 # From this number of zones on, the eight short reads of the sliced layout are faster than testing
 # every zone, and its padding is negligible.
@@ -64,8 +63,10 @@ class ZoneBloom:
 
     def create_writer(
         self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
-    ) -> _SegmentWriter:
-        return _SegmentWriter(catalog, path, ZoneParameters(**parameters))
+    ) -> ZoneSegmentWriter:
+        from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
+
+        return ZoneSegmentWriter(catalog, path, ZoneParameters(**parameters))
 
     def open(
         self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
@@ -75,6 +76,8 @@ class ZoneBloom:
         if segment.file == self.layouts["table"]:
             return read_row_table(filesystem, path, num_bytes, checksum)
         if segment.file == self.layouts["sliced"]:
+            from zonebloom.index.zone_bloom.sliced import SlicedTable
+
             return SlicedTable(filesystem, path, num_bytes, checksum, report=report)
         raise CorruptIndex(f"{path} is not a file of a {self.name} index; build the index again")
 
@@ -103,31 +106,6 @@ class ZoneBloom:
         }
 
 
-class _SegmentWriter:
-    """The writer of a segment of a build, which is always in the row layout."""
-
-    def __init__(self, catalog: Catalog, path: str, parameters: ZoneParameters):
-        self._parameters = parameters
-        self._trainer = ZoneTrainer(parameters)
-        fold_to = parameters.probability, parameters.fold
-        self._writer = RowTableWriter(catalog, path, parameters.number_of_items, *fold_to)
-
-    def add(self, fragment_id: int, hashes: Hashes) -> None:
-        for zones in self._trainer.add(hashes):
-            self._writer.write(fragment_id, zones)
-
-    def end_fragment(self, fragment_id: int) -> None:
-        for zones in self._trainer.finish():
-            self._writer.write(fragment_id, zones)
-        self._trainer = ZoneTrainer(self._parameters)
-
-    def close(self) -> WrittenTable:
-        return self._writer.close()
-
-    def abort(self) -> None:
-        self._writer.abort()
-
-
 def require_zone_tables(tables: Sequence[IndexTable]) -> list[ZoneTable]:
     """Return tables as tables of filters. Raise `InvalidArgument` if they are of another kind."""
     zone_tables = [table for table in tables if isinstance(table, ZoneTable)]
@@ -138,6 +116,8 @@ def require_zone_tables(tables: Sequence[IndexTable]) -> list[ZoneTable]:
 
 def measure_filters(tables: Sequence[IndexTable]) -> tuple[np.ndarray, np.ndarray]:
     """Return the share of set bits and the estimated false positive rate of each zone's filter."""
+    from zonebloom.sbbf.filter import Sbbf
+
     measurements = [
         (bloom.fill, bloom.estimated_fpp)
         for table in require_zone_tables(tables)
