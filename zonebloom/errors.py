@@ -32,10 +32,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from IPython.core.ultratb import AutoFormattedTB
 
-_URI = re.compile(r"""[A-Za-z][\w+.-]*://[^\s'"<>]+""")
+# Patterns, which are compiled when a message first needs them.
+_URI = r"""[A-Za-z][\w+.-]*://[^\s'"<>]+"""
 # The part before the host: a user and a password, which may hold an unescaped slash, or a token.
-_USER = re.compile(r"(?<=://)(?:[^:@]*:.*|[^/@]*)@")
-_VALUE = re.compile(r"(?<==)[^&;,]+")
+_USER = r"(?<=://)(?:[^:@]*:.*|[^/@]*)@"
+_VALUE = r"(?<==)[^&;,]+"
 
 
 def without_secrets(text: str) -> str:
@@ -46,10 +47,10 @@ def without_secrets(text: str) -> str:
     """
 
     def mask(uri: re.Match[str]) -> str:
-        path, question_mark, query = _USER.sub("***@", uri[0]).partition("?")
-        return path + question_mark + _VALUE.sub("***", query)
+        path, question_mark, query = re.sub(_USER, "***@", uri[0]).partition("?")
+        return path + question_mark + re.sub(_VALUE, "***", query)
 
-    return _URI.sub(mask, text) if "://" in text else text
+    return re.sub(_URI, mask, text) if "://" in text else text
 
 
 class ZoneBloomError(Exception):

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, num_cores
+from zonebloom.base.threads import REMOTE_THREADS, num_cores, thread_pool
 from zonebloom.predicates import Predicate
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
@@ -48,7 +47,7 @@ def count_all_rows(opened: OpenedDataset) -> int:
     snapshot, filesystem = opened.look_at_all_files(), opened.source.filesystem
     fragments = snapshot.fragments
     num_threads = num_cores() if is_local(filesystem) else REMOTE_THREADS
-    with ThreadPoolExecutor(num_threads) as pool:
+    with thread_pool(num_threads) as pool:
         num_stored = sum(pool.map(snapshot.count_rows_in_file, fragments))
     return num_stored - sum(len(file.fragment.deleted_rows) for file in fragments)
 

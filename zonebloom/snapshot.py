@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import Coverage, PresentFragment
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
@@ -201,7 +200,7 @@ class Snapshot:
             return
         views -= self._views_with_deletes
         if len(views) > 1:
-            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            with thread_pool(REMOTE_THREADS) as pool:
                 for _ in pool.map(lambda view: view.deleted, views):
                     pass
         self._views_with_deletes.update(views)

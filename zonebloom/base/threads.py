@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 # Parallel requests to an object store. A request mostly waits, so more threads than cores help.
 REMOTE_THREADS = 16
@@ -20,6 +22,16 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def thread_pool(num_threads: int) -> ThreadPoolExecutor:
+    """Return a pool of threads.
+
+    Many lookups need no threads, so ``concurrent.futures`` is imported only here.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(num_threads)
 
 
 def map_in_order(
@@ -48,5 +60,5 @@ def map_in_order(
 def map_slices(size: int, work: Callable[[slice], Result]) -> list[Result]:
     """Split ``size`` items into as many slices as there are cores, and work on them in parallel."""
     bounds = [size * number // num_cores() for number in range(num_cores() + 1)]
-    with ThreadPoolExecutor(num_cores()) as pool:
+    with thread_pool(num_cores()) as pool:
         return list(pool.map(work, map(slice, bounds, bounds[1:])))

@@ -10,11 +10,10 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from zonebloom.base.threads import num_cores
+from zonebloom.base.threads import num_cores, thread_pool
 from zonebloom.building.other_datasets import OtherDatasets
 from zonebloom.building.train import write_page_map
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage
@@ -83,7 +82,7 @@ def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
     known_ids = {fragment.fragment_id for fragment in base.fragments.values()}
     in_place = {file.fragment_id for file in present if file.is_known}
     missing_files = _missing_files(base, in_place | other_datasets.unchanged_ids(base, known_ids))
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         entries = list(pool.map(lambda file: _entry_of_file(source, file, missing_files), unknown))
     by_digest: list[_Candidate] = []
     by_rows: list[_Candidate] = []
@@ -154,7 +153,7 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
     seen_at = wait_for_rest(file.entry.identity for file in files)
     workers = num_cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
     groups = [files[number::workers] for number in range(workers)]
-    with ThreadPoolExecutor(workers) as pool:
+    with thread_pool(workers) as pool:
         proven_files = [
             file
             for group in pool.map(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from zonebloom.base.threads import map_in_order, num_cores
+from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.building.tasks import TrainedTask, TrainTask
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.freshness import clock_lag, digest_covers_file, wait_for_rest
@@ -49,7 +49,7 @@ def train_locally(
         if progress is not None:
             progress(rows)
 
-    with ThreadPoolExecutor(min(workers, len(tasks))) as pool:
+    with thread_pool(min(workers, len(tasks))) as pool:
         try:
             return list(
                 map_in_order(
@@ -149,7 +149,7 @@ def _train_fragment(
         return list(hash_run(run, ranges)), ranges
 
     if threads > 1 and len(runs) > 1:
-        with ThreadPoolExecutor(threads) as pool:
+        with thread_pool(threads) as pool:
             for all_hashes, ranges in map_in_order(pool, hash_separately, runs, threads + 1):
                 for number, hashes in all_hashes:
                     outputs[number].add(hashes)

@@ -20,13 +20,13 @@ import posixpath
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import is_own_name, is_segment_file_name, is_segment_name
 from zonebloom.errors import CatalogError, CommitConflict, CorruptIndex, ZoneBloomError
 from zonebloom.storage.files import OutputStream, is_local
@@ -151,7 +151,7 @@ def sync_files(paths: Iterable[str]) -> None:
         return
     folders = {posixpath.dirname(path) for path in files}
     folders |= {posixpath.dirname(folder) for folder in folders}
-    with ThreadPoolExecutor(min(_SYNC_THREADS, len(files))) as pool:
+    with thread_pool(min(_SYNC_THREADS, len(files))) as pool:
         # Sync the files first: after a crash, a name without its content would be useless.
         list(pool.map(sync_path, files))
         list(pool.map(sync_path, sorted(folders)))

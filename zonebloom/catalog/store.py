@@ -22,7 +22,6 @@ import os
 import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.notices import warn
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.base.version import NewerFormat
 from zonebloom.catalog.folder import (
     MissingIndexFile,
@@ -523,6 +522,6 @@ class Catalog:
         if is_local(self.filesystem):
             listings = list(map(read, references))
         else:
-            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            with thread_pool(REMOTE_THREADS) as pool:
                 listings = list(pool.map(read, references))
         return [listing for listing, _ in listings], [fragments for _, fragments in listings]

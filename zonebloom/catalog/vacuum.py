@@ -14,14 +14,13 @@ import errno
 import os
 import posixpath
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS, map_in_order
+from zonebloom.base.threads import REMOTE_THREADS, map_in_order, thread_pool
 from zonebloom.catalog.folder import (
     MissingIndexFile,
     delete_file,
@@ -214,7 +213,7 @@ def read_names(catalog: Catalog, numbers: Iterable[int]) -> tuple[set[tuple[str,
 
     names: set[tuple[str, str]] = set()
     is_complete = True
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         for more, is_readable in map_in_order(pool, read, numbers, 2 * REMOTE_THREADS):
             names |= more
             is_complete &= is_readable

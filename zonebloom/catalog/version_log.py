@@ -21,7 +21,6 @@ import contextlib
 import json
 import os
 import posixpath
-import random
 import re
 import time
 import types
@@ -171,6 +170,8 @@ class VersionLog:
                     return True
             finally:
                 self._filesystem.delete_file(claim)
+            import random
+
             # Both writers may have deleted their claims: wait for a random time, then try again.
             time.sleep(random.uniform(0, seconds))
         raise _claim_conflict(other_claims)

@@ -18,7 +18,6 @@ from zonebloom.cli.options import (
     zonebloom,
 )
 from zonebloom.cli.output import CommandAnswer, is_in_terminal
-from zonebloom.facade.indices import describe_embedded_filters, describe_opened, statistics_of
 
 if TYPE_CHECKING:
     from zonebloom.facade.opening import OpenedSource
@@ -79,6 +78,8 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
     As JSON: path, columns (name, type, nullable, indices, by_path: whether the values come from
     the paths of the files).
     """
+    from zonebloom.facade.indices import describe_opened
+
     indices = describe_opened(source.opened)
     partition_columns = source.opened.source.partition_columns()
     columns = [
@@ -114,6 +115,7 @@ def stats_command(source: OpenedSource, column: str | None, name: str | None) ->
     indices, embedded.
     """
     from zonebloom.errors import IndexNotFound
+    from zonebloom.facade.indices import describe_embedded_filters, describe_opened, statistics_of
     from zonebloom.index.describe import EMBEDDED_HEADERS, embedded_cells
 
     all_indices = describe_opened(source.opened)

@@ -7,7 +7,6 @@ fragments that the index lacks, or that changed since, may always match.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import KEY_RANGES_FILE, IndexEntry, Segment
 from zonebloom.catalog.store import Catalog
@@ -114,7 +113,7 @@ class LoadedIndex:
         if len(segments) < 2 or is_local(self._catalog.filesystem):
             results = list(map(open_or_error, segments))
         else:
-            with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+            with thread_pool(REMOTE_THREADS) as pool:
                 results = list(pool.map(open_or_error, segments))
         tables = []
         for result in results:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -50,8 +50,9 @@ class HashingFile(io.RawIOBase):
         super().close()
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenTable:
+class WrittenTable(NamedTuple):
+    """The size and the checksum of a file that was written, and how many zones it has."""
+
     num_bytes: int
     checksum: str
     num_zones: int

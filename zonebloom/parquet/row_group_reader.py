@@ -8,8 +8,8 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,7 @@ from zonebloom.storage.random_access import LOCAL_COALESCE_GAP, read_merged_rang
 _MAX_SLICES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class PageSelection:
+class PageSelection(NamedTuple):
     """The pages of a chunk that hold the wanted rows.
 
     Columns with the same ``bounds`` are decoded from one synthetic file.
@@ -43,8 +42,7 @@ class PageSelection:
     num_rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class _ChunkRead:
+class _ChunkRead(NamedTuple):
     """The parts of one chunk to read.
 
     ``dictionary`` and ``spans`` are (start, stop) in the file.

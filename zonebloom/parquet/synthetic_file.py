@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -31,8 +31,7 @@ from zonebloom.parquet.thrift import (
 _TWO_STOPS = bytes([STOP, STOP])
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedChunk:
+class CopiedChunk(NamedTuple):
     """The pages of one chunk to copy into a synthetic file."""
 
     chunk: ColumnChunk

@@ -153,6 +153,8 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
 
 @dataclass(frozen=True, slots=True)
 class _SqlFilter:
+    """The key of a cached translation."""
+
     text: str
     # Equal filters have equal schemas. The hash leaves the schema out, because hashing a wide one
     # takes milliseconds. Equality ignores the metadata of schemas, which no translation reads.

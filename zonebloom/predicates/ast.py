@@ -130,6 +130,8 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class And:
+    """The condition that all terms are true."""
+
     terms: tuple[Predicate, ...]
 
     def __str__(self) -> str:
@@ -138,6 +140,8 @@ class And:
 
 @dataclass(frozen=True, slots=True)
 class Or:
+    """The condition that at least one term is true."""
+
     terms: tuple[Predicate, ...]
 
     def __str__(self) -> str:

@@ -28,12 +28,12 @@ from zonebloom.values.types import SECONDS_PER_DAY, family
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _MAX_EXPONENT = 400
 _NON_FINITE_TEXTS = {"nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
-_SQL_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)
-_TIME_OF_DAY = re.compile(r"(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?", re.ASCII)
-_TIMESTAMP = re.compile(
-    r"(?P<day>\d{4}-\d{2}-\d{2})"
-    r"([T ](?P<clock>\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?) ?(?P<zone>Z|UTC|[+-]\d{2}(:?\d{2})?)?)?",
-    re.ASCII,
+# Patterns in ASCII, which are compiled when a literal first needs them.
+_SQL_NUMBER = r"(?a)[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?"
+_TIME_OF_DAY = r"(?a)(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}(\.\d+)?))?"
+_TIMESTAMP = (
+    r"(?a)(?P<day>\d{4}-\d{2}-\d{2})"
+    r"([T ](?P<clock>\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?) ?(?P<zone>Z|UTC|[+-]\d{2}(:?\d{2})?)?)?"
 )
 _DATETIME_KINDS = ("date", "timestamp", "instant")
 _KIND_NAMES = {"text": "string", "boolean": "truth value", "bytes": "binary literal"}
@@ -83,7 +83,7 @@ def adapt_literal(literal: Literal, column: pa.DataType) -> Literal:
             literal = parse_timestamp(value)
             kind, value = literal.kind, literal.value
         elif target == "integer":
-            example = value if _SQL_NUMBER.fullmatch(value.strip()) else 42
+            example = value if re.fullmatch(_SQL_NUMBER, value.strip()) else 42
             raise Unanswerable(
                 f"a string is compared with a column of type {column}",
                 f"write the number without quotes: {example}",
@@ -192,7 +192,7 @@ def is_uuid_for_binary_column(text: str, column: pa.DataType) -> bool:
 
 
 def parse_number(text: str) -> Literal:
-    if not _SQL_NUMBER.fullmatch(text.strip()):
+    if not re.fullmatch(_SQL_NUMBER, text.strip()):
         raise Unanswerable(f"{text!r} is not a number", "write a number such as -1.5 or 2e10")
     value = Decimal(text.strip())
     # Limit the exponent, because the fraction of a text such as 1e999999999 would be huge.
@@ -202,7 +202,7 @@ def parse_number(text: str) -> Literal:
 
 
 def parse_timestamp(text: str) -> Literal:
-    match = _TIMESTAMP.fullmatch(text.strip())
+    match = re.fullmatch(_TIMESTAMP, text.strip())
     if match is None:
         raise Unanswerable(f"{text!r} is not a date or timestamp", _LITERAL_ADVICE["timestamp"])
     day, clock, zone = match["day"], match["clock"], match["zone"]
@@ -224,7 +224,7 @@ def parse_timestamp(text: str) -> Literal:
 
 
 def parse_time_of_day(text: str) -> Literal:
-    match = _TIME_OF_DAY.fullmatch(text.strip())
+    match = re.fullmatch(_TIME_OF_DAY, text.strip())
     if match is not None:
         hour, minute, second = int(match["h"]), int(match["m"]), Fraction(match["s"] or 0)
         if hour <= 23 and minute <= 59 and second < 60:

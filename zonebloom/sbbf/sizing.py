@@ -9,7 +9,7 @@ from the high end; ``sizing="log2"`` gives their sizes to the byte.
 
 from __future__ import annotations
 
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from math import exp, lgamma, log
 
 import numpy as np
@@ -53,11 +53,23 @@ def false_positive_probability(ndv: int, num_bytes: int) -> float:
     values_per_block = BITS_PER_BLOCK / (bits / ndv)
     log_values_per_block = log(values_per_block)
     total = 0.0
-    for i in range(_TERMS - 1, 0, -1):
-        log_poisson = i * log_values_per_block - values_per_block - lgamma(i + 1)
-        log_all_words_hit = WORDS_PER_BLOCK * log(1.0 - (1.0 - 1.0 / BITS_PER_WORD) ** i)
+    for i, log_factorial, log_all_words_hit in _log_terms():
+        log_poisson = i * log_values_per_block - values_per_block - log_factorial
         total += exp(log_poisson + log_all_words_hit)
     return min(total, 1.0)
+
+
+@cache
+def _log_terms() -> list[tuple[int, float, float]]:
+    """Return the parts of each term that are the same for all filters.
+
+    These are the number of values in a block, the logarithm of its factorial, and that of the
+    probability that all words have the bit of another value.
+    """
+    return [
+        (i, lgamma(i + 1), WORDS_PER_BLOCK * log(1.0 - (1.0 - 1.0 / BITS_PER_WORD) ** i))
+        for i in range(_TERMS - 1, 0, -1)
+    ]
 
 
 def validate_target(

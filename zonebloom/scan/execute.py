@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores
+from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thread_pool
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
@@ -257,7 +256,7 @@ class Execution:
                 yield from self._read_part(plan)
             return
         num_threads = num_cores() if self._is_local else REMOTE_THREADS
-        with ThreadPoolExecutor(num_threads) as pool:
+        with thread_pool(num_threads) as pool:
             results = map_in_order(
                 pool, lambda plan: list(self._read_part(plan)), plans, num_threads + 1
             )
@@ -524,7 +523,7 @@ class Execution:
 
 def _map_on_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
     """Yield the results in order. They are computed on all cores."""
-    with ThreadPoolExecutor(num_cores()) as pool:
+    with thread_pool(num_cores()) as pool:
         yield from map_in_order(pool, function, items, num_cores() + 1)
 
 

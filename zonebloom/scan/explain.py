@@ -27,6 +27,8 @@ _MAX_SHOWN_RANGES = 3
 
 @dataclass(frozen=True, slots=True)
 class IndexUse:
+    """An index that a plan uses, the zones that it keeps, and the bytes it read for that."""
+
     name: str
     column: str
     num_zones: int

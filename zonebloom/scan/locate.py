@@ -21,7 +21,7 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.arrays import allocate_array, distinct_numbers, from_numpy, to_numpy
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.base.threads import map_in_order, map_slices, num_cores
+from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_pool
 from zonebloom.base.user_values import is_data_frame
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
@@ -181,7 +181,7 @@ def locate_keys(
             if passing is not None:
                 positions = positions[passing]
                 values = [keys.take(from_numpy(passing)) for keys in values]
-    with ThreadPoolExecutor(num_cores() + 1) as pool:
+    with thread_pool(num_cores() + 1) as pool:
         # Build hash tables of the keys while the files are read.
         numbering = [pool.submit(numbered_keys, keys) for keys in values]
         keys_by_column = dict(zip(columns, values, strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import allocate_array, from_numpy, to_numpy
-from zonebloom.base.threads import num_cores
+from zonebloom.base.threads import num_cores, thread_pool
 from zonebloom.values.normal_types import with_64_bit_offsets
 
 # Strings with 32-bit offsets cannot be larger.
@@ -30,7 +29,7 @@ class NumberedKeys:
 
     def find_positions(self, stored: pa.ChunkedArray) -> np.ndarray:
         """Return the position of the key that equals each value, or -1."""
-        with ThreadPoolExecutor(num_cores()) as pool:
+        with thread_pool(num_cores()) as pool:
             return np.concatenate([_NO_ROWS, *pool.map(self._find_in_chunk, stored.chunks)])
 
     def _find_in_chunk(self, values: pa.Array) -> np.ndarray:

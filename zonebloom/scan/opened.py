@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
 from operator import and_
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage, indexed_identities
 from zonebloom.catalog.locate import default_folders_of
 from zonebloom.catalog.model import IndexEntry, Version
@@ -194,7 +193,7 @@ class OpenedDataset:
             return snapshot, self.search_snapshot(snapshot, predicate)
         last = None if self._last_look is None else self._last_look.snapshot
         early_search = None
-        with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        with thread_pool(REMOTE_THREADS) as pool:
             if last is not None:
                 early_search = pool.submit(search_indices, last, predicate)
             else:

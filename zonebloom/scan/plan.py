@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
@@ -89,8 +90,7 @@ class FragmentPlan:
     num_deleted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FileZones:
+class FileZones(NamedTuple):
     """The zones of one file that may match.
 
     ``kept`` has the offsets of rows that may match. ``zone_rows`` is the number of rows per zone,

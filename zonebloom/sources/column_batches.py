@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +40,7 @@ _RUN_ROWS = 1 << 20
 _BUILD_ADVICE = "repair or remove the file, then build again"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Rows of one fragment that one thread reads. If row_groups is None, the whole fragment."""
 
     first_row: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from zonebloom.base import arguments
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import (
     FragmentUnreadable,
     InvalidArgument,
@@ -33,7 +32,6 @@ from zonebloom.storage.files import (
     is_local,
     require_parquet,
 )
-from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
 from zonebloom.storage.object_store import StoreHandler, is_store, path_in
 from zonebloom.storage.paths import absolute_path, filesystem_of_paths, filesystem_of_uri, is_uri
 from zonebloom.storage.patterns import fixed_folder, is_pattern, matching_files
@@ -122,8 +120,12 @@ def source_of_files(paths: Sequence[str], filesystem: pafs.FileSystem) -> Source
 
 
 def as_arrow_filesystem(filesystem: Any) -> pafs.FileSystem | None:
-    if filesystem is None or isinstance(filesystem, pafs.FileSystem):
-        return None if filesystem is None else with_os_errors(filesystem)
+    if filesystem is None:
+        return None
+    from zonebloom.storage.fsspec_files import FsspecHandler, with_os_errors
+
+    if isinstance(filesystem, pafs.FileSystem):
+        return with_os_errors(filesystem)
     if is_store(filesystem):
         return pafs.PyFileSystem(StoreHandler(filesystem))
     if not hasattr(filesystem, "open") or not hasattr(filesystem, "info"):
@@ -359,7 +361,7 @@ def _with_union_schema(source: Source) -> Source:
         with file_errors(fragment.path, verb="read the schema of", parquet_in=parquet_in):
             return source.open(fragment, source.filesystem).physical_schema
 
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         schemas = list(pool.map(read_schema, source.fragments))
     union = schemas[0]
     for number, schema in enumerate(schemas):
@@ -427,6 +429,8 @@ def _from_dataset(dataset: pads.Dataset, root: str | None) -> Source:
         raise SourceError(
             "the dataset consists of row groups of files, not of whole files; give the files"
         )
+    from zonebloom.storage.fsspec_files import with_os_errors
+
     root = root or _shared_folder(posixpath.dirname(path) for path in paths)
     files = tuple(
         Fragment(path, posixpath.relpath(path, root), fragment.partition_expression)

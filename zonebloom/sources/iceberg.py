@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import NoFragments, SourceError
 from zonebloom.parquet.field_names import metadata_with_names
 from zonebloom.sources.discovery import as_arrow_filesystem
@@ -79,7 +78,7 @@ def _require_columns(
         with file_errors(f"{path} of the {name}"), filesystem.open_input_file(path) as file:
             return metadata_with_names(file, names).schema.to_arrow_schema().names
 
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         for path, columns in zip(paths, pool.map(column_names, paths), strict=True):
             for column in needed:
                 if column not in columns:

@@ -6,14 +6,13 @@ Source: Iceberg's spec, "Manifests", "Sequence Number Inheritance" and "Scan Pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import SourceError
 from zonebloom.sources.iceberg_deletes import (
     DeletionVector,
@@ -52,7 +51,7 @@ def live_files(table: Table, name: str) -> tuple[list[LiveFile], list[LiveFile]]
 
     snapshot = table.current_snapshot()
     assert snapshot is not None
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         manifests = snapshot.manifests(table.io)
         entries = list(
             chain(*pool.map(lambda manifest: _live_entries(table, manifest, name), manifests))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zonebloom.errors import InvalidArgument, SourceError
 from zonebloom.sources.discovery import (
@@ -99,8 +99,7 @@ class _Files:
         return replace(files, file_format=None, parquet_keys=keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     """Tables of a library, which know their schema, as they are in memory or at the loaded version.
 
     Attributes

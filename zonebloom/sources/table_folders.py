@@ -8,14 +8,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentUnreadable, MissingDependency, SourceError
 from zonebloom.storage.files import file_errors, is_local
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, folders_above
@@ -26,7 +25,7 @@ _MAX_REMOTE_FOLDERS = 24
 
 # Iceberg's metadata files and their number. Catalogs name them "00003-<uuid>", and tables without a
 # catalog name them "v3".
-_METADATA_NAME = re.compile(r"v?(\d+)(?:[-.].*)?\.metadata\.json")
+_METADATA_NAME = r"v?(\d+)(?:[-.].*)?\.metadata\.json"
 
 # By the marker in a table's folder: the kind of table, its metadata, and what to give instead.
 _TABLE_MARKERS = {
@@ -55,7 +54,7 @@ def table_at(path: str) -> Any:
     """
     path = absolute_path(path)
     filesystem, folder = filesystem_of_uri(path.rstrip("/"))
-    if _METADATA_NAME.fullmatch(posixpath.basename(folder)):
+    if re.fullmatch(_METADATA_NAME, posixpath.basename(folder)):
         return _load_iceberg(path)
     delta, iceberg, _ = _marker_infos(filesystem, [folder], is_lenient=True)
     if delta.type == pafs.FileType.Directory:
@@ -77,7 +76,7 @@ def table_at(path: str) -> Any:
 
 
 def _metadata_name(info: pafs.FileInfo) -> re.Match[str] | None:
-    return _METADATA_NAME.fullmatch(info.base_name)
+    return re.fullmatch(_METADATA_NAME, info.base_name)
 
 
 def _load_delta(path: str) -> Any:
@@ -169,5 +168,5 @@ def _marker_infos(
 
     if is_local(filesystem) or len(paths) < 2:
         return [info(path) for path in paths]
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         return list(pool.map(info, paths))

@@ -8,7 +8,6 @@ import posixpath
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +17,7 @@ import pyarrow.fs as pafs
 import xxhash
 
 from zonebloom.base.exit_guard import GuardedBytes, usage_mark
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentUnreadable, SourceError
 from zonebloom.storage.object_store import StoreHandler, object_reader
 
@@ -331,7 +330,7 @@ def identities(
     )
     if len(paths) < 2 or not is_slow:
         return [_identity(filesystem, path) for path in paths]
-    with ThreadPoolExecutor(min(REMOTE_THREADS, len(paths))) as pool:
+    with thread_pool(min(REMOTE_THREADS, len(paths))) as pool:
         return list(pool.map(lambda path: _identity(filesystem, path), paths))
 
 
@@ -359,7 +358,7 @@ def _object_identities(handler: StoreHandler, paths: Sequence[str]) -> list[File
 
     if len(listed_identities) == len(paths):
         return [listed_identities[path] for path in paths]
-    with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+    with thread_pool(REMOTE_THREADS) as pool:
         return list(pool.map(identity, paths))
 
 

@@ -11,7 +11,6 @@ import posixpath
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentChanged, InvalidArgument, without_secrets
 from zonebloom.storage.paths import is_uri, split_path
 
@@ -93,7 +92,7 @@ class StoreHandler(pafs.FileSystemHandler):
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
         # Ask for each path both as a file and as a folder, all at once.
-        with ThreadPoolExecutor(REMOTE_THREADS) as pool:
+        with thread_pool(REMOTE_THREADS) as pool:
             files, folders = (
                 pool.map(self._file_or_none, paths),
                 pool.map(self._folder_or_missing, paths),

@@ -6,13 +6,12 @@ import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from zonebloom.base.threads import REMOTE_THREADS
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.storage.files import (
     FILE_ERRORS,
@@ -89,7 +88,7 @@ class RandomAccessFile:
                 self._prefetch(ranges)
             pieces = [self._read_range(start, stop) for start, stop in ranges]
         else:
-            with ThreadPoolExecutor(min(REMOTE_THREADS, len(ranges))) as pool:
+            with thread_pool(min(REMOTE_THREADS, len(ranges))) as pool:
                 pieces = list(pool.map(lambda span: self._read_range(*span), ranges))
         for data in pieces:
             self.counter.add(len(data))

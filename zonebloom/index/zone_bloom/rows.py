@@ -7,7 +7,6 @@ every filter, and because truncation of a memory-mapped file would kill the proc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -18,7 +17,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
-from zonebloom.base.threads import map_in_order, map_slices, num_cores
+from zonebloom.base.threads import map_in_order, map_slices, num_cores, thread_pool
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.folder import read_file
 from zonebloom.errors import CorruptIndex
@@ -123,7 +122,7 @@ class RowTable(ZoneTable):
 
         # Check all hashes against one filter while it is in the processor's cache.
         threads = num_cores()
-        with ThreadPoolExecutor(threads) as pool:
+        with thread_pool(threads) as pool:
             yield from map_in_order(pool, search, range(len(self)), 2 * threads)
 
     def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:

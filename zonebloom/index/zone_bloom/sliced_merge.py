@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import xxhash
 
-from zonebloom.base.threads import map_in_order, num_cores
+from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.index.zone_bloom.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
@@ -93,7 +91,7 @@ def _split_into_tiles(runs: list[FilterRun], tile_zones: int) -> Iterator[list[F
     for run in runs:
         zones = run.zones
         while zones:
-            tile_runs.append(replace(run, zones=zones[:num_free]))
+            tile_runs.append(run._replace(zones=zones[:num_free]))
             zones, num_free = zones[num_free:], num_free - len(zones[:num_free])
             if not num_free:
                 yield tile_runs
@@ -120,5 +118,5 @@ def _merge_blocks(tile: Tile, runs: list[FilterRun]) -> Iterator[np.ndarray]:
         return out
 
     threads = num_cores()
-    with ThreadPoolExecutor(threads) as pool:
+    with thread_pool(threads) as pool:
         yield from map_in_order(pool, transpose, range(0, tile.num_blocks, step), threads + 1)

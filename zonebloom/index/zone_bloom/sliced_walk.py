@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from zonebloom.base.threads import map_in_order, num_cores
+from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.index.table import Pairs
 from zonebloom.sbbf.slice_layout import Tile
 from zonebloom.sbbf.spec import block_numbers
@@ -108,7 +107,7 @@ def find_sorted_pairs(
 
     threads = num_cores() if file.is_local else _REMOTE_THREADS
     runs = _runs(file, tiles, hashes)
-    with ThreadPoolExecutor(threads) as pool:
+    with thread_pool(threads) as pool:
         for damage, first, others in map_in_order(pool, search, runs, threads + 1):
             if damage:
                 report(damage)

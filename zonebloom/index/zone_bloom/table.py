@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,8 +55,7 @@ class Zones:
         return Zones(self.starts[part], self.lengths[part], self.has_null[part], self.filters[part])
 
 
-@dataclass(frozen=True, slots=True)
-class FilterRun:
+class FilterRun(NamedTuple):
     """Filters of one size, of which ranges of blocks can be loaded.
 
     ``load`` takes zones of the run and blocks ``start`` to ``stop``. It returns memory that holds
