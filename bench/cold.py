@@ -1,7 +1,11 @@
-"""Measure one lookup in a new process, with its files dropped from the page cache.
+"""Measure new processes: one lookup without the page cache, and how long programs take to start.
 
-``python -m bench.cold FOLDER COMPETITOR KEY`` prints the measurements as JSON. Imports are timed
-separately, because a service imports once, and the time of that says nothing about an index.
+``python -m bench.cold FOLDER COMPETITOR KEY`` drops the files of a data set from the page cache,
+looks up a key, and prints the measurements as JSON. Imports are timed separately, because a service
+imports once, and the time of that says nothing about an index.
+
+``python -m bench.cold`` prints the CPU time of short programs as JSON: imports, and a lookup in
+small cached files, where starting takes longer than looking up.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ import importlib
 import json
 import os
 import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -43,6 +49,62 @@ class FirstLookup:
     storage_bytes: int | None
     peak_bytes: int
     rows: int
+
+
+# Programs by their names. The argument is a folder with an indexed column ``id``.
+STARTS = {
+    "import pyarrow": "import pyarrow",
+    "import pyarrow's modules": "import pyarrow, pyarrow.compute, pyarrow.fs",
+    "import pyarrow.dataset": "import pyarrow.dataset",
+    "import zonebloom": "import zonebloom",
+    "zonebloom.Dataset": "import zonebloom; zonebloom.Dataset",
+    "filter": "import sys, zonebloom; zonebloom.dataset(sys.argv[1]).to_table(filter='id = 31000')",
+    "lookup": "import sys, zonebloom; zonebloom.dataset(sys.argv[1]).lookup('id', [31000])",
+    "command": (
+        "import sys; from zonebloom.cli.main import main;"
+        "main(['lookup', sys.argv[1], 'id = 31000', '--output', 'json'])"
+    ),
+}
+
+
+def start_times(rounds: int = 20) -> dict[str, float]:
+    """Return the least CPU time of each program of `STARTS`, in seconds.
+
+    The programs take turns, so that the load of the machine is the same for all. The times include
+    that of the interpreter.
+    """
+    times: dict[str, list[float]] = {name: [] for name in STARTS}
+    with tempfile.TemporaryDirectory() as root:
+        folder = f"{root}/data"
+        _write_indexed_files(folder)
+        for _ in range(rounds + 1):
+            for name, program in STARTS.items():
+                before = _child_seconds()
+                subprocess.run(
+                    [sys.executable, "-c", program, folder], check=True, capture_output=True
+                )
+                times[name].append(_child_seconds() - before)
+    # The first round may compile bytecode.
+    return {name: round(min(seconds[1:]), 4) for name, seconds in times.items()}
+
+
+def _child_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _write_indexed_files(folder: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import zonebloom as zb
+
+    os.mkdir(folder)
+    for number in range(4):
+        ids = range(number * 20_000, (number + 1) * 20_000)
+        table = pa.table({"id": ids, "name": [f"n{i}" for i in ids]})
+        pq.write_table(table, f"{folder}/{number}.parquet", row_group_size=10_000)
+    zb.dataset(folder).create_scalar_index("id", spark=False)
 
 
 def drop_from_cache(paths: Iterable[Path]) -> None:
@@ -112,4 +174,7 @@ def main(folder: str, name: str, key: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) > 1:
+        main(*sys.argv[1:])
+    else:
+        print(json.dumps(start_times(), indent=2))

@@ -11,7 +11,7 @@ import pytest
 from helpers import ROOT
 from seams import replace_function, set_constant
 
-from bench import competitors, data, headline, layouts, report, scale, sections, tables
+from bench import cold, competitors, data, headline, layouts, report, scale, sections, tables
 from bench.measures import BATCH, Effort, LookupTime, Questions, Result, WrongAnswer, measure
 
 SLICED = "zonebloom sliced"
@@ -261,3 +261,9 @@ def test_the_ratio_table_compares_with_the_best_scan(root):
         "| sorted int64 | zonebloom | 2 ms |",
         "|  | of the best scan | 2 (2) |",
     ]
+
+
+def test_the_start_of_each_program_is_measured():
+    times = cold.start_times(rounds=1)
+    assert list(times) == list(cold.STARTS)
+    assert min(times.values()) > 0

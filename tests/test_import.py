@@ -10,10 +10,38 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import run_python
 
+import zonebloom
+
 HEAVY = ["numba", "llvmlite", "pyspark", "polars", "lance", "pandas", "sqlglot", "pyarrow.dataset"]
 
 # A dataset is a pyarrow.dataset.Dataset, and PyArrow's module imports pandas.
 HEAVY_FOR_DATASETS = [name for name in HEAVY if name not in ("pandas", "pyarrow.dataset")]
+
+# Parts of the package that only builds and rarer sources need.
+UNUSED_BY_LOOKUPS = (
+    "zonebloom.advise.",
+    "zonebloom.building.",
+    "zonebloom.cli.",
+    "zonebloom.exchange.",
+    "zonebloom.facade.indices.",
+    "zonebloom.index.describe.",
+    "zonebloom.index.validate.",
+    "zonebloom.index.zone_bloom.sliced.",
+    "zonebloom.index.zone_bloom.train.",
+    "zonebloom.parquet.decrypted_file.",
+    "zonebloom.parquet.embedded_filters.",
+    "zonebloom.plots.",
+    "zonebloom.predicates.arrow.",
+    "zonebloom.scan.locate.",
+    "zonebloom.sources.delta_lake.",
+    "zonebloom.sources.iceberg.",
+    "zonebloom.sources.memory.",
+    "zonebloom.spark.",
+    "zonebloom.storage.encryption.",
+    "concurrent.futures.thread.",
+    "html.",
+    "random.",
+)
 
 LOADED = f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
 
@@ -74,6 +102,42 @@ def test_importing_the_package_loads_nothing_heavy():
     assert json.loads(run_python(f"import json, sys\nimport zonebloom\n{LOADED}")) == []
 
 
+def test_importing_the_package_loads_no_other_packages_and_three_modules():
+    output = run_python(
+        """
+        import json, sys
+        before = set(sys.modules)
+        import zonebloom
+
+        print(json.dumps(sorted(set(sys.modules) - before)))
+        """
+    )
+    loaded = json.loads(output)
+    own = [name for name in loaded if name.startswith("zonebloom.")]
+    assert own == ["zonebloom.base", "zonebloom.base.version", "zonebloom.errors"]
+    assert [name for name in loaded if name.startswith(("pyarrow", "numpy"))] == []
+
+
+@pytest.mark.parametrize("name", zonebloom.__all__)
+def test_each_public_name_can_be_the_first_that_is_imported(name):
+    output = run_python(f"from zonebloom import {name} as value\nprint(value.__name__)")
+    assert output.strip() == ("zonebloom.errors" if name == "errors" else name)
+
+
+PUBLIC_MODULES = ["results", "polars", "plots", "spark", "exchange.lance", "exchange.hudi"]
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_each_public_module_can_be_the_first_that_is_imported(name):
+    output = run_python(f"import zonebloom.{name} as module\nprint(module.__name__)")
+    assert output.strip() == f"zonebloom.{name}"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'zonebloom' has no attribute 'datset'"):
+        zonebloom.datset  # noqa: B018
+
+
 @pytest.mark.parametrize("names", ["Sbbf, RowRanges, SearchResult", "dataset, IndexConfig, errors"])
 def test_importing_names_loads_nothing_heavy(names):
     output = run_python(f"import json, sys\nfrom zonebloom import {names}\n{LOADED}")
@@ -110,6 +174,49 @@ def test_a_point_lookup_loads_nothing_heavy(indexed, form):
         indexed,
     )
     assert json.loads(output) == [[{"id": 31_000, "name": "n31000"}], []]
+
+
+def test_a_point_lookup_without_pandas_loads_only_modules_that_it_uses(indexed):
+    # pandas, which PyArrow imports if it is there, would load some of the modules too.
+    output = run_python(
+        """
+        import json, sys
+
+        class NoPandas:
+            def find_spec(self, name, path=None, target=None):
+                if name == "pandas":
+                    raise ModuleNotFoundError(name)
+
+        sys.meta_path.insert(0, NoPandas())
+        import zonebloom as zb
+
+        rows = zb.dataset(sys.argv[1]).to_table(filter="id = 31000").to_pylist()
+        print(json.dumps([rows, sorted(sys.modules)]))
+        """,
+        indexed,
+    )
+    rows, loaded = json.loads(output)
+    assert rows == [{"id": 31_000, "name": "n31000"}]
+    assert [name for name in loaded if f"{name}.".startswith(UNUSED_BY_LOOKUPS)] == []
+
+
+def test_only_the_base_class_of_datasets_imports_pandas(indexed):
+    pytest.importorskip("pandas")
+    output = run_python(
+        """
+        import sys
+        from zonebloom.facade.opening import OpenOptions, open_source
+        from zonebloom.reading import look_up
+
+        opened, _, _ = open_source(sys.argv[1], OpenOptions())
+        assert look_up(opened, "id", [31000]).num_rows == 1
+        print("pandas" in sys.modules, "pyarrow.dataset" in sys.modules)
+        import pyarrow.dataset
+        print("pandas" in sys.modules)
+        """,
+        indexed,
+    )
+    assert output.split() == ["False", "False", "True"]
 
 
 def test_a_lookup_in_files_of_one_zone_loads_nothing_heavy(tmp_path):

@@ -82,7 +82,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used."""
+    """Import the module of a public name when the name is first used.
+
+    So ``import zonebloom`` does not import PyArrow, and PyArrow does not import pandas.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module 'zonebloom' has no attribute {name!r}")
     value = getattr(import_module(_MODULES[name]), name)

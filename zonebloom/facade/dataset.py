@@ -91,6 +91,10 @@ class Dataset(pads.UnionDataset, Displayed):
     table's version. A table in memory is pickled with its index. Scanners and plans cannot be
     pickled.
 
+    The base class comes from ``pyarrow.dataset``, which imports pandas if it is installed. So the
+    first dataset of a process takes a quarter of a second longer with pandas than without. Reads
+    do not use pandas, except `to_pandas`. The command ``zonebloom lookup`` does not import it.
+
     Examples
     --------
     >>> print(ds)
