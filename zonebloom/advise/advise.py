@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, with_verdict
+from zonebloom.advise.layout import KeyColumn, advise_layout
 from zonebloom.advise.sample import (
     Overlaps,
     draw_zones,
@@ -31,6 +32,7 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
+from zonebloom.parquet.layout_advice import LayoutAdvice
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.sbbf.sizing import (
     DEFAULT_ZONE_PROBABILITY,
@@ -96,6 +98,12 @@ def advise(
         or Advice(leaf.name, str(leaf.type), *(refusals[leaf] or ("", "")), *sample.size)
         for leaf in leaves
     ]
+    keys = [
+        KeyColumn(leaf, _hardly_repeats(advice, number_of_items))
+        for leaf, advice in zip(leaves, advices, strict=True)
+        if advice.is_worth_it
+    ]
+    layout = sample.judge_layout(keys)
     return Advices(
         tuple(advices),
         *sample.size,
@@ -103,7 +111,14 @@ def advise(
         len(sample.zones),
         sample.counter.num_bytes,
         time.perf_counter() - start_time,
+        layout,
     )
+
+
+def _hardly_repeats(advice: Advice, number_of_items: int) -> bool:
+    """Return whether at least half of the values in a zone are distinct."""
+    num_rows = min(number_of_items, advice.num_rows) * (1 - (advice.null_share or 0))
+    return (advice.distinct_per_zone or 0) >= num_rows / 2
 
 
 def _leaves(schema: pa.Schema, name_counts: Counter[str], name: str) -> Iterator[Column]:
@@ -231,6 +246,10 @@ class _Sample:
     @property
     def size(self) -> tuple[int, int]:
         return self.num_rows, self.num_zones
+
+    def judge_layout(self, keys: Sequence[KeyColumn]) -> LayoutAdvice | None:
+        """Return the judgement on the layout of the files for lookups of some columns."""
+        return advise_layout(self._snapshot, keys, self._parameters.number_of_items, self.counter)
 
     def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
         """Return the advice on each column, by its values in the sampled zones."""

@@ -9,6 +9,7 @@ from zonebloom.base import arguments
 from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, table_text
 from zonebloom.errors import ColumnNotFound
+from zonebloom.parquet.layout_advice import LayoutAdvice
 
 INDEX = "index"
 KEY_RANGES = "key ranges suffice"
@@ -115,6 +116,9 @@ class Advices(Displayed, Sequence[Advice]):
         Bytes of data files that were read.
     seconds : float
         The duration of the call.
+    file_layout : LayoutAdvice or None
+        The judgement on how the files are laid out for lookups of the columns that are worth an
+        index, and of whole rows. None if no column is, or if the files are not Parquet.
 
     Examples
     --------
@@ -132,6 +136,7 @@ class Advices(Displayed, Sequence[Advice]):
     sampled_zones: int
     read_bytes: int
     seconds: float
+    file_layout: LayoutAdvice | None = None
 
     def __len__(self) -> int:
         return len(self.advices)
@@ -160,14 +165,20 @@ class Advices(Displayed, Sequence[Advice]):
             for row in (_HEADERS, *map(_cells, self.advices))
         ]
         lines = [self._title(), table_text(list(map(str, headers)), rows)]
-        return "\n".join([*lines, *map(str, self.advices)])
+        return "\n".join([*lines, *map(str, self.advices), *self._file_layout_lines()])
 
     def __repr__(self) -> str:
         return f"<Advices: index {', '.join(self.worth_it) or 'no column'}; {self._title()}>"
 
     def _repr_html_(self) -> str:
         table = table_html(_HEADERS, list(map(_cells, self.advices)))
-        return styled_html(title_html(self._title()), table, list_html(map(str, self.advices)))
+        lines = list_html([*map(str, self.advices), *self._file_layout_lines()])
+        return styled_html(title_html(self._title()), table, lines)
+
+    def _file_layout_lines(self) -> list[str]:
+        """Return lines about the layout of the files, or none if it is fine."""
+        lines = [] if self.file_layout is None else self.file_layout.lines
+        return [f"file layout: {line}" for line in lines]
 
     def _title(self) -> str:
         rows, zones = f"{self.num_rows:,} rows", f"{self.num_zones:,} zones"

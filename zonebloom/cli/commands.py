@@ -8,11 +8,11 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from zonebloom.cli import describing, indices, reading, text
+from zonebloom.cli import describing, indices, reading, rewriting, text
 from zonebloom.cli.options import EngineRun, answer_command, engine_options, zonebloom
 from zonebloom.cli.output import CommandAnswer
 
-__all__ = ["describing", "indices", "reading", "zonebloom"]
+__all__ = ["describing", "indices", "reading", "rewriting", "zonebloom"]
 
 
 @zonebloom.command("demo", epilog="Example: zonebloom demo --path data")

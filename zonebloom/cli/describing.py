@@ -166,7 +166,8 @@ def advise_command(
 ) -> CommandAnswer:
     """Judge from a sample which columns are worth an index.
 
-    As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each),
+    The command also says if the pages of the files are too large for lookups. As JSON: path,
+    num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each), file_layout,
     read (bytes, seconds).
     """
     from zonebloom.advise.advise import advise
@@ -180,6 +181,7 @@ def advise_command(
             "num_zones": advices.num_zones,
             "sampled_zones": advices.sampled_zones,
             "columns": list(advices),
+            "file_layout": advices.file_layout,
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
         list(advices),

@@ -18,6 +18,7 @@ from zonebloom.base.display import (
 from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text
+from zonebloom.parquet.layout_advice import LayoutAdvice
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
 
@@ -186,15 +187,24 @@ class PlanText(Displayed, str):
     plan : ScanPlan
     stats : ScanStats or None
         Statistics of the run, or None if the scan was only planned.
+    file_layout : LayoutAdvice or None
+        The judgement on how the files that were read in part are laid out. None if the scan was
+        only planned, or if it read no file whose pages the index knows.
     """
 
     plan: ScanPlan
     stats: ScanStats | None
+    file_layout: LayoutAdvice | None
 
-    def __new__(cls, plan: ScanPlan, stats: ScanStats | None = None) -> PlanText:
-        facts = [] if stats is None else [f"  {fact}" for fact in _stats_facts(stats)]
-        text = super().__new__(cls, "\n".join([str(plan), *facts]))
-        text.plan, text.stats = plan, stats
+    def __new__(
+        cls,
+        plan: ScanPlan,
+        stats: ScanStats | None = None,
+        file_layout: LayoutAdvice | None = None,
+    ) -> PlanText:
+        facts = [] if stats is None else [*_stats_facts(stats), *_layout_facts(file_layout)]
+        text = super().__new__(cls, "\n".join([str(plan), *(f"  {fact}" for fact in facts)]))
+        text.plan, text.stats, text.file_layout = plan, stats, file_layout
         return text
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -207,7 +217,12 @@ class PlanText(Displayed, str):
         read, every = self.stats.data_bytes, self.plan.all_bytes
         words = f"{bytes_text(read)} read, {bytes_text(every)} in all files"
         bars = [Strip("bytes read", words, every, bounds_up_to(read))] if every else []
-        return self.plan.html(_stats_facts(self.stats), bars)
+        facts = [*_stats_facts(self.stats), *_layout_facts(self.file_layout)]
+        return self.plan.html(facts, bars)
+
+
+def _layout_facts(layout: LayoutAdvice | None) -> list[str]:
+    return [] if layout is None else [f"file layout: {line}" for line in layout.lines]
 
 
 def _stats_facts(stats: ScanStats) -> list[str]:

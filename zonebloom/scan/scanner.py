@@ -26,6 +26,7 @@ from zonebloom.predicates import EngineFilter, Equals, IsIn, is_same_filter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
+from zonebloom.scan.judged_layout import judge_scan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, filter_text, gather
@@ -207,7 +208,8 @@ class Scanner(ProcessBound, Displayed):
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
-        return PlanText(plan, stats)
+        layout = judge_scan(plan, self._request, self._source.schema.names, stats.rows_found)
+        return PlanText(plan, stats, layout)
 
     def __str__(self) -> str:
         request, columns = self._request, self._request.columns
