@@ -63,6 +63,8 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
     bloom.insert([1, 2, 3])
     keyed = zb.dataset(pa.table({"a": [1, 2]}))
     keyed.create_scalar_index("a", global_filter=True, spark=False)
+    column_layout = ColumnLayout(("id",), True, 9000, 9000, 9000, 2048, 10**6, 10**5, 0, "large")
+    written = RewrittenFile("a.parquet", 10, 200, 100)
     return {
         "Dataset": ds,
         "opened": ds.opened,
@@ -74,6 +76,10 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
         "validate_index": ds.validate_index("id_idx", sample=0),
         "advise": ds.advise(),
         "one advice": ds.advise("id")[0],
+        "file layout": LayoutAdvice(2, 2, 9000, (column_layout,), ("large",)),
+        "layout of a column": column_layout,
+        "rewrite": Rewritten("new", (written,)),
+        "rewritten file": written,
         "scanner": scanner,
         "all of it": ds.scanner(),
         "plan": scanner.plan(),

@@ -33,8 +33,8 @@ _MIN_ROWS_FACTOR = 2
 # or belongs to a key whose values hardly repeat.
 _LARGE_DICTIONARY_BYTES = 2 * MAX_DICTIONARY_BYTES
 _LARGE_DICTIONARY_SHARE = 1 / 3
-# Smaller row groups cut zones into pieces, and footers become large.
-_SMALL_GROUP_ROWS = 8192
+# Smaller row groups cut pages into pieces, and footers become large.
+_SMALL_GROUP_ROWS = PAGE_ROWS
 _SMALL_GROUP_BYTES = 16 << 20
 _LARGE_GROUP_BYTES = 1 << 30
 _REMEDY = "`zonebloom rewrite` (in Python zonebloom.rewrite) writes files with small pages"
