@@ -101,7 +101,17 @@ def start(*arguments: str, path=str(ROOT), **options):
     "command",
     [
         *("adopt", "advise", "build", "completion", "count", "demo", "drop", "explain", "head"),
-        *("lookup", "ls", "move-index", "refresh", "schema", "stats", "vacuum", "validate"),
+        *(
+            "lookup",
+            "ls",
+            "move-index",
+            "refresh",
+            "rewrite",
+            "schema",
+            "stats",
+            "vacuum",
+            "validate",
+        ),
     ],
 )
 def test_help_has_an_example_and_the_json_shape(run, command):

@@ -25,7 +25,17 @@ from zonebloom.base import display
 from zonebloom.base.display import NO_BOUNDS, DisplayedDict, Strip, bounds_up_to, pictures_html
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import StaleIndexWarning
-from zonebloom.results import Adopted, EmbeddedDescription, MovedIndex, Refreshed, ScanStats
+from zonebloom.results import (
+    Adopted,
+    ColumnLayout,
+    EmbeddedDescription,
+    LayoutAdvice,
+    MovedIndex,
+    Refreshed,
+    Rewritten,
+    RewrittenFile,
+    ScanStats,
+)
 from zonebloom.scan.plan import FileZones
 
 ROWS, ZONE, FILES = 1000, 100, 3
