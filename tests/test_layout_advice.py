@@ -62,7 +62,9 @@ def rows_of_pages(pages: list[tuple[int, int]], start: int, stop: int) -> int:
     return sum(end - begin for begin, end in pages if begin < stop and end > start)
 
 
-@pytest.mark.parametrize(("page_rows", "group_rows"), [(20_000, 200_000), (32_768, 32_768)])
+@pytest.mark.parametrize(
+    ("page_rows", "group_rows"), [(20_000, 200_000), (32_768, 32_768), (5_000, 25_000)]
+)
 @pytest.mark.parametrize("is_indexed", [False, True])
 def test_estimated_rows_are_those_of_a_random_key(tmp_path, page_rows, group_rows, is_indexed):
     path = tmp_path / "a.parquet"

@@ -135,7 +135,10 @@ class _LayoutSample:
             cuts = _estimate_cuts(file, group, sorted(wanted))
         self._codecs |= {group.chunks[leaf].codec for leaf in wanted}
         read_zones = partial(
-            PageCut.read_zones, first_row=group.first_row, zone_rows=self._zone_rows
+            PageCut.read_zones,
+            first_row=group.first_row,
+            zone_rows=self._zone_rows,
+            file_rows=pages.num_rows,
         )
         for sums, leaf in zip(self._key_sums, leaves_of_keys, strict=True):
             if leaf is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 import click
@@ -68,7 +69,8 @@ def rewrite_command(
         progress=True,
     )
     seconds = time.perf_counter() - start
-    table, _, title = str(rewritten).rpartition("\n")
+    # Messages show the folder as the user wrote it.
+    table, _, title = str(replace(rewritten, destination=destination)).rpartition("\n")
     return CommandAnswer(
         {
             "source": source,

@@ -85,10 +85,11 @@ class PageCut:
         rows = np.diff(self.first_rows)
         return np.array([(rows * rows).sum(), (rows * self.sizes).sum()], dtype=np.float64)
 
-    def read_zones(self, first_row: int, zone_rows: int) -> np.ndarray:
+    def read_zones(self, first_row: int, zone_rows: int, file_rows: int) -> np.ndarray:
         """Return the rows and bytes of the pages of a row's zone, summed over all rows.
 
-        ``first_row`` is the first row of the row group in its file.
+        ``first_row`` is the first row of the row group in its file. A zone may begin in one row
+        group and end in the next. Its rows then read pages of both.
         """
         stop_row = first_row + self.num_rows
         edges = np.arange(-(-first_row // zone_rows) * zone_rows, stop_row, zone_rows) - first_row
@@ -99,7 +100,8 @@ class PageCut:
         first_bytes = np.append(0, np.cumsum(self.sizes))
         rows = self.first_rows[ends] - self.first_rows[firsts]
         num_bytes = first_bytes[ends] - first_bytes[firsts]
-        weights = stops - starts
+        zone_starts = (first_row + starts) // zone_rows * zone_rows
+        weights = np.minimum(zone_starts + zone_rows, file_rows) - zone_starts
         return np.array([(weights * rows).sum(), (weights * num_bytes).sum()], dtype=np.float64)
 
     def read_ranges(self, ranges: RowRanges) -> np.ndarray:
