@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,31 +20,10 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from zonebloom.base.notices import warn
 from zonebloom.errors import ZoneBloomWarning
+from zonebloom.sbbf.cache_folder import path_in_cache
 
 # Each installation has its own cache, so it has its own lock: other environments need not wait.
 LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}.lock"
-
-
-def _is_private(folder: str) -> bool:
-    """Make a folder if it is missing. Return whether no other user can write into it."""
-    try:
-        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        # Do not follow a symbolic link: another user may have put it there.
-        status = os.lstat(folder)
-    except OSError:
-        return False
-    if not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK | os.X_OK):
-        return False
-    return os.name != "posix" or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
-
-
-def _lock_path() -> str | None:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    user = str(os.geteuid()) if os.name == "posix" else "user"
-    folders = (f"{cache}/zonebloom", f"{tempfile.gettempdir()}/zonebloom-{user}")
-    return next((os.path.join(f, LOCK_NAME) for f in folders if _is_private(f)), None)
 
 
 class CacheLock:
@@ -55,7 +32,7 @@ class CacheLock:
     def __init__(self) -> None:
         # The longest wait in seconds. No kernel takes nearly as long to compile.
         self.timeout_seconds = 60.0
-        self.path = _lock_path()
+        self.path = path_in_cache(LOCK_NAME)
         self._is_disabled = self.path is None
 
     @contextlib.contextmanager
@@ -114,6 +91,17 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
 
 # Decorator for functions that emit LLVM instructions at the place of their call.
 intrinsic: Any = numba.extending.intrinsic
+
+
+def linked(function: Callable[..., Any]) -> Any:
+    """Compile a helper that only kernels call, once for all of them. LLVM inlines its code.
+
+    A large helper compiles faster than with `inlined`, which copies it into each kernel before the
+    types of its variables are found.
+    """
+    # Nothing else calls the helper, so it needs no entry points.
+    options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(forceinline=True, error_model="numpy", **options)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:

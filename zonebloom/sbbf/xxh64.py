@@ -13,7 +13,7 @@ import numpy as np
 from numba import int32, int64, uint8, uint16, uint32, uint64, void
 
 from zonebloom.sbbf.addresses import load_8, load_32, load_64
-from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 
 PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -63,7 +63,7 @@ def _merge_lane(hashed, lane):
     return (hashed ^ _round(_U0, lane)) * PRIME_1 + PRIME_4
 
 
-@inlined
+@linked
 def hash_memory(address, length, seed):
     remaining = length
     hashed = seed + PRIME_5
