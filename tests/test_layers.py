@@ -81,6 +81,7 @@ IMPORTERS = {
     "pyiceberg": ["sources/"],
     "pyarrow.orc": [],
     "pyarrow.csv": ["cli.reading", "cli.output", "cli.demo"],
+    "pyarrow.json": ["cli.demo"],
     "pyarrow.feather": [],
     # The command line only writes files.
     "pyarrow.parquet": ["parquet/", "sources/", "cli.demo", "cli.output"],

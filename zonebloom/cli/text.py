@@ -149,18 +149,32 @@ def indices_text(indices: list[Any], figures: Sequence[dict[str, Any]] | None = 
 
 
 def lookups_text(results: list[DemoLookupResult]) -> str:
-    headers = ["filter", "rows", "zones kept", "read", "no index"]
-    lines = [
+    """Return a table of lookups. A line below each lookup that is no win says why."""
+    headers = ["filter", "rows", "zones", "read", "no index", "gain"]
+    rows = [
         [
             result.filter if result.same_rows else f"ROWS DIFFER: {result.filter}",
             result.rows,
             f"{result.kept_zones} of {result.num_zones}",
             bytes_text(result.index_bytes + result.data_bytes),
             bytes_text(result.scan_bytes),
+            gain_text(result.gain),
         ]
         for result in results
     ]
-    return table_text(headers, lines)
+    header, *lines = table_text(headers, rows).splitlines()
+    for line, result in zip(lines, results, strict=True):
+        header += f"\n{line}"
+        if result.why_no_win:
+            header += f"\n  no win: {result.why_no_win}"
+    return header
+
+
+def gain_text(gain: float) -> str:
+    """Return how many times more a scan reads, such as ``1.3x``."""
+    if math.isinf(gain):
+        return "all"
+    return f"{gain:,.0f}x" if gain >= 10 else f"{gain:.1f}x"
 
 
 def left_out_text(number: int, noun: str) -> str:
