@@ -1,4 +1,4 @@
-"""The command line: its output, its exit codes, its one-line errors and its engines."""
+"""The command line: its output, its exit codes, its errors and its engines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import datetime
 import fcntl
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -236,8 +237,35 @@ def test_lookup_finds_keys_from_options_files_and_stdin(run, indexed, tmp_path):
     keys.write_bytes(b"name \xff\n")
     code, _, err = run("lookup", str(indexed), "--keys", str(keys), "--column=name")
     assert (code, "are not UTF-8" in err) == (1, True)
-    for options in (["--column=id"], ["--key=id=1", "--column=id"], ["--keys", "nowhere"]):
+    for options in (["--column=id"], ["--keys", "nowhere"]):
         assert run("lookup", str(indexed), *options)[:2] == (2, "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--columns", "name,id"],
+        ["--columns", "name", "--columns=id"],
+        ["--column", "name", "--column=id"],
+        ["--columns", "name", "--column=id"],
+    ],
+)
+def test_columns_are_named_together_or_one_by_one(run, indexed, options):
+    for command in (["lookup", "id = 42"], ["lookup", "--key=id=42"], ["head", "--limit=1"]):
+        code, out, _ = run(command[0], str(indexed), *command[1:], *options, "--output=json")
+        assert (code, list(json.loads(out)["rows"][0])) == (0, ["name", "id"])
+    out = run("explain", str(indexed), "id = 42", *options, "--output=json")[1]
+    assert json.loads(out)["columns"] == ["name", "id"]
+    out = run("advise", str(indexed), *options, "--output=json")[1]
+    assert [column["column"] for column in json.loads(out)["columns"]] == ["name", "id"]
+    assert run("build", str(indexed), *options, "--engine=local")[0] == 0
+    out = run("stats", str(indexed), *options, "--output=json")[1]
+    assert {index["column"] for index in json.loads(out)["indices"]} == {"name", "id"}
+
+
+def test_a_build_without_columns_is_wrong_usage(run, data):
+    code, out, err = run("build", str(data))
+    assert (code, out, "--column NAME" in err) == (2, "", True)
 
 
 def write_orders(folder):
@@ -293,11 +321,6 @@ def test_ambiguous_pairs_of_keys_are_refused(run, indexed):
 
 
 def test_a_repeated_option_is_used_or_refused(run, indexed, tmp_path):
-    both = ["--columns=id", "--columns=name,day"]
-    for command in (["lookup", "id = 42"], ["lookup", "--key=id=42"], ["head", "--limit=1"]):
-        code, out, _ = run(command[0], str(indexed), *command[1:], *both, "--output=json")
-        assert code == 0
-        assert list(json.loads(out)["rows"][0]) == ["id", "name", "day"]
     (tmp_path / "keys").write_text("1\n")
     keys = ["--keys", str(tmp_path / "keys"), "--column=id"]
     for repeated in (keys + keys[:2], [*keys, "--column=name"]):
@@ -548,6 +571,17 @@ def test_output_files_contain_the_rows(run, indexed, tmp_path, monkeypatch):
     assert base64.b64decode(csv_rows["raw"][0].as_py()) == b"\x00\xff"
     assert json.loads(run("count", str(indexed), "--output=json")[1])["num_rows"] == 3 * ROWS
     assert run("stats", str(indexed), "--output=csv")[1].splitlines()[1].startswith('"id_idx"')
+    for name in ("rows.jsonl", "rows.ndjson", "rows.JSONL"):
+        assert run(*lookup, "-o", str(tmp_path / name))[:2] == (0, "")
+        lines = (tmp_path / name).read_text().splitlines()
+        assert list(map(json.loads, lines)) == json.loads(run(*lookup, "--output=json")[1])["rows"]
+        (tmp_path / name).unlink()
+    assert run(*lookup, "--output=jsonl")[1].splitlines() == lines
+    (line,) = run("count", str(indexed), "--output=jsonl")[1].splitlines()
+    assert json.loads(line)["num_rows"] == 3 * ROWS
+    code, _, err = run(*lookup, "-o", str(tmp_path / "rows.xlsx"))
+    assert (code, "unknown extension" in err, ".ndjson" in err) == (2, True, True)
+    assert not (tmp_path / "rows.xlsx").exists()
     code, _, err = run(*lookup, "-o", str(tmp_path / "nowhere" / "rows.csv"))
     assert (code, "cannot write" in err) == (1, True)
     assert sorted(path.name for path in tmp_path.glob("rows*")) == [
@@ -559,10 +593,10 @@ def test_output_files_contain_the_rows(run, indexed, tmp_path, monkeypatch):
     assert json.loads(plan["ranges"][0].as_py())[0][0] == 0
 
 
-def in_terminal(*arguments):
-    """Run a command in a terminal of 80 columns, and return its exit code and output."""
+def in_terminal(*arguments, width=80):
+    """Run a command in a terminal, and return its exit code and output."""
     master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     process = subprocess.Popen(
         [*PROGRAM, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
@@ -576,7 +610,51 @@ def in_terminal(*arguments):
         while data := os.read(master, 65536):
             output += data
     os.close(master)
-    return process.wait(60), output.decode().replace("\r\n", "\n")
+    # Drop colours and the like.
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
+    return process.wait(60), text.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_line_is_wider_than_the_terminal(run, data, width):
+    columns = ["--columns=id,name,day,moment,price"]
+    run("build", str(data), *columns, "--engine=local", "--number-of-items=1000")
+    for arguments in (
+        ["stats"],
+        ["stats", "--column=id"],
+        ["advise"],
+        ["ls"],
+        ["schema"],
+        ["validate"],
+        ["refresh", "--engine=local"],
+        ["explain", "id = 42 AND name = 'x' AND ratio = 4.5 AND raw = 'a'", "--analyze"],
+        ["lookup", "id < 1000 AND name IN ('name 42', 'name 43')"],
+        ["lookup", "id = 42 AND nam = 'name 42'"],
+        ["head"],
+    ):
+        code, screen = in_terminal(arguments[0], str(data), *arguments[1:], width=width)
+        assert code == (1 if "nam = " in arguments[-1] else 0), screen
+        # The name of the folder of this test is one long word.
+        lines = [line for line in screen.splitlines() if str(data) not in line]
+        assert max(map(len, lines)) <= width, arguments
+        # Piped, the same command prints tables and lines of any width.
+        piped = run(arguments[0], str(data), *arguments[1:])[1]
+        words = [word for word in piped.split() if re.fullmatch(r"\d{1,3}(,\d{3})+", word)]
+        if arguments[0] in ("stats", "validate", "ls"):
+            assert set(words) <= set(screen.split()), arguments
+
+
+def test_a_terminal_shows_counts_with_commas(run, indexed):
+    assert in_terminal("count", str(indexed)) == (0, "90,000\n")
+    assert run("count", str(indexed))[1] == "90000\n"
+
+
+def test_an_error_in_a_filter_points_to_the_mistake(run, indexed):
+    code, out, err = run("lookup", str(indexed), "id = 4 AND nme = 'x'")
+    first, filter, carets, *_ = err.splitlines()
+    assert (code, out, first.startswith("Error: ")) == (1, "", True)
+    start = carets.index("^")
+    assert filter[start : start + carets.count("^")] == "nme"
 
 
 def test_a_terminal_shows_what_fits_and_counts_the_rest(indexed):
@@ -714,11 +792,12 @@ def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
         (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'"),
     ],
 )
-def test_an_error_prints_one_line_and_exits_with_1(run, data, arguments, message):
+def test_an_error_prints_a_message_and_exits_with_1(run, data, arguments, message):
     code, out, err = run(*(argument.replace("DATA", str(data)) for argument in arguments))
     assert (code, out) == (1, "")
     assert err.startswith("Error: ")
-    assert err.count("\n") == 1
+    # An error of a filter shows the filter, and carets below the mistake.
+    assert err.count("\n") == (4 if "^" in err else 1)
     assert message in err
 
 
@@ -755,7 +834,7 @@ def test_a_closed_pipe_prints_no_error(indexed):
 
 
 def test_an_interrupted_demo_exits_with_130(tmp_path):
-    process = start("demo", "--engine=local", "--path", str(tmp_path))
+    process = start("demo", "--path", str(tmp_path))
     assert "writing" in process.stderr.readline()
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)

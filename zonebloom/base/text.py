@@ -73,13 +73,40 @@ def _character_width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def records_text(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return each row as lines of names and values, for tables that are too wide.
+
+    >>> print(records_text(["name", "zones"], [["id_idx", 29], ["day_idx", 1_000]]))
+    name   id_idx
+    zones  29
+    <BLANKLINE>
+    name   day_idx
+    zones  1,000
+    """
+    width = max(map(text_width, headers), default=0)
+    records = [
+        "\n".join(
+            f"{_padded(name, width, to_right=False)}  {cell_text(cell)}".rstrip()
+            for name, cell in zip(headers, row, strict=True)
+        )
+        for row in rows
+    ]
+    return "\n\n".join(records)
+
+
 def cell_text(cell: object) -> str:
+    """Return a value as text.
+
+    >>> cell_text(1_000), cell_text(1_000.4), cell_text(0.25), cell_text(None), cell_text(["a"])
+    ('1,000', '1,000', '0.25', '-', 'a')
+    """
     if isinstance(cell, bool) or cell is None:
         return {True: "yes", False: "no", None: "-"}[cell]
     if isinstance(cell, int):
         return f"{cell:,}"
     if isinstance(cell, float):
-        return f"{cell:.3g}"
+        # Three digits of a number over a thousand would be in scientific notation.
+        return f"{cell:,.0f}" if 999.5 <= abs(cell) < float("inf") else f"{cell:.3g}"
     if isinstance(cell, list | tuple):
         return ", ".join(map(cell_text, cell)) or "-"
     return str(cell)

@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 from zonebloom.base.text import count_text
 from zonebloom.cli import describing, indices, reading, rewriting, text
 from zonebloom.cli.options import EngineRun, answer_command, zonebloom
-from zonebloom.cli.output import CommandAnswer
+from zonebloom.cli.output import CommandAnswer, terminal_width
 
 __all__ = ["describing", "indices", "reading", "rewriting", "zonebloom"]
 
@@ -55,6 +55,7 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
         demo.run_lookup(datasets[lookup.dataset], lookup, tables[lookup.dataset])
         for lookup in demo.LOOKUPS
     ]
+    width = terminal_width()
     num_correct = sum(result.same_rows for result in results)
     num_wins = sum(not result.why_no_win for result in results)
     lines = [f"indexed {run.location} in {run.seconds:.1f} s"]
@@ -63,7 +64,8 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
         lines += [
             f"\n{name}: {count_text(tables[name].num_rows, 'row')} in "
             f"{count_text(len(ds.files), 'file')}",
-            f"{text.indices_text(indices[name])}\n\n{text.lookups_text(lookups)}",
+            f"{text.indices_text(indices[name], width=width)}\n",
+            text.lookups_text(lookups, width),
         ]
     lines += [
         "",
@@ -110,4 +112,4 @@ def completion_command(shell: str) -> CommandAnswer:
     assert completion_class is not None
     script = completion_class(zonebloom, {}, "zonebloom", "_ZONEBLOOM_COMPLETE").source()
     document = {"shell": shell, "script": script}
-    return CommandAnswer(document, [document], script)
+    return CommandAnswer(document, [document], script, is_prose=False)

@@ -8,16 +8,17 @@ import click
 import pyarrow as pa
 
 from zonebloom.base.arguments import suggest_names
-from zonebloom.base.text import bytes_text, table_text
+from zonebloom.base.text import bytes_text, records_text, text_width
 from zonebloom.cli import text
 from zonebloom.cli.options import (
+    columns_options,
     drop_unset,
     no_index_message,
     source_command,
     zone_options,
     zonebloom,
 )
-from zonebloom.cli.output import CommandAnswer, is_in_terminal
+from zonebloom.cli.output import CommandAnswer, is_in_terminal, terminal_width
 
 if TYPE_CHECKING:
     from zonebloom.facade.opening import OpenedSource
@@ -60,7 +61,7 @@ def ls_command(source: OpenedSource, limit: int | None) -> CommandAnswer:
         [bytes_text(file["bytes"]), file["rows"], file["indices"], file["path"]]
         for file in visible_files
     ]
-    table = table_text(["size", "rows", "indices", "path"], lines)
+    table = text.fitted_table(["size", "rows", "indices", "path"], lines, terminal_width())
     if len(visible_files) < len(files):
         table += f"\n{text.left_out_text(len(files) - len(visible_files), 'file')}"
     return CommandAnswer(
@@ -98,17 +99,21 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
     return CommandAnswer(
         {"path": source.title, "columns": columns},
         columns,
-        table_text(
-            ["column", *fields[1:]], [[column[field] for field in fields] for column in columns]
+        text.fitted_table(
+            ["column", *fields[1:]],
+            [[column[field] for field in fields] for column in columns],
+            terminal_width(),
         ),
     )
 
 
 @zonebloom.command("stats", epilog="Example: zonebloom stats data/flights --column tailnum")
 @source_command
-@click.option("--column", help="Print only the index on this column, with all figures.")
+@columns_options(purpose="Print only the indices on these columns, with all figures.")
 @click.option("--name", help="Print only the index of this name, with all figures.")
-def stats_command(source: OpenedSource, column: str | None, name: str | None) -> CommandAnswer:
+def stats_command(
+    source: OpenedSource, columns: list[str] | None, name: str | None
+) -> CommandAnswer:
     """Print coverage, size, fill and false positives of indices.
 
     Columns with Bloom filters inside the Parquet files are listed too. As JSON: path, files,
@@ -122,28 +127,35 @@ def stats_command(source: OpenedSource, column: str | None, name: str | None) ->
     indices = [
         index
         for index in all_indices
-        if name in (None, index.name) and column in (None, index.column)
+        if name in (None, index.name) and (columns is None or index.column in columns)
     ]
-    if not indices and (name or column):
+    if not indices and (name or columns):
         if name:
             source.opened.index_entry(name)
-        columns = suggest_names(
-            column or "", [index.column for index in all_indices], "there is one on:"
+        advice = suggest_names(
+            columns[0] if columns else "",
+            [index.column for index in all_indices],
+            "there is one on:",
         )
-        raise IndexNotFound(f"there is no index like that at {source.title}; {columns}")
+        raise IndexNotFound(f"there is no index like that at {source.title}; {advice}")
     figures = [statistics_of(source.opened, index.name) for index in indices]
     all_embedded = [] if name else describe_embedded_filters(source.opened)
-    embedded = [filters for filters in all_embedded if column in (None, filters.column)]
+    embedded = [filters for filters in all_embedded if columns is None or filters.column in columns]
 
-    parts = [table_text(EMBEDDED_HEADERS, list(map(embedded_cells, embedded)))] if embedded else []
-    if name or column:
-        width = max(map(len, figures[0]))
-        parts += [
-            "\n".join(f"{key:<{width}}  {value}" for key, value in index_figures.items())
-            for index_figures in figures
-        ]
+    width = terminal_width()
+    parts = []
+    if embedded:
+        cells = list(map(embedded_cells, embedded))
+        parts.append(text.fitted_table(EMBEDDED_HEADERS, cells, width))
+    if name or columns:
+        parts.append(
+            "\n\n".join(
+                records_text(list(index_figures), [list(index_figures.values())])
+                for index_figures in figures
+            )
+        )
     elif indices:
-        parts.append(text.indices_text(indices, figures))
+        parts.append(text.indices_text(indices, figures, width))
     return CommandAnswer(
         {
             "path": source.title,
@@ -159,10 +171,10 @@ def stats_command(source: OpenedSource, column: str | None, name: str | None) ->
 
 @zonebloom.command("advise", epilog="Example: zonebloom advise data/flights --column tailnum")
 @source_command
-@click.option("--column", "columns", multiple=True, help="May be repeated; all by default.")
+@columns_options(purpose="Columns to judge; all by default.")
 @zone_options
 def advise_command(
-    source: OpenedSource, columns: tuple[str, ...], **parameters: Any
+    source: OpenedSource, columns: list[str] | None, **parameters: Any
 ) -> CommandAnswer:
     """Judge from a sample which columns are worth an index.
 
@@ -172,8 +184,18 @@ def advise_command(
     """
     from zonebloom.advise.advise import advise
 
-    advices = advise(source.opened, list(columns) or None, **drop_unset(parameters))
-    title, _, table = str(advices).partition("\n")
+    advices = advise(source.opened, columns, **drop_unset(parameters))
+    title, *lines = str(advices).splitlines()
+    table, reasons = lines[: len(advices) + 1], lines[len(advices) + 1 :]
+    width = terminal_width()
+    if width is not None and max(map(text_width, table)) > width:
+        # The reasons below have the other figures.
+        headers = ["column", "distinct", "zones read", "verdict"]
+        cells = [
+            [row.column, row.distinct, row.zones_with_index, row.verdict.partition(":")[0]]
+            for row in advices
+        ]
+        table = [text.fitted_table(headers, cells, width)]
     return CommandAnswer(
         {
             "path": source.title,
@@ -185,6 +207,6 @@ def advise_command(
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
         list(advices),
-        table,
+        "\n".join([*table, *reasons]),
         summary=title,
     )

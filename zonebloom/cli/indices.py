@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonebloom.base.text import bytes_text, count_text, table_text
+from zonebloom.base.text import bytes_text, count_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     EngineRun,
+    columns_options,
     dataset_command,
     drop_unset,
     engine_options,
@@ -22,7 +23,7 @@ from zonebloom.cli.options import (
     zone_options,
     zonebloom,
 )
-from zonebloom.cli.output import CommandAnswer
+from zonebloom.cli.output import CommandAnswer, terminal_width
 from zonebloom.errors import CorruptIndex, IndexNotFound, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     "build", epilog="Example: zonebloom build data/flights --column tailnum --column flight"
 )
 @dataset_command
-@click.option("--column", "columns", multiple=True, required=True, help="May be repeated.")
+@columns_options(required=True, purpose="Columns to index.")
 @engine_options
 @click.option("--name", help="Name of the index; COLUMN_idx by default.")
 @zone_options
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 @layout_option
 def build_command(
     ds: Dataset,
-    columns: tuple[str, ...],
+    columns: list[str],
     engine: Any,
     master: str | None,
     name: str | None,
@@ -76,7 +77,7 @@ def build_command(
     return CommandAnswer(
         run.document(ds, indices),
         indices,
-        text.indices_text(indices),
+        text.indices_text(indices, width=terminal_width()),
         summary=f"built {run.location} in {run.seconds:.1f} s",
     )
 
@@ -124,7 +125,7 @@ def refresh_command(
     return CommandAnswer(
         run.document(ds, run.result),
         run.result,
-        table_text(headers, rows),
+        text.fitted_table(headers, rows, terminal_width()),
         summary=f"refreshed in {run.seconds:.1f} s",
         notes=[
             f"index {index.name} was damaged and is built anew: {index.damage}"
@@ -241,7 +242,7 @@ def validate_command(ds: Dataset, names: tuple[str, ...], sample: Any) -> Comman
     return CommandAnswer(
         {"path": ds.title, "indices": indices},
         indices,
-        table_text(headers, rows),
+        text.fitted_table(headers, rows, terminal_width()),
         notes=damage,
         exit_code=text.FAILED if damage else 0,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zonebloom.cli.text import FAILED, print_to_stderr
+from zonebloom.cli.text import FAILED, print_to_stderr, wrap_lines
 from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 
 INTERRUPTED = 130
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print_to_stderr(_INTERRUPTED_TEXT)
                 return INTERRUPTED
             if isinstance(error, ZoneBloomError | OSError | pa.ArrowException):
-                print_to_stderr(f"Error: {_one_line(error)}")
+                print_to_stderr(_error_text(error))
                 return FAILED
             raise
 
@@ -75,10 +76,15 @@ def _recorded_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, previous_handler)
 
 
-def _one_line(error: Exception) -> str:
-    # Drop lines of carets, which point into the line above them.
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]
-    return " ".join(lines) or type(error).__name__
+def _error_text(error: Exception) -> str:
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    first, *others = lines or [type(error).__name__]
+    lines = [f"Error: {first}", *others]
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        # Indented lines are a filter, and carets that point into it.
+        lines = [line if line.startswith(" ") else wrap_lines(line, width) for line in lines]
+    return "\n".join(lines)
 
 
 def _show_warnings_as_lines() -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _OUTPUT_HELP = (
     "The format; by default that of FILE's extension, or text. json is one document: dates and "
     "times as ISO 8601, binary values in base64, decimals as text, NaN and infinities as null. "
-    "csv, arrow (an IPC file) and parquet contain only the rows."
+    "jsonl (one JSON object on each line), csv, arrow (an IPC file) and parquet contain only the "
+    "rows."
 )
 
 
@@ -118,9 +119,34 @@ def dataset_command(command: Callable[..., CommandAnswer]) -> Callable[..., int]
     return source_command(run)
 
 
-columns_option = click.option(
-    "--columns", multiple=True, help="Names, separated by commas; all by default."
-)
+def columns_options(
+    *, required: bool = False, purpose: str = "Columns to print; all by default."
+) -> Callable[[Callable], Callable]:
+    """Return a decorator that adds --columns and --column, whose names come as ``columns``.
+
+    The names are a list in the order of the command line, or None if there is none.
+    """
+
+    def apply(command: Callable) -> Callable:
+        @functools.wraps(command)
+        def run(*arguments: Any, **parameters: Any) -> Any:
+            names = split_names(parameters.pop("columns")) + list(parameters.pop("column"))
+            if required and not names:
+                raise click.UsageError("name the columns: --column NAME, or --columns A,B")
+            return command(*arguments, columns=names or None, **parameters)
+
+        return combine_options(
+            click.option(
+                "--columns", metavar="A,B", multiple=True, help=f"{purpose} Separated by commas."
+            ),
+            click.option(
+                "--column", metavar="NAME", multiple=True, help="One of them; may be repeated."
+            ),
+        )(run)
+
+    return apply
+
+
 embedded_filters_option = click.option(
     "--embedded-filters",
     is_flag=True,
@@ -159,9 +185,9 @@ def drop_unset(parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
-def split_names(columns: Sequence[str]) -> list[str] | None:
-    """Return all names in the values of --columns, or None if it is not given."""
-    return [name.strip() for names in columns for name in names.split(",")] or None
+def split_names(columns: Sequence[str]) -> list[str]:
+    """Return all names in the values of --columns."""
+    return [name.strip() for names in columns for name in names.split(",")]
 
 
 def single_value(context: object, option: click.Parameter, values: tuple[Any, ...]) -> Any:

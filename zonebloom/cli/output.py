@@ -1,4 +1,7 @@
-"""Write the answer of a command as text, JSON, CSV, Arrow or Parquet, to stdout or to a file."""
+"""Write the answer of a command to stdout or to a file.
+
+Its format is text, JSON, JSON lines, CSV, Arrow or Parquet.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +13,44 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import IO, Any
 
 import click
 import pyarrow as pa
 
-from zonebloom.cli.text import left_out_text, print_to_stderr, rows_text, to_json_value
+from zonebloom.cli.text import (
+    left_out_text,
+    print_to_stderr,
+    rows_text,
+    to_json_value,
+    wrap_lines,
+)
 from zonebloom.errors import InvalidArgument
 
 PIPE_CLOSED = 141
 
-TEXT, JSON = "text", "json"
+TEXT, JSON, JSON_LINES = "text", "json", "jsonl"
 BINARY_FORMATS = ("arrow", "parquet")
-FORMATS = (TEXT, JSON, "csv", *BINARY_FORMATS)
+FORMATS = (TEXT, JSON, JSON_LINES, "csv", *BINARY_FORMATS)
 _IN_TERMINAL = "zonebloom.in_terminal"
-_ENDINGS = {".json": JSON, ".csv": "csv", ".arrow": "arrow", ".parquet": "parquet"}
+_ENDINGS = {
+    ".txt": TEXT,
+    ".json": JSON,
+    ".jsonl": JSON_LINES,
+    ".ndjson": JSON_LINES,
+    ".csv": "csv",
+    ".arrow": "arrow",
+    ".parquet": "parquet",
+}
 
 
 @dataclass(frozen=True)
 class CommandAnswer:
     """The answer of a command in each format, and what is printed to stderr.
 
-    Without ``text``, the rows are printed. ``notes`` are printed with every format. ``summary`` is
+    Without ``text``, the rows are printed. A terminal breaks long lines of ``text`` between words,
+    unless ``is_prose`` is false. ``notes`` are printed with every format. ``summary`` is
     not printed with JSON, whose document contains the same facts.
     """
 
@@ -44,6 +63,7 @@ class CommandAnswer:
     summary: str = ""
     notes: Sequence[str] = ()
     exit_code: int = 0
+    is_prose: bool = True
 
 
 def is_in_terminal() -> bool:
@@ -51,13 +71,25 @@ def is_in_terminal() -> bool:
     return click.get_current_context().meta[_IN_TERMINAL]
 
 
+def terminal_width() -> int | None:
+    """Return the width of the terminal that shows the answer, or None if none does."""
+    return shutil.get_terminal_size().columns if is_in_terminal() else None
+
+
 def resolve_format(output: str | None, path: str | None) -> str:
     """Return the output format, by its name or by the extension of the file.
 
-    Raise a usage error if the terminal cannot show it.
+    Without both, and for a file without an extension, it is text. Raise a usage error if the
+    extension is unknown, or if the terminal cannot show the format.
     """
     meta = click.get_current_context().meta
-    output = output or _ENDINGS.get(os.path.splitext(path or "")[1], TEXT)
+    ending = os.path.splitext(path or "")[1].lower()
+    if output is None and ending and ending not in _ENDINGS:
+        raise click.UsageError(
+            f"{path} has an unknown extension; give {', '.join(_ENDINGS)}, or name the format of "
+            "the file with --output"
+        )
+    output = output or _ENDINGS.get(ending, TEXT)
     if output in BINARY_FORMATS and path is None and sys.stdout.isatty():
         raise click.UsageError(
             f"{output} is binary and would garble the terminal; give -o FILE, or a pipe"
@@ -69,11 +101,17 @@ def resolve_format(output: str | None, path: str | None) -> str:
 def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
     if output == TEXT:
         data = answer.text if answer.text is not None else _rows_text(answer)
+        width = terminal_width()
+        if width is not None and answer.is_prose:
+            data = wrap_lines(data, width)
         data += "\n" if data else ""
-    elif output == JSON:
+    elif output in (JSON, JSON_LINES):
         unicode = path is not None or (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        document = to_json_value(answer.document)
-        data = json.dumps(document, indent=2, ensure_ascii=not unicode, allow_nan=False) + "\n"
+        encode = partial(json.dumps, ensure_ascii=not unicode, allow_nan=False)
+        if output == JSON:
+            data = encode(to_json_value(answer.document), indent=2) + "\n"
+        else:
+            data = "".join(f"{encode(record)}\n" for record in _json_records(answer))
     else:
         data = encode_rows(_rows_table(answer), output)
     with _complete_file(path) if path is not None else _stdout() as sink:
@@ -84,10 +122,10 @@ def write_answer(answer: CommandAnswer, output: str, path: str | None) -> None:
         while remaining_bytes:
             # With PYTHONUNBUFFERED, stdout may take only a part of the bytes at once.
             remaining_bytes = remaining_bytes[sink.write(remaining_bytes) :]
-    if output != JSON and answer.summary:
-        print_to_stderr(answer.summary)
-    for note in answer.notes:
-        print_to_stderr(note)
+    width = terminal_width()
+    summary = [answer.summary] if output != JSON and answer.summary else []
+    for line in (*summary, *answer.notes):
+        print_to_stderr(line if width is None else wrap_lines(line, width))
 
 
 def _rows_table(answer: CommandAnswer) -> pa.Table:
@@ -95,6 +133,13 @@ def _rows_table(answer: CommandAnswer) -> pa.Table:
         return answer.rows
     records = [row if isinstance(row, dict) else asdict(row) for row in answer.rows]
     return pa.Table.from_pylist(records)
+
+
+def _json_records(answer: CommandAnswer) -> list[Any]:
+    """Return the rows of an answer as objects that JSON can express."""
+    if isinstance(answer.rows, pa.Table):
+        return to_json_value(answer.rows)
+    return [to_json_value(row) for row in answer.rows]
 
 
 def _rows_text(answer: CommandAnswer) -> str:

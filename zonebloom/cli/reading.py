@@ -13,7 +13,7 @@ from zonebloom.base.arrays import array_of
 from zonebloom.base.text import count_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
-    columns_option,
+    columns_options,
     embedded_filters_option,
     single_value,
     source_command,
@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 )
 @source_command
 @click.argument("filter", required=False)
-@columns_option
+@click.option(
+    "--columns",
+    metavar="A,B",
+    multiple=True,
+    help="Columns to print; all by default. Separated by commas.",
+)
 @embedded_filters_option
 @click.option(
     "--limit",
@@ -64,9 +69,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--column",
+    metavar="NAME",
     multiple=True,
-    callback=single_value,
-    help="The column to search. Each line of --keys is then a key.",
+    help="One of the columns to print; may be repeated. With --keys it is the column to search, "
+    "and each line of the file is a key.",
 )
 def lookup_command(
     source: OpenedSource,
@@ -75,7 +81,7 @@ def lookup_command(
     limit: int | None,
     key_texts: tuple[str, ...],
     keys_file: IO[bytes] | None,
-    column: str | None,
+    column: tuple[str, ...],
 ) -> CommandAnswer:
     """Print the rows at PATH that match FILTER, or that hold a key.
 
@@ -86,16 +92,23 @@ def lookup_command(
     """
     if [filter is not None, bool(key_texts), keys_file is not None].count(True) != 1:
         raise click.UsageError("give one of FILTER, --key and --keys")
-    if column is not None and keys_file is None:
-        raise click.UsageError("--column is the column of --keys; give --keys FILE with it")
+    names = split_names(columns)
+    if keys_file is None:
+        names += column
+    elif len(column) > 1:
+        raise click.UsageError(
+            "--column is the column of --keys, so give it once; name columns to print with "
+            "--columns A,B"
+        )
     if filter is None:
-        texts = _parse_keys(key_texts) if keys_file is None else _read_keys(keys_file, column)
+        key_column = column[0] if column else None
+        texts = _parse_keys(key_texts) if keys_file is None else _read_keys(keys_file, key_column)
         keys = {name: _cast_keys(source, name, values) for name, values in texts.items()}
-        return _look_up_keys(source, split_names(columns), limit, keys)
+        return _look_up_keys(source, names or None, limit, keys)
     runs: list[ScanStats] = []
     scanner = plan_scan(
         source.opened,
-        split_names(columns),
+        names or None,
         [filter],
         limit=limit,
         scan_stats_callback=runs.append,
@@ -234,16 +247,16 @@ def _look_up_keys(
     "head", epilog="Example: zonebloom head data/flights --limit 3 --columns day,tailnum"
 )
 @source_command
-@columns_option
+@columns_options()
 @click.option(
     "--limit", "-n", type=click.IntRange(min=0), default=10, help="Number of rows; 10 by default."
 )
-def head_command(source: OpenedSource, columns: tuple[str, ...], limit: int) -> CommandAnswer:
+def head_command(source: OpenedSource, columns: list[str] | None, limit: int) -> CommandAnswer:
     """Print the first rows at PATH.
 
     As JSON: path, num_rows, rows (one object each).
     """
-    table = plan_scan(source.opened, split_names(columns), [None]).head(limit)
+    table = plan_scan(source.opened, columns, [None]).head(limit)
     return CommandAnswer({"path": source.title, "num_rows": table.num_rows, "rows": table}, table)
 
 
@@ -264,7 +277,7 @@ def count_command(source: OpenedSource, filter: str | None) -> CommandAnswer:
         else plan_scan(source.opened, None, [filter]).count_rows()
     )
     result = {"path": source.title, "filter": filter, "num_rows": num_rows}
-    return CommandAnswer(result, [result], str(num_rows))
+    return CommandAnswer(result, [result], f"{num_rows:,}" if is_in_terminal() else str(num_rows))
 
 
 @zonebloom.command(
@@ -272,18 +285,18 @@ def count_command(source: OpenedSource, filter: str | None) -> CommandAnswer:
 )
 @source_command
 @click.argument("filter")
-@columns_option
+@columns_options()
 @embedded_filters_option
 @click.option("--analyze", is_flag=True, help="Run the lookup as well, and count what it reads.")
 def explain_command(
-    source: OpenedSource, filter: str, columns: tuple[str, ...], analyze: bool
+    source: OpenedSource, filter: str, columns: list[str] | None, analyze: bool
 ) -> CommandAnswer:
     """Explain what a lookup would read, and why.
 
     As JSON: filter, columns, num_fragments, skipped, fragments (path, ranges or null for the whole
     file, why), indices, unanswered; with --analyze also read.
     """
-    scanner = plan_scan(source.opened, split_names(columns), [filter])
+    scanner = plan_scan(source.opened, columns, [filter])
     analysis = scanner.analyze_plan() if analyze else None
     plan = scanner.plan() if analysis is None else analysis.plan
     document = text.plan_json(plan)

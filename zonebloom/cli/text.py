@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from zonebloom.base.text import align_cells, bytes_text, count_text, table_text, text_width
+from zonebloom.base.text import (
+    align_cells,
+    bytes_text,
+    count_text,
+    records_text,
+    table_text,
+    text_width,
+)
 
 if TYPE_CHECKING:
     from zonebloom.cli.demo import DemoLookupResult
@@ -136,7 +143,43 @@ def _cut(text: str) -> str:
     return clean + "…"
 
 
-def indices_text(indices: list[Any], figures: Sequence[dict[str, Any]] | None = None) -> str:
+def fitted_table(
+    headers: Sequence[str], rows: Sequence[Sequence[object]], width: int | None
+) -> str:
+    """Return a table, or a record for each row if the table is wider than the terminal."""
+    table = table_text(headers, rows)
+    if width is None or not rows or max(map(text_width, table.splitlines())) <= width:
+        return table
+    return records_text(headers, rows)
+
+
+def wrap_lines(text: str, width: int) -> str:
+    """Break the lines that are wider than the terminal between words, and indent the rest.
+
+    Commands stay on one line, because they could not be pasted otherwise.
+    """
+    lines = []
+    for line in text.splitlines():
+        if text_width(line) <= width or line.startswith("  zonebloom "):
+            lines.append(line)
+            continue
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+    return "\n".join(lines)
+
+
+def indices_text(
+    indices: list[Any],
+    figures: Sequence[dict[str, Any]] | None = None,
+    width: int | None = None,
+) -> str:
     """Return a table of index descriptions, with fill and false positives if figures are given."""
     from zonebloom.index.describe import INDEX_HEADERS, index_cells
 
@@ -145,10 +188,10 @@ def indices_text(indices: list[Any], figures: Sequence[dict[str, Any]] | None = 
         headers += ["fill", "fpp"]
         for line, index_figures in zip(lines, figures, strict=True):
             line += [index_figures["fill_mean"], index_figures["estimated_fpp_mean"]]
-    return table_text(headers, lines)
+    return fitted_table(headers, lines, width)
 
 
-def lookups_text(results: list[DemoLookupResult]) -> str:
+def lookups_text(results: list[DemoLookupResult], width: int | None = None) -> str:
     """Return a table of lookups. A line below each lookup that is no win says why."""
     headers = ["filter", "rows", "zones", "read", "no index", "gain"]
     rows = [
@@ -163,11 +206,14 @@ def lookups_text(results: list[DemoLookupResult]) -> str:
         for result in results
     ]
     header, *lines = table_text(headers, rows).splitlines()
-    for line, result in zip(lines, results, strict=True):
-        header += f"\n{line}"
-        if result.why_no_win:
-            header += f"\n  no win: {result.why_no_win}"
-    return header
+    if width is not None and max(map(text_width, (header, *lines))) > width:
+        records = [records_text(headers, [row]) for row in rows]
+        return "\n\n".join(map(_with_reason, records, results))
+    return "\n".join([header, *map(_with_reason, lines, results)])
+
+
+def _with_reason(text: str, result: DemoLookupResult) -> str:
+    return f"{text}\n  no win: {result.why_no_win}" if result.why_no_win else text
 
 
 def gain_text(gain: float) -> str:
