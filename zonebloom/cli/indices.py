@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict
 from datetime import timedelta
@@ -189,16 +190,23 @@ def move_index_command(ds: Dataset, to: str | None) -> CommandAnswer:
     finishes it. As JSON: path, index_dir, num_files, foreign_files.
     """
     moved = ds.move_index(to)
-    line = f"moved {count_text(moved.num_files, 'file')} of the index to {moved.index_dir}"
+    place = _from_working_folder(moved.index_dir)
+    line = f"moved {count_text(moved.num_files, 'file')} of the index to {place}"
     return CommandAnswer(
         {"path": ds.title, **asdict(moved)},
         [asdict(moved) | {"foreign_files": list(moved.foreign_files)}],
-        line if moved.num_files else f"the index is in {moved.index_dir}",
+        line if moved.num_files else f"the index is in {place}",
         notes=[
             f"not deleted, because it is not part of the index: {path}"
             for path in moved.foreign_files
         ],
     )
+
+
+def _from_working_folder(path: str) -> str:
+    """Return a path relative to the working folder, if it is inside."""
+    start = os.path.join(os.getcwd(), "")
+    return path.removeprefix(start)
 
 
 def _parse_sample(context: object, option: object, value: str) -> int | str:
