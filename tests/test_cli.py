@@ -768,6 +768,12 @@ def test_a_moved_index_is_used(run, indexed, tmp_path):
     assert "id_idx" in run("stats", str(indexed))[1]
 
 
+def test_a_place_in_the_working_folder_is_shown_without_it(run, indexed, monkeypatch):
+    monkeypatch.chdir(indexed.parent)
+    _, out, _ = run("move-index", "data", "--to", "elsewhere")
+    assert out.endswith(" files of the index to elsewhere\n")
+
+
 def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
     elsewhere = str(tmp_path / "elsewhere")
     run("build", str(data), "--column=id", "--engine=local", "--index-dir", elsewhere)
@@ -806,6 +812,32 @@ def test_wrong_usage_exits_with_2(run, arguments):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert "Error:" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (["lokup", "data"], "lookup"),
+        (["stats", "data", "--colum=id"], "--column"),
+        (["build", "data", "--engin=local"], "--engine"),
+    ],
+)
+def test_a_mistyped_command_or_option_suggests_the_nearest(run, arguments, nearest):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "ean" in err and nearest in err.rpartition("ean")[2]
+
+
+def test_without_arguments_the_help_lists_the_commands(run):
+    code, out, err = run()
+    assert code == 2
+    assert "lookup" in out + err
+
+
+def test_the_version_is_that_of_the_package(run):
+    import zonebloom
+
+    assert run("--version") == (0, f"zonebloom, version {zonebloom.__version__}\n", "")
 
 
 def test_a_stale_file_causes_a_warning_of_one_line(run, indexed):

@@ -72,7 +72,7 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
         f"{num_correct} of {len(results)} lookups found the same rows as brute force, in the same "
         "order",
         f"{num_wins} of {len(results)} read less than half of what a scan without an index reads",
-        "(the first lookup of a column also reads its index, and later ones have it in memory)",
+        "(the first lookup of a column also reads its index; later ones reuse it)",
         "",
         f"The data and its indices are in {path}. Try next:",
         *(f"  {command}" for command in demo.next_commands(path)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonebloom.base.arguments import suggest_names
 from zonebloom.base.version import __version__
 from zonebloom.cli import text
 from zonebloom.cli.output import FORMATS, CommandAnswer, resolve_format, write_answer
@@ -26,7 +27,23 @@ _OUTPUT_HELP = (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _CommandGroup(click.Group):
+    """The group of commands. An unknown command is an error that suggests the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, names = args[0], self.list_commands(ctx)
+        # Older versions of click do not suggest commands.
+        if name not in names and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"there is no command {name!r}; {suggest_names(name, names, 'there are:')}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__)
 def zonebloom() -> None:
     """Index the zones of files by Bloom filters, and look up rows in only the zones that may match.
