@@ -78,9 +78,7 @@ def conditions(draw):
 
 def by_sqlglot(text):
     return ast.flatten(
-        sql._PlainSqlTranslator(text, SCHEMA).translate_condition(
-            sql._parse_sql(text, SCHEMA.names)
-        )
+        sql._PlainSqlTranslator(text, SCHEMA).translate_condition(sql.parse_sql(text, SCHEMA.names))
     )
 
 
@@ -146,7 +144,7 @@ def test_every_column_type_with_every_kind_of_literal(column, literal):
 def test_plain_lists_equal_the_general_translation(column, literals):
     text = f'"{column}" IN ({", ".join(literals)})'
     translator = sql._PlainSqlTranslator(text, SCHEMA)
-    node = sql._parse_sql(text)
+    node = sql.parse_sql(text)
     plain = sql._plain_set(
         translator.translate_operand(node.this), list(map(sql._plain_value, node.expressions))
     )
@@ -159,7 +157,7 @@ def test_long_lists_are_read_as_plain_lists(column):
     literals = [f"'k{number}'" if column in "sd" else str(number) for number in range(100)]
     for items in (literals, [*literals, "-1"]):
         text = f"{column} IN ({', '.join(items)})"
-        node = sql._parse_sql(text)
+        node = sql.parse_sql(text)
         operand = sql._PlainSqlTranslator(text, SCHEMA).translate_operand(node.this)
         plain = sql._plain_set(operand, list(map(sql._plain_value, node.expressions)))
         assert (plain is None) is (column in "sd" and items[-1] == "-1")
@@ -182,7 +180,7 @@ def test_sql_keywords_are_parsed_as_sqlglot_does():
         for text in (f"{word} = 1", f"{word.lower()}=-5", f"{word} IN (7, -2)", f"{word} = 'a'"):
             translator = sql._PlainSqlTranslator(text, schema)
             try:
-                expected = translator.translate_condition(sql._parse_sql(text, schema.names))
+                expected = translator.translate_condition(sql.parse_sql(text, schema.names))
             except FilterError as error:
                 with pytest.raises(FilterError, match=re.escape(str(error))):
                     sql.predicate_from_sql(text, schema)
@@ -201,5 +199,5 @@ def test_simple_conditions_need_no_sqlglot(text, monkeypatch):
     def refuse(_: object) -> object:
         raise AssertionError("sqlglot was called")
 
-    replace_function(monkeypatch, sql, "_parse_sql", refuse)
+    replace_function(monkeypatch, sql, "parse_sql", refuse)
     sql.predicate_from_sql(text, SCHEMA.append(pa.field("date", pa.int64())))

@@ -46,7 +46,7 @@ from zonebloom.predicates.expression import (
     expression_from_predicate,
     join_balanced,
 )
-from zonebloom.predicates.sql import predicate_from_sql
+from zonebloom.predicates.sql import translate_sql
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import comparable_type
@@ -132,7 +132,10 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
         return None, Constant(True)
     if isinstance(filter, str):
         translate = _cached_sql if len(filter) <= _MAX_CACHED_TEXT else _translate_sql
-        return translate(_SqlFilter(filter, schema))
+        try:
+            return translate(_SqlFilter(filter, schema))
+        except _Outdated as translation:
+            return translation.row_filter, translation.predicate
     if isinstance(filter, pc.Expression):
         expression = filter
     elif isinstance(filter, (list, tuple)):
@@ -161,9 +164,22 @@ class _SqlFilter:
     schema: pa.Schema = field(hash=False)
 
 
+class _Outdated(Exception):
+    """A translation that contains the current time. Raising it keeps it out of the cache."""
+
+    def __init__(self, row_filter: RowFilter, predicate: Predicate) -> None:
+        super().__init__()
+        self.row_filter = row_filter
+        self.predicate = predicate
+
+
 def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
-    predicate = predicate_from_sql(filter.text, filter.schema)
-    return _expression_or_error(predicate, filter.schema), limit_depth(predicate)
+    predicate, reads_clock = translate_sql(filter.text, filter.schema)
+    row_filter = _expression_or_error(predicate, filter.schema)
+    predicate = limit_depth(predicate)
+    if reads_clock:
+        raise _Outdated(row_filter, predicate)
+    return row_filter, predicate
 
 
 _cached_sql = functools.lru_cache(maxsize=256)(_translate_sql)

@@ -13,12 +13,12 @@ it on rows. The rules of this dialect are:
 
 from __future__ import annotations
 
-import functools
 import operator
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, NoReturn
+from fractions import Fraction
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,7 @@ import pyarrow.types as pt
 from zonebloom.base import arguments
 from zonebloom.base.arrays import array_of
 from zonebloom.errors import FilterError
-from zonebloom.predicates import ast, sql_literals
+from zonebloom.predicates import ast, sql_functions, sql_literals, sql_times
 from zonebloom.predicates.ast import Constant, Predicate
 from zonebloom.predicates.expression import (
     ORDER_OPERATORS,
@@ -35,14 +35,17 @@ from zonebloom.predicates.expression import (
     cast_to_comparable,
     expression_from_predicate,
 )
-from zonebloom.predicates.sql_keywords import LITERAL_WORDS, quote_keyword_columns
+from zonebloom.predicates.sql_calls import SqlCall, float_type_of_literal, read_call
+from zonebloom.predicates.sql_keywords import LITERAL_WORDS
 from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
+from zonebloom.predicates.sql_parser import as_sentence, mark_place, parse_sql, sql_text
 from zonebloom.predicates.sql_tree import (
     PYARROW_ADVICE,
     Operand,
     SqlTranslator,
     SqlValue,
 )
+from zonebloom.predicates.sql_values import TypedValue
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
 from zonebloom.values.normal_types import comparable_type, decoded_type
@@ -67,6 +70,12 @@ _CAST_TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("TIMESTAMP", "TIMESTAMPNTZ"), pa.timestamp("us")),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
 }
+_CLOCK_FUNCTIONS = {
+    **dict.fromkeys(("now", "current_timestamp", "get_current_timestamp"), "currenttimestamp"),
+    "transaction_timestamp": "currenttimestamp",
+    **dict.fromkeys(("today", "current_date"), "currentdate"),
+    **dict.fromkeys(("localtimestamp", "current_localtimestamp"), "localtimestamp"),
+}
 # Longer integers are outside the range of every column type.
 _MAX_INTEGER_DIGITS = 40
 _SIMPLE_LITERAL = r"(?:-?\d+(?:\.\d+)?|'[^'\\\x00-\x1f]*')"
@@ -78,7 +87,18 @@ _SIMPLE_CONDITION = re.compile(
     re.ASCII,
 )
 _UNIT_SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
+_UNIT_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _UNITS_PER_SECOND = {"MILLISECOND": 10**3, "MICROSECOND": 10**6, "NANOSECOND": 10**9}
+
+
+class SqlPredicate(NamedTuple):
+    """The predicate of a SQL condition.
+
+    `reads_clock` is true if it contains the current time, so that it is outdated at once.
+    """
+
+    predicate: Predicate
+    reads_clock: bool
 
 
 def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
@@ -86,6 +106,10 @@ def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
 
     `expression_from_predicate` turns it into a row filter.
     """
+    return translate_sql(text, schema).predicate
+
+
+def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -98,86 +122,15 @@ def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
     if simple is not None:
         # If this fails, sqlglot parses the text below. Its nodes tell the place of an error.
         with suppress(FilterError):
-            return translator.translate_simple(simple)
+            return SqlPredicate(translator.translate_simple(simple), reads_clock=False)
     try:
-        return ast.flatten(translator.translate_condition(_parse_sql(text, schema.names)))
+        predicate = ast.flatten(translator.translate_condition(parse_sql(text, schema.names)))
     except RecursionError:
         raise FilterError(
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
             "parentheses, or IN"
         ) from None
-
-
-@functools.cache
-def _dialect() -> Any:
-    from sqlglot.dialects.dialect import Dialect
-    from sqlglot.tokens import Tokenizer as Plain
-
-    class ZoneBloom(Dialect):
-        """Plain SQL, with both ways of quoting a name and X'0a' for bytes."""
-
-        class Tokenizer(Plain):
-            IDENTIFIERS: ClassVar = ['"', "`"]
-            HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
-            # sqlglot would take the text after a command word for one string. A column may have
-            # the name of a command, so there are no commands.
-            COMMANDS: ClassVar = set()
-
-    return ZoneBloom
-
-
-_STATEMENT_KEYWORDS = """
-SELECT WITH FROM VALUES TABLE SHOW DESCRIBE DESC EXPLAIN INSERT UPDATE DELETE MERGE CREATE ALTER
-DROP TRUNCATE SET USE CALL EXECUTE
-"""
-_STATEMENT_WORDS = frozenset(_STATEMENT_KEYWORDS.split())
-
-
-def _parse_sql(text: str, names: Collection[str] = ()) -> Any:
-    from sqlglot import exp
-    from sqlglot.errors import ParseError, SqlglotError
-
-    tokens: list[Any] = []
-    try:
-        # Do not parse a statement, because sqlglot would take "set = 5" for one and log a warning.
-        dialect = _dialect()()
-        tokens = quote_keyword_columns(dialect.tokenize(text), names)
-        statements = dialect.parser().parse_into(exp.Condition, tokens, text)
-    except ParseError as error:
-        if not error.errors:
-            raise FilterError(f"cannot read the filter: {error}\n  {text}") from None
-        if tokens and tokens[0].text.upper() in _STATEMENT_WORDS:
-            first_line = _mark_place(text, tokens[0].line - 1, 0, len(tokens[0].text))
-            raise FilterError(
-                "cannot read the filter: a filter is a condition, not a query.\n"
-                f"{first_line}\nWrite the part after WHERE."
-            ) from None
-        first_error = error.errors[0]
-        line, highlight = first_error.get("line") or 1, first_error.get("highlight") or "?"
-        problem = str(first_error.get("description", "not SQL")).split("<")[0].strip()
-        if problem.startswith("Required keyword"):
-            # sqlglot reports a missing operand with these words.
-            problem = "something is missing"
-        column = (first_error.get("col") or 1) - len(highlight)
-        place = _mark_place(text, line - 1, column, len(highlight))
-        raise FilterError(
-            f"cannot read the filter: {problem}.\n{place}\n"
-            'Correct it there; a column named like a keyword goes in quotes: "case" = 1.'
-        ) from None
-    except SqlglotError as error:
-        raise FilterError(
-            f"cannot read the filter: {error}\n  {text}\nClose every quote; write X'0a' in hex."
-        ) from None
-    # A trailing semicolon or comment adds a statement that is None.
-    conditions = [statement for statement in statements if statement is not None]
-    if not conditions:
-        raise FilterError("the filter is empty; write a condition such as id = 42, or pass None")
-    if len(conditions) > 1:
-        raise FilterError(
-            f"the filter contains {len(conditions)} statements; write one condition, joined by AND "
-            f"or OR\n  {text}"
-        )
-    return conditions[0]
+    return SqlPredicate(predicate, translator.reads_clock)
 
 
 class _PlainSqlTranslator(SqlTranslator):
@@ -189,6 +142,12 @@ class _PlainSqlTranslator(SqlTranslator):
     def __init__(self, text: str, schema: pa.Schema) -> None:
         super().__init__(schema)
         self.text = text
+        # The current time, if the filter contains it. All its parts see the same time.
+        self._clock: sql_times.Clock | None = None
+
+    @property
+    def reads_clock(self) -> bool:
+        return self._clock is not None
 
     def translate_condition(self, node: Any) -> Predicate:
         if node.key in ("select", "union", "subquery", "command"):
@@ -236,10 +195,47 @@ class _PlainSqlTranslator(SqlTranslator):
 
     def _translate_in(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expressions")
+        if self.strip_parentheses(node.this).key == "tuple":
+            return self._translate_rows_in(node)
         plain_set = _plain_set(
             self.translate_operand(node.this), list(map(_plain_value, node.expressions))
         )
         return super()._translate_in(node) if plain_set is None else plain_set
+
+    def _translate_rows_in(self, node: Any) -> Predicate:
+        """Translate ``(a, b) IN ((1, 'x'), (2, 'y'))`` to ``a = 1 AND b = 'x' OR ...``."""
+        columns = [self.translate_operand(column) for column in node.this.expressions]
+        rows = []
+        for row in node.expressions:
+            values = row.expressions if row.key == "tuple" else ()
+            if len(values) != len(columns):
+                self.fail(
+                    f"a row of {len(columns)} values is compared with something else",
+                    "write (a, b) IN ((1, 'x'), (2, 'y'))",
+                    row,
+                )
+            equalities = [
+                self._row_equality(column, self.translate_operand(value), node)
+                for column, value in zip(columns, values, strict=True)
+            ]
+            rows.append(ast.And(tuple(equalities)))
+        if not rows:
+            self.fail("the IN list is empty", "name at least one row, or write FALSE", node)
+        return ast.Or(tuple(rows))
+
+    def _row_equality(self, column: SqlValue, value: SqlValue, node: Any) -> Predicate:
+        """Return the condition that two elements of rows are equal.
+
+        Rows are compared as DuckDB compares structs: a null equals a null, and the condition is
+        never null. An equality that is null instead of false keeps the same rows if nothing but
+        AND and OR is around it, and is easier to read in a plan.
+        """
+        outer = node.parent
+        while outer is not None and outer.key in ("and", "or", "paren"):
+            outer = outer.parent
+        if outer is None and isinstance(value, Literal) and value.kind != "null":
+            return self.translate_comparison("=", column, value, node)
+        return self.null_safe_equality(column, value, node)
 
     def translate_membership(self, value: SqlValue, items: list[SqlValue], node: Any) -> Predicate:
         literals = [item for item in items if isinstance(item, Literal)]
@@ -326,32 +322,130 @@ class _PlainSqlTranslator(SqlTranslator):
             self.fail("two literals of different kinds are compared", "write TRUE or FALSE", node)
         return Constant(bool(_COMPARISON_OPERATORS[symbol](left.value, right.value)))
 
+    def sql_text(self, node: Any) -> str:
+        return sql_text(node)
+
     # Values
 
     def translate_value(self, node: Any) -> SqlValue:
         match node.key:
-            case "column" | "dot":
+            case "column":
                 return self._translate_column(node)
+            case "dot":
+                return self._translate_dot(node)
             case "literal":
                 return sql_literals.parse_number(node.this)
             case "cast":
                 return self._translate_cast(node)
             case "interval":
                 return self._translate_interval(node)
+            case "case" | "if":
+                return self._translate_case(node)
+            case "currentdate" | "currenttimestamp" | "localtimestamp":
+                return self._current_time(node.key)
             case key if key in self.condition_methods:
                 condition = expression_from_predicate(
                     self.translate_condition(node), self.schema, exact=True
                 )
                 return Operand(condition, pa.bool_())
-        self.fail(f"{node.sql()} is not understood in a filter", PYARROW_ADVICE, node)
+        call = read_call(node)
+        if call is not None:
+            return self._translate_call(call, node)
+        self.fail(f"{sql_text(node)} is not understood in a filter", PYARROW_ADVICE, node)
+
+    def _translate_call(self, call: SqlCall, node: Any) -> SqlValue:
+        if call.name in _CLOCK_FUNCTIONS and not call.arguments:
+            return self._current_time(_CLOCK_FUNCTIONS[call.name])
+        if call.name == "if" and len(call.arguments) == 3:
+            return self._choose([call.arguments[:2]], call.arguments[2])
+        if call.name == "[]":
+            column, key = map(self.translate_operand, call.arguments)
+            if (
+                isinstance(column, Operand)
+                and column.path
+                and pt.is_struct(column.type)
+                and isinstance(key, Literal)
+                and key.kind == "text"
+            ):
+                return self._resolve_column([*column.path, key.value], node)
+        values = [
+            TypedValue.of(argument)
+            if isinstance(argument, Literal)
+            else self._translate_typed(argument)
+            for argument in call.arguments
+        ]
+        return sql_functions.call_function(call.name, values)
+
+    def _translate_typed(self, node: Any) -> TypedValue:
+        return TypedValue.of(self.translate_operand(node), float_type_of_literal(node))
+
+    def _translate_case(self, node: Any) -> SqlValue:
+        """Translate both forms of CASE, and IF(condition, value, other value)."""
+        self.require_only(node, "this", "ifs", "default", "true", "false")
+        default = node.args.get("default")
+        if node.key == "if":
+            return self._choose([(node.this, node.args["true"])], node.args.get("false"))
+        branches = [(branch.this, branch.args["true"]) for branch in node.args["ifs"]]
+        if node.this is None:
+            return self._choose(branches, default)
+        subject = self.translate_operand(node.this)
+        conditions = [
+            self._as_typed_condition(
+                self.translate_comparison("=", subject, self.translate_operand(value), value)
+            )
+            for value, _ in branches
+        ]
+        return self._choose_typed(conditions, [result for _, result in branches], default)
+
+    def _choose(self, branches: Sequence[Any], default: Any) -> SqlValue:
+        conditions = [
+            self._as_typed_condition(self.translate_condition(condition))
+            for condition, _ in branches
+        ]
+        return self._choose_typed(conditions, [result for _, result in branches], default)
+
+    def _choose_typed(
+        self, conditions: Sequence[TypedValue], results: Sequence[Any], default: Any
+    ) -> SqlValue:
+        values = [self._translate_typed(result) for result in results]
+        null = TypedValue.of(Literal("null"))
+        values.append(null if default is None else self._translate_typed(default))
+        return sql_functions.choose_case(conditions, values)
+
+    def _as_typed_condition(self, condition: Predicate) -> TypedValue:
+        if isinstance(condition, Constant):
+            return TypedValue.constant(condition.value, pa.bool_())
+        return TypedValue(expression_from_predicate(condition, self.schema, exact=True), pa.bool_())
+
+    def _current_time(self, name: str) -> Literal:
+        self._clock = clock = self._clock or sql_times.Clock()
+        match name:
+            case "currentdate":
+                return clock.current_date()
+            case "localtimestamp":
+                return clock.local_timestamp()
+        return clock.now()
 
     def _translate_interval(self, node: Any) -> Literal:
         self.require_only(node, "this", "unit")
         unit = str(node.args.get("unit") or "").upper().removesuffix("S")
-        is_known_unit = unit in _UNIT_SECONDS or unit in _UNITS_PER_SECOND
-        if node.this is None or node.this.key != "literal" or not is_known_unit:
-            self.fail("an interval takes a fixed unit", "write INTERVAL '90' SECOND", node)
-        count = sql_literals.parse_number(node.this.this)
+        known_units = {**_UNIT_SECONDS, **_UNITS_PER_SECOND, **_UNIT_MONTHS}
+        if node.this is None or unit not in known_units:
+            self.fail("an interval takes a number and a unit", "write INTERVAL '90' SECOND", node)
+        count = self.translate_operand(node.this)
+        if isinstance(count, Literal) and count.kind == "text":
+            count = sql_literals.parse_number(count.value)
+        if not isinstance(count, Literal) or not isinstance(count.value, Fraction):
+            self.fail("an interval takes a constant number", "write INTERVAL '90' SECOND", node)
+        if unit != "SECOND" and count.value.denominator != 1:
+            # DuckDB rounds INTERVAL '1.5' DAY to one day, but not INTERVAL '1.5 days'.
+            self.fail(
+                "an interval of a fraction has different meanings in different engines",
+                "write whole numbers of a smaller unit: INTERVAL 36 HOUR",
+                node,
+            )
+        if unit in _UNIT_MONTHS:
+            return Literal("months", int(count.value) * _UNIT_MONTHS[unit])
         return Literal(
             "duration", count.value * _UNIT_SECONDS.get(unit, 1) / _UNITS_PER_SECOND.get(unit, 1)
         )
@@ -386,16 +480,26 @@ class _PlainSqlTranslator(SqlTranslator):
             self.fail(f"there is no cast to {node.sql()}", f"cast to one of {known_types}", node)
         return _CAST_TYPES[name]
 
-    def _translate_column(self, node: Any) -> Operand:
-        parts = []
-        outer = node
+    def _translate_dot(self, outer: Any) -> SqlValue:
+        parts: list[Any] = []
+        node = outer
         while node.key == "dot":
             parts.insert(0, node.expression)
             node = node.this
-        if node.key != "column":
-            self.fail(f"{outer.sql()} is not understood in a filter", PYARROW_ADVICE, outer)
+        if node.key == "column":
+            return self._translate_column(node, parts, outer)
+        struct = self.translate_operand(node)
+        for part in parts:
+            values = [TypedValue.of(struct), TypedValue.of(Literal("text", part.name))]
+            struct = sql_functions.call_function("struct_extract", values)
+        return struct
+
+    def _translate_column(
+        self, node: Any, more_parts: Sequence[Any] = (), outer: Any = None
+    ) -> Operand:
+        outer = outer or node
         self.require_only(node, "this", "table", "db", "catalog")
-        parts = [*node.parts, *parts]
+        parts = [*node.parts, *more_parts]
         if any(part.key != "identifier" for part in parts):
             self.fail(f"{outer.sql()} is not a column", "name one column", outer)
         return self._resolve_column([part.this for part in parts], outer)
@@ -435,8 +539,8 @@ class _PlainSqlTranslator(SqlTranslator):
             start, end = min(m["start"] for m in spans), max(m["end"] for m in spans)
             line = self.text.count("\n", 0, start)
             column = start - (self.text.rfind("\n", 0, start) + 1)
-            place = _mark_place(self.text, line, column, end - start + 1)
-        raise FilterError(f"cannot read the filter: {what}.\n{place}\n{_as_sentence(advice)}")
+            place = mark_place(self.text, line, column, end - start + 1)
+        raise FilterError(f"cannot read the filter: {what}.\n{place}\n{as_sentence(advice)}")
 
 
 def _plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicate | None:
@@ -475,14 +579,3 @@ def _plain_integer(text: str) -> int | None:
 
 def _simple_literal(text: str) -> Literal:
     return Literal("text", text[1:-1]) if text[0] == "'" else sql_literals.parse_number(text)
-
-
-def _mark_place(text: str, line: int, column: int, width: int) -> str:
-    lines = text.split("\n")
-    line_text = lines[min(line, len(lines) - 1)]
-    column = max(0, min(column, len(line_text)))
-    return f"  {line_text}\n  {' ' * column}{'^' * max(1, min(width, len(line_text) - column))}"
-
-
-def _as_sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

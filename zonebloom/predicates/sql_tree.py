@@ -96,8 +96,11 @@ class SqlTranslator:
     def unknown_condition(
         self, node: Any, reason: str, expression: pc.Expression | None = None
     ) -> Unknown:
-        text = ast.shorten(node.sql(dialect=self.dialect))
-        return Unknown(text, reason, expression=expression)
+        return Unknown(ast.shorten(self.sql_text(node)), reason, expression=expression)
+
+    def sql_text(self, node: Any) -> str:
+        """Return the SQL of a node, which names a condition in the plan of a scan."""
+        return node.sql(dialect=self.dialect)
 
     def _translate_junction(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
@@ -121,23 +124,26 @@ class SqlTranslator:
     def _translate_null_safe(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
         left, right = self.translate_operand(node.this), self.translate_operand(node.expression)
+        condition = self.null_safe_equality(left, right, node)
+        return condition if node.key == "nullsafeeq" else ast.negation(condition)
+
+    def null_safe_equality(self, left: SqlValue, right: SqlValue, node: Any) -> Predicate:
+        """Return the predicate that two values are equal, or both are null. It is never null."""
         if isinstance(left, Literal) and left.kind == "null":
             left, right = right, left
         if isinstance(right, Literal) and right.kind == "null":
-            condition = self._null_condition(left, node)
-        else:
-            # A null-safe comparison is never null. The IS NOT NULL terms make it false where one
-            # side is null.
-            nulls = [
-                self._null_condition(side, node)
-                for side in (left, right)
-                if not isinstance(side, Literal)
-            ]
-            equal = self.translate_comparison("=", left, right, node)
-            condition = ast.And((equal, *map(ast.negation, nulls)))
-            if len(nulls) == 2:
-                condition = ast.Or((condition, ast.And(tuple(nulls))))
-        return condition if node.key == "nullsafeeq" else ast.negation(condition)
+            return self._null_condition(left, node)
+        # The IS NOT NULL terms make the condition false where one side is null.
+        nulls = [
+            self._null_condition(side, node)
+            for side in (left, right)
+            if not isinstance(side, Literal)
+        ]
+        equal = self.translate_comparison("=", left, right, node)
+        condition = ast.And((equal, *map(ast.negation, nulls)))
+        if len(nulls) == 2:
+            condition = ast.Or((condition, ast.And(tuple(nulls))))
+        return condition
 
     def _null_condition(self, side: SqlValue, node: Any) -> Predicate:
         if isinstance(side, Literal):

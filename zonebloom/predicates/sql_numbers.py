@@ -1,0 +1,196 @@
+"""Compute SQL's arithmetic with PyArrow's functions.
+
+PyArrow's integers overflow at the width of the column, and DuckDB raises an error there. Here
+integers are widened to int64 first, uint64 to decimals, and an overflow beyond that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zonebloom.predicates.sql_values import (
+    TypedValue,
+    call,
+    cast_to_common_type,
+    common_type,
+    decimal_form,
+    decimal_type,
+    null_of,
+    to_decimal,
+    to_float,
+)
+from zonebloom.values.literal import Unanswerable
+
+_functions: Any = pc
+
+
+def add(left: TypedValue, right: TypedValue) -> TypedValue:
+    return _combine(_functions.add_checked, _functions.add, left, right)
+
+
+def subtract(left: TypedValue, right: TypedValue) -> TypedValue:
+    return _combine(_functions.subtract_checked, _functions.subtract, left, right)
+
+
+def multiply(left: TypedValue, right: TypedValue) -> TypedValue:
+    type_ = _arithmetic_type(left, right)
+    if not pt.is_decimal(type_):
+        return _combine(_functions.multiply_checked, _functions.multiply, left, right)
+    sides = decimal_form(left.type), decimal_form(right.type)
+    precision = sum(side.precision for side in sides) + 1
+    result = decimal_type(precision, sum(side.scale for side in sides))
+    is_wide = pt.is_decimal256(result)
+    left, right = (
+        to_decimal(side, pa.decimal256(type_.precision, type_.scale) if is_wide else type_)
+        for side, type_ in zip((left, right), sides, strict=True)
+    )
+    return call(_functions.multiply_checked, left, right)
+
+
+def divide(left: TypedValue, right: TypedValue) -> TypedValue:
+    """Return ``left / right``, a float. Division by zero gives an infinity or NaN."""
+    type_ = common_type([left, right])
+    float_type = type_ if pt.is_floating(type_) else pa.float64()
+    return call(_functions.divide, to_float(left, float_type), to_float(right, float_type))
+
+
+def divide_integers(left: TypedValue, right: TypedValue) -> TypedValue:
+    """Return ``left // right``: rounded towards zero for integers, else the same as `divide`."""
+    if not pt.is_integer(left.type) or not pt.is_integer(right.type):
+        return divide(left, _null_for_zero(right))
+    left, right = _widened(left), _null_for_zero(_widened(right))
+    if left.type == right.type == pa.int64():
+        return call(_functions.divide_checked, left, right)
+    raise Unanswerable("PyArrow has no exact division of uint64", "cast it to BIGINT")
+
+
+def remainder(left: TypedValue, right: TypedValue) -> TypedValue:
+    """Return ``left % right``, which has the sign of `left`."""
+    type_ = _arithmetic_type(left, right)
+    if pt.is_floating(type_):
+        return call(_functions.remainder, to_float(left, type_), to_float(right, type_))
+    left, right = cast_to_common_type([_widened(left), _widened(right)])
+    return call(_functions.remainder, left, _null_for_zero(right))
+
+
+def negate(number: TypedValue) -> TypedValue:
+    return call(_functions.negate_checked, _widened(number))
+
+
+def absolute(number: TypedValue) -> TypedValue:
+    if pt.is_unsigned_integer(number.type):
+        return number
+    return call(_functions.abs_checked, _widened(number))
+
+
+def sign(number: TypedValue) -> TypedValue:
+    return call(_functions.sign, number).cast(pa.int64(), safe=False)
+
+
+def round_number(number: TypedValue, num_decimals: int = 0) -> TypedValue:
+    """Round halves away from zero."""
+    if pt.is_floating(number.type) and num_decimals:
+        raise Unanswerable(
+            "PyArrow rounds some doubles to other digits than SQL does",
+            "round a decimal: round(CAST(x AS DECIMAL(18, 6)), 2), or filter in pyarrow: "
+            f'pc.round(pc.field("x"), ndigits={num_decimals}) == ...',
+        )
+    if pt.is_integer(number.type) and num_decimals >= 0:
+        return number
+    if pt.is_integer(number.type):
+        number = _widened(number)
+    if pt.is_decimal(number.type):
+        if num_decimals >= number.type.scale:
+            return number
+        number = _with_room_to_round(number)
+        num_decimals = max(num_decimals, number.type.scale - number.type.precision + 1)
+    if num_decimals < -18:
+        return call(_functions.multiply, number, TypedValue.constant(0, pa.int64()))
+    return call(_functions.round, number, ndigits=num_decimals, round_mode="half_towards_infinity")
+
+
+def floor(number: TypedValue) -> TypedValue:
+    return _round_in_one_direction(_functions.floor, number)
+
+
+def ceil(number: TypedValue) -> TypedValue:
+    return _round_in_one_direction(_functions.ceil, number)
+
+
+def trunc(number: TypedValue) -> TypedValue:
+    return _round_in_one_direction(_functions.trunc, number)
+
+
+def is_nan(number: TypedValue) -> TypedValue:
+    return call(_functions.is_nan, number)
+
+
+def is_infinite(number: TypedValue) -> TypedValue:
+    return call(_functions.is_inf, number)
+
+
+def is_finite(number: TypedValue) -> TypedValue:
+    return call(_functions.is_finite, number)
+
+
+def _round_in_one_direction(function: Callable[..., Any], number: TypedValue) -> TypedValue:
+    if pt.is_integer(number.type):
+        return to_float(number, pa.float64())
+    return call(function, _with_room_to_round(number))
+
+
+def _with_room_to_round(number: TypedValue) -> TypedValue:
+    """Return a decimal with one more digit, because 9.5 is rounded to 10."""
+    if not pt.is_decimal(number.type):
+        return number
+    return to_decimal(number, decimal_type(number.type.precision + 1, number.type.scale))
+
+
+def _combine(
+    checked: Callable[..., Any], plain: Callable[..., Any], left: TypedValue, right: TypedValue
+) -> TypedValue:
+    type_ = _arithmetic_type(left, right)
+    if pt.is_floating(type_):
+        return call(plain, to_float(left, type_), to_float(right, type_))
+    if pt.is_decimal(type_):
+        # One more digit for a carry.
+        type_ = decimal_type(type_.precision + 1, type_.scale)
+        left, right = to_decimal(left, type_), to_decimal(right, type_)
+        return call(checked, left, right)
+    return call(checked, _widened(left), _widened(right))
+
+
+def _arithmetic_type(left: TypedValue, right: TypedValue) -> Any:
+    return common_type([_widened(left), _widened(right)])
+
+
+def _widened(number: TypedValue) -> TypedValue:
+    """Return an integer as int64, or as a decimal if it is uint64."""
+    if not pt.is_integer(number.type):
+        return number
+    if number.type == pa.uint64():
+        return to_decimal(number, decimal_form(number.type))
+    return number.cast(pa.int64())
+
+
+def _null_for_zero(divisor: TypedValue) -> TypedValue:
+    """Return the divisor, or null where it is zero.
+
+    DuckDB raises an error if a row divides by zero, unless a condition excludes this row. PyArrow
+    evaluates all rows, so an error would also break filters with such a condition.
+    """
+    if isinstance(divisor.value, pa.Scalar):
+        if divisor.value.is_valid and divisor.value.as_py() == 0:
+            raise Unanswerable("this divides by zero", "write another divisor, or leave it out")
+        return divisor
+    zero = TypedValue.constant(0, pa.int64())
+    zero = (
+        to_decimal(zero, divisor.type) if pt.is_decimal(divisor.type) else zero.cast(divisor.type)
+    )
+    is_zero = call(_functions.equal, divisor, zero)
+    return call(_functions.if_else, is_zero, null_of(divisor.type), divisor)

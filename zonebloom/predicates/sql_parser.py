@@ -1,0 +1,119 @@
+"""Parse SQL conditions with sqlglot, and show the place of an error in the text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from zonebloom.errors import FilterError
+from zonebloom.predicates.sql_keywords import quote_keyword_columns
+
+_FUNCTIONS_WITH_SYNTAX = {"CAST", "TRY_CAST", "EXTRACT", "SUBSTRING", "TRIM"}
+_STATEMENT_KEYWORDS = """
+SELECT WITH FROM VALUES TABLE SHOW DESCRIBE DESC EXPLAIN INSERT UPDATE DELETE MERGE CREATE ALTER
+DROP TRUNCATE SET USE CALL EXECUTE
+"""
+_STATEMENT_WORDS = frozenset(_STATEMENT_KEYWORDS.split())
+
+
+@functools.cache
+def _dialect() -> Any:
+    from sqlglot import exp
+    from sqlglot.dialects.dialect import Dialect
+    from sqlglot.generator import Generator as PlainGenerator
+    from sqlglot.parser import Parser as PlainParser
+    from sqlglot.tokens import Tokenizer as Plain
+    from sqlglot.tokens import TokenType  # pyright: ignore[reportPrivateImportUsage]
+
+    class ZoneBloom(Dialect):
+        """Plain SQL, with both ways of quoting a name and X'0a' for bytes."""
+
+        class Tokenizer(Plain):
+            KEYWORDS: ClassVar = {**Plain.KEYWORDS, "//": TokenType.DIV}
+            IDENTIFIERS: ClassVar = ['"', "`"]
+            HEX_STRINGS: ClassVar = [("x'", "'"), ("X'", "'")]
+            # sqlglot would take the text after a command word for one string. A column may have
+            # the name of a command, so there are no commands.
+            COMMANDS: ClassVar = set()
+
+        class Parser(PlainParser):
+            # All functions keep the name and the arguments that the user wrote, except those with
+            # a syntax of their own, such as EXTRACT(year FROM ts).
+            FUNCTIONS: ClassVar = {}
+            FUNCTION_PARSERS: ClassVar = {
+                name: parse
+                for name, parse in PlainParser.FUNCTION_PARSERS.items()
+                if name in _FUNCTIONS_WITH_SYNTAX
+            }
+
+        class Generator(PlainGenerator):
+            TRANSFORMS: ClassVar = {
+                **PlainGenerator.TRANSFORMS,
+                exp.IntDiv: lambda self, node: self.binary(node, "//"),
+            }
+
+    return ZoneBloom
+
+
+def sql_text(node: Any) -> str:
+    """Return the SQL of a node."""
+    return node.sql(dialect=_dialect(), normalize_functions=False)
+
+
+def parse_sql(text: str, names: Collection[str] = ()) -> Any:
+    from sqlglot import exp
+    from sqlglot.errors import ParseError, SqlglotError
+
+    tokens: list[Any] = []
+    try:
+        # Do not parse a statement, because sqlglot would take "set = 5" for one and log a warning.
+        dialect = _dialect()()
+        tokens = quote_keyword_columns(dialect.tokenize(text), names)
+        statements = dialect.parser().parse_into(exp.Condition, tokens, text)
+    except ParseError as error:
+        if not error.errors:
+            raise FilterError(f"cannot read the filter: {error}\n  {text}") from None
+        if tokens and tokens[0].text.upper() in _STATEMENT_WORDS:
+            first_line = mark_place(text, tokens[0].line - 1, 0, len(tokens[0].text))
+            raise FilterError(
+                "cannot read the filter: a filter is a condition, not a query.\n"
+                f"{first_line}\nWrite the part after WHERE."
+            ) from None
+        first_error = error.errors[0]
+        line, highlight = first_error.get("line") or 1, first_error.get("highlight") or "?"
+        problem = str(first_error.get("description", "not SQL")).split("<")[0].strip()
+        if problem.startswith("Required keyword"):
+            # sqlglot reports a missing operand with these words.
+            problem = "something is missing"
+        column = (first_error.get("col") or 1) - len(highlight)
+        place = mark_place(text, line - 1, column, len(highlight))
+        raise FilterError(
+            f"cannot read the filter: {problem}.\n{place}\n"
+            'Correct it there; a column named like a keyword goes in quotes: "case" = 1.'
+        ) from None
+    except SqlglotError as error:
+        raise FilterError(
+            f"cannot read the filter: {error}\n  {text}\nClose every quote; write X'0a' in hex."
+        ) from None
+    # A trailing semicolon or comment adds a statement that is None.
+    conditions = [statement for statement in statements if statement is not None]
+    if not conditions:
+        raise FilterError("the filter is empty; write a condition such as id = 42, or pass None")
+    if len(conditions) > 1:
+        raise FilterError(
+            f"the filter contains {len(conditions)} statements; write one condition, joined by AND "
+            f"or OR\n  {text}"
+        )
+    return conditions[0]
+
+
+def mark_place(text: str, line: int, column: int, width: int) -> str:
+    lines = text.split("\n")
+    line_text = lines[min(line, len(lines) - 1)]
+    column = max(0, min(column, len(line_text)))
+    return f"  {line_text}\n  {' ' * column}{'^' * max(1, min(width, len(line_text) - column))}"
+
+
+def as_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

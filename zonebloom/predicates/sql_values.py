@@ -1,0 +1,303 @@
+"""Define the typed values from which the functions of SQL are computed.
+
+A `TypedValue` is a PyArrow expression over columns, or a scalar if it is constant. PyArrow's
+compute functions accept both, so a function of constants is a constant, which an index can look up:
+
+    id = 40 + 2                the scalars 40 and 2 give the scalar 42
+    id = quantity + 2          an expression and a scalar give an expression
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zonebloom.base.arrays import array_of
+from zonebloom.predicates.expression import cast_to_comparable
+from zonebloom.predicates.sql_literals import adapt_literal
+from zonebloom.predicates.sql_tree import Operand, SqlValue
+from zonebloom.values.literal import Literal, Unanswerable
+from zonebloom.values.normal_types import without_views
+from zonebloom.values.types import SECONDS_PER_DAY, TICKS_PER_SECOND, family, time_zones_differ
+
+MAX_DECIMAL128_DIGITS, MAX_DECIMAL256_DIGITS = 38, 76
+_MAX_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_MAX_UINT64_DIGITS = 20
+_NULL = pa.nulls(1)[0]
+# PyArrow has no interval of months alone.
+MONTH_INTERVAL = pa.month_day_nano_interval()
+
+
+@dataclass(frozen=True, slots=True)
+class TypedValue:
+    """A value of a SQL expression: an expression over columns, or a scalar if it is constant."""
+
+    value: pc.Expression | pa.Scalar
+    type: pa.DataType
+
+    @classmethod
+    def constant(cls, value: Any, type_: pa.DataType) -> TypedValue:
+        return cls(array_of([value], type_)[0], type_)
+
+    @classmethod
+    def of(cls, value: SqlValue, float_type: pa.DataType | None = None) -> TypedValue:
+        """Return an operand or a literal with its type. A number may be of a float type."""
+        if isinstance(value, Literal):
+            if value.kind == "number" and float_type is not None:
+                return cls.constant(float(value.value), float_type)
+            scalar = _literal_scalar(value)
+            return cls(scalar, scalar.type)
+        if pt.is_date64(value.type):
+            return cls(value.expression.cast(pa.date32()), pa.date32())
+        if pt.is_nested(value.type):
+            return cls(value.expression, without_views(value.type))
+        return cls(*cast_to_comparable(value.expression, value.type))
+
+    @property
+    def is_constant(self) -> bool:
+        return isinstance(self.value, pa.Scalar)
+
+    @property
+    def family(self) -> str:
+        return family(self.type)
+
+    def to_sql_value(self, reason: str) -> SqlValue:
+        """Return a literal if the value is constant, else an operand that no index answers."""
+        if not isinstance(self.value, pa.Scalar):
+            return Operand(self.value, self.type, reason=reason)
+        if not self.value.is_valid:
+            return Literal("null")
+        literal = Literal.from_scalar(self.value)
+        if literal is None:
+            raise Unanswerable(f"a constant of type {self.type} is not supported")
+        # The digits matter only for literals whose SQL text an engine parses.
+        return Literal(literal.kind, literal.value, literal.bits)
+
+    def cast(self, type_: pa.DataType, *, safe: bool = True) -> TypedValue:
+        if type_ == self.type:
+            return self
+        try:
+            value: Any = self.value.cast(type_, safe=safe)  # pyright: ignore[reportCallIssue]
+        except pa.ArrowException as error:
+            raise Unanswerable(f"a constant cannot be cast to {type_}: {error}") from None
+        return TypedValue(value, type_)
+
+
+def call(function: Callable[..., Any], *arguments: TypedValue, **options: Any) -> TypedValue:
+    """Return the result of one of PyArrow's compute functions."""
+    values = [argument.value for argument in arguments]
+    try:
+        if all(argument.is_constant for argument in arguments):
+            result = function(*values, **options)
+            return TypedValue(result, result.type)
+        # PyArrow tells the type of an expression only for a dataset, but that of an array at once.
+        samples = [
+            argument.value if argument.is_constant else pa.array([], argument.type)
+            for argument in arguments
+        ]
+        type_ = function(*samples, **options).type
+    except pa.ArrowException as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise Unanswerable(f"PyArrow cannot compute it: {first_line}") from None
+    expressions = [
+        value if isinstance(value, pc.Expression) else pc.scalar(value) for value in values
+    ]
+    return TypedValue(function(*expressions, **options), type_)
+
+
+def null_of(type_: pa.DataType) -> TypedValue:
+    return TypedValue(pa.nulls(1, type_)[0], type_)
+
+
+def cast_to_common_type(values: Sequence[TypedValue]) -> list[TypedValue]:
+    """Cast values to the one type that DuckDB would choose for them, or to a wider one."""
+    type_ = common_type(values)
+    return [_cast_to_common(value, type_) for value in values]
+
+
+def common_type(values: Iterable[TypedValue]) -> pa.DataType:
+    typed_values = [value for value in values if not pt.is_null(value.type)]
+    if not typed_values:
+        return pa.null()
+    types = list(dict.fromkeys(value.type for value in typed_values))
+    if len(types) == 1:
+        return types[0]
+    families = {family(type_) for type_ in types}
+    if families <= {"integer", "decimal", "float"}:
+        return _common_number_type(types, families)
+    # A quoted date is a date beside dates.
+    is_text_constant = [value.is_constant and value.family == "text" for value in typed_values]
+    others = [
+        value.type
+        for value, is_text in zip(typed_values, is_text_constant, strict=True)
+        if not is_text
+    ]
+    other_families = {family(type_) for type_ in others}
+    if len(other_families) == 1 and other_families <= {"date", "timestamp", "instant", "time"}:
+        families = other_families
+        types = others
+    if families == {"text"}:
+        return pa.large_string()
+    if families == {"bytes"}:
+        return pa.large_binary()
+    if families <= {"date", "timestamp"} or families == {"instant"}:
+        return _finest_timestamp_type(types)
+    if len(families) == 1 and families <= {"duration", "time"}:
+        return max(types, key=lambda type_: TICKS_PER_SECOND[type_.unit])
+    if any(time_zones_differ(a, b) for a in types for b in types):
+        raise Unanswerable(
+            f"values of types {', '.join(map(str, types))} are mixed, and only some have a time "
+            "zone",
+            "convert with AT TIME ZONE: now() AT TIME ZONE 'UTC'",
+        )
+    raise Unanswerable(
+        f"values of types {' and '.join(map(str, types))} are mixed", "cast them to one type"
+    )
+
+
+def decimal_type(precision: int, scale: int) -> pa.DataType:
+    if precision <= MAX_DECIMAL128_DIGITS:
+        return pa.decimal128(precision, scale)
+    if precision <= MAX_DECIMAL256_DIGITS:
+        return pa.decimal256(precision, scale)
+    raise Unanswerable(
+        f"the result has {precision} digits, but at most {MAX_DECIMAL256_DIGITS} are supported",
+        "cast the operands to DOUBLE",
+    )
+
+
+def decimal_form(type_: pa.DataType) -> pa.DataType:
+    """Return the decimal type that holds all values of an integer or decimal type."""
+    if pt.is_decimal(type_):
+        return type_
+    is_uint64 = type_ == pa.uint64()
+    return pa.decimal128(_MAX_UINT64_DIGITS if is_uint64 else _MAX_INTEGER_DIGITS[type_.bit_width])
+
+
+def to_decimal(value: TypedValue, type_: pa.DataType) -> TypedValue:
+    """Cast an integer or decimal to a decimal type."""
+    if isinstance(value.value, pa.Scalar):
+        if not value.value.is_valid:
+            return null_of(type_)
+        return TypedValue(pa.scalar(Decimal(value.value.as_py()), type_), type_)
+    if pt.is_integer(value.type):
+        # PyArrow casts an integer only to a decimal that has room for all integers of its type.
+        value = value.cast(decimal_form(value.type))
+    return value.cast(type_)
+
+
+def to_float(value: TypedValue, type_: pa.DataType) -> TypedValue:
+    """Cast a number to a float type. It is rounded, as DuckDB does."""
+    if value.is_constant and pt.is_decimal(value.type):
+        scalar: Any = value.value
+        number = scalar.as_py()
+        return TypedValue.constant(None if number is None else float(number), type_)
+    return value.cast(type_, safe=False)
+
+
+def _cast_to_common(value: TypedValue, type_: pa.DataType) -> TypedValue:
+    if pt.is_null(value.type):
+        return null_of(type_)
+    if pt.is_floating(type_):
+        return to_float(value, type_)
+    if pt.is_decimal(type_):
+        return to_decimal(value, type_)
+    if value.family == "text" and value.is_constant and family(type_) != "text":
+        return _parse_constant(value, type_)
+    return value.cast(type_)
+
+
+def _parse_constant(value: TypedValue, type_: pa.DataType) -> TypedValue:
+    scalar: Any = value.value
+    return TypedValue.of(adapt_literal(Literal("text", scalar.as_py()), type_)).cast(type_)
+
+
+def _common_number_type(types: Sequence[pa.DataType], families: set[str]) -> pa.DataType:
+    if "float" in families:
+        return pa.float64() if pa.float64() in types else pa.float32()
+    if families == {"integer"}:
+        if all(pt.is_unsigned_integer(type_) for type_ in types):
+            return pa.uint64()
+        if pa.uint64() not in types:
+            return pa.int64()
+    decimals: list[Any] = [decimal_form(type_) for type_ in types]
+    whole_digits = max(type_.precision - type_.scale for type_ in decimals)
+    scale = max(type_.scale for type_ in decimals)
+    return decimal_type(whole_digits + scale, scale)
+
+
+def _finest_timestamp_type(types: Sequence[Any]) -> pa.DataType:
+    timestamps = [type_ for type_ in types if pt.is_timestamp(type_)]
+    if not timestamps:
+        return pa.timestamp("us")
+    finest = max(timestamps, key=lambda type_: TICKS_PER_SECOND[type_.unit])
+    # A constant date among timestamps of seconds must keep its value.
+    return pa.timestamp(finest.unit, finest.tz)
+
+
+def _literal_scalar(literal: Literal) -> pa.Scalar:
+    value = literal.value
+    match literal.kind:
+        case "null":
+            return _NULL
+        case "boolean":
+            return pa.scalar(value, pa.bool_())
+        case "text":
+            return pa.scalar(value, pa.string())
+        case "bytes":
+            return pa.scalar(value, pa.binary())
+        case "number" if isinstance(value, float) or literal.bits:
+            return pa.scalar(float(value), pa.float64())
+        case "number":
+            return _number_scalar(value)
+        case "date":
+            return array_of([value // SECONDS_PER_DAY], pa.date32())[0]
+        case "time":
+            return _ticks_scalar(value, pa.time64)
+        case "duration":
+            return _ticks_scalar(value, pa.duration)
+        case "months":
+            return pa.scalar((value, 0, 0), MONTH_INTERVAL)
+        case "timestamp":
+            return _ticks_scalar(value, pa.timestamp)
+        case "instant":
+            return _ticks_scalar(value, lambda unit: pa.timestamp(unit, "UTC"))
+    raise Unanswerable(f"{literal.kind} literals are not supported here")
+
+
+def _ticks_scalar(seconds: Fraction, type_of_unit: Callable[[Any], pa.DataType]) -> pa.Scalar:
+    for unit in ("us", "ns"):
+        ticks = seconds * TICKS_PER_SECOND[unit]
+        if ticks.denominator == 1 and -(2**63) <= ticks < 2**63:
+            return pa.scalar(int(ticks), pa.int64()).cast(type_of_unit(unit))
+    raise Unanswerable("the time is out of range, or has more than nine digits after the second")
+
+
+def _number_scalar(value: Fraction) -> pa.Scalar:
+    if value.denominator == 1:
+        if -(2**63) <= value < 2**63:
+            return pa.scalar(int(value), pa.int64())
+        if 0 <= value < 2**64:
+            return pa.scalar(int(value), pa.uint64())
+    scale = _num_decimals(value)
+    whole_digits = len(str(abs(value.numerator) // value.denominator))
+    if scale is None or scale + whole_digits > MAX_DECIMAL128_DIGITS:
+        # DuckDB also makes doubles of such long numbers.
+        return pa.scalar(float(value), pa.float64())
+    number = Decimal(value.numerator * 10**scale // value.denominator).scaleb(-scale)
+    return pa.scalar(number, pa.decimal128(whole_digits + scale, scale))
+
+
+def _num_decimals(value: Fraction) -> int | None:
+    """Return the digits after the point, or None if there are more than a decimal has."""
+    for scale in range(MAX_DECIMAL128_DIGITS + 1):
+        if (10**scale) % value.denominator == 0:
+            return scale
+    return None
