@@ -463,6 +463,12 @@ class Dataset(pads.UnionDataset, Displayed):
         (6, 2)
         """
         opened = self.opened
+        if isinstance(expression, list) and not all(
+            isinstance(e, list | tuple) for e in expression
+        ):
+            # Keep the parts, because SQL may contain the current time.
+            opened.translate((expression,))
+            return Dataset(opened, self.title, self._list_files, (*self._filters, *expression))
         if isinstance(expression, list | tuple):
             # The lists of DNF tuples may change later, and an iterator in them yields only once.
             expression, _ = opened.translate((expression,))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from operator import eq, ne
+from operator import and_, eq, ne
 from types import NoneType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.arrays import is_view_type
 from zonebloom.base.user_values import to_arrow, to_scalar
-from zonebloom.errors import FilterError
+from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates.arrow_form import referenced_columns
 from zonebloom.predicates.ast import (
     MAX_DEPTH,
@@ -48,6 +48,7 @@ from zonebloom.predicates.expression import (
 )
 from zonebloom.predicates.sql import translate_sql
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
+from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import comparable_type
 
@@ -66,6 +67,7 @@ __all__ = [
     "RowFilter",
     "Unknown",
     "is_same_filter",
+    "join_filters",
     "probed_columns",
     "row_filter_columns",
     "translate_filter",
@@ -77,7 +79,8 @@ _DNF_COMPARISONS = {"=": eq, "==": eq, "!=": ne, **ORDER_OPERATORS}
 _MAX_CACHED_TEXT = 1000
 _ACCEPTED_FILTERS = (
     'a SQL string such as "id = 42", a pyarrow.compute Expression, a list of PyArrow\'s DNF '
-    'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, or None'
+    'tuples such as [("id", "=", 42)], a Polars expression, a Predicate, a list of filters that '
+    "must all match, or None"
 )
 
 
@@ -110,6 +113,8 @@ def is_same_filter(a: RowFilter | None, b: RowFilter | None) -> bool:
     if isinstance(a, pc.Expression) and isinstance(b, pc.Expression):
         expression: Any = a
         return expression.equals(b)
+    if isinstance(a, SqlRowFilter) and isinstance(b, SqlRowFilter):
+        return a.is_same(b)
     return a is b
 
 
@@ -138,6 +143,8 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
             return translation.row_filter, translation.predicate
     if isinstance(filter, pc.Expression):
         expression = filter
+    elif isinstance(filter, list) and not all(isinstance(part, list | tuple) for part in filter):
+        return _translate_all(filter, schema)
     elif isinstance(filter, (list, tuple)):
         expression = _expression_from_dnf(filter, schema)
     elif isinstance(filter, Predicate):
@@ -152,6 +159,37 @@ def _translate(filter: Any, schema: pa.Schema) -> tuple[RowFilter | None, Predic
     from zonebloom.predicates.arrow import translate_arrow
 
     return translate_arrow(expression, schema)
+
+
+def _translate_all(filters: list[Any], schema: pa.Schema) -> tuple[RowFilter | None, Predicate]:
+    """Translate a list of filters, of which a row has to match all."""
+    for filter in filters:
+        if filter is None or isinstance(filter, list | tuple):
+            raise FilterError(
+                f"the list of filters contains {filter!r}; give SQL strings, pyarrow.compute "
+                "expressions and Predicates, which must all match, or only DNF tuples"
+            )
+    return join_filters([_translate(filter, schema) for filter in filters])
+
+
+def join_filters(
+    translations: Sequence[tuple[RowFilter | None, Predicate]],
+) -> tuple[RowFilter | None, Predicate]:
+    """Return the row filter and the predicate of rows that match all of some filters.
+
+    Raise `InvalidArgument` if another engine has to evaluate one of them.
+    """
+    if len(translations) == 1:
+        return translations[0]
+    row_filters = [row_filter for row_filter, _ in translations if row_filter is not None]
+    for row_filter in row_filters:
+        if not isinstance(row_filter, pc.Expression | SqlRowFilter):
+            raise InvalidArgument(
+                "a Polars expression cannot be combined with another filter of the dataset; give "
+                "it as SQL or as a pyarrow expression"
+            )
+    joined: Any = functools.reduce(and_, row_filters) if row_filters else None
+    return joined, And(tuple(predicate for _, predicate in translations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +212,11 @@ class _Outdated(Exception):
 
 
 def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
-    predicate, reads_clock = translate_sql(filter.text, filter.schema)
-    row_filter = _expression_or_error(predicate, filter.schema)
+    predicate, reads_clock, derived_columns = translate_sql(filter.text, filter.schema)
+    row_filter: RowFilter = _expression_or_error(predicate, filter.schema)
+    if derived_columns:
+        row_filter = SqlRowFilter(row_filter, derived_columns)
+        row_filter.check(filter.schema)
     predicate = limit_depth(predicate)
     if reads_clock:
         raise _Outdated(row_filter, predicate)

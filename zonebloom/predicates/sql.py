@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
@@ -38,7 +38,13 @@ from zonebloom.predicates.expression import (
 from zonebloom.predicates.sql_calls import SqlCall, float_type_of_literal, read_call
 from zonebloom.predicates.sql_keywords import LITERAL_WORDS
 from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
+from zonebloom.predicates.sql_nested import is_list
 from zonebloom.predicates.sql_parser import as_sentence, mark_place, parse_sql, sql_text
+from zonebloom.predicates.sql_row_filter import (
+    DerivedColumn,
+    elements_from_end,
+    lists_with_match,
+)
 from zonebloom.predicates.sql_tree import (
     PYARROW_ADVICE,
     Operand,
@@ -48,7 +54,7 @@ from zonebloom.predicates.sql_tree import (
 from zonebloom.predicates.sql_values import TypedValue
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
-from zonebloom.values.normal_types import comparable_type, decoded_type
+from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
 from zonebloom.values.time_zones import TIME_ZONE_ADVICE
 from zonebloom.values.types import (
     TICKS_PER_SECOND,
@@ -76,6 +82,9 @@ _CLOCK_FUNCTIONS = {
     **dict.fromkeys(("today", "current_date"), "currentdate"),
     **dict.fromkeys(("localtimestamp", "current_localtimestamp"), "localtimestamp"),
 }
+_LIST_SEARCHES = ("list_contains", "list_has", "array_contains", "array_has", "contains")
+# The name of a list's elements in the condition that searches it.
+_ITEM = "item"
 # Longer integers are outside the range of every column type.
 _MAX_INTEGER_DIGITS = 40
 _SIMPLE_LITERAL = r"(?:-?\d+(?:\.\d+)?|'[^'\\\x00-\x1f]*')"
@@ -95,10 +104,12 @@ class SqlPredicate(NamedTuple):
     """The predicate of a SQL condition.
 
     `reads_clock` is true if it contains the current time, so that it is outdated at once.
+    `derived_columns` are columns to which its expressions refer besides those of the schema.
     """
 
     predicate: Predicate
-    reads_clock: bool
+    reads_clock: bool = False
+    derived_columns: tuple[DerivedColumn, ...] = ()
 
 
 def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
@@ -122,7 +133,7 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
     if simple is not None:
         # If this fails, sqlglot parses the text below. Its nodes tell the place of an error.
         with suppress(FilterError):
-            return SqlPredicate(translator.translate_simple(simple), reads_clock=False)
+            return SqlPredicate(translator.translate_simple(simple))
     try:
         predicate = ast.flatten(translator.translate_condition(parse_sql(text, schema.names)))
     except RecursionError:
@@ -130,7 +141,7 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
             "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
             "parentheses, or IN"
         ) from None
-    return SqlPredicate(predicate, translator.reads_clock)
+    return SqlPredicate(predicate, translator.reads_clock, translator.derived_columns)
 
 
 class _PlainSqlTranslator(SqlTranslator):
@@ -144,10 +155,15 @@ class _PlainSqlTranslator(SqlTranslator):
         self.text = text
         # The current time, if the filter contains it. All its parts see the same time.
         self._clock: sql_times.Clock | None = None
+        self._derived_columns: dict[str, DerivedColumn] = {}
 
     @property
     def reads_clock(self) -> bool:
         return self._clock is not None
+
+    @property
+    def derived_columns(self) -> tuple[DerivedColumn, ...]:
+        return tuple(self._derived_columns.values())
 
     def translate_condition(self, node: Any) -> Predicate:
         if node.key in ("select", "union", "subquery", "command"):
@@ -318,7 +334,7 @@ class _PlainSqlTranslator(SqlTranslator):
     def _compare_literals(self, symbol: str, left: Literal, right: Literal, node: Any) -> Predicate:
         if "null" in (left.kind, right.kind):
             return Constant(None)
-        if left.kind != right.kind:
+        if left.kind != right.kind and not {left.kind, right.kind} <= {"date", "timestamp"}:
             self.fail("two literals of different kinds are compared", "write TRUE or FALSE", node)
         return Constant(bool(_COMPARISON_OPERATORS[symbol](left.value, right.value)))
 
@@ -368,13 +384,64 @@ class _PlainSqlTranslator(SqlTranslator):
                 and key.kind == "text"
             ):
                 return self._resolve_column([*column.path, key.value], node)
+            if isinstance(column, Operand) and isinstance(key, Literal):
+                element = self._element_from_end(column, key, node)
+                if element is not None:
+                    return element
         values = [
             TypedValue.of(argument)
             if isinstance(argument, Literal)
             else self._translate_typed(argument)
             for argument in call.arguments
         ]
+        if call.name in _LIST_SEARCHES and len(values) == 2:
+            list_, item = map(self.translate_operand, call.arguments)
+            if isinstance(list_, Operand) and is_list(list_.type):
+                return self._search_list(list_, item, node)
         return sql_functions.call_function(call.name, values)
+
+    def _search_list(self, list_: Operand, item: SqlValue, node: Any) -> SqlValue:
+        """Translate ``list_contains(list, item)``."""
+        if not isinstance(item, Literal):
+            raise Unanswerable(
+                "a list is searched for a value that is not constant",
+                "search for a constant, or read without this condition and filter the table",
+            )
+        if item.kind == "null":
+            return item
+        list_type: Any = without_views(list_.type)
+        element = Operand(pc.field(_ITEM), list_type.value_type)
+        condition = expression_from_predicate(
+            self.translate_comparison("=", element, item, node), self.schema
+        )
+
+        def search(lists: pa.Array) -> pa.Array:
+            return lists_with_match(lists, condition, _ITEM)
+
+        return self._derived_operand(list_, pa.bool_(), search, node)
+
+    def _element_from_end(self, list_: Operand, number: Literal, node: Any) -> SqlValue | None:
+        """Translate ``list[-1]``. Return None if it is something else."""
+        if not is_list(list_.type) or number.kind != "number" or number.value >= 0:
+            return None
+        if number.value.denominator != 1:
+            return None
+        position = -int(number.value)
+        list_type: Any = without_views(list_.type)
+
+        def take(lists: pa.Array) -> pa.Array:
+            return elements_from_end(lists, position)
+
+        return self._derived_operand(list_, list_type.value_type, take, node)
+
+    def _derived_operand(
+        self, source: Operand, type_: pa.DataType, compute: Callable[[Any], pa.Array], node: Any
+    ) -> Operand:
+        name = sql_text(node)
+        while name in self.schema.names:
+            name = f"({name})"
+        self._derived_columns[name] = DerivedColumn(name, source.expression, compute)
+        return Operand(pc.field(name), type_, reason="an index does not store elements of lists")
 
     def _translate_typed(self, node: Any) -> TypedValue:
         return TypedValue.of(self.translate_operand(node), float_type_of_literal(node))

@@ -20,6 +20,10 @@ def is_list(type_: pa.DataType) -> bool:
     return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
 
 
+def refuse_search(list_: TypedValue, item: TypedValue) -> TypedValue:
+    raise Unanswerable("only a list of the rows can be searched", "write list_contains(tags, 'x')")
+
+
 def list_length(list_: TypedValue) -> TypedValue:
     return call(_functions.list_value_length, list_).cast(pa.int64())
 
@@ -27,10 +31,8 @@ def list_length(list_: TypedValue) -> TypedValue:
 def list_element(list_: TypedValue, number: int) -> TypedValue:
     """Return the element with a number. The first is 1. It is null if there is none."""
     if number < 0:
-        raise Unanswerable(
-            "PyArrow cannot count from the end of a list",
-            "count from its begin, tags[1], or read without this condition and filter the table",
-        )
+        # The translator handles tags[-1] itself.
+        raise Unanswerable("PyArrow cannot count from the end of this list", "write tags[-1]")
     list_type: Any = list_.type
     if number == 0:
         return null_of(list_type.value_type)

@@ -63,10 +63,17 @@ def divide_integers(left: TypedValue, right: TypedValue) -> TypedValue:
     """Return ``left // right``: rounded towards zero for integers, else the same as `divide`."""
     if not pt.is_integer(left.type) or not pt.is_integer(right.type):
         return divide(left, _null_for_zero(right))
-    left, right = _widened(left), _null_for_zero(_widened(right))
-    if left.type == right.type == pa.int64():
-        return call(_functions.divide_checked, left, right)
-    raise Unanswerable("PyArrow has no exact division of uint64", "cast it to BIGINT")
+    types = {left.type, right.type}
+    if pa.uint64() not in types:
+        type_ = pa.int64()
+    elif all(_is_never_negative(side) for side in (left, right)):
+        type_ = pa.uint64()
+    else:
+        raise Unanswerable(
+            "PyArrow cannot divide uint64 and a signed integer exactly",
+            "cast the uint64 column: CAST(x AS BIGINT) // y",
+        )
+    return call(_functions.divide_checked, left.cast(type_), _null_for_zero(right.cast(type_)))
 
 
 def remainder(left: TypedValue, right: TypedValue) -> TypedValue:
@@ -167,6 +174,12 @@ def _combine(
 
 def _arithmetic_type(left: TypedValue, right: TypedValue) -> Any:
     return common_type([_widened(left), _widened(right)])
+
+
+def _is_never_negative(number: TypedValue) -> bool:
+    if isinstance(number.value, pa.Scalar):
+        return number.value.is_valid and number.value.as_py() >= 0
+    return pt.is_unsigned_integer(number.type)
 
 
 def _widened(number: TypedValue) -> TypedValue:

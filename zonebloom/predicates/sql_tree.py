@@ -18,6 +18,8 @@ from zonebloom.values.literal import Literal, Unanswerable
 from zonebloom.values.types import family, has_nulls_outside_bitmap
 
 SQL_OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+# PyArrow creates its functions at import, so a type checker does not know them.
+_functions: Any = pc
 PYARROW_ADVICE = "write that part as a pyarrow.compute expression"
 
 
@@ -218,7 +220,14 @@ class SqlTranslator:
         ignore_case = like.key == "ilike"
         if ignore_case or any(is_wildcard for is_wildcard, _ in tokens):
             column, _ = cast_to_comparable(value.expression, value.type)
-            expression = _like_expression(column, tokens, ignore_case=ignore_case)
+            if ignore_case:
+                # DuckDB compares in lower case. RE2 would also take the long s (U+017F) for 's'.
+                column = _functions.utf8_lower(column)
+                tokens = [
+                    (is_wildcard, _functions.utf8_lower(pa.scalar(character)).as_py())
+                    for is_wildcard, character in tokens
+                ]
+            expression = _like_expression(column, tokens)
             reason = "text patterns are not answered by a Bloom filter"
             predicate: Predicate = self.unknown_condition(node, reason, expression)
         else:
@@ -291,18 +300,14 @@ def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:
     return tokens
 
 
-def _like_expression(
-    column: pc.Expression, tokens: list[tuple[bool, str]], ignore_case: bool
-) -> pc.Expression:
-    # PyArrow creates its functions at import, so a type checker does not know them.
-    functions: Any = pc
+def _like_expression(column: pc.Expression, tokens: list[tuple[bool, str]]) -> pc.Expression:
     if all(is_wildcard or character not in "\\%_" for is_wildcard, character in tokens):
         pattern = "".join(character for _, character in tokens)
-        return functions.match_like(column, pattern, ignore_case=ignore_case)
+        return _functions.match_like(column, pattern)
     # match_like takes some escapes literally. For example, its pattern %\\b does not match a\b.
     wildcards = {"%": ".*", "_": "."}
     regex = "".join(
         wildcards[character] if is_wildcard else re.escape(character)
         for is_wildcard, character in tokens
     )
-    return functions.match_substring_regex(column, rf"(?s)\A(?:{regex})\z", ignore_case=ignore_case)
+    return _functions.match_substring_regex(column, rf"(?s)\A(?:{regex})\z")

@@ -16,7 +16,8 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
-from zonebloom.scan.recheck import Columns, filter_text, schema_without_views
+from zonebloom.predicates.evaluate import schema_without_views
+from zonebloom.scan.recheck import Columns, filter_text
 from zonebloom.values.columns import find_leaf_type, leaf_names
 
 if TYPE_CHECKING:

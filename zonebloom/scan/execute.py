@@ -24,9 +24,9 @@ from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thre
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
+from zonebloom.predicates.evaluate import has_views
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
 from zonebloom.scan.recheck import (
-    has_views,
     matching_rows,
     project,
     recheck,

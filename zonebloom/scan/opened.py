@@ -5,13 +5,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import and_
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
@@ -39,7 +36,15 @@ from zonebloom.errors import (
 )
 from zonebloom.index.fit import indexed_column
 from zonebloom.index.matching import LoadedIndex
-from zonebloom.predicates import And, Equals, IsIn, Predicate, RowFilter, translate_filter, unknowns
+from zonebloom.predicates import (
+    Equals,
+    IsIn,
+    Predicate,
+    RowFilter,
+    join_filters,
+    translate_filter,
+    unknowns,
+)
 from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
@@ -395,9 +400,7 @@ class OpenedDataset:
     ) -> tuple[RowFilter | None, Predicate]:
         """Translate filters that must all match into one row filter and one predicate."""
         if len(filters) > 1:
-            return self._combine(
-                [self.translate([part], is_applied=is_applied) for part in filters]
-            )
+            return join_filters([self.translate([part], is_applied=is_applied) for part in filters])
         (filter,) = filters
         expression, predicate = translate_filter(filter, self.source.schema)
         # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
@@ -406,21 +409,6 @@ class OpenedDataset:
             is_applied = is_applied or isinstance(filter, str)
             self.binding.check_filter(expression, is_applied=is_applied)
         return expression, predicate
-
-    def _combine(
-        self, translated: Sequence[tuple[RowFilter | None, Predicate]]
-    ) -> tuple[RowFilter | None, Predicate]:
-        expressions: list[pc.Expression] = []
-        for expression, _ in translated:
-            if isinstance(expression, pc.Expression):
-                expressions.append(expression)
-            elif expression is not None:
-                raise InvalidArgument(
-                    "a Polars expression cannot be combined with another filter of the dataset; "
-                    "give it as SQL or as a pyarrow expression"
-                )
-        predicate = And(tuple(predicate for _, predicate in translated))
-        return (reduce(and_, expressions) if expressions else None), predicate
 
 
 def _warn_of_readers(root: str, index_folder: str, reason: str) -> None:

@@ -12,7 +12,12 @@ from zonebloom.base.arrays import to_numpy
 from zonebloom.errors import FilterError, InvalidArgument
 from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
-from zonebloom.values.normal_types import without_views
+from zonebloom.predicates.evaluate import (
+    cast_table,
+    evaluate,
+    has_views,
+    schema_without_views,
+)
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -37,7 +42,7 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     if not isinstance(filter, pc.Expression):
         return filter.matching_rows(table)
     try:
-        mask = _evaluate(table, [filter], ["mask"]).column(0)
+        mask = evaluate(table, [filter], ["mask"]).column(0)
     except pa.ArrowException as error:
         # A filter that always fails was refused before the scan, so a value of some row caused
         # this.
@@ -76,7 +81,7 @@ def project(table: pa.Table, columns: Projection) -> pa.Table:
         return table
     if isinstance(columns, dict):
         try:
-            return _evaluate(table, list(columns.values()), list(columns))
+            return evaluate(table, list(columns.values()), list(columns))
         except pa.ArrowException as error:
             raise InvalidArgument(
                 f"the columns {', '.join(columns)} cannot be computed from values of the rows: "
@@ -105,46 +110,13 @@ def gather(table: pa.Table, rows: np.ndarray) -> pa.Table:
         rows_only = pa.array([{}] * rows.size, pa.struct([]))
         return pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows_only)], schema)
     if has_views(schema):
-        return _cast(_cast(table, schema_without_views(schema)).take(pa.array(rows)), schema)
+        return cast_table(
+            cast_table(table, schema_without_views(schema)).take(pa.array(rows)), schema
+        )
     return table.take(pa.array(rows))
-
-
-def has_views(schema: pa.Schema) -> bool:
-    """Return whether a column has a view type, which Arrow cannot filter."""
-    return any(without_views(type_) is not type_ for type_ in schema.types)
-
-
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast each column to its type in a schema.
-
-    `pa.Table.cast` refuses nulls in a field that is not nullable. A file without the column
-    gives such nulls, although the schema of another file says that there are none.
-    """
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(table.columns, schema, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _evaluate(table: pa.Table, expressions: list[pc.Expression], names: list[str]) -> pa.Table:
-    from pyarrow import acero
-
-    if has_views(table.schema):
-        table = _cast(table, schema_without_views(table.schema))
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-    projected = acero.Declaration("project", acero.ProjectNodeOptions(expressions, names))
-    # Use one thread, which keeps the order of the rows and is fastest for few rows.
-    return acero.Declaration.from_sequence([source, projected]).to_table(use_threads=False)
 
 
 def filter_text(filter: RowFilter) -> str:
     """Return a filter as text for messages, shortened if it is long."""
     text = expression_text(filter) if isinstance(filter, pc.Expression) else str(filter)
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
-
-
-def schema_without_views(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with view types replaced by types that Arrow can filter and gather."""
-    fields = [field.with_type(without_views(field.type)) for field in schema]
-    return pa.schema(fields, metadata=schema.metadata)
