@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 
 import numpy as np
@@ -200,5 +199,5 @@ def test_empty_chunks_need_no_location(data):
     file = File(written(TABLE.slice(0, 0)))
     for group in file.footer.row_groups:
         for chunk in group.chunks:
-            assert dataclasses.replace(chunk, index_bytes=0).num_values == 0
+            assert chunk._replace(index_bytes=0).num_values == 0
             assert chunk.start == chunk.stop

@@ -40,8 +40,8 @@ def file(request) -> File:
 def read(file: File, field: int, pages: PageLocations | None, rows: RowRanges, **changed) -> list:
     group = file.footer.row_groups[0]
     chunks = list(group.chunks)
-    chunks[field] = dataclasses.replace(chunks[field], **changed)
-    group = dataclasses.replace(group, chunks=tuple(chunks))
+    chunks[field] = chunks[field]._replace(**changed)
+    group = group._replace(chunks=tuple(chunks))
     reader = RowGroupReader(FilePages(file.footer.schema, (group,), lambda *_: pages), 0, file.read)
     return reader.read([field], rows)[field].to_pylist()
 
@@ -77,7 +77,7 @@ def test_page_locations_of_another_column_are_refused(file, field):
 def test_a_false_number_of_values_is_refused(file, num_values, field):
     with pytest.raises(FragmentUnreadable):
         read(file, field, None, RowRanges([(300, 301)]), num_values=num_values)
-    chunk = dataclasses.replace(file.footer.row_groups[0].chunks[field], num_values=num_values)
+    chunk = file.footer.row_groups[0].chunks[field]._replace(num_values=num_values)
     with pytest.raises(FragmentUnreadable):
         walk_pages(file.read, chunk, num_values)
 
@@ -85,7 +85,7 @@ def test_a_false_number_of_values_is_refused(file, num_values, field):
 @pytest.mark.parametrize("num_rows", [1, 599, 601, 1 << 31, 1 << 40])
 @pytest.mark.parametrize("field", [0, 1])
 def test_a_false_number_of_rows_is_refused(file, field, num_rows):
-    group = dataclasses.replace(file.footer.row_groups[0], num_rows=num_rows)
+    group = file.footer.row_groups[0]._replace(num_rows=num_rows)
     reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
     with pytest.raises(FragmentUnreadable):
         reader.read([field], RowRanges([(0, 1)]))
@@ -148,7 +148,7 @@ def test_a_walk_over_pages_without_values_ends():
     page = header(0, 0, 0, 0, 3, 3)
     data = page * 10_000
     chunk = File(written(pa.table({"x": [1]}))).footer.row_groups[0].chunks[0]
-    chunk = dataclasses.replace(chunk, start=0, data_start=0, stop=len(data), num_values=1)
+    chunk = chunk._replace(start=0, data_start=0, stop=len(data), num_values=1)
     with pytest.raises(FragmentUnreadable, match="ends before its last value"):
         walk_pages(lambda ranges: [data[a:b] for a, b in ranges], chunk, 1)
 
@@ -168,10 +168,9 @@ def test_small_pages_with_huge_claims_are_refused():
     """A file cannot have more rows than its page headers claim."""
     table = pa.table({"x": np.zeros(1000, dtype=np.int64)})
     file = File(written(table, row_group_size=1000))
-    group = dataclasses.replace(
-        file.footer.row_groups[0],
+    group = file.footer.row_groups[0]._replace(
         num_rows=1 << 38,
-        chunks=(dataclasses.replace(file.footer.row_groups[0].chunks[0], num_values=1 << 38),),
+        chunks=(file.footer.row_groups[0].chunks[0]._replace(num_values=1 << 38),),
     )
     reader = RowGroupReader(FilePages(file.footer.schema, (group,)), 0, file.read)
     with pytest.raises(FragmentUnreadable, match="last value"):

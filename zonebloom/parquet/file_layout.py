@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from zonebloom.storage.file_view import FieldNames
 ReadRanges: TypeAlias = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaLeaf:
+class SchemaLeaf(NamedTuple):
     """A leaf column of the schema. Leaves have the order of column chunks."""
 
     path: tuple[str, ...]
@@ -50,8 +49,7 @@ class FileSchema:
         return {leaf.path: number for number, leaf in enumerate(self.leaves)}
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChunk:
+class ColumnChunk(NamedTuple):
     """The place and encoding of the values of one leaf in one row group."""
 
     physical_type: int
@@ -65,8 +63,7 @@ class ColumnChunk:
     index_bytes: int  # size of its OffsetIndex, 0 if it has none
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
+class RowGroup(NamedTuple):
     """The rows of one row group, and its chunks in the order of the leaves."""
 
     first_row: int
@@ -132,7 +129,7 @@ class FilePages:
         subset = FilePages(self.schema, ())
         for number, group in enumerate(self.row_groups):
             if not rows.window(group.first_row, group.first_row + group.num_rows):
-                groups.append(replace(group, chunks=()))
+                groups.append(group._replace(chunks=()))
                 continue
             groups.append(group)
             for leaf, schema_leaf in enumerate(self.schema.leaves):
