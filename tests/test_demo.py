@@ -177,6 +177,7 @@ def test_the_command_uses_spark_only_if_it_is_told_to(monkeypatch, tmp_path, opt
     use_small_tables(monkeypatch)
     set_constant(monkeypatch, demo, "LOOKUPS", ())
     replace_function(monkeypatch, engines, "choose_session", choose_session)
+    replace_function(monkeypatch, engines, "require_spark", lambda master: None)
     assert cli.main(["demo", "--path", str(tmp_path), *options]) == 0
     assert engines_used == [engine]
 
@@ -186,6 +187,7 @@ def test_spark_without_pyspark_names_the_extra(monkeypatch, capsys, tmp_path):
     replace_function(monkeypatch, engines, "find_spec", lambda name: None)
     assert cli.main(["demo", "--spark", "--path", str(tmp_path)]) == 1
     assert "zonebloom[spark]" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(engines.missing_spark_requirement() is not None, reason="needs Spark and Java")

@@ -39,11 +39,14 @@ def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
     saves at least half of the bytes. Exits with 1 if rows are missing or wrong. As JSON: path,
     engine, build_seconds, datasets, lookups, all_same.
     """
-    from zonebloom.cli import demo
+    from zonebloom.cli import demo, engines
     from zonebloom.facade.opening import dataset
 
     if engine is None:
         engine = "local" if master is None else "spark"
+    if engine == "spark":
+        # Do not write data first, if the indices cannot be built.
+        engines.require_spark(master)
     text.print_to_stderr("writing flights and places as Parquet")
     tables = demo.write_tables(path)
     run = EngineRun.measure(

@@ -67,11 +67,16 @@ def missing_spark_requirement(master: str = LOCAL_MASTER) -> str | None:
     return None
 
 
-def spark_session(master: str = LOCAL_MASTER, app_name: str = "zonebloom") -> SparkSession:
-    """Return the active Spark session, or start one. Raise `EngineError` if Spark cannot run."""
-    missing = missing_spark_requirement(master)
+def require_spark(master: str | None) -> None:
+    """Raise `EngineError` if Spark cannot run."""
+    missing = missing_spark_requirement(master or LOCAL_MASTER)
     if missing is not None:
         raise _missing_requirement_error(missing)
+
+
+def spark_session(master: str = LOCAL_MASTER, app_name: str = "zonebloom") -> SparkSession:
+    """Return the active Spark session, or start one. Raise `EngineError` if Spark cannot run."""
+    require_spark(master)
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
