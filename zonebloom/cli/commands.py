@@ -34,7 +34,7 @@ __all__ = ["describing", "indices", "reading", "rewriting", "zonebloom"]
 def demo_command(path: str, engine: Any, master: str | None) -> CommandAnswer:
     """Index real data, and check lookups by brute force.
 
-    The command writes flights of 2013 and places of the world as Parquet files, about 20 MB. It
+    The command writes flights of 2013 and places of the world as Parquet files, about 26 MB. It
     builds five indices, and runs lookups with and without them. A lookup is a win if the index
     saves at least half of the bytes. Exits with 1 if rows are missing or wrong. As JSON: path,
     engine, build_seconds, datasets, lookups, all_same.

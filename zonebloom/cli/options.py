@@ -154,7 +154,10 @@ def columns_options(
 
         return combine_options(
             click.option(
-                "--columns", metavar="A,B", multiple=True, help=f"{purpose} Separated by commas."
+                "--columns",
+                metavar="A,B",
+                multiple=True,
+                help=f"{purpose} Separate them by commas.",
             ),
             click.option(
                 "--column", metavar="NAME", multiple=True, help="One of them; may be repeated."

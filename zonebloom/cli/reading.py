@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--columns",
     metavar="A,B",
     multiple=True,
-    help="Columns to print; all by default. Separated by commas.",
+    help="Columns to print; all by default. Separate them by commas.",
 )
 @embedded_filters_option
 @click.option(

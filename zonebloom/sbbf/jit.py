@@ -99,7 +99,7 @@ def linked(function: Callable[..., Any]) -> Any:
     A large helper compiles faster than with `inlined`, which copies it into each kernel before the
     types of its variables are found.
     """
-    # Nothing else calls the helper, so it needs no entry points.
+    # Only kernels call the helper, so it needs no entry points for Python and C.
     options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return numba.njit(forceinline=True, error_model="numpy", **options)(function)
 
