@@ -165,7 +165,7 @@ def test_a_scan_judges_its_files_without_reading_them_again(tmp_path):
     from zonebloom.scan.judged_layout import judge_scan
 
     request = scanner._request
-    assert judge_scan(plan, request, ds.schema.names, 1) == first.file_layout
+    assert judge_scan(plan, request, ds.opened.source, 1) == first.file_layout
 
 
 @pytest.mark.parametrize(

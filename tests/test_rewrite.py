@@ -390,6 +390,8 @@ def test_other_sources_are_refused(orders, tmp_path):
         zb.rewrite(pads.dataset(csv, format="csv"), target)
     with pytest.raises(ColumnNotFound):
         zb.rewrite(orders, target, index=["id", "nothing"])
+    with pytest.raises(InvalidArgument, match="filter"):
+        zb.rewrite(zb.dataset(orders).filter("id = 5"), target)
     for name, value in [
         ("compression", "zip"),
         ("row_group_rows", 5),
@@ -532,6 +534,21 @@ def test_a_failed_first_file_leaves_no_folder(tmp_path, monkeypatch):
             zb.rewrite(tmp_path / "a.parquet", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     zb.rewrite(tmp_path / "a.parquet", tmp_path / "new")
+
+
+def test_errors_of_writing_name_the_new_file(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    tables = []
+
+    def fail_after_the_sample(table):
+        tables.append(table)
+        if len(tables) > 1:
+            raise OSError(28, "No space left on device")
+        return table
+
+    replace_function(monkeypatch, rewritten_file, "_with_equal_dictionaries", fail_after_the_sample)
+    with pytest.raises(FragmentUnreadable, match=r"cannot write .*new.*No space.*make room"):
+        zb.rewrite(tmp_path / "a.parquet", tmp_path / "new")
 
 
 def test_two_rewrites_into_one_folder_do_not_mix(orders, tmp_path):

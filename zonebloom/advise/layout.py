@@ -19,7 +19,7 @@ from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import ColumnChunk, FilePages, RowGroup
 from zonebloom.parquet.footer import parse_offset_index, read_footer
 from zonebloom.parquet.layout_advice import (
-    PAGE_ROWS,
+    TABLE_REMEDY,
     LayoutAdvice,
     LayoutSums,
     PageCut,
@@ -39,14 +39,15 @@ from zonebloom.storage.files import FILE_ERRORS, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
 _MAX_FILES = 8
-_MAX_GROUPS_PER_FILE = 2
+# The sample has about this many row groups, but at least two of each file.
+_NUM_GROUPS = 8
+_MIN_GROUPS_PER_FILE = 2
 # At most this many columns of a row are looked at.
 _MAX_COLUMNS = 32
 # The sizes of successive attempts to read a page header. Statistics of long strings need the last.
 _HEADER_BYTES = (512, 64 << 10)
 # The other codecs of parquet.thrift, which no kernel and no `pyarrow.Codec` decompresses.
 _OTHER_CODECS = {3: "LZO", 4: "Brotli", 5: "LZ4 with Hadoop's frames"}
-_TABLE_REMEDY = f"set the writer of the table to pages of {PAGE_ROWS:,} rows, and rewrite its files"
 
 Item = TypeVar("Item")
 
@@ -66,9 +67,11 @@ def advise_layout(
         return None
     present = [file for file in snapshot.fragments if file.identity.size]
     sample = _LayoutSample(snapshot, keys, zone_rows)
-    for file in _spread(present, _MAX_FILES):
+    files = _spread(present, _MAX_FILES)
+    max_groups = max(_MIN_GROUPS_PER_FILE, _NUM_GROUPS // max(len(files), 1))
+    for file in files:
         try:
-            sample.add(file, counter)
+            sample.add(file, counter, max_groups)
         except (FragmentUnreadable, *FILE_ERRORS):
             # Encrypted and damaged files are not judged. Reading them raises an error.
             continue
@@ -76,14 +79,15 @@ def advise_layout(
         return None
     advice = sample.advice(len(present))
     if snapshot.source.is_table_snapshot:
-        advice = replace(advice, remedy=_TABLE_REMEDY)
+        advice = replace(advice, remedy=TABLE_REMEDY)
     return advice
 
 
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
-    """Return at most ``count`` of the items, at equal distances."""
+    """Return at most ``count`` of the items, at equal distances from each other and the ends."""
     count = min(count, len(items))
-    return [items[i] for i in np.linspace(0, len(items) - 1, count).round().astype(int).tolist()]
+    positions = (np.arange(count) + 0.5) * len(items) / max(count, 1)
+    return [items[position] for position in positions.astype(int).tolist()]
 
 
 class _LayoutSample:
@@ -100,7 +104,7 @@ class _LayoutSample:
         self._codecs: set[int] = set()
         self.num_files = self._num_groups = self._num_rows = self._num_bytes = 0
 
-    def add(self, present: PresentFragment, counter: ReadCounter) -> None:
+    def add(self, present: PresentFragment, counter: ReadCounter, max_groups: int) -> None:
         pages = self._snapshot.pages(present)
         fragment = present.fragment
         source = self._snapshot.source
@@ -111,7 +115,7 @@ class _LayoutSample:
             # The last row group of a file is often short, so it does not tell much.
             least = max(pages.group_rows, default=0) / 2
             groups = [number for number, rows in enumerate(pages.group_rows) if rows > least]
-            for number in _spread(groups, _MAX_GROUPS_PER_FILE):
+            for number in _spread(groups, max_groups):
                 self._add_group(pages, number, None if is_mapped else file)
         self.num_files += 1
         self._num_groups += len(pages.row_groups)

@@ -135,6 +135,9 @@ def _local_folder(destination: object) -> str:
 def _open(source: Any, filesystem: Any) -> OpenedDataset:
     opened = getattr(source, "opened", None)
     if isinstance(opened, OpenedDataset):
+        from zonebloom.facade.dataset import require_no_filter
+
+        require_no_filter(source, "rewrite")
         return opened
     if filesystem is None and isinstance(source, str | os.PathLike):
         # A table is refused later, with advice that is better than that for a path in it.

@@ -37,7 +37,8 @@ _LARGE_DICTIONARY_SHARE = 1 / 3
 _SMALL_GROUP_ROWS = PAGE_ROWS
 _SMALL_GROUP_BYTES = 16 << 20
 _LARGE_GROUP_BYTES = 1 << 30
-_REMEDY = "`zonebloom rewrite` (in Python zonebloom.rewrite) writes files with small pages"
+REMEDY = "`zonebloom rewrite` (in Python zonebloom.rewrite) writes files with small pages"
+TABLE_REMEDY = f"set the writer of the table to pages of {PAGE_ROWS:,} rows, and rewrite its files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ class LayoutAdvice(Displayed):
     rows_per_group: int
     columns: tuple[ColumnLayout, ...]
     problems: tuple[str, ...]
-    remedy: str = _REMEDY
+    remedy: str = REMEDY
 
     @property
     def is_fine(self) -> bool:

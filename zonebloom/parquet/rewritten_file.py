@@ -54,6 +54,7 @@ _VALUES_BETWEEN_CHECKS = 256
 # The times that nanoseconds of 64 bits can express, in microseconds.
 _MAX_MICROSECONDS = ((1 << 63) - 1) // 1000
 _ADVICE = "repair or remove the file, then rewrite again"
+_WRITE_ADVICE = "make room or change the permissions, then continue with resume=True (--resume)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +163,19 @@ class _Rewrite:
     def write(self, target: str, report: Callable[[int], None]) -> None:
         """Write all rows to a local path, and verify their number."""
         with_dictionary = self._columns_with_dictionary()
-        with self._open_writer(
-            target,
-            compression=self._compressions(),
-            use_dictionary=with_dictionary or False,
-            write_page_index=True,
-            max_rows_per_page=PAGE_ROWS,
-            dictionary_pagesize_limit=MAX_DICTIONARY_BYTES,
-            write_batch_size=_VALUES_BETWEEN_CHECKS,
-        ) as writer:
+        # Errors of reading have the name of the source already.
+        with (
+            file_errors(target, _WRITE_ADVICE, "write"),
+            self._open_writer(
+                target,
+                compression=self._compressions(),
+                use_dictionary=with_dictionary or False,
+                write_page_index=True,
+                max_rows_per_page=PAGE_ROWS,
+                dictionary_pagesize_limit=MAX_DICTIONARY_BYTES,
+                write_batch_size=_VALUES_BETWEEN_CHECKS,
+            ) as writer,
+        ):
             for table in self._row_groups():
                 writer.write_table(_with_equal_dictionaries(table), MAX_GROUP_ROWS)
                 report(table.num_rows)
@@ -197,10 +202,16 @@ class _Rewrite:
         sample = next(self._file.iter_batches(_SAMPLE_ROWS), None)
         table = empty_table(self._schema) if sample is None else pa.Table.from_batches([sample])
         sink = pa.BufferOutputStream()
-        with self._open_writer(
-            sink, compression="none", dictionary_pagesize_limit=1 << 30
-        ) as writer:
-            writer.write_table(_with_equal_dictionaries(table))
+        try:
+            with self._open_writer(
+                sink, compression="none", dictionary_pagesize_limit=1 << 30
+            ) as writer:
+                writer.write_table(_with_equal_dictionaries(table))
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise UnsupportedType(
+                f"pyarrow cannot write the types of {self._path}: {error}; leave the file out, or "
+                "rewrite it by its own writer"
+            ) from None
         written = sink.getvalue()
         self._require_same_types(pq.ParquetFile(pa.BufferReader(written)))
         self._paths, with_dictionary = _repeating_columns(written)
@@ -244,6 +255,10 @@ class _Rewrite:
 
         Row groups end where those of the source end, or earlier if they have many bytes.
         """
+        with file_errors(self._path, _ADVICE, "rewrite"):
+            yield from self._read_row_groups()
+
+    def _read_row_groups(self) -> Iterator[pa.Table]:
         ends = self._group_ends()
         end = next(ends, 0)
         pending: list[pa.RecordBatch] = []

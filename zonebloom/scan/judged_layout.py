@@ -10,6 +10,8 @@ import numpy as np
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.layout_advice import (
+    REMEDY,
+    TABLE_REMEDY,
     ColumnLayout,
     LayoutAdvice,
     LayoutSums,
@@ -20,7 +22,7 @@ from zonebloom.parquet.layout_advice import (
 from zonebloom.predicates.ast import And, Predicate, probed_columns
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.plan import Request
-from zonebloom.sources.source import groups_with_rows
+from zonebloom.sources.source import Source, groups_with_rows
 
 # If a scan reads more files or columns, only the first ones are looked at.
 _MAX_FILES = 64
@@ -28,7 +30,7 @@ _MAX_COLUMNS = 64
 
 
 def judge_scan(
-    plan: ScanPlan, request: Request, names: Sequence[str], rows_found: int
+    plan: ScanPlan, request: Request, source: Source, rows_found: int
 ) -> LayoutAdvice | None:
     """Return the judgement on the files that a scan read in part, without reading anything.
 
@@ -39,8 +41,7 @@ def judge_scan(
     ----------
     plan : ScanPlan
     request : Request
-    names : sequence of str
-        The columns of the dataset.
+    source : Source
     rows_found : int
         The number of rows that the scan returned.
     """
@@ -53,7 +54,7 @@ def judge_scan(
     ]
     if not parts:
         return None
-    filter_columns, columns_of_matches = request.columns_read(names)
+    filter_columns, columns_of_matches = request.columns_read(source.schema.names)
     searched = {column[0] for column in probed_columns(_first_term(request.predicate))}
     keys = [name for name in filter_columns if name in searched]
     row_columns = [name for name in (*filter_columns, *columns_of_matches) if name not in searched]
@@ -80,6 +81,7 @@ def judge_scan(
         round(sum(pages.num_rows for pages, _ in parts) / max(num_groups, 1)),
         known_layouts,
         tuple(layout.problem for layout in known_layouts if layout.problem),
+        TABLE_REMEDY if source.is_table_snapshot else REMEDY,
     )
 
 

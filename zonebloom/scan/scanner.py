@@ -208,7 +208,7 @@ class Scanner(ProcessBound, Displayed):
         stats = ScanStats()
         for _ in self._run(stats, plan):
             pass
-        layout = judge_scan(plan, self._request, self._source.schema.names, stats.rows_found)
+        layout = judge_scan(plan, self._request, self._source, stats.rows_found)
         return PlanText(plan, stats, layout)
 
     def __str__(self) -> str:
