@@ -242,7 +242,7 @@ class LayoutAdvice(Displayed):
     >>> layout.is_fine
     False
     >>> layout["id"].rows_read, layout["id"].rows_after_rewrite
-    (100000, 8984)
+    (104096, 9109)
     >>> zb.rewrite("one_page.parquet", "small_pages", progress=False).num_rows
     200000
     >>> zb.dataset("small_pages").advise().file_layout.is_fine

@@ -148,6 +148,11 @@ class _Rewrite:
     def _groups(self) -> list[pq.RowGroupMetaData]:
         return [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
 
+    def _first_group(self) -> list[int]:
+        """Return the number of the first row group that has rows, or nothing."""
+        groups = enumerate(self._groups())
+        return [number for number, group in groups if group.num_rows][:1]
+
     def _options_of_types(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """Return the options with which pyarrow stores the types as the source does."""
         has_integer_decimals = any(
@@ -199,7 +204,7 @@ class _Rewrite:
         """
         import pyarrow.parquet as pq
 
-        sample = next(self._file.iter_batches(_SAMPLE_ROWS), None)
+        sample = next(self._file.iter_batches(_SAMPLE_ROWS, row_groups=self._first_group()), None)
         table = empty_table(self._schema) if sample is None else pa.Table.from_batches([sample])
         sink = pa.BufferOutputStream()
         try:
@@ -298,20 +303,31 @@ class _Rewrite:
                 start = end
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        batches = self._file.iter_batches(self._batch_rows)
-        if not self._int96:
-            yield from batches
-            return
+        """Yield all rows. No batch has rows of two row groups of the source.
+
+        pyarrow cannot read dictionaries inside lists from two row groups at once.
+        """
+        coarse_file = self._open_coarse_file() if self._int96 else None
+        for number in range(self._metadata.num_row_groups):
+            batches = self._file.iter_batches(self._batch_rows, row_groups=[number])
+            if coarse_file is None:
+                yield from batches
+                continue
+            coarse_batches = coarse_file.iter_batches(
+                self._batch_rows, row_groups=[number], columns=self._int96
+            )
+            for batch, coarse in zip(batches, coarse_batches, strict=True):
+                self._require_nanoseconds(coarse)
+                yield batch
+
+    def _open_coarse_file(self) -> pq.ParquetFile:
+        """Open the file again, with times of type INT96 as microseconds.
+
+        pyarrow otherwise reads them as nanoseconds, and returns wrong times after the year 2262.
+        """
         import pyarrow.parquet as pq
 
-        # pyarrow reads INT96 as nanoseconds, and returns wrong times beyond the year 2262.
-        coarse_file = pq.ParquetFile(
-            self._stream, pre_buffer=False, coerce_int96_timestamp_unit="us"
-        )
-        coarse_batches = coarse_file.iter_batches(self._batch_rows, columns=self._int96)
-        for batch, coarse in zip(batches, coarse_batches, strict=True):
-            self._require_nanoseconds(coarse)
-            yield batch
+        return pq.ParquetFile(self._stream, pre_buffer=False, coerce_int96_timestamp_unit="us")
 
     def _require_nanoseconds(self, batch: pa.RecordBatch) -> None:
         for field, values in zip(batch.schema, batch.columns, strict=True):
