@@ -51,9 +51,10 @@ def rewrite_command(
     """Write Parquet files again, with small pages.
 
     The files at SRC are written into the new folder DST. Lookups there decode pages of 2,048 rows
-    instead of whole column chunks; the advise command says if that would save much. Rows, names, folders and schemas stay the same. SRC is not changed. As JSON:
-    source, destination, num_rows, bytes_before, bytes_after, seconds, files (path, num_rows,
-    bytes_before, bytes_after, was_complete), indices.
+    instead of whole column chunks; the advise command says if that would save much. Rows, names,
+    folders and schemas stay the same. SRC is not changed. As JSON: source, destination, num_rows,
+    bytes_before, bytes_after, seconds, files (path, num_rows, bytes_before, bytes_after,
+    was_complete), indices.
     """
     from zonebloom.facade.rewriting import rewrite
 
