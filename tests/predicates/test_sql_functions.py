@@ -7,13 +7,18 @@ import math
 from decimal import Decimal
 
 import duckdb
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
 from helpers import cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zonebloom.errors import FilterError
-from zonebloom.predicates import translate_filter
+import zonebloom as zb
+from zonebloom.errors import FilterError, InvalidArgument
+from zonebloom.predicates import Compares, Equals, translate_filter
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.values.types import integer_bounds
 
@@ -142,6 +147,8 @@ def make_table(num_rows: int, num_values: int) -> pa.Table:
 CALM_TABLE, WILD_TABLE = make_table(150, NUM_CALM_VALUES), make_table(150, 99)
 CONNECTION = duckdb.connect()
 CONNECTION.execute("SET TimeZone = 'UTC'; SET threads = 1")
+# The optimizer of DuckDB 2.0.1 makes date_trunc('hour', d) = DATE '2020-02-29' false for all rows.
+CONNECTION.execute("PRAGMA disable_optimizer")
 CONNECTION.register("calm", CALM_TABLE)
 CONNECTION.register("wild", WILD_TABLE)
 TABLES = {"calm": CALM_TABLE, "wild": WILD_TABLE}
@@ -342,6 +349,9 @@ def duckdb_rows(text: str, name: str) -> list[int]:
     return [row for (row,) in CONNECTION.execute(query).fetchall()]
 
 
+REFUSALS = ("fails on values of the rows", "cannot divide uint64", "is not compared exactly")
+
+
 @settings(max_examples=cases(1500), deadline=None)
 @given(st.sampled_from(["calm", "calm", "wild"]), conditions())
 def test_functions_select_the_rows_of_duckdb(name, text):
@@ -354,6 +364,265 @@ def test_functions_select_the_rows_of_duckdb(name, text):
         selected = our_rows(text, TABLES[name])
     except FilterError as error:
         # PyArrow evaluates all rows and branches, so an overflow may be in one that DuckDB skips.
-        assert "fails on values of the rows" in str(error), error
+        assert any(text in str(error) for text in REFUSALS), error
         assume(False)
     assert selected == expected
+
+
+def as_rows(texts: list[str]) -> list[tuple[str, str]]:
+    return [(text, name) for text in texts for name in TABLES]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    as_rows(
+        [
+            # Precedence of operators.
+            *("1 + 5 % 3 * 2 = 5", "2 * 3 - 4 / 2 = 4", "i8 - 1 - 1 = 0", "-i32 % 5 = -2"),
+            *("s || 'x' = 'ax'", "10 - 4 || 'a' = '6a'", "NOT i8 + 1 = 2", "-7 // 2 = -3"),
+            *("i32 % 7 IN (1, 2) AND b", "i8 BETWEEN -1 + 0 AND 1 * 2"),
+            # ILIKE compares in lower case.
+            *("s ILIKE '%s%'", "s ILIKE 'ab %'", "s ILIKE '%Σ_'", "t ILIKE 'É%'", "s ILIKE '%ß'"),
+            *("lower(s) LIKE 'ab%'", "s ILIKE lower('AB B')", "s LIKE '%' || '%'"),
+            # Rows.
+            "(i8, s) IN ((1, 'a'), (NULL, ''), (0, 'Ab b'))",
+            "NOT (i8, s) IN ((1, 'a'), (NULL, ''), (0, 'Ab b'))",
+            "(i8, st.x) NOT IN ((i32, 1), (2, numbers[1]))",
+            "(i8, s) IN ((0 + 1, lower('A'))) OR (i8 + 1, b) IN ((2, true))",
+            # Intervals, and differences of times.
+            *("(ts - sec) > INTERVAL 1 DAY", "(ts - d) * 2 < INTERVAL 1 HOUR", "d - d = 0"),
+            *("d - DATE '2020-01-01' > 5", "TIMESTAMP '2024-03-31' - INTERVAL 1 MONTH < ts"),
+            *("ts < DATE '2024-02-29' + INTERVAL '1 year'", "hour(clock) = 23", "d + 1 > d"),
+            *("CAST(ts AS DATE) = CAST(sec AS DATE)", "quarter(d) + isodow(d) > 5"),
+            # Choices.
+            *("CASE WHEN NULL THEN b ELSE NOT b END", "coalesce(b, i8 = 1)", "if(b, i8, i32) = 1"),
+            *("coalesce(d, ts) > DATE '2000-01-01'", "nullif(s, '') IS NULL", "least(d, ts) = d"),
+            *("CASE st.x WHEN 1 THEN s ELSE t END = 'a'", "ifnull(s, tags[1]) IS NULL"),
+            # Elements.
+            *("list_contains(tags, 'a') OR tags[-1] = 'éß'", "NOT list_contains(numbers, 5)"),
+            *("attrs['a'] IS NULL", "attrs['b'] + 1 = 3", "list_contains(tags, NULL) IS NULL"),
+            *("tags[0] IS NULL", "tags[9] IS NULL", "s[1] = 'a'", "len(tags) = 0", "st.x = 1"),
+            *("regexp_full_match(s, 'a|b')", "regexp_matches(s, 'A', 'i')", "strlen(s) > len(s)"),
+        ]
+    ),
+)  # fmt: skip
+def test_examples_select_the_rows_of_duckdb(text, name):
+    try:
+        expected = duckdb_rows(text, name)
+    except duckdb.OutOfRangeException:
+        assert name == "wild"
+    else:
+        assert our_rows(text, TABLES[name]) == expected
+
+
+@pytest.mark.parametrize("name", ["lower", "upper"])
+def test_cases_of_letters_differ_from_duckdb_only_for_new_letters(name):
+    letters = [chr(code) for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000]
+    table = pa.table({"c": letters})
+    connection = duckdb.connect()
+    connection.register("letters", table)
+    rows = connection.execute(f"SELECT {name}(c) FROM letters").fetchall()
+    function = {"lower": pc.utf8_lower, "upper": pc.utf8_upper}[name]
+    ours = function(table["c"]).to_pylist()
+    differing = [c for c, (theirs,), our in zip(letters, rows, ours, strict=True) if theirs != our]
+    # Python's tables are older than PyArrow's as well, and do not know the new pairs of letters.
+    pairs = {"lower": str.lower, "upper": str.upper}[name]
+    assert all(pairs(letter) == letter for letter in differing)
+    assert len(differing) < 100
+
+
+def test_overflow_raises_and_does_not_wrap():
+    table = pa.table({"i": [2**63 - 1, 1], "small": pa.array([127, -128], pa.int8())})
+    with pytest.raises(FilterError, match="overflow"):
+        our_rows("i + 1 < 0", table)
+    with pytest.raises(FilterError, match="overflow"):
+        our_rows("i * 2 < 0", table)
+    # Small integers are widened.
+    assert our_rows("small + 1 = 128", table) == [0]
+    assert our_rows("abs(small) = 128 OR -small = 128", table) == [1]
+
+
+def test_division_by_zero_in_a_row_gives_null():
+    table = pa.table({"i": [6, 7], "zero": [0, 2]})
+    assert our_rows("zero <> 0 AND i // zero = 3", table) == [1]
+    assert our_rows("i % zero IS NULL", table) == [0]
+    assert our_rows("i / zero > 1e300", table) == [0]
+    with pytest.raises(FilterError, match="divides by zero"):
+        our_rows("i // 0 = 1", table)
+
+
+CONSTANTS = [
+    ("i64 = 40 + 2", "i64 = 42"),
+    ("i64 = 84 / 2", "i64 = 42"),
+    ("i64 IN (6 * 7, -(1))", "i64 IN (42, -1)"),
+    ("s = lower('AB')", "s = 'ab'"),
+    ("s = 'a' || 1", "s = 'a1'"),
+    ("s IN (upper('a'), NULL)", "s IN ('A') OR NULL"),
+    ("s LIKE 'a' || 'b'", "s = 'ab'"),
+    ("i64 = CASE WHEN 1 > 2 THEN 1 ELSE length('abc') END", "i64 = 3"),
+    ("d = DATE '2024-03-01' - 1", "d = '2024-02-29'"),
+    ("d = date_trunc('month', DATE '2024-03-31')", "d = '2024-03-01'"),
+    ("ts > DATE '2024-03-31' - INTERVAL 1 MONTH", "ts > '2024-02-29 00:00:00'"),
+    ("i64 = year(DATE '2024-03-31')", "i64 = 2024"),
+    ("i64 = coalesce(NULL, 42)", "i64 = 42"),
+    ("i64 = NULL + 1", "NULL"),
+    ("(i64, s) IN ((1, 'x'), (2, 'y'))", "(i64 = 1 AND s = 'x') OR (i64 = 2 AND s = 'y')"),
+    ("st['x'] = 5", "st.x = 5"),
+    ("i64 = 42 AND lower(s) = 'x'", "i64 = 42 AND lower(s) = 'x'"),
+]
+
+
+@pytest.mark.parametrize(("text", "predicate"), CONSTANTS)
+def test_constants_are_computed(text, predicate):
+    assert str(translate_filter(text, SCHEMA)[1]) == predicate
+
+
+def test_plans_use_the_index_for_the_parts_that_it_can_answer(tmp_path):
+    table = pa.table({"id": range(3000), "name": [f"N{n}" for n in range(3000)]})
+    pq.write_table(table, tmp_path / "data.parquet")
+    ds = zb.dataset(tmp_path)
+    for column in ("id", "name"):
+        ds.create_scalar_index(column, number_of_items=100)
+    for text in (
+        "id = 42 AND lower(name) = 'n42'",
+        "id = 40 + 2 AND length(name) = 3",
+        "(id, name) IN ((42, 'N42'), (43, 'N1'))",
+        "name = upper('n') || 42 AND id % 2 = 0",
+    ):
+        scanner = ds.scanner(filter=text)
+        plan = scanner.explain_plan()
+        assert scanner.to_table()["id"].to_pylist() == [42]
+        assert "no index used" not in plan
+        assert 0 < num_rows_searched(ds, text) < 3000, plan
+    plan = ds.scanner(filter="id = 42 AND lower(name) = 'n42'").explain_plan()
+    assert "an index does not store results of the function lower" in plan
+    assert num_rows_searched(ds, "lower(name) = 'n42'") == 3000
+
+
+def num_rows_searched(ds: zb.Dataset, text: str) -> int:
+    ranges = ds.search(text).ranges
+    assert ranges is not None
+    return sum(map(len, ranges.values()))
+
+
+MOMENT_SCHEMA = pa.schema(
+    {"at": pa.timestamp("us", "UTC"), "ts": pa.timestamp("us"), "d": "date32"}
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "at > now()",
+        "at > current_timestamp - INTERVAL 1 DAY",
+        "at < now() - INTERVAL '1 month'",
+        "ts > now() AT TIME ZONE 'UTC'",
+        "ts > localtimestamp - INTERVAL 1 HOUR",
+    ],
+)
+def test_the_current_time_is_not_cached(text):
+    _, first = translate_filter(text, MOMENT_SCHEMA)
+    _, second = translate_filter(text, MOMENT_SCHEMA)
+    assert isinstance(first, Compares)
+    assert isinstance(second, Compares)
+    assert first.value.as_py() < second.value.as_py()
+
+
+def test_all_parts_of_a_filter_see_the_same_time():
+    _, predicate = translate_filter("now() = current_timestamp AND at > now()", MOMENT_SCHEMA)
+    assert str(predicate).startswith("TRUE AND at > '")
+
+
+def test_the_current_time_is_now():
+    before = dt.datetime.now(dt.UTC)
+    _, predicate = translate_filter("at = now() - INTERVAL 1 DAY", MOMENT_SCHEMA)
+    assert isinstance(predicate, Equals)
+    passed = predicate.value.as_py() + dt.timedelta(days=1) - before
+    assert dt.timedelta(0) <= passed < dt.timedelta(minutes=5)
+    _, predicate = translate_filter("d = current_date OR d = today()", MOMENT_SCHEMA)
+    assert str(predicate).count(str(dt.date.today())) == 2 or dt.datetime.now().hour == 0
+
+
+ERRORS = [
+    ("lowr(s) = 'a'", "there is no function lowr", "Did you mean lower"),
+    ("lower(s, 1) = 'a'", "lower takes 1 argument, not 2", "Write lower(text)"),
+    ("round() = 1", "round takes 1 or 2 arguments, not 0", "Write round(number, ['integer'])"),
+    ("coalesce() = 1", "coalesce takes at least 1 argument, not 0", "Write coalesce(any, ...)"),
+    ("lower(i8) = 'a'", "lower takes a string, not a value of type int8", "cast the value"),
+    ("abs(s) = 1", "abs takes a number, not a value of type string", "Write abs(number)"),
+    ("s + 1 = 2", "the operator + does not take string and int64", "with numbers"),
+    ("s * 2 = 2", "the operator * does not take string", "with numbers"),
+    ("starts_with(s, t)", "starts_with takes a string as a constant", "filter the table"),
+    ("substring(s, i8) = 'a'", "substring takes an integer as a constant", "filter the table"),
+    ("regexp_matches(s, '(')", "missing )", "RE2"),
+    ("regexp_matches(s, 'a', 'x')", "'x' is not an option", "write 'i'"),
+    ("round(f64, 2) = 1", "rounds some doubles", 'pc.round(pc.field("x"), ndigits=2)'),
+    ("i8 // 0 = 1", "divides by zero", "another divisor"),
+    ("u64 // i8 = 1", "cannot divide uint64", "CAST(x AS BIGINT)"),
+    ("coalesce(s, 1) = 1", "string and int64 are mixed", "cast them"),
+    ("date_trunc('decade', ts) = d", "'decade' is not a unit", "quarter"),
+    ("extract(century from ts) = 1", "'century' is not a part", "The parts are year"),
+    ("hour(at) = 1", "depends on a time zone", "AT TIME ZONE 'UTC'"),
+    ("ts > now()", "without a zone", "TIMESTAMP"),
+    ("ts + INTERVAL 1 MONTH > d", "months and years have no fixed length", "other side"),
+    ("ts > d - INTERVAL '1.5' DAY", "an interval of a fraction", "smaller unit"),
+    ("clock + INTERVAL 1 HOUR > clock", "pass midnight", "compare a timestamp"),
+    ("ts > ts AT TIME ZONE 'Mars'", "'Mars' is not a time zone", "'UTC'"),
+    ("tags[1:2] = 'a'", "slices of lists", "tags[1]"),
+    ("i8[1] = 1", "has no elements", "only after a list"),
+    ("attrs[s] = 1", "only constant keys", "attrs['host']"),
+    ("list_contains(tags, s)", "a value that is not constant", "filter the table"),
+    ("list_contains(tags, 5)", "a number is compared with", "single quotes"),
+    ("list_contains(s, 'a')", "list_contains takes a list", "list_contains(list, any)"),
+    ("(i8, s) IN ((1, 'x', 2))", "a row of 2 values", "(a, b) IN"),
+    ("tags = 'x'", "list<", "pyarrow.compute"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem", "advice"), ERRORS)
+def test_errors_name_the_function_and_the_remedy(text, problem, advice):
+    schema = SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC")))
+    with pytest.raises(FilterError) as caught:
+        translate_filter(text, schema)
+    message = str(caught.value)
+    assert problem in message
+    assert advice.lower() in message.lower()
+    assert message.count("cannot read the filter") == 1
+
+
+def test_lists_of_filters_must_all_match(tmp_path):
+    table = pa.table(
+        {"id": range(100), "name": [f"N{n % 7}" for n in range(100)], "tags": [["x", "y"], []] * 50}
+    )
+    ds = zb.dataset(table)
+    parts = ["id > 10", pc.field("id") < 50, Equals(("name",), pa.scalar("N1"))]
+    expected = [n for n in range(11, 50) if n % 7 == 1]
+    assert ds.to_table(filter=parts)["id"].to_pylist() == expected
+    assert ds.filter(parts).to_table()["id"].to_pylist() == expected
+    with_list = ["list_contains(tags, 'x')", "tags[-1] = 'y'", *parts]
+    expected = [n for n in expected if n % 2 == 0]
+    assert ds.to_table(filter=with_list)["id"].to_pylist() == expected
+    assert ds.filter("list_contains(tags, 'x')").count_rows(parts) == len(expected)
+    assert ds.filter(with_list).count_rows() == len(expected)
+    # Tuples are still a disjunction in its normal form.
+    assert ds.count_rows([("id", "<", 5)]) == 5
+    assert ds.count_rows([[("id", "<", 5)], [("id", "=", 7)]]) == 6
+    with pytest.raises(FilterError, match="which must all match, or only DNF tuples"):
+        ds.count_rows(["id = 1", ("id", "=", 1)])
+    with pytest.raises(FilterError, match="which must all match, or only DNF tuples"):
+        ds.count_rows([None, "id = 1"])
+    with pytest.raises(InvalidArgument, match="cannot be combined"):
+        ds.count_rows(["id = 1", pl.col("id") == 1])
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.list_(pa.string_view()), pa.large_list(pa.string()), pa.list_(pa.string(), 2)]
+)
+def test_lists_of_all_layouts_are_searched(type_):
+    values = [["a", "b"], None, ["b", None], ["c", "a"]]
+    table = pa.table({"tags": pa.array(values, type_), "x": range(4)}).slice(1)
+    assert our_rows("list_contains(tags, 'a')", table) == [2]
+    assert our_rows("tags[-1] = 'a'", table) == [2]
+    assert our_rows("tags[-2] = 'b' OR tags[1] = 'c'", table) == [1, 2]
+    assert our_rows("tags[-3] IS NULL", table) == [0, 1, 2]
+    assert our_rows("list_contains(tags, 'a') IS NULL", table) == [0]

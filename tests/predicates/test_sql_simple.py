@@ -13,7 +13,8 @@ from sqlglot.parser import Parser
 from sqlglot.tokens import Tokenizer, TokenType
 
 from zonebloom.errors import FilterError
-from zonebloom.predicates import ast, sql
+from zonebloom.predicates import ast, sql, sql_comparisons
+from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
 from zonebloom.predicates.sql_tree import SqlTranslator
 
 TYPES = {
@@ -78,7 +79,7 @@ def conditions(draw):
 
 def by_sqlglot(text):
     return ast.flatten(
-        sql._PlainSqlTranslator(text, SCHEMA).translate_condition(sql.parse_sql(text, SCHEMA.names))
+        SqlExpressionTranslator(text, SCHEMA).translate_condition(sql.parse_sql(text, SCHEMA.names))
     )
 
 
@@ -143,10 +144,11 @@ def test_every_column_type_with_every_kind_of_literal(column, literal):
 )
 def test_plain_lists_equal_the_general_translation(column, literals):
     text = f'"{column}" IN ({", ".join(literals)})'
-    translator = sql._PlainSqlTranslator(text, SCHEMA)
+    translator = SqlExpressionTranslator(text, SCHEMA)
     node = sql.parse_sql(text)
-    plain = sql._plain_set(
-        translator.translate_operand(node.this), list(map(sql._plain_value, node.expressions))
+    plain = sql_comparisons.plain_set(
+        translator.translate_operand(node.this),
+        list(map(sql_comparisons.plain_value, node.expressions)),
     )
     if plain is not None:
         assert plain == SqlTranslator._translate_in(translator, node)
@@ -158,8 +160,10 @@ def test_long_lists_are_read_as_plain_lists(column):
     for items in (literals, [*literals, "-1"]):
         text = f"{column} IN ({', '.join(items)})"
         node = sql.parse_sql(text)
-        operand = sql._PlainSqlTranslator(text, SCHEMA).translate_operand(node.this)
-        plain = sql._plain_set(operand, list(map(sql._plain_value, node.expressions)))
+        operand = SqlExpressionTranslator(text, SCHEMA).translate_operand(node.this)
+        plain = sql_comparisons.plain_set(
+            operand, list(map(sql_comparisons.plain_value, node.expressions))
+        )
         assert (plain is None) is (column in "sd" and items[-1] == "-1")
 
 
@@ -178,7 +182,7 @@ def test_sql_keywords_are_parsed_as_sqlglot_does():
     for word in sorted(words()):
         schema = pa.schema({word.lower(): pa.int64(), "x": pa.int64()})
         for text in (f"{word} = 1", f"{word.lower()}=-5", f"{word} IN (7, -2)", f"{word} = 'a'"):
-            translator = sql._PlainSqlTranslator(text, schema)
+            translator = SqlExpressionTranslator(text, schema)
             try:
                 expected = translator.translate_condition(sql.parse_sql(text, schema.names))
             except FilterError as error:

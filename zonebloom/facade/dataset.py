@@ -254,7 +254,8 @@ class Dataset(pads.UnionDataset, Displayed):
         ----------
         columns : list of str, or dict of name to pyarrow Expression, optional
             All columns by default. A field of a struct is named "a.b".
-        filter : str, pyarrow Expression, DNF tuples, polars.Expr, or Predicate, optional
+        filter : str, pyarrow Expression, DNF tuples, polars.Expr, Predicate, or list, optional
+            A list of strings, pyarrow Expressions and Predicates means that all must match.
         limit : int, optional
             The largest number of rows to return.
         batch_size : int
@@ -273,7 +274,16 @@ class Dataset(pads.UnionDataset, Displayed):
             p AND q                                     if it can answer p or q
             p OR q                                      if it can answer both
             NOT p                                       if it simplifies to one of these
+            (a, b) IN ((5, 'x'), (6, 'y'))              if it can answer both columns
+            a = 40 + 2, a > now() - INTERVAL 1 DAY      as with the computed constant
             ranges, !=, NOT IN, IS NOT NULL, LIKE       no, except for partition columns
+            a % 2 = 0, lower(a) = 'x', tags[1] = 'x'    no
+
+        Functions and operators of SQL mean the same as in DuckDB; an unknown function raises an
+        error that names similar ones. ``x // 0`` and ``x % 0`` are null, and an integer overflow
+        raises `FilterError`. Parts of an instant need a time zone: ``hour(ts AT TIME ZONE
+        'UTC')``. ``now()`` is the time at which a scanner is made, ``current_date`` the date in the
+        time zone of this computer, and a day in an interval has 24 hours.
 
         Literals are compared exactly: ``a = 5.5`` on integers matches nothing, and where an engine
         would round, every zone may match. ``= NULL`` matches nothing, NaN equals nothing (except in
@@ -294,7 +304,11 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> scan = ds.scanner(["day"], "id = 42")
         >>> scan.to_table().to_pylist()
         [{'day': datetime.date(2024, 5, 2)}]
+        >>> ds.scanner(["id"], "customer = 'C042' AND year(day) = 2024 AND id % 2 = 0").count_rows()
+        6
         >>> import pyarrow.compute as pc
+        >>> ds.scanner(["id"], ["customer = 'C042'", pc.field("id") < 1000]).count_rows()
+        2
         >>> ds.scanner({"next": pc.field("id") + 1}, pc.field("id") == 42).to_table().to_pylist()
         [{'next': 43}]
         >>> runs = []
@@ -454,7 +468,8 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Parameters
         ----------
-        expression : str, pyarrow Expression, DNF tuples, or Predicate
+        expression : str, pyarrow Expression, DNF tuples, Predicate, or a list of these
+            ``now()`` in SQL is the time of each read.
 
         Examples
         --------

@@ -127,7 +127,7 @@ def _date_part(name: str, moment: TypedValue) -> TypedValue:
     part = _PARTS.get(name.lower()) or _PARTS.get(name.lower().removesuffix("s"))
     if part is None:
         advice = arguments.suggest_names(name.lower(), _PARTS, "the parts are")
-        raise Unanswerable(f"{name!r} is not a part of a date or time", advice)
+        raise Unanswerable(f"{name.lower()!r} is not a part of a date or time", advice)
     return part(moment)
 
 

@@ -29,6 +29,7 @@ from zonebloom.values.literal import Literal, Unanswerable
 _functions: Any = pc
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_SOME_TIMESTAMP = pa.scalar(0, pa.int64()).cast(pa.timestamp("us"))
 _MONTHS_PER_YEAR = 12
 _MOMENTS = ("date", "timestamp", "instant")
 _TRUNCATED_UNITS = (
@@ -134,17 +135,16 @@ def _shift_by_months(moment: TypedValue, interval: TypedValue, is_backward: bool
 
 def at_time_zone(zone: str, moment: TypedValue) -> TypedValue:
     """Return an instant as the local time of a zone, or a local time of a zone as an instant."""
-    moment = _with_clock(moment)
-    unit = moment.type.unit
     try:
-        if moment.family == "instant":
-            zoned = moment.cast(pa.timestamp(unit, zone))
-            return call(_functions.local_timestamp, zoned)
-        return call(_functions.assume_timezone, moment, timezone=zone)
-    except Unanswerable:
+        # PyArrow would look the zone up only when it reads the rows.
+        _functions.assume_timezone(_SOME_TIMESTAMP, timezone=zone)
+    except pa.ArrowInvalid:
         raise Unanswerable(
             f"{zone!r} is not a time zone", "write 'UTC' or 'Europe/Berlin'"
         ) from None
+    if moment.family == "instant":
+        return call(_functions.local_timestamp, moment.cast(pa.timestamp(moment.type.unit, zone)))
+    return call(_functions.assume_timezone, moment, timezone=zone)
 
 
 def _part(function: Callable[..., Any], **options: Any) -> Callable[[TypedValue], TypedValue]:

@@ -221,7 +221,7 @@ class SqlTranslator:
         if ignore_case or any(is_wildcard for is_wildcard, _ in tokens):
             column, _ = cast_to_comparable(value.expression, value.type)
             if ignore_case:
-                # DuckDB compares in lower case. RE2 would also take the long s (U+017F) for 's'.
+                # DuckDB compares in lower case. RE2 would also take a long s for an s.
                 column = _functions.utf8_lower(column)
                 tokens = [
                     (is_wildcard, _functions.utf8_lower(pa.scalar(character)).as_py())
