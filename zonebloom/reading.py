@@ -36,6 +36,7 @@ class ArrowExport(Protocol):
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
+# A sequence contains DNF tuples, or filters that must all match.
 Filter: TypeAlias = "str | pc.Expression | Sequence[Any] | pl.Expr | Predicate | None"
 KeysLike: TypeAlias = pa.Array | pa.ChunkedArray | Iterable[Any] | ArrowExport
 KeyTableLike: TypeAlias = pa.Table | Mapping[str, KeysLike] | ArrowExport

@@ -499,6 +499,40 @@ def test_plans_use_the_index_for_the_parts_that_it_can_answer(tmp_path):
     assert num_rows_searched(ds, "lower(name) = 'n42'") == 3000
 
 
+@pytest.fixture(scope="module")
+def indexed_dataset(tmp_path_factory) -> zb.Dataset:
+    """Return the rows of the wild table in two files of small row groups, with indices."""
+    folder = tmp_path_factory.mktemp("indexed") / "data"
+    folder.mkdir()
+    for name, table in {"a": WILD_TABLE.slice(0, 90), "b": WILD_TABLE.slice(90)}.items():
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=10)
+    ds = zb.dataset(folder)
+    for column in ("i32", "s", "d", "st.x"):
+        ds.create_scalar_index(column, number_of_items=10)
+    return ds
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(
+    conditions(),
+    st.sampled_from(
+        [
+            *("i32 = 1 + 1", "s IN ('a', lower('AB B'))", "d = DATE '2020-03-01' - 1"),
+            *("st['x'] = 7", "(i32, s) IN ((7, 'a'), (1, ''), (NULL, 'Ab b'))"),
+            "(i32, s) NOT IN ((NULL, ''))",
+        ]
+    ),
+    st.sampled_from(["{0}", "{0} AND {1}", "{1} OR {0}", "{1} AND NOT {0}", "NOT ({1}) AND {0}"]),
+)
+def test_an_index_loses_no_row_of_filters_with_functions(indexed_dataset, condition, indexed, form):
+    text = form.format(condition, indexed)
+    try:
+        expected = our_rows(text, WILD_TABLE)
+    except FilterError:
+        assume(False)
+    assert sorted(indexed_dataset.to_table(["row"], text)["row"].to_pylist()) == expected
+
+
 def num_rows_searched(ds: zb.Dataset, text: str) -> int:
     ranges = ds.search(text).ranges
     assert ranges is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from zonebloom.predicates.sql_values import TypedValue, call, cast_to_common_typ
 from zonebloom.values.literal import Unanswerable
 
 _functions: Any = pc
+_FALSE = TypedValue(pa.scalar(value=False), pa.bool_())
 
 
 def case(conditions: Sequence[TypedValue], values: Sequence[TypedValue]) -> TypedValue:
@@ -21,7 +22,7 @@ def case(conditions: Sequence[TypedValue], values: Sequence[TypedValue]) -> Type
     result = choices[-1]
     for condition, choice in zip(reversed(conditions), reversed(choices[:-1]), strict=True):
         # A null condition is not true. PyArrow's if_else would return null for it.
-        is_true = call(_functions.coalesce, condition, TypedValue.constant(False, pa.bool_()))
+        is_true = call(_functions.coalesce, condition, _FALSE)
         result = call(_functions.if_else, is_true, choice, result)
     return result
 
@@ -58,6 +59,3 @@ def _cast(values: Sequence[TypedValue]) -> list[TypedValue]:
             "choose between their elements: coalesce(a[1], b[1])",
         )
     return choices
-
-
-Builder = Callable[..., TypedValue]

@@ -134,15 +134,15 @@ def common_type(values: Iterable[TypedValue]) -> pa.DataType:
         return _common_number_type(types, families)
     # A quoted date is a date beside dates.
     is_text_constant = [value.is_constant and value.family == "text" for value in typed_values]
-    others = [
+    non_text_types = [
         value.type
         for value, is_text in zip(typed_values, is_text_constant, strict=True)
         if not is_text
     ]
-    other_families = {family(type_) for type_ in others}
+    other_families = {family(type_) for type_ in non_text_types}
     if len(other_families) == 1 and other_families <= {"date", "timestamp", "instant", "time"}:
         families = other_families
-        types = others
+        types = non_text_types
     if families == {"text"}:
         return pa.large_string()
     if families == {"bytes"}:
