@@ -80,7 +80,7 @@ def test_active_session_is_used_for_large_builds_without_a_session(
 ):
     used = []
     set_constant(
-        monkeypatch, sys.modules["zonebloom.facade.engine"], "WORTH_AN_ENGINE", least_bytes
+        monkeypatch, sys.modules["zonebloom.building.builder"], "WORTH_AN_ENGINE", least_bytes
     )
 
     def record(session, tasks, **options):
