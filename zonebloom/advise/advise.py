@@ -405,7 +405,10 @@ class _Sample:
     def _index_bytes(self, filter_sizes: Sequence[int]) -> int:
         if not filter_sizes:
             return 0
-        return round(self.num_zones * (float(np.mean(filter_sizes)) + _ROW_BYTES))
+        # Zones at the ends of files are shorter, so scale by rows.
+        sampled_rows = sum(zone.stop - zone.start for zone in self.zones)
+        filter_bytes = sum(filter_sizes) * self.num_rows / max(sampled_rows, 1)
+        return round(filter_bytes + self.num_zones * _ROW_BYTES)
 
 
 def _mean_fpp(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:

@@ -40,10 +40,12 @@ def _offsets_in_group(stride: float, count: int) -> np.ndarray:
     while len(offsets) < count and next_offset < stride / 2:
         offsets.append(next_offset)
         next_offset *= _DISTANCE_FACTOR
-    # If the stride is too short for more growing distances, spread the other zones over its end.
+    # If the stride is too short for more growing distances, spread the other zones. Keep room for
+    # the random places of groups.
     num_missing = count - len(offsets)
     if num_missing:
-        offsets += np.linspace(offsets[-1], stride - 1, num_missing + 1)[1:].astype(int).tolist()
+        last_offset = offsets[-1] + (stride - 1 - offsets[-1]) / 2
+        offsets += np.linspace(offsets[-1], last_offset, num_missing + 1)[1:].astype(int).tolist()
     return np.unique(np.array(offsets, dtype=np.int64))
 
 
@@ -155,11 +157,13 @@ def _mean_shares_by_distance(
 
 
 def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
-    """Return an estimate of the distinct values of the dataset, at most ``limit``.
+    """Return an estimate of the distinct values of the dataset.
+
+    ``limit`` is the number of rows that are not null, which the estimate does not exceed.
 
     This is the lower bound of Chao and Lin (2012), "Nonparametric lower bounds for species richness
-    [...] under sampling without replacement", Biometrics 68. If ``t`` zones are sampled, a share
-    ``q`` of all, and ``Q1`` values are found in one of them and ``Q2`` in two, then the number of
+    [...] under sampling without replacement", Biometrics 68. If ``t`` zones are sampled, which
+    have a share ``q`` of all rows, and ``Q1`` values are found in one of them and ``Q2`` in two, then the number of
     values that are in no sampled zone is
 
         Q1**2 / (2 * Q2 * t / (t - 1) + Q1 * q / (1 - q))
@@ -178,7 +182,8 @@ def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, 
     zones = np.arange(positions.size) if is_independent else group_starts
     zones_per_value = overlap.zone_counts(zones)
     q1, q2 = int((zones_per_value == 1).sum()), int((zones_per_value == 2).sum())
-    share = zones.size / num_zones
+    # Zones at the ends of files are shorter, so count rows.
+    share = min(overlap.num_rows[zones].sum() / max(limit, 1), 1 - 1 / num_zones)
     # One zone alone has no values in two zones, so q2 is 0 and its factor does not matter.
     q2_factor = 2 * zones.size / max(zones.size - 1, 1)
     denominator = q2 * q2_factor + q1 * share / (1 - share)
