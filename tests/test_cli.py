@@ -16,6 +16,7 @@ import sys
 import termios
 import textwrap
 import time
+import uuid
 from decimal import Decimal
 from functools import partial
 
@@ -326,6 +327,20 @@ def test_a_repeated_option_is_used_or_refused(run, indexed, tmp_path):
     for repeated in (keys + keys[:2], [*keys, "--column=name"]):
         code, out, err = run("lookup", str(indexed), *repeated)
         assert (code, out, "give it once" in err) == (2, "", True)
+
+
+@pytest.mark.parametrize("arrow_type", [pa.binary(16), pa.uuid(), pa.string()], ids=str)
+def test_uuids_are_keys_whatever_stores_them(run, tmp_path, arrow_type):
+    ids = [uuid.UUID(int=number << 64 | 1) for number in range(3)]
+    values = list(map(str, ids)) if arrow_type == pa.string() else [key.bytes for key in ids]
+    stored = pa.array(values, pa.string() if arrow_type == pa.string() else pa.binary(16))
+    keys = stored.cast(arrow_type) if arrow_type != pa.uuid() else pa.uuid().wrap_array(stored)
+    folder = tmp_path / "events"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": keys, "row": [0, 1, 2]}), folder / "0.parquet")
+    code, out, _ = run("lookup", str(folder), f"--key=id={ids[1]}", "--columns=row")
+    assert (code, out.split()) == (0, ["row", "1"])
+    assert run("lookup", str(folder), "--key=id=nothing")[0] != 0
 
 
 @pytest.mark.parametrize(

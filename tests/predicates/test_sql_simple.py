@@ -83,8 +83,12 @@ def by_sqlglot(text):
     )
 
 
-@given(conditions())
-def test_predicates_and_errors_are_those_of_sqlglot(text):
+CONJUNCTIONS = st.sampled_from(["AND", " AND ", " and ", " And  ", "\tAND ", " AND AND ", " OR "])
+
+
+@given(st.lists(conditions(), min_size=1, max_size=3), CONJUNCTIONS)
+def test_predicates_and_errors_are_those_of_sqlglot(texts, conjunction):
+    text = conjunction.join(texts)
     try:
         expected = by_sqlglot(text)
     except FilterError as error:
@@ -128,6 +132,32 @@ def test_every_column_type_with_every_kind_of_literal(column, literal):
                 sql.predicate_from_sql(text, SCHEMA)
         else:
             assert sql.predicate_from_sql(text, SCHEMA) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "i = 5 AND s = 'x'",
+        "i IN (1, 2) and s = 'a AND b' AND dec = 1.5",
+        "i = 5 AND (s = 'x')",
+        "i = 5 AND",
+        "i = 5 AND s",
+        "i = 5 AND nope = 1",
+        "i = 5 AND s = 'x' OR s = 'y'",
+        "i IN (1)AND s = 'x'",
+        "i = 5AND s = 'x'",
+        "i = 5 AND s = 'x' AND s > 'a'",
+    ],
+)
+def test_conjunctions_are_those_of_sqlglot(text):
+    test_predicates_and_errors_are_those_of_sqlglot.hypothesis.inner_test([text], "")
+
+
+def test_conjunctions_are_parsed_without_sqlglot(monkeypatch):
+    replace_function(monkeypatch, sql, "parse_sql", lambda *_: pytest.fail("sqlglot was used"))
+    assert sql.predicate_from_sql("i = 5 AND s = 'x' AND i IN (5, 6)", SCHEMA) == ast.And(
+        (ast.Equals(("i",), 5), ast.Equals(("s",), "x"), ast.IsIn(("i",), (5, 6)))
+    )
 
 
 @given(

@@ -162,9 +162,9 @@ def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, 
     ``limit`` is the number of rows that are not null, which the estimate does not exceed.
 
     This is the lower bound of Chao and Lin (2012), "Nonparametric lower bounds for species richness
-    [...] under sampling without replacement", Biometrics 68. If ``t`` zones are sampled, which
-    have a share ``q`` of all rows, and ``Q1`` values are found in one of them and ``Q2`` in two, then the number of
-    values that are in no sampled zone is
+    [...] under sampling without replacement", Biometrics 68. If ``t`` zones are sampled, with a
+    share ``q`` of all rows, and ``Q1`` values are found in one of them and ``Q2`` in two, then the
+    number of values that are in no sampled zone is
 
         Q1**2 / (2 * Q2 * t / (t - 1) + Q1 * q / (1 - q))
 

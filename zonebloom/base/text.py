@@ -20,6 +20,11 @@ def bytes_text(count: int) -> str:
     return f"{size:.1f} TB"
 
 
+def time_text(seconds: float) -> str:
+    """Return a duration as text, such as 12.5 ms or 1.3 s."""
+    return f"{seconds * 1000:,.1f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
 def count_text(count: int, noun: str) -> str:
     """Return a number with its noun in singular or plural.
 

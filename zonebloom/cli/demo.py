@@ -312,7 +312,7 @@ def next_commands(folder: str) -> list[str]:
     """Return commands to try on the data of a demo."""
     flights, places = (shlex.quote(os.path.join(folder, name)) for name in INDEXED_COLUMNS)
     return [
-        f"""zonebloom lookup {flights} "tailnum = 'N14228' AND flight = 1545" """.rstrip(),
+        f"""zonebloom lookup {flights} "tailnum = 'N807AW' AND flight = 245" """.rstrip(),
         f"""zonebloom explain {places} "name = 'Oslo'" --analyze""",
         f"zonebloom stats {places}",
         f"zonebloom advise {flights} --columns carrier,tailnum",

@@ -10,7 +10,7 @@ import click
 import pyarrow as pa
 
 from zonebloom.base.arrays import array_of
-from zonebloom.base.text import count_text
+from zonebloom.base.text import count_text, time_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
     columns_options,
@@ -196,12 +196,26 @@ def _cast_keys(
     # The lookup itself reads UUIDs from text.
     if isinstance(value_type, pa.BaseExtensionType):
         return keys
+    uuids = _parse_uuids(keys) if value_type == pa.binary(16) else None
+    if uuids is not None:
+        return uuids
     try:
         return keys.cast(value_type)
     except pa.ArrowException as error:
         raise InvalidArgument(
             f"keys of {name!r} cannot be read as {value_type}: {error}; correct them"
         ) from None
+
+
+def _parse_uuids(keys: pa.Array | pa.ChunkedArray) -> pa.Array | None:
+    """Return UUIDs in text form as 16 bytes, or None if a key is no UUID."""
+    from uuid import UUID
+
+    try:
+        values = [None if text is None else UUID(text).bytes for text in keys.to_pylist()]
+    except ValueError:
+        return None
+    return pa.array(values, pa.binary(16))
 
 
 def _look_up_keys(
@@ -238,7 +252,7 @@ def _look_up_keys(
         first_rows,
         num_rows=table.num_rows,
         summary=f"{count_text(table.num_rows, 'row')} of {num_matched:,} of "
-        f"{count_text(num_keys, 'key')} in {seconds * 1000:,.1f} ms",
+        f"{count_text(num_keys, 'key')} in {time_text(seconds)}",
         exit_code=0 if num_matched else text.FOUND_NOTHING,
     )
 

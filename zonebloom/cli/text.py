@@ -23,6 +23,7 @@ from zonebloom.base.text import (
     records_text,
     table_text,
     text_width,
+    time_text,
 )
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ def read_summary(plan: ScanPlan, stats: ScanStats) -> str:
     return (
         f"{count_text(stats.rows_found, 'row')}; {zones or 'no index used'}; read "
         f"{bytes_text(stats.data_bytes)} of data and {bytes_text(stats.index_bytes)} of index in "
-        f"{stats.seconds * 1000:,.1f} ms"
+        f"{time_text(stats.seconds)}"
     )
 
 

@@ -54,17 +54,29 @@ _SIMPLE_CONDITION = re.compile(
     rf"| [Ii][Nn] *\( *(?P<many>{_SIMPLE_LITERAL}(?: *, *{_SIMPLE_LITERAL})*) *\)) *",
     re.ASCII,
 )
+_AND = re.compile(r"(?<=[ )])AND ", re.ASCII | re.IGNORECASE)
 
 
 def translate_simple_condition(text: str, schema: pa.Schema) -> Predicate | None:
-    """Translate ``column = literal`` or ``column IN (literals)`` without sqlglot.
+    """Translate ``column = literal``, ``column IN (literals)``, or several of these with AND.
 
-        tailnum = 'N14228'      "Delay" = -1.5      id IN (1, 2, 3)
+        tailnum = 'N14228'      "Delay" = -1.5 AND id IN (1, 2, 3)
 
     Importing sqlglot takes longer than looking up a key. Return None for other text.
     """
-    match = _SIMPLE_CONDITION.fullmatch(text)
-    return None if match is None else PlainSqlTranslator(text, schema).translate_simple(match)
+    matches: list[re.Match[str]] = []
+    end = 0
+    while match := _SIMPLE_CONDITION.match(text, end):
+        matches.append(match)
+        conjunction = _AND.match(text, match.end())
+        if conjunction is None:
+            break
+        end = conjunction.end()
+    if not matches or matches[-1].end() != len(text):
+        return None
+    translator = PlainSqlTranslator(text, schema)
+    predicates = tuple(map(translator.translate_simple, matches))
+    return predicates[0] if len(predicates) == 1 else ast.flatten(ast.And(predicates))
 
 
 class PlainSqlTranslator(SqlTranslator):
@@ -102,12 +114,7 @@ class PlainSqlTranslator(SqlTranslator):
         return self._over_operand(left, predicate, node)
 
     def translate_simple(self, match: re.Match[str]) -> Predicate:
-        """Translate ``column = literal`` or ``column IN (literals)`` without sqlglot.
-
-            tailnum = 'N14228'      "Delay" = -1.5      id IN (1, 2, 3)
-
-        Importing sqlglot takes longer than looking up a key.
-        """
+        """Translate a match of ``column = literal`` or ``column IN (literals)``."""
         name = match["name"]
         if name.upper() in LITERAL_WORDS:
             raise FilterError("this is a literal, not a column")

@@ -17,7 +17,7 @@ from zonebloom.base.display import (
 )
 from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
-from zonebloom.base.text import bytes_text, count_text
+from zonebloom.base.text import bytes_text, count_text, time_text
 from zonebloom.parquet.layout_advice import LayoutAdvice
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
@@ -244,7 +244,7 @@ def _stats_facts(stats: ScanStats) -> list[str]:
             for reason, names in _by_reason(stats.by_pyarrow).items()
         ),
         f"index read: {bytes_text(stats.index_bytes)}",
-        f"time: {stats.seconds * 1000:,.1f} ms",
+        f"time: {time_text(stats.seconds)}",
     ]
 
 

@@ -90,6 +90,12 @@ class Encryption:
         max_bytes = _HEAD_BYTES - len(_ENCRYPTED_MAGIC)
         if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= max_bytes:
             raise invalid_value(key_id, "key_id", "give a text of 1 to 56 bytes")
+        if not callable(self.keys) and not isinstance(self.keys, Mapping):
+            # The value may be a key, so the message does not show it.
+            raise InvalidArgument(
+                f"keys is of type {type(self.keys).__name__}; give the keys by their ids, such as "
+                f"{{{key_id!r}: key}}, or a function that returns the key of an id"
+            )
         try:
             self.key(key_id)
         except EncryptedIndex as error:
