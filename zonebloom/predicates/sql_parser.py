@@ -19,12 +19,14 @@ _STATEMENT_WORDS = frozenset(_STATEMENT_KEYWORDS.split())
 
 @functools.cache
 def _dialect() -> Any:
-    from sqlglot import exp
+    from sqlglot import exp, parser
     from sqlglot.dialects.dialect import Dialect
     from sqlglot.generator import Generator as PlainGenerator
     from sqlglot.parser import Parser as PlainParser
     from sqlglot.tokens import Tokenizer as Plain
     from sqlglot.tokens import TokenType  # pyright: ignore[reportPrivateImportUsage]
+
+    precedences = getattr(parser, "IsPredicatePrecedence", None)
 
     class ZoneBloom(Dialect):
         """Plain SQL, with both ways of quoting a name and X'0a' for bytes."""
@@ -46,6 +48,9 @@ def _dialect() -> Any:
                 for name, parse in PlainParser.FUNCTION_PARSERS.items()
                 if name in _FUNCTIONS_WITH_SYNTAX
             }
+            # a = b IS NULL means (a = b) IS NULL. Versions of sqlglot without this setting read
+            # a = (b IS NULL), which `SqlTranslator` refuses.
+            IS_PREDICATE_PRECEDENCE: ClassVar[Any] = getattr(precedences, "LOW", None)
 
         class Generator(PlainGenerator):
             TRANSFORMS: ClassVar = {

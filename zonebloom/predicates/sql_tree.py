@@ -120,6 +120,13 @@ class SqlTranslator:
 
     def _translate_comparison_node(self, node: Any) -> Predicate:
         self.require_only(node, "this", "expression")
+        if _is_condition_with_is(node.expression):
+            # sqlglot reads a = (b IS NULL), but SQL means (a = b) IS NULL.
+            self.fail(
+                "IS follows a comparison without parentheses",
+                "write (a = b) IS NULL, or a = (b IS NULL)",
+                node,
+            )
         left, right = self.translate_operand(node.this), self.translate_operand(node.expression)
         return self.translate_comparison(SQL_OPERATORS[node.key], left, right, node)
 
@@ -280,6 +287,13 @@ class SqlTranslator:
         ]
         if unknown_args:
             self.fail(f"{unknown_args[0].upper()} is not understood here", PYARROW_ADVICE, node)
+
+
+def _is_condition_with_is(node: Any) -> bool:
+    """Return whether a node is IS NULL, IS NOT TRUE, IS DISTINCT FROM, ... without parentheses."""
+    if node.key == "not":
+        node = node.this
+    return node.key in ("is", "nullsafeeq", "nullsafeneq")
 
 
 def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:
