@@ -15,10 +15,13 @@ import pytest
 from helpers import cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sqlglot import exp
 
 import zonebloom as zb
 from zonebloom.errors import FilterError, InvalidArgument
-from zonebloom.predicates import Compares, Equals, translate_filter
+from zonebloom.predicates import Compares, Equals, is_same_filter, translate_filter
+from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
+from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.scan.recheck import matching_rows
 from zonebloom.values.types import integer_bounds
 
@@ -207,7 +210,7 @@ def decimal_texts(draw, depth=2):
     if kind == 2:
         return f"{pick(draw, 'abs', '-', 'round', 'floor', 'ceil', 'sign')}({draw(inner)})"
     if kind == 3:
-        return f"round({draw(inner)}, {pick(draw, -1, 0, 1, 3)})"
+        return f"round({draw(inner)}, {pick(draw, -9, -6, -1, 0, 1, 3)})"
     return draw(choice_texts(inner, depth))
 
 
@@ -216,7 +219,7 @@ def float_texts(draw, depth=2):
     if depth == 0 or draw(st.integers(0, 2)) == 0:
         return pick(draw, *FLOATS, *FLOATS, "2.5", "1e0", "-3")
     inner = float_texts(depth - 1)
-    kind = draw(st.integers(0, 5))
+    kind = draw(st.integers(0, 6))
     if kind <= 1:
         other = pick(draw, draw(inner), pick(draw, "i8", "i32", "i64", "dec"))
         op = pick(draw, "+", "-", "*", "/", "%", "//")
@@ -228,6 +231,10 @@ def float_texts(draw, depth=2):
         return f"{pick(draw, 'abs', '-', 'round', 'floor', 'ceil')}({draw(inner)})"
     if kind == 4:
         return f"{pick(draw, 'floor', 'ceil')}({draw(integer_texts(depth - 1))})"
+    if kind == 5:
+        number = pick(draw, draw(integer_texts(depth - 1)), draw(decimal_texts(depth - 1)))
+        op = pick(draw, "+", "-", "*", "/", "%", "//")
+        return f"(CAST({number} AS DOUBLE) {op} {pick(draw, '2', '2.0', '0.1', '-1e0')})"
     return draw(choice_texts(inner, depth))
 
 
@@ -381,6 +388,27 @@ def as_rows(texts: list[str]) -> list[tuple[str, str]]:
             *("1 + 5 % 3 * 2 = 5", "2 * 3 - 4 / 2 = 4", "i8 - 1 - 1 = 0", "-i32 % 5 = -2"),
             *("s || 'x' = 'ax'", "10 - 4 || 'a' = '6a'", "NOT i8 + 1 = 2", "-7 // 2 = -3"),
             *("i32 % 7 IN (1, 2) AND b", "i8 BETWEEN -1 + 0 AND 1 * 2"),
+            # IS comes after comparisons.
+            *("b = (i8 = 1) IS NULL", "b = (i8 = 1) IS NOT NULL", "b <> b IS NOT FALSE"),
+            *("NOT i8 = 1 IS TRUE", "i8 = 1 IS DISTINCT FROM b", "b = (i8 IS NULL)"),
+            # Numbers have the type of their text or cast.
+            *("i8 // 2.0 = 3.5", "7.0 // 2 = 3.5", "(1.5 + 0.5) // 4 = 0.5", "2e0 // 4 = 0.5"),
+            *("CAST(i8 AS DOUBLE) // 2 = 3.5", "CAST(i32 AS DECIMAL(12, 2)) // 2 = 3.5"),
+            *("CAST(8 AS DECIMAL(4, 1)) // 16 = 0.5", "CAST(7.0 AS INT) // 2 = 3"),
+            *("CAST(i8 AS DECIMAL(5, 1)) / 2 = 3.5", "CAST(i8 AS FLOAT) / 2 = 3.5"),
+            *("NOT isnan(CAST(i8 AS DOUBLE))", "CAST(f32 AS DOUBLE) * 0.1 = 0.15"),
+            # The nearest double of a decimal.
+            *("CAST(dec AS DOUBLE) = 1.55", "dec / 1 = 1.55", "dec * 1e0 = CAST(dec AS DOUBLE)"),
+            *("dec / 100 = 0.0155", "dec = i8 * 0 + 1.55e0"),
+            "CAST(dec AS FLOAT) = CAST(1.55 AS FLOAT)",
+            # Rounding to more digits than there are, and the sign of NaN.
+            *("round(dec, -5) = 0", "round(dec, -8) = 0", "round(dec, -7) = 10000000"),
+            *("round(dec, -9) IS NULL", "round(big_dec, -25) > 0"),
+            *("sign(f64) = 0", "sign(f32) < 0"),
+            # Texts of times.
+            *("CAST(ts AS VARCHAR) LIKE '%:59'", "CAST(ts AS VARCHAR) = '1969-12-31 12:30:15.5'"),
+            *("CAST(sec AS VARCHAR) = '1970-01-01 23:59:59'", "CAST(clock AS VARCHAR) > '23'"),
+            *("CAST(clock AS VARCHAR) = '12:30:15.5'", "CAST(d AS VARCHAR) = '1890-05-01'"),
             # ILIKE compares in lower case.
             *("s ILIKE '%s%'", "s ILIKE 'ab %'", "s ILIKE '%Σ_'", "t ILIKE 'É%'", "s ILIKE '%ß'"),
             *("lower(s) LIKE 'ab%'", "s ILIKE lower('AB B')", "s LIKE '%' || '%'"),
@@ -429,6 +457,18 @@ def test_cases_of_letters_differ_from_duckdb_only_for_new_letters(name):
     pairs = {"lower": str.lower, "upper": str.upper}[name]
     assert all(pairs(letter) == letter for letter in differing)
     assert len(differing) < 100
+
+
+def test_is_after_a_comparison_is_refused_if_sqlglot_read_it_first():
+    # Older versions of sqlglot read b = (c IS NULL).
+    schema = pa.schema({"b": pa.bool_(), "c": pa.bool_()})
+    b, c = exp.column("b"), exp.column("c")
+    for condition in (exp.Is(this=c, expression=exp.null()), exp.NullSafeEQ(this=c, expression=b)):
+        for operand in (condition, exp.Not(this=condition)):
+            with pytest.raises(FilterError, match="IS follows a comparison"):
+                SqlExpressionTranslator("", schema).translate_condition(
+                    exp.EQ(this=b, expression=operand)
+                )
 
 
 def test_overflow_raises_and_does_not_wrap():
@@ -562,6 +602,20 @@ def test_the_current_time_is_not_cached(text):
     assert first.value.as_py() < second.value.as_py()
 
 
+def test_filters_of_other_times_search_lists_for_other_values():
+    schema = pa.schema({"times": pa.list_(pa.timestamp("us", "UTC"))})
+    text = "list_contains(times, now())"
+    first, second = (translate_filter(text, schema)[0] for _ in range(2))
+    assert isinstance(first, SqlRowFilter)
+    assert isinstance(second, SqlRowFilter)
+    assert is_same_filter(first, first)
+    assert not is_same_filter(first, second)
+    assert len((first & second).derived_columns) == 2
+    constant = "list_contains(times, '2024-01-01 00:00:00Z')"
+    first, second = (translate_filter(f"{constant}{end}", schema)[0] for end in ("", " "))
+    assert is_same_filter(first, second)
+
+
 def test_all_parts_of_a_filter_see_the_same_time():
     _, predicate = translate_filter("now() = current_timestamp AND at > now()", MOMENT_SCHEMA)
     assert str(predicate).startswith("TRUE AND at > '")
@@ -610,6 +664,11 @@ ERRORS = [
     ("list_contains(s, 'a')", "list_contains takes a list", "list_contains(list, any)"),
     ("(i8, s) IN ((1, 'x', 2))", "a row of 2 values", "(a, b) IN"),
     ("tags = 'x'", "list<", "pyarrow.compute"),
+    ("CAST(f64 AS VARCHAR) = '1.0'", "in different ways", "compare the number"),
+    ("CAST(at AS VARCHAR) = 'x'", "depends on a time zone", "AT TIME ZONE 'UTC'"),
+    ("CAST(ts AS BIGINT) = 1", "depend on the unit of the column", "year(x)"),
+    ("CAST(i64 AS TIMESTAMP) = ts", "depend on the unit of the column", "year(x)"),
+    ("f64 * 1e399 > 1", "does not fit double", "smaller number"),
 ]
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from zonebloom.values.literal import Literal, Unanswerable
 
 _OPERATORS = {
@@ -20,7 +18,6 @@ _OPERATORS = {
     "neg": "-",
 }
 _TRIMS = {"": "trim", "BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
-_FLOAT_TYPES = {"FLOAT": pa.float32(), "DOUBLE": pa.float64()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +51,6 @@ def read_call(node: Any) -> SqlCall | None:
             if len(node.expressions) != 1 or node.expressions[0].key == "slice":
                 raise Unanswerable("slices of lists are not supported", "write one index: tags[1]")
             return SqlCall("[]", (node.this, node.expressions[0]))
-    return None
-
-
-def float_type_of_literal(node: Any) -> pa.DataType | None:
-    """Return the float type that a number has by its text, or None.
-
-    1e3 and CAST(1 AS DOUBLE) are doubles, 1 and 1.5 are not.
-    """
-    while node.key in ("paren", "neg"):
-        node = node.this
-    if node.key == "literal" and not node.is_string and "e" in node.this.lower():
-        return pa.float64()
-    if node.key == "cast":
-        return _FLOAT_TYPES.get(getattr(node.args["to"].this, "name", ""))
     return None
 
 

@@ -20,6 +20,7 @@ from zonebloom.predicates.expression import (
     ORDER_OPERATORS,
     build_expression,
     cast_to_comparable,
+    decimal_as_float,
 )
 from zonebloom.predicates.sql_keywords import LITERAL_WORDS
 from zonebloom.predicates.sql_literals import comparison_predicate, membership_predicate
@@ -173,8 +174,7 @@ class PlainSqlTranslator(SqlTranslator):
         b, b_type = cast_to_comparable(right.expression, right.type)
         if a_type != b_type:
             common = self._common_type(a_type, b_type, node)
-            a = a.cast(common) if a_type != common else a
-            b = b.cast(common) if b_type != common else b
+            a, b = _cast_column(a, a_type, common), _cast_column(b, b_type, common)
         return self.unknown_condition(node, ast.ONLY_LITERALS, _COMPARISON_OPERATORS[symbol](a, b))
 
     def _common_type(self, a: pa.DataType, b: pa.DataType, node: Any) -> pa.DataType:
@@ -250,6 +250,16 @@ class PlainSqlTranslator(SqlTranslator):
             column = start - (self.text.rfind("\n", 0, start) + 1)
             place = mark_place(self.text, line, column, end - start + 1)
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{as_sentence(advice)}")
+
+
+def _cast_column(
+    expression: pc.Expression, type_: pa.DataType, common: pa.DataType
+) -> pc.Expression:
+    if type_ == common:
+        return expression
+    if pt.is_decimal(type_) and pt.is_floating(common):
+        return decimal_as_float(expression, common)
+    return expression.cast(common)
 
 
 def plain_set(operand: SqlValue, values: Sequence[int | str | None]) -> Predicate | None:

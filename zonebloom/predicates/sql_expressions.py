@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.predicates import ast, sql_functions, sql_literals, sql_times
+from zonebloom.predicates import ast, sql_casts, sql_functions, sql_literals, sql_times
 from zonebloom.predicates.ast import Constant, Predicate
-from zonebloom.predicates.expression import cast_to_comparable, expression_from_predicate
-from zonebloom.predicates.sql_calls import SqlCall, float_type_of_literal, read_call
+from zonebloom.predicates.expression import expression_from_predicate
+from zonebloom.predicates.sql_calls import SqlCall, read_call
 from zonebloom.predicates.sql_comparisons import (
-    TIME_ZONE_CAST_ADVICE,
     PlainSqlTranslator,
     plain_set,
     plain_value,
@@ -28,22 +27,11 @@ from zonebloom.predicates.sql_row_filter import (
     lists_with_match,
 )
 from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Operand, SqlValue
-from zonebloom.predicates.sql_values import TypedValue
+from zonebloom.predicates.sql_values import TypedValue, number_literal, with_number_type
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, Unanswerable
 from zonebloom.values.normal_types import decoded_type, without_views
-from zonebloom.values.types import is_lossless_cast, time_zones_differ
 
-_CAST_TYPES: dict[str, pa.DataType] = {
-    **{"BOOLEAN": pa.bool_(), "DATE": pa.date32(), "TIME": pa.time64("ns"), "UUID": pa.uuid()},
-    **{"TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INT": pa.int32(), "BIGINT": pa.int64()},
-    **{"UTINYINT": pa.uint8(), "USMALLINT": pa.uint16(), "UINT": pa.uint32()},
-    **{"UBIGINT": pa.uint64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64()},
-    **dict.fromkeys(("VARCHAR", "CHAR", "TEXT"), pa.string()),
-    **dict.fromkeys(("BINARY", "VARBINARY"), pa.binary()),
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMPNTZ"), pa.timestamp("us")),
-    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
-}
 _CLOCK_FUNCTIONS = {
     **dict.fromkeys(("now", "current_timestamp", "get_current_timestamp"), "currenttimestamp"),
     "transaction_timestamp": "currenttimestamp",
@@ -131,7 +119,7 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             case "dot":
                 return self._translate_dot(node)
             case "literal":
-                return sql_literals.parse_number(node.this)
+                return number_literal(node.this)
             case "cast":
                 return self._translate_cast(node)
             case "interval":
@@ -155,31 +143,32 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             return self._current_time(_CLOCK_FUNCTIONS[call.name])
         if call.name == "if" and len(call.arguments) == 3:
             return self._choose([call.arguments[:2]], call.arguments[2])
-        if call.name == "[]":
-            column, key = map(self.translate_operand, call.arguments)
-            if (
-                isinstance(column, Operand)
-                and column.path
-                and pt.is_struct(column.type)
-                and isinstance(key, Literal)
-                and key.kind == "text"
-            ):
-                return self.resolve_column([*column.path, key.value], node)
-            if isinstance(column, Operand) and isinstance(key, Literal):
-                element = self._element_from_end(column, key, node)
-                if element is not None:
-                    return element
-        values = [
-            TypedValue.of(argument)
-            if isinstance(argument, Literal)
-            else self._translate_typed(argument)
+        arguments = [
+            argument if isinstance(argument, Literal) else self.translate_operand(argument)
             for argument in call.arguments
         ]
-        if call.name in _LIST_SEARCHES and len(values) == 2:
-            list_, item = map(self.translate_operand, call.arguments)
+        if call.name == "[]":
+            value, key = arguments
+            element = self._translate_subscript(value, key, node)
+            if element is not None:
+                return element
+        if call.name in _LIST_SEARCHES and len(arguments) == 2:
+            list_, item = arguments
             if isinstance(list_, Operand) and is_list(list_.type):
                 return self._search_list(list_, item, node)
-        return sql_functions.call_function(call.name, values)
+        return sql_functions.call_function(call.name, list(map(TypedValue.of, arguments)))
+
+    def _translate_subscript(self, value: SqlValue, key: SqlValue, node: Any) -> SqlValue | None:
+        """Translate ``struct['name']`` and ``list[-1]``. Return None for other subscripts."""
+        if not isinstance(value, Operand) or not isinstance(key, Literal):
+            return None
+        if value.path is not None and pt.is_struct(value.type) and key.kind == "text":
+            return self.resolve_column([*value.path, key.value], node)
+        number = key.value
+        is_from_end = isinstance(number, Fraction) and number < 0 and number.denominator == 1
+        if is_list(value.type) and is_from_end:
+            return self._element_from_end(value, -int(number), node)
+        return None
 
     def _search_list(self, list_: Operand, item: SqlValue, node: Any) -> SqlValue:
         """Translate ``list_contains(list, item)``."""
@@ -205,13 +194,7 @@ class SqlExpressionTranslator(PlainSqlTranslator):
 
         return self._derived_operand(list_, pa.bool_(), search, node)
 
-    def _element_from_end(self, list_: Operand, number: Literal, node: Any) -> SqlValue | None:
-        """Translate ``list[-1]``. Return None if it is something else."""
-        if not is_list(list_.type) or number.kind != "number" or number.value >= 0:
-            return None
-        if number.value.denominator != 1:
-            return None
-        position = -int(number.value)
+    def _element_from_end(self, list_: Operand, position: int, node: Any) -> SqlValue:
         list_type: Any = without_views(list_.type)
 
         def take(lists: pa.Array) -> pa.Array:
@@ -223,13 +206,16 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         self, source: Operand, type_: pa.DataType, compute: Callable[[Any], pa.Array], node: Any
     ) -> Operand:
         name = sql_text(node)
+        if self._clock is not None:
+            # Filters that see different times may compute different values from the same text.
+            name = f"{name} at {self._clock}"
         while name in self.schema.names:
             name = f"({name})"
         self._derived_columns[name] = DerivedColumn(name, source.expression, compute)
         return Operand(pc.field(name), type_, reason="an index does not store elements of lists")
 
     def _translate_typed(self, node: Any) -> TypedValue:
-        return TypedValue.of(self.translate_operand(node), float_type_of_literal(node))
+        return TypedValue.of(self.translate_operand(node))
 
     def _translate_case(self, node: Any) -> SqlValue:
         """Translate both forms of CASE, and IF(condition, value, other value)."""
@@ -304,33 +290,12 @@ class SqlExpressionTranslator(PlainSqlTranslator):
 
     def _translate_cast(self, node: Any) -> SqlValue:
         self.require_only(node, "this", "to")
-        target, value = self._cast_type(node.args["to"]), self.translate_operand(node.this)
+        target, value = sql_casts.cast_type(node.args["to"]), self.translate_operand(node.this)
         if isinstance(value, Literal):
-            return sql_literals.cast_literal(value, target)
+            return with_number_type(sql_literals.cast_literal(value, target), target)
         if isinstance(decoded_type(value.type), pa.UuidType) and target != value.type:
             self.fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
-        if is_lossless_cast(value.type, target):
-            return value
-        expression, type_ = cast_to_comparable(value.expression, value.type)
-        if time_zones_differ(type_, target):
-            self.fail(
-                f"a cast from {type_} to {target} depends on a zone", TIME_ZONE_CAST_ADVICE, node
-            )
-        reason = f"casting {type_} to {target} may make values equal"
-        return Operand(expression.cast(target), target, reason=reason)
-
-    def _cast_type(self, node: Any) -> pa.DataType:
-        name = getattr(node.this, "name", str(node.this))
-        sizes = [str(part.this) for part in node.expressions]
-        if name == "DECIMAL" and len(sizes) in (1, 2) and all(size.isdigit() for size in sizes):
-            precision, scale = int(sizes[0]), int(sizes[1]) if len(sizes) > 1 else 0
-            if 1 <= precision <= 76 and scale <= precision:
-                decimal_type = pa.decimal128 if precision <= 38 else pa.decimal256
-                return decimal_type(precision, scale)
-        if sizes or name not in _CAST_TYPES:
-            known_types = ", ".join([*_CAST_TYPES, "DECIMAL(p, s)"])
-            self.fail(f"there is no cast to {node.sql()}", f"cast to one of {known_types}", node)
-        return _CAST_TYPES[name]
+        return sql_casts.cast_operand(value, target)
 
     def _translate_dot(self, outer: Any) -> SqlValue:
         parts: list[Any] = []

@@ -27,6 +27,8 @@ from zonebloom.predicates.sql_values import (
 from zonebloom.values.literal import Unanswerable
 
 _functions: Any = pc
+# An int64 is below 10**19, so PyArrow rounds it to at most 18 zeros.
+_MAX_INT64_ZEROS = 18
 
 
 def add(left: TypedValue, right: TypedValue) -> TypedValue:
@@ -96,7 +98,12 @@ def absolute(number: TypedValue) -> TypedValue:
 
 
 def sign(number: TypedValue) -> TypedValue:
-    return call(_functions.sign, number).cast(pa.int64(), safe=False)
+    """Return -1, 0 or 1. The sign of NaN is 0, as in DuckDB."""
+    result = call(_functions.sign, number)
+    if pt.is_floating(number.type):
+        zero = TypedValue.constant(0.0, result.type)
+        result = call(_functions.if_else, is_nan(number), zero, result)
+    return result.cast(pa.int64())
 
 
 def round_number(number: TypedValue, num_decimals: int = 0) -> TypedValue:
@@ -112,12 +119,14 @@ def round_number(number: TypedValue, num_decimals: int = 0) -> TypedValue:
     if pt.is_integer(number.type):
         number = _widened(number)
     if pt.is_decimal(number.type):
+        num_whole_digits = number.type.precision - number.type.scale
         if num_decimals >= number.type.scale:
             return number
+        if -num_decimals > num_whole_digits:
+            return _zero_or_null(number)
         number = _with_room_to_round(number)
-        num_decimals = max(num_decimals, number.type.scale - number.type.precision + 1)
-    if num_decimals < -18:
-        return call(_functions.multiply, number, TypedValue.constant(0, pa.int64()))
+    elif num_decimals < -_MAX_INT64_ZEROS:
+        return _zero_or_null(number)
     return call(_functions.round, number, ndigits=num_decimals, round_mode="half_towards_infinity")
 
 
@@ -149,6 +158,13 @@ def _round_in_one_direction(function: Callable[..., Any], number: TypedValue) ->
     if pt.is_integer(number.type):
         return to_float(number, pa.float64())
     return call(function, _with_room_to_round(number))
+
+
+def _zero_or_null(number: TypedValue) -> TypedValue:
+    """Return zero, or null where a number is null."""
+    zero = TypedValue.constant(0, pa.int64())
+    is_null = call(_functions.is_null, number)
+    return call(_functions.if_else, is_null, null_of(zero.type), zero)
 
 
 def _with_room_to_round(number: TypedValue) -> TypedValue:

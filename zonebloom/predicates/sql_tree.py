@@ -28,13 +28,15 @@ class Operand:
     """A column or a computed value.
 
     A column has a `path`. A computed value has none, and `reason` tells why no index can answer
-    conditions on it.
+    conditions on it. `cast_type` is the type of numbers that functions take the value for, if a
+    CAST names one that keeps all values of the column.
     """
 
     expression: pc.Expression
     type: pa.DataType
     path: ast.ColumnPath | None = None
     reason: str = ast.ONLY_LITERALS
+    cast_type: pa.DataType | None = None
 
 
 SqlValue: TypeAlias = Operand | Literal

@@ -10,7 +10,7 @@ compute functions accept both, so a function of constants is a constant, which a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import array_of
-from zonebloom.predicates.expression import cast_to_comparable
-from zonebloom.predicates.sql_literals import adapt_literal
+from zonebloom.predicates.expression import cast_to_comparable, decimal_as_float
+from zonebloom.predicates.sql_literals import adapt_literal, parse_number
 from zonebloom.predicates.sql_tree import Operand, SqlValue
-from zonebloom.values.literal import Literal, Unanswerable
+from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 from zonebloom.values.normal_types import without_views
 from zonebloom.values.types import SECONDS_PER_DAY, TICKS_PER_SECOND, family, time_zones_differ
 
@@ -33,6 +33,16 @@ _MAX_UINT64_DIGITS = 20
 _NULL = pa.nulls(1)[0]
 # PyArrow has no interval of months alone.
 MONTH_INTERVAL = pa.month_day_nano_interval()
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLiteral(Literal):
+    """A number that a function or operator takes for a decimal or float, even if it is whole.
+
+    ``7 // 2`` is 3, but ``7.0 // 2`` is 3.5.
+    """
+
+    type: pa.DataType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +57,17 @@ class TypedValue:
         return cls(array_of([value], type_)[0], type_)
 
     @classmethod
-    def of(cls, value: SqlValue, float_type: pa.DataType | None = None) -> TypedValue:
-        """Return an operand or a literal with its type. A number may be of a float type."""
+    def of(cls, value: SqlValue) -> TypedValue:
+        """Return an operand or a literal with the type that it has for functions."""
         if isinstance(value, Literal):
-            if value.kind == "number" and float_type is not None:
-                return cls.constant(float(value.value), float_type)
             scalar = _literal_scalar(value)
             return cls(scalar, scalar.type)
         if pt.is_date64(value.type):
             return cls(value.expression.cast(pa.date32()), pa.date32())
         if pt.is_nested(value.type):
             return cls(value.expression, without_views(value.type))
-        return cls(*cast_to_comparable(value.expression, value.type))
+        plain = cls(*cast_to_comparable(value.expression, value.type))
+        return plain if value.cast_type is None else cast_number(plain, value.cast_type)
 
     @property
     def is_constant(self) -> bool:
@@ -78,7 +87,8 @@ class TypedValue:
         if literal is None:
             raise Unanswerable(f"a constant of type {self.type} is not supported")
         # The digits matter only for literals whose SQL text an engine parses.
-        return Literal(literal.kind, literal.value, literal.bits)
+        literal = replace(literal, digits=(0, 0))
+        return with_number_type(literal, self.type)
 
     def cast(self, type_: pa.DataType, *, safe: bool = True) -> TypedValue:
         if type_ == self.type:
@@ -194,24 +204,51 @@ def to_decimal(value: TypedValue, type_: pa.DataType) -> TypedValue:
 
 
 def to_float(value: TypedValue, type_: pa.DataType) -> TypedValue:
-    """Cast a number to a float type. It is rounded, as DuckDB does."""
-    if value.is_constant and pt.is_decimal(value.type):
-        scalar: Any = value.value
-        number = scalar.as_py()
-        return TypedValue.constant(None if number is None else float(number), type_)
+    """Cast a number to a float type. It is rounded to the nearest float, as DuckDB does."""
+    if isinstance(value.value, pa.Scalar):
+        number: Any = value.value.as_py()
+        if number is None:
+            return null_of(type_)
+        return TypedValue(_float_scalar(number, type_), type_)
+    if pt.is_decimal(value.type):
+        return TypedValue(decimal_as_float(value.value, type_), type_)
     return value.cast(type_, safe=False)
+
+
+def cast_number(value: TypedValue, type_: pa.DataType) -> TypedValue:
+    """Cast a number to a type of numbers. A cast to a float type rounds, and others do not."""
+    if pt.is_floating(type_):
+        return to_float(value, type_)
+    if pt.is_decimal(type_) and not pt.is_floating(value.type):
+        return to_decimal(value, type_)
+    return value.cast(type_)
+
+
+def with_number_type(literal: Literal, type_: pa.DataType) -> Literal:
+    """Return a literal that functions take for a value of a type, if it is a decimal or float."""
+    if literal.kind != "number" or family(type_) not in ("decimal", "float"):
+        return Literal(literal.kind, literal.value, literal.bits, literal.digits)
+    return NumberLiteral("number", literal.value, literal.bits, literal.digits, type_)
+
+
+def number_literal(text: str) -> Literal:
+    """Return the literal of a number: 1e0 is a double, 1.0 a decimal, and 1 an integer."""
+    literal = parse_number(text)
+    if "e" in text.lower():
+        return with_number_type(literal, pa.float64())
+    whole_digits, point, decimals = text.partition(".")
+    precision = len(whole_digits) + len(decimals)
+    if not point or precision > MAX_DECIMAL128_DIGITS:
+        return literal
+    return with_number_type(literal, pa.decimal128(precision, len(decimals)))
 
 
 def _cast_to_common(value: TypedValue, type_: pa.DataType) -> TypedValue:
     if pt.is_null(value.type):
         return null_of(type_)
-    if pt.is_floating(type_):
-        return to_float(value, type_)
-    if pt.is_decimal(type_):
-        return to_decimal(value, type_)
     if value.family == "text" and value.is_constant and family(type_) != "text":
         return _parse_constant(value, type_)
-    return value.cast(type_)
+    return cast_number(value, type_)
 
 
 def _parse_constant(value: TypedValue, type_: pa.DataType) -> TypedValue:
@@ -253,10 +290,9 @@ def _literal_scalar(literal: Literal) -> pa.Scalar:
             return pa.scalar(value, pa.string())
         case "bytes":
             return pa.scalar(value, pa.binary())
-        case "number" if isinstance(value, float) or literal.bits:
-            return pa.scalar(float(value), pa.float64())
         case "number":
-            return _number_scalar(value)
+            type_ = literal.type if isinstance(literal, NumberLiteral) else None
+            return _number_scalar(value, type_)
         case "date":
             return array_of([value // SECONDS_PER_DAY], pa.date32())[0]
         case "time":
@@ -280,8 +316,14 @@ def _ticks_scalar(seconds: Fraction, type_of_unit: Callable[[Any], pa.DataType])
     raise Unanswerable("the time is out of range, or has more than nine digits after the second")
 
 
-def _number_scalar(value: Fraction) -> pa.Scalar:
-    if value.denominator == 1:
+def _number_scalar(value: Fraction | float, type_: pa.DataType | None) -> pa.Scalar:
+    """Return a number as a scalar of its type, or of the type that DuckDB gives to its digits."""
+    if type_ is not None and pt.is_floating(type_):
+        return _float_scalar(value, type_)
+    if isinstance(value, float):
+        return _float_scalar(value, pa.float64())
+    value = Fraction(value)
+    if type_ is None and value.denominator == 1:
         if -(2**63) <= value < 2**63:
             return pa.scalar(int(value), pa.int64())
         if 0 <= value < 2**64:
@@ -290,9 +332,16 @@ def _number_scalar(value: Fraction) -> pa.Scalar:
     whole_digits = len(str(abs(value.numerator) // value.denominator))
     if scale is None or scale + whole_digits > MAX_DECIMAL128_DIGITS:
         # DuckDB also makes doubles of such long numbers.
-        return pa.scalar(float(value), pa.float64())
+        return _float_scalar(value, pa.float64())
     number = Decimal(value.numerator * 10**scale // value.denominator).scaleb(-scale)
     return pa.scalar(number, pa.decimal128(whole_digits + scale, scale))
+
+
+def _float_scalar(value: Fraction | float | Decimal, type_: pa.DataType) -> pa.Scalar:
+    rounded = round_to_float(value, type_.bit_width)  # pyright: ignore[reportArgumentType]
+    if rounded is None:
+        raise Unanswerable(f"the number does not fit {type_}", "write a smaller number")
+    return array_of([rounded], type_)[0]
 
 
 def _num_decimals(value: Fraction) -> int | None:
