@@ -90,7 +90,8 @@ class SqlRowFilter:
     def __and__(self, other: pc.Expression | SqlRowFilter) -> SqlRowFilter:
         if isinstance(other, pc.Expression):
             return SqlRowFilter(self.expression & other, self.derived_columns)
-        # Derived columns with the same name are the same, because their name is their SQL.
+        # Derived columns with the same name are the same, because their name is their SQL, and the
+        # time if the SQL contains it.
         columns = {column.name: column for column in self.derived_columns + other.derived_columns}
         return SqlRowFilter(self.expression & other.expression, tuple(columns.values()))
 

@@ -44,6 +44,9 @@ class Clock:
     def __init__(self) -> None:
         self._now = datetime.datetime.now(datetime.UTC)
 
+    def __str__(self) -> str:
+        return self._now.isoformat()
+
     def now(self) -> Literal:
         return Literal("instant", _seconds(self._now))
 
