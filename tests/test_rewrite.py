@@ -266,6 +266,7 @@ def test_dictionaries_are_only_for_values_that_repeat(tmp_path):
         ([1_500_000], None, [1_048_576, 451_424]),
         ([100_000, 100_000], 60_000, [60_000, 60_000, 60_000, 20_000]),
         ([70_000, 10], 1_000_000, [70_010]),
+        ([1_500_000], 1_200_000, [1_200_000, 300_000]),
     ],
 )
 def test_row_groups_are_kept_joined_or_split(tmp_path, groups, option, expected):
@@ -385,6 +386,60 @@ def test_destinations_in_the_source_or_with_files_are_refused(orders, tmp_path):
     assert (tmp_path / "full" / "note.txt").read_text() == "mine"
 
 
+def test_a_source_never_changes_whatever_the_destination(orders, tmp_path):
+    before = {key: path.read_bytes() for key, path in files_below(orders).items()}
+    # Datasets that share an index folder have the whole paths of files as their keys.
+    shared = zb.dataset(orders, index_dir=tmp_path / "shared")
+    zb.rewrite(shared, tmp_path / "new")
+    assert_same_dataset(orders, tmp_path / "new")
+    # The new folder contains a link to a folder of the source.
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "year=2020").symlink_to(orders / "year=2020")
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        zb.rewrite(orders, tmp_path / "links")
+    # The source contains a link to the folder above the new one.
+    (tmp_path / "elsewhere").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "elsewhere" / "a.parquet")
+    (orders / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidArgument, match="inside it"):
+        zb.rewrite(orders, tmp_path / "elsewhere" / "new")
+    (orders / "link").unlink()
+    subtree = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    for source, filesystem in [
+        (zb.dataset(orders), None),
+        (pads.dataset(orders), None),
+        (orders.as_uri(), None),
+        ([orders], None),
+        ("orders", subtree),
+    ]:
+        with pytest.raises(InvalidArgument, match="inside it"):
+            zb.rewrite(source, orders / "new", filesystem=filesystem)
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        zb.rewrite(orders, tmp_path)
+    assert before == {key: path.read_bytes() for key, path in files_below(orders).items()}
+
+
+def test_names_that_readers_skip_are_refused(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "_a.parquet")
+    with pytest.raises(InvalidArgument, match=r"would skip _a\.parquet"):
+        zb.rewrite([tmp_path / "_a.parquet"], tmp_path / "new")
+
+
+def test_a_file_that_is_named_twice_is_refused(tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(InvalidArgument, match="twice"):
+        zb.rewrite([tmp_path / "a.parquet"] * 2, tmp_path / "new")
+
+
+def test_names_may_be_as_long_as_the_file_system_allows(tmp_path):
+    names = [f"{'x' * 246}{number}.parquet" for number in range(2)]
+    (tmp_path / "old").mkdir()
+    for number, name in enumerate(names):
+        pq.write_table(pa.table({"a": [number]}), tmp_path / "old" / name)
+    zb.rewrite(tmp_path / "old", tmp_path / "new")
+    assert_same_dataset(tmp_path / "old", tmp_path / "new")
+
+
 def test_other_sources_are_refused(orders, tmp_path):
     target = tmp_path / "new"
     with pytest.raises(NoFragments):
@@ -450,11 +505,11 @@ def fail_at(monkeypatch, key: str, error: BaseException) -> list[str]:
     begun: list[str] = []
     rewrite_file = rewrite_module.rewrite_file
 
-    def rewrite(filesystem, path, *arguments):
+    def rewrite(filesystem, path, *arguments, **options):
         begun.append(os.path.basename(path))
         if path.endswith(key):
             raise error
-        rewrite_file(filesystem, path, *arguments)
+        rewrite_file(filesystem, path, *arguments, **options)
 
     replace_function(monkeypatch, rewrite_module, "rewrite_file", rewrite)
     return begun
@@ -501,6 +556,68 @@ def test_an_interrupted_rewrite_is_continued(orders, tmp_path, monkeypatch, erro
         zb.rewrite(orders, target, resume=True)
 
 
+@pytest.fixture
+def begun_rewrite(orders, tmp_path, monkeypatch):
+    """Interrupt a rewrite of `orders` into ``new``. Return the paths of its complete files."""
+    with monkeypatch.context() as patch:
+        fail_at(patch, "wider.parquet", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            zb.rewrite(orders, tmp_path / "new")
+    return [key for key in files_below(tmp_path / "new") if key.endswith(".parquet")]
+
+
+def test_a_continued_rewrite_keeps_no_rows_of_deleted_files(orders, tmp_path, begun_rewrite):
+    new = tmp_path / "new"
+    (orders / begun_rewrite[0]).unlink()
+    # A kill leaves such a file.
+    (new / "year=2020" / "month=1" / ".empty.parquet.partial").write_bytes(b"PAR1")
+    zb.rewrite(orders, new, resume=True)
+    assert_same_dataset(orders, new)
+
+
+def test_a_continued_rewrite_does_not_delete_files_of_others(orders, tmp_path, begun_rewrite):
+    new = tmp_path / "new"
+    mine = new / begun_rewrite[0]
+    (orders / begun_rewrite[0]).unlink()
+    pq.write_table(pa.table({"mine": [1]}), mine)
+    with pytest.raises(InvalidArgument, match=r"is not a file of the source; move it"):
+        zb.rewrite(orders, new, resume=True)
+    assert pq.read_table(mine).column_names == ["mine"]
+    mine.unlink()
+    (new / "link").symlink_to(orders)
+    with pytest.raises(InvalidArgument, match=r"link is not a file of the source"):
+        zb.rewrite(orders, new, resume=True)
+
+
+def test_a_file_written_again_with_its_size_and_time_is_read_again(orders, tmp_path, begun_rewrite):
+    path = orders / begun_rewrite[0]
+    status, data = path.stat(), path.read_bytes()
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    rewritten = zb.rewrite(orders, tmp_path / "new", resume=True)
+    complete = {file.path for file in rewritten.files if file.was_complete}
+    assert complete == set(begun_rewrite[1:])
+
+
+def test_a_rewrite_is_not_continued_while_it_runs(orders, tmp_path, monkeypatch):
+    rewrite_file = rewrite_module.rewrite_file
+    errors = []
+
+    def rewrite(*arguments, **options):
+        if not errors:
+            errors.append(None)
+            for resume in [True, False]:
+                with pytest.raises(InvalidArgument, match="another rewrite writes") as error:
+                    zb.rewrite(orders, tmp_path / "new", resume=resume)
+                errors.append(error.value)
+        rewrite_file(*arguments, **options)
+
+    replace_function(monkeypatch, rewrite_module, "rewrite_file", rewrite)
+    zb.rewrite(orders, tmp_path / "new")
+    assert len(errors) == 3
+    assert_same_dataset(orders, tmp_path / "new")
+
+
 def test_a_killed_rewrite_leaves_no_half_file(tmp_path):
     source, target = tmp_path / "old", tmp_path / "new"
     source.mkdir()
@@ -520,18 +637,43 @@ def test_a_killed_rewrite_leaves_no_half_file(tmp_path):
     assert_same_dataset(source, target)
 
 
-def test_a_file_that_changes_meanwhile_is_not_kept(orders, tmp_path, monkeypatch):
+@pytest.mark.parametrize("data", [None, b"", b"not Parquet" * 100])
+def test_a_file_that_changes_meanwhile_is_not_kept(orders, tmp_path, monkeypatch, data):
     rewrite_file = rewrite_module.rewrite_file
+    named_files = []
 
-    def rewrite(filesystem, path, *arguments):
-        rewrite_file(filesystem, path, *arguments)
-        if path.endswith("wider.parquet"):
+    def change(path):
+        if data is None:
             pq.write_table(pa.table({"id": [1]}), path)
+        else:
+            Path(path).write_bytes(data)
+
+    def rewrite(filesystem, path, target, options, *, report, require_unchanged):
+        is_changed = path.endswith("wider.parquet")
+        if is_changed and data is not None:
+            # The file changes before it is read. It then looks damaged.
+            change(path)
+
+        def change_and_report(rows):
+            report(rows)
+            if is_changed:
+                change(path)
+                named_files.extend(files_below(tmp_path / "new"))
+
+        rewrite_file(
+            filesystem,
+            path,
+            target,
+            options,
+            report=change_and_report,
+            require_unchanged=require_unchanged,
+        )
 
     replace_function(monkeypatch, rewrite_module, "rewrite_file", rewrite)
     with pytest.raises(FragmentChanged, match="wider"):
         zb.rewrite(orders, tmp_path / "new")
-    assert "year=2021/month=1/wider.parquet" not in files_below(tmp_path / "new")
+    key = "year=2021/month=1/wider.parquet"
+    assert key not in named_files and key not in files_below(tmp_path / "new")
 
 
 def test_a_failed_first_file_leaves_no_folder(tmp_path, monkeypatch):

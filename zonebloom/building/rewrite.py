@@ -18,10 +18,17 @@ from zonebloom.base.progress import ProgressOption, Report, report_progress
 from zonebloom.base.text import bytes_text, count_text, table_text
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores
 from zonebloom.building.complete_files import CompleteFiles
-from zonebloom.errors import FragmentChanged, InvalidArgument, NoFragments, SourceError
+from zonebloom.errors import (
+    FragmentChanged,
+    FragmentUnreadable,
+    InvalidArgument,
+    NoFragments,
+    SourceError,
+    UnsupportedType,
+)
 from zonebloom.parquet.rewritten_file import FileOptions, FileSummary, rewrite_file, summarize_file
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import FileIdentity, is_local
+from zonebloom.storage.files import FileIdentity, local_path
 from zonebloom.storage.paths import is_below
 
 _MAX_SHOWN_FILES = 20
@@ -121,13 +128,17 @@ def rewrite_source(
     ``is_folder`` says that the source has all files of a folder.
     """
     _require_plain_parquet(source)
+    # Keys in a shared index folder are whole paths, at which the new files would replace the old.
+    source = source.with_keys_below_root()
+    _require_keys(source)
     _require_apart(source, destination, is_folder=is_folder)
     identities = _require_files(source)
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         summaries = list(
             pool.map(lambda file: summarize_file(source.filesystem, file.path), source.fragments)
         )
-    complete_files = CompleteFiles.open(destination, asdict(options), resume=resume)
+    keys = {fragment.key for fragment in source.fragments}
+    complete_files = CompleteFiles.open(destination, asdict(options), keys, resume=resume)
     rewrite = _Rewrite(source, destination, options, identities, summaries, complete_files)
     num_rows = sum(summary.num_rows for summary in summaries)
     try:
@@ -182,6 +193,14 @@ class _Rewrite:
     def _rewrite_file(self, number: int) -> RewrittenFile:
         fragment, identity = self._source.fragments[number], self._identities[number]
         summary = self._summaries[number]
+
+        def require_unchanged() -> None:
+            if not identity.is_still(self._source.identities([fragment])[0]):
+                raise FragmentChanged(
+                    f"{fragment.path} changed while it was rewritten; continue with resume=True "
+                    "(--resume) when writers are done"
+                )
+
         target = posixpath.join(self._destination, fragment.key)
         if self._complete_files.has(fragment.key, identity, target):
             self._report(summary.num_rows)
@@ -189,13 +208,19 @@ class _Rewrite:
             return RewrittenFile(fragment.key, *summary, num_bytes, was_complete=True)
         self._report(0)
         os.makedirs(posixpath.dirname(target), exist_ok=True)
-        rewrite_file(self._source.filesystem, fragment.path, target, self._options, self._report)
-        if not identity.is_still(self._source.identities([fragment])[0]):
-            os.remove(target)
-            raise FragmentChanged(
-                f"{fragment.path} changed while it was rewritten; rewrite again when writers are "
-                "done"
+        try:
+            rewrite_file(
+                self._source.filesystem,
+                fragment.path,
+                target,
+                self._options,
+                report=self._report,
+                require_unchanged=require_unchanged,
             )
+        except (FragmentUnreadable, UnsupportedType):
+            # A file that is replaced while it is read looks damaged.
+            require_unchanged()
+            raise
         self._complete_files.add(fragment.key, identity, target)
         return RewrittenFile(fragment.key, *summary, os.path.getsize(target))
 
@@ -224,14 +249,49 @@ def _require_plain_parquet(source: Source) -> None:
 
 def _require_apart(source: Source, destination: str, *, is_folder: bool) -> None:
     """Raise `InvalidArgument` if the destination would change what the source consists of."""
-    if not is_local(source.filesystem):
+    root = local_path(source.filesystem, source.root)
+    if root is None:
         return
-    root, target = os.path.realpath(source.root), os.path.realpath(destination)
-    if root == target or (is_folder and is_below(target, root)):
+    # Folders in the source may be links to folders elsewhere.
+    folders = {root, *(_folders_between(root, source) if is_folder else ())}
+    target = os.path.realpath(destination)
+    resolved_folders = set(map(os.path.realpath, folders))
+    is_inside = is_folder and any(is_below(target, folder) for folder in resolved_folders)
+    if target in resolved_folders or is_inside:
         raise InvalidArgument(
             f"{destination} is the folder of the files that are rewritten, or inside it; give "
             "another folder, and replace the old one when the rewrite is done"
         )
+
+
+def _folders_between(root: str, source: Source) -> set[str]:
+    """Return the folders between the root and the files, without the root."""
+    folders: set[str] = set()
+    for fragment in source.fragments:
+        key = posixpath.dirname(fragment.key)
+        while key and (folder := posixpath.join(root, key)) not in folders:
+            folders.add(folder)
+            key = posixpath.dirname(key)
+    return folders
+
+
+def _require_keys(source: Source) -> None:
+    """Raise `InvalidArgument` if a file cannot have the same name in the new folder."""
+    keys: set[str] = set()
+    for fragment in source.fragments:
+        if fragment.key in keys:
+            raise InvalidArgument(f"{fragment.path} is in the dataset twice; name each file once")
+        keys.add(fragment.key)
+        parts = fragment.key.split("/")
+        if ".." in parts or posixpath.isabs(fragment.key):
+            raise InvalidArgument(
+                f"{fragment.path} lies outside of {source.root}; rewrite it by itself"
+            )
+        if any(part.startswith((".", "_")) for part in parts):
+            raise InvalidArgument(
+                f"readers of the new folder would skip {fragment.key}, because a part of the name "
+                "begins with . or _; rename the file, or leave it out"
+            )
 
 
 def _require_files(source: Source) -> list[FileIdentity]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -14,7 +15,6 @@ from zonebloom.facade.opening import OpenOptions, dataset, open_source
 from zonebloom.parquet.rewritten_file import Compression, FileOptions
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.table_folders import table_at
-from zonebloom.storage.files import is_folder, is_local
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, is_uri
 
 # Row groups of fewer rows would make pages smaller than the recommended ones.
@@ -121,14 +121,19 @@ def rewrite(
 
 
 def _local_folder(destination: object) -> str:
-    path = arguments.require_path(destination, "destination")
-    if path.startswith("file:"):
-        _, path = filesystem_of_uri(path)
-    elif is_uri(path):
+    path = _local_path(arguments.require_path(destination, "destination"))
+    if is_uri(path):
         raise InvalidArgument(
             f"{path} is not a local folder, and files in a store cannot be renamed when they are "
             "complete; rewrite to a local folder, and upload it"
         )
+    return path
+
+
+def _local_path(path: str) -> str:
+    """Return an absolute path for a local path or URI. Return other URIs as they are."""
+    if path.startswith("file:"):
+        _, path = filesystem_of_uri(path)
     return absolute_path(path)
 
 
@@ -149,7 +154,11 @@ def _open(source: Any, filesystem: Any) -> OpenedDataset:
 def _is_folder(opened: OpenedDataset, source: Any) -> bool:
     """Return whether a source has the files of whole folders, and not files named one by one."""
     files = opened.source
-    if files.has_listed_folders or not isinstance(source, str | os.PathLike):
+    if isinstance(source, list | tuple):
         return files.has_listed_folders
-    with_path = absolute_path(arguments.require_path(source, "source"))
-    return is_local(files.filesystem) and is_folder(files.filesystem, with_path)
+    if not isinstance(source, str | os.PathLike):
+        # A dataset does not tell how it was opened.
+        return True
+    path = _local_path(arguments.require_path(source, "source"))
+    # The root of a file or a pattern is a folder above it.
+    return posixpath.basename(path) == posixpath.basename(files.root)

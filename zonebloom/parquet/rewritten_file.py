@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
+import xxhash
 
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import FragmentUnreadable, UnsupportedType
@@ -53,6 +54,8 @@ _MIN_BATCH_ROWS = 1 << 10
 _VALUES_BETWEEN_CHECKS = 256
 # The times that nanoseconds of 64 bits can express, in microseconds.
 _MAX_MICROSECONDS = ((1 << 63) - 1) // 1000
+# Names have at most 255 bytes. This leaves room for the dot and the extension.
+_MAX_NAME_BYTES = 240
 _ADVICE = "repair or remove the file, then rewrite again"
 _WRITE_ADVICE = "make room or change the permissions, then continue with resume=True (--resume)"
 
@@ -102,9 +105,14 @@ def rewrite_file(
     path: str,
     target: str,
     options: FileOptions,
+    *,
     report: Callable[[int], None],
+    require_unchanged: Callable[[], None],
 ) -> None:
     """Write a file again to a local path, under a temporary name until it is complete.
+
+    ``report`` gets the number of rows of each row group that is written. ``require_unchanged`` is
+    called before the new file gets its name, and raises an error if the source has changed.
 
     Raises
     ------
@@ -113,17 +121,31 @@ def rewrite_file(
     UnsupportedType
         If pyarrow cannot write a type of the file.
     """
-    partial = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.partial")
+    partial = partial_path(target)
     try:
         with (
             file_errors(path, _ADVICE, "rewrite"),
             without_short_reads(filesystem).open_input_file(path) as stream,
         ):
             _Rewrite(path, stream, options).write(partial, report)
+        require_unchanged()
         os.replace(partial, target)
     finally:
-        with suppress(FileNotFoundError):
+        # This must not hide the error that made the file incomplete.
+        with suppress(OSError):
             os.remove(partial)
+
+
+def partial_path(target: str) -> str:
+    """Return the path of a file until it is complete. Readers of a folder skip this name.
+
+    >>> partial_path("new/a.parquet")
+    'new/.a.parquet.partial'
+    """
+    folder, name = os.path.split(target)
+    if len(os.fsencode(name)) > _MAX_NAME_BYTES:
+        name = xxhash.xxh64_hexdigest(os.fsencode(name))
+    return os.path.join(folder, f".{name}.partial")
 
 
 class _Rewrite:
@@ -182,7 +204,7 @@ class _Rewrite:
             ) as writer,
         ):
             for table in self._row_groups():
-                writer.write_table(_with_equal_dictionaries(table), MAX_GROUP_ROWS)
+                writer.write_table(_with_equal_dictionaries(table), table.num_rows)
                 report(table.num_rows)
         self._verify(target)
 
@@ -289,7 +311,9 @@ class _Rewrite:
 
         Small row groups are joined, and large ones are split.
         """
-        total, wanted = self._metadata.num_rows, self._options.row_group_rows
+        # `_verify` compares this sum with the number of rows that the footer says.
+        total = sum(group.num_rows for group in self._groups())
+        wanted = self._options.row_group_rows
         if wanted is not None:
             yield from range(wanted, total, wanted)
             yield total

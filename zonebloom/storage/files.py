@@ -306,6 +306,19 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
     return isinstance(filesystem, pafs.LocalFileSystem)
 
 
+def local_path(filesystem: pafs.FileSystem, path: str) -> str | None:
+    """Return the path of a file on the local disk, or None if it is not there.
+
+    Subtrees and fsspec's local file system are on the local disk, too.
+    """
+    below, whole_path = _below_subtrees(filesystem, path)
+    if is_local(below):
+        return whole_path
+    protocol = getattr(_fsspec_filesystem(below), "protocol", ())
+    names = (protocol,) if isinstance(protocol, str) else protocol
+    return whole_path if "file" in names else None
+
+
 def is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
     return filesystem.get_file_info(path).type == pafs.FileType.Directory
 
