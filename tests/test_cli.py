@@ -956,6 +956,62 @@ def test_row_dicts_keep_nanoseconds():
     ]
 
 
+FAR = 2**62
+UNUSUAL_VALUES = {
+    "uuid": (pa.array([b"a" * 16, None], pa.uuid()), f"{'61' * 4}-6161-6161-6161-{'61' * 6}"),
+    "json": (pa.array(['{"a": 1}', None], pa.json_()), '{"a": 1}'),
+    "view": (pa.array(["a", None], pa.string_view()), "a"),
+    "binary_view": (pa.array([b"a", None], pa.binary_view()), "YQ=="),
+    "far_date": (
+        pa.array([2**31 - 1, None], pa.int32()).cast(pa.date32()),
+        "<value out of range: 2147483647>",
+    ),
+    "far_time": (pa.array([FAR, None], pa.timestamp("us")), f"<value out of range: {FAR}>"),
+    "zone": (pa.array([1, None], pa.timestamp("us", "No/Where")), "1970-01-01 00:00:00.000001Z"),
+    "zone_ns": (pa.array([1, None], pa.timestamp("ns", "No/Where")), None),
+    "nested": (pa.array([[FAR], None], pa.list_(pa.timestamp("us"))), None),
+    "struct": (pa.array([{"a": FAR}, None], pa.struct({"a": pa.timestamp("us")})), None),
+    "map": (pa.array([[("k", FAR)], None], pa.map_(pa.string(), pa.timestamp("us"))), None),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL_VALUES)
+def test_values_that_python_cannot_express_are_printed(tmp_path, capsys, name):
+    values, expected = UNUSUAL_VALUES[name]
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [1, 2], "value": values}), path)
+    for output in ["text", "json", "jsonl", "csv"]:
+        assert cli.main(["head", path, "--output", output]) == 0
+        printed = capsys.readouterr().out
+        if output == "jsonl":
+            first, null = map(json.loads, printed.splitlines())
+            assert null == {"id": 2, "value": None}
+            assert first["value"] == expected if expected else first["value"]
+        if output == "csv":
+            options = csv.ConvertOptions(column_types={"value": pa.string()})
+            written = csv.read_csv(pa.BufferReader(printed.encode()), convert_options=options)
+            assert written["value"][0].as_py() == expected if expected else written.num_rows == 2
+
+
+def test_an_output_never_replaces_a_pipe_or_a_link(data, tmp_path):
+    fifo, link, target = tmp_path / "fifo", tmp_path / "link.csv", tmp_path / "target.csv"
+    os.mkfifo(fifo)
+    link.symlink_to(target)
+    reader = subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE)
+    assert cli.main(["count", str(data), "--output", "csv", "-o", str(fifo)]) == 0
+    assert reader.communicate(timeout=30)[0].splitlines()[0] == b'"path","filter","num_rows"'
+    assert fifo.is_fifo()
+    assert cli.main(["count", str(data), "-o", str(link)]) == 0
+    assert link.is_symlink() and target.exists()
+
+
+def test_a_vacuum_of_any_age_is_possible(data, capsys):
+    assert cli.main(["build", str(data), "--column", "id", "--engine", "local"]) == 0
+    assert cli.main(["vacuum", str(data), "--older-than", "999999999d"]) == 0
+    assert cli.main(["vacuum", str(data), "--older-than", "9999999999d"]) == 2
+    assert "is not a time" in capsys.readouterr().err
+
+
 class TestEngines:
     def fake_java(self, tmp_path, version):
         java = tmp_path / "bin" / "java"

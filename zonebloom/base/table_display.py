@@ -14,12 +14,14 @@ from __future__ import annotations
 import html
 import sys
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base.display import styled_html
+from zonebloom.base.python_values import python_value
 from zonebloom.base.text import count_text
 
 _MAX_ROWS = 10
@@ -152,19 +154,17 @@ def _cut(text: str) -> str:
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
     """Return the values of a column as texts, and None for nulls."""
     if pt.is_temporal(column.type) and not pt.is_duration(column.type):
-        # Python's own times would round nanoseconds, and end in the year 9999.
-        return column.cast(pa.string()).to_pylist()
+        # Python's own times would round nanoseconds, and end in the year 9999. Arrow has no texts
+        # for intervals and for times in a zone that is not known here.
+        with suppress(pa.ArrowException):
+            return column.cast(pa.string()).to_pylist()
     return [_value_text(value) for value in column]
 
 
 def _value_text(scalar: pa.Scalar) -> str | None:
     if pt.is_duration(scalar.type) and scalar.is_valid:
         return f"{scalar.cast(pa.int64()).as_py()} {scalar.type.unit}"
-    try:
-        value = scalar.as_py()
-    except (ValueError, OverflowError):
-        # Times inside of nested values may be outside the range of Python's.
-        return pa.repeat(scalar, 1).to_string(skip_new_lines=True)[1:-1]
+    value = python_value(scalar)
     if isinstance(value, bytes):
         return value[:_MAX_CHARACTERS].hex()
     return None if value is None else str(value)

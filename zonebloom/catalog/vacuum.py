@@ -77,7 +77,8 @@ def vacuum_catalog(catalog: Catalog, older_than: timedelta) -> Vacuumed:
 def _vacuum(catalog: Catalog, older_than: timedelta) -> Vacuumed:
     filesystem = catalog.filesystem
     now = datetime.now(UTC)
-    keep_since = now - older_than
+    # The calendar begins in the year 1.
+    keep_since = now - min(older_than, now - datetime.min.replace(tzinfo=UTC))
     segments_folder, versions_folder = (
         posixpath.join(catalog.folder, name) for name in (SEGMENTS, VERSIONS)
     )

@@ -295,7 +295,7 @@ _DURATION_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
 def _parse_duration(context: object, option: object, value: str) -> timedelta:
-    match = re.fullmatch(r"(\d+)([dhms])", value)
+    match = re.fullmatch(r"(\d{1,9})([dhms])", value)
     if match is None:
         raise click.BadParameter(
             f"{value!r} is not a time; give one like 7d, 12h, 30m or 0s", param_hint="--older-than"

@@ -19,6 +19,7 @@ from typing import IO, Any
 import click
 import pyarrow as pa
 
+from zonebloom.base.python_values import python_values
 from zonebloom.cli.text import (
     left_out_text,
     print_to_stderr,
@@ -154,7 +155,16 @@ def _rows_text(answer: CommandAnswer) -> str:
 
 @contextlib.contextmanager
 def _complete_file(path: str) -> Iterator[IO[bytes]]:
-    """Open a temporary file for writing, and rename it to ``path`` when it is complete."""
+    """Open a temporary file for writing, and rename it to ``path`` when it is complete.
+
+    Write directly to a device or a pipe, such as ``/dev/null``, because a file must not replace it.
+    """
+    # A link stays a link.
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as sink:
+            yield sink
+        return
     partial = f"{path}.{os.getpid()}.partial"
     try:
         with io.FileIO(partial, "w") as file, io.BufferedWriter(file) as sink:
@@ -199,19 +209,27 @@ def encode_rows(table: pa.Table, output: str) -> pa.Buffer:
 def _for_csv(table: pa.Table) -> pa.Table:
     """Replace types that CSV lacks by text: nested values by JSON, binary values by base64."""
     for number, field in enumerate(table.schema):
-        t, kind = pa.types, field.type
-        if t.is_nested(kind):
-            values = [
-                None if value is None else json.dumps(value)
-                for value in _json_values(table.column(number))
-            ]
-        elif t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
-            values = _json_values(table.column(number))
-        else:
-            continue
-        table = table.set_column(number, field.name, pa.array(values, pa.string()))
+        column = table.column(number)
+        if not _is_in_csv(column):
+            values = [_csv_text(value) for value in python_values(column)]
+            table = table.set_column(number, field.name, pa.array(values, pa.string()))
     return table
 
 
-def _json_values(column: pa.ChunkedArray) -> list[Any]:
-    return [to_json_value(value) for value in column.to_pylist()]
+def _is_in_csv(column: pa.ChunkedArray) -> bool:
+    """Return whether pyarrow writes a column to CSV as we want it."""
+    from pyarrow import csv
+
+    t, kind = pa.types, column.type
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind):
+        return False
+    try:
+        csv.write_csv(pa.table({"": column.slice(0, 1)}), pa.MockOutputStream())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _csv_text(value: Any) -> str | None:
+    plain = to_json_value(value)
+    return plain if plain is None or isinstance(plain, str) else json.dumps(plain)

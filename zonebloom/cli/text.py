@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from zonebloom.base.python_values import python_value, python_values
 from zonebloom.base.text import (
     align_cells,
     bytes_text,
@@ -67,25 +68,36 @@ def to_json_value(value: Any) -> Any:
             return {str(key): to_json_value(item) for key, item in value.items()}
         case list() | tuple():
             return [to_json_value(item) for item in value]
-    return value
+        case str() | int() | None:
+            return value
+    # Such as a UUID.
+    return str(value)
 
 
 def row_dicts(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a table as dictionaries. Nanoseconds become text or integers.
 
-    Python's own types would round them.
+    Python's own types would round them. Other values that these cannot express become text.
     """
-    for number, field in enumerate(table.schema):
-        if pa.types.is_temporal(field.type) and getattr(field.type, "unit", None) == "ns":
-            column = table.column(number)
-            if pa.types.is_duration(field.type):
-                column = column.cast(pa.int64())
-            else:
-                texts = column.cast(pa.string()).to_pylist()
-                texts = [None if text is None else text.replace(" ", "T") for text in texts]
-                column = pa.array(texts, pa.string())
-            table = table.set_column(number, field.name, column)
-    return table.to_pylist()
+    names = table.column_names
+    if not names:
+        return [{} for _ in range(table.num_rows)]
+    columns = [_row_values(column) for column in table.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _row_values(column: pa.ChunkedArray) -> list[Any]:
+    kind = column.type
+    if not pa.types.is_temporal(kind) or getattr(kind, "unit", None) != "ns":
+        return python_values(column)
+    if pa.types.is_duration(kind):
+        return column.cast(pa.int64()).to_pylist()
+    try:
+        texts = column.cast(pa.string()).to_pylist()
+    except pa.ArrowException:
+        # The time zone is not known here.
+        texts = [python_value(value) for value in column]
+    return [None if text is None else str(text).replace(" ", "T") for text in texts]
 
 
 def rows_text(table: pa.Table, width: int | None = None) -> str:
