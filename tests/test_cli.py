@@ -1005,6 +1005,24 @@ def test_an_output_never_replaces_a_pipe_or_a_link(data, tmp_path):
     assert link.is_symlink() and target.exists()
 
 
+def test_errors_of_writing_name_the_output(data, capsys):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("only Linux has this device")
+    assert cli.main(["count", str(data), "-o", "/dev/full"]) == 1
+    assert "cannot write /dev/full: No space" in capsys.readouterr().err
+    assert not os.path.isfile("/dev/full")
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_streams_may_be_closed(data, closed):
+    shell = f'"$@" {">&-" if closed == "stdout" else "2>&-"}'
+    command = ["sh", "-c", shell, "sh", *PROGRAM, "lookup", str(data), "id = 5", "--columns", "id"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0
+    assert run.stdout.split() == ([] if closed == "stdout" else ["id", "5"])
+    assert "Traceback" not in run.stderr
+
+
 def test_a_vacuum_of_any_age_is_possible(data, capsys):
     assert cli.main(["build", str(data), "--column", "id", "--engine", "local"]) == 0
     assert cli.main(["vacuum", str(data), "--older-than", "999999999d"]) == 0

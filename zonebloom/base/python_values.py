@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-# What pyarrow and the libraries of time zones raise for such values.
+# These are the errors of pyarrow and of the libraries of time zones for such values.
 _CANNOT_EXPRESS = (ValueError, OverflowError, KeyError, pa.ArrowException)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import sys
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Imported objects live until the command ends. Without this, the garbage collector would
         # traverse them all again, which takes as long as a lookup.
         gc.freeze()
+    _replace_closed_streams()
     try:
         import click
     except ImportError:
@@ -55,6 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print_to_stderr(_error_text(error))
                 return FAILED
             raise
+
+
+def _replace_closed_streams() -> None:
+    """Let messages go nowhere if the caller closed stdout or stderr, as ``2>&-`` does.
+
+    Python has no stream then, and ``print`` would write messages for stderr to stdout.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 @contextmanager

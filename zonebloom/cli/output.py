@@ -161,20 +161,19 @@ def _complete_file(path: str) -> Iterator[IO[bytes]]:
     """
     # A link stays a link.
     path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as sink:
-            yield sink
-        return
-    partial = f"{path}.{os.getpid()}.partial"
+    is_replaced = not os.path.exists(path) or os.path.isfile(path)
+    partial = f"{path}.{os.getpid()}.partial" if is_replaced else path
     try:
         with io.FileIO(partial, "w") as file, io.BufferedWriter(file) as sink:
             yield sink
-        os.replace(partial, path)
+        if is_replaced:
+            os.replace(partial, path)
     except OSError as error:
         raise InvalidArgument(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        with contextlib.suppress(OSError):
-            os.remove(partial)
+        if is_replaced:
+            with contextlib.suppress(OSError):
+                os.remove(partial)
 
 
 @contextlib.contextmanager
