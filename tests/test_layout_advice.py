@@ -14,11 +14,15 @@ import pytest
 from seams import replace_function
 
 import zonebloom as zb
+from zonebloom.advise import layout as layout_module
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.cli import main as cli
+from zonebloom.errors import ColumnNotFound
 from zonebloom.parquet import leaf_reader
 from zonebloom.parquet.layout_advice import PageCut
 from zonebloom.results import LayoutAdvice
+from zonebloom.sources.column_batches import Column
+from zonebloom.storage.files import ReadCounter
 
 ROWS = 200_000
 ZONE = 8192
@@ -242,14 +246,11 @@ def test_damaged_and_empty_files_are_left_out(tmp_path):
     pq.write_table(unique_rows(0), tmp_path / "empty.parquet")
     ds = zb.dataset(tmp_path)
     assert ds.advise("id").file_layout.num_files == 4
-    from zonebloom.advise.layout import KeyColumn, advise_layout
-    from zonebloom.sources.column_batches import Column
-    from zonebloom.storage.files import ReadCounter
 
     (tmp_path / "1.parquet").write_bytes(b"PAR1 damaged PAR1")
     ds = zb.dataset(tmp_path)
-    key = KeyColumn(Column(("id",), pa.int64()), hardly_repeats=True)
-    layout = advise_layout(ds.opened.look(), [key], ZONE, ReadCounter())
+    key = layout_module.KeyColumn(Column(("id",), pa.int64()), hardly_repeats=True)
+    layout = layout_module.advise_layout(ds.opened.look(), [key], ZONE, ReadCounter())
     assert layout is not None and (layout.num_files, layout.sampled_files) == (4, 3)
     assert layout["id"].rows_read == ROWS
 
@@ -295,3 +296,26 @@ def test_repeated_columns_without_page_places_are_one_page(tmp_path):
     assert layout is not None
     assert layout["list"].rows_read == pytest.approx((ROWS + 2048) / 2, rel=0.01)
     assert "pages of 101,0" in layout["list"].problem
+
+
+def test_a_page_header_cannot_claim_more_pages_than_fit(tmp_path, monkeypatch):
+    pq.write_table(pa.table({"id": np.zeros(ROWS, np.int64)}), tmp_path / "a.parquet")
+    parse = layout_module.parse_page_header
+    replace_function(
+        monkeypatch,
+        layout_module,
+        "parse_page_header",
+        lambda page: parse(page)._replace(num_values=1),
+    )
+    key = layout_module.KeyColumn(Column(("id",), pa.int64()), hardly_repeats=False)
+    snapshot = zb.dataset(tmp_path).opened.look()
+    layout = layout_module.advise_layout(snapshot, [key], ZONE, ReadCounter())
+    assert layout is not None and layout["id"].rows_per_page == ROWS
+
+
+def test_the_layout_of_an_unknown_column_is_an_error_that_names_the_known_ones(tmp_path):
+    write_pages(tmp_path / "a.parquet", unique_rows(), ROWS, ROWS)
+    layout = zb.dataset(tmp_path).advise("id").file_layout
+    assert layout is not None
+    with pytest.raises(ColumnNotFound, match="'idd' was not judged; did you mean id"):
+        layout["idd"]

@@ -239,6 +239,9 @@ def _cut_by_first_page(data: bytes, chunk: ColumnChunk, num_rows: int) -> PageCu
     page_rows = header.num_values if chunk.num_values == num_rows else header.num_rows
     if not header.is_data or not page_rows:
         return None
+    # A header with too few rows would make more pages than the chunk has bytes.
+    if num_rows // page_rows > chunk.stop - chunk.data_start:
+        return None
     first_rows = np.append(np.arange(0, num_rows, page_rows), num_rows)
     sizes = (chunk.stop - chunk.data_start) * np.diff(first_rows) / num_rows
     return PageCut(first_rows, sizes, dictionary_bytes=chunk.data_start - chunk.start)

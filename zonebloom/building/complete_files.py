@@ -118,7 +118,8 @@ def _open_list(
             file.write("\n")
         return path, objects[1:]
     if any(name != _LOCK_NAME for name in _files_below(folder)):
-        raise InvalidArgument(f"{folder} is not empty; give a new folder")
+        reason = ", and it has no interrupted rewrite to continue" if resume else ""
+        raise InvalidArgument(f"{folder} is not empty{reason}; give a new folder")
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(_line(head))

@@ -139,7 +139,7 @@ def rewrite_source(
         )
     keys = {fragment.key for fragment in source.fragments}
     complete_files = CompleteFiles.open(destination, asdict(options), keys, resume=resume)
-    rewrite = _Rewrite(source, destination, options, identities, summaries, complete_files)
+    rewrite = _DatasetRewrite(source, destination, options, identities, summaries, complete_files)
     num_rows = sum(summary.num_rows for summary in summaries)
     try:
         with report_progress(progress, num_rows, "rewriting") as report_rows:
@@ -149,7 +149,7 @@ def rewrite_source(
     return Rewritten(destination, tuple(files))
 
 
-class _Rewrite:
+class _DatasetRewrite:
     """A rewrite of all files of a source, on threads."""
 
     def __init__(

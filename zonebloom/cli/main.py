@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import shutil
 import signal
@@ -65,9 +66,13 @@ def _replace_closed_streams() -> None:
     Python has no stream then, and ``print`` would write messages for stderr to stdout.
     """
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it stays open until the process ends
+        sys.stdout = _open_null_device()
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        sys.stderr = _open_null_device()
+
+
+def _open_null_device() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "w")))
 
 
 @contextmanager

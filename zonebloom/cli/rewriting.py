@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
@@ -90,8 +91,9 @@ def rewrite_command(
 
 
 def _next_step(rewritten: Rewritten, destination: str, names: list[str]) -> str:
+    folder = shlex.quote(destination)
     if names:
-        return f'look up: zonebloom lookup {destination} "{names[0]} = ..."'
+        return f'look up: zonebloom lookup {folder} "{names[0]} = ..."'
     if not rewritten.num_rows:
         return "there are no rows to index"
-    return f"build an index: zonebloom build {destination} --column NAME"
+    return f"build an index: zonebloom build {folder} --column NAME"

@@ -26,6 +26,7 @@ class KernelBudget:
     @cached_property
     def _before_compilation(self) -> NumpyBudget:
         marker = _marker_path()
+        # Without a marker no process can tell, so the kernels are loaded as if they were compiled.
         is_compiled = marker is None or os.path.exists(marker)
         return NumpyBudget(-1 if is_compiled else _CHECKS_BEFORE_COMPILATION)
 
@@ -44,7 +45,10 @@ class KernelBudget:
 
 
 def _marker_path() -> str | None:
-    """Return the path of the mark for the kernels of this installation and of Numba's cache."""
+    """Return the path of the marker that the kernels in Numba's cache are compiled.
+
+    Each installation and each cache has its own. Return None if no marker can be kept.
+    """
     kernels = os.path.join(os.path.dirname(os.path.abspath(__file__)), "value_kernels.py")
     try:
         status = os.stat(kernels)

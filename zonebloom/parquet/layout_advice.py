@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from zonebloom.base import arguments
 from zonebloom.base.display import Displayed, list_html, styled_html, title_html
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.base.text import bytes_text, count_text
+from zonebloom.errors import ColumnNotFound
 from zonebloom.parquet.file_layout import FilePages
 
 # The layout that `zonebloom.rewrite` writes.
@@ -266,7 +268,9 @@ class LayoutAdvice(Displayed):
         for layout in self.columns:
             if column in layout.columns:
                 return layout
-        raise KeyError(column)
+        names = [name for layout in self.columns for name in layout.columns]
+        suggestion = arguments.suggest_names(column, names, "there are:")
+        raise ColumnNotFound(f"the layout of column {column!r} was not judged; {suggestion}")
 
     def __str__(self) -> str:
         return "\n".join([self._title(), *(f"  {line}" for line in self.lines)])

@@ -28,6 +28,7 @@ from zonebloom.parquet.layout_advice import (
     PAGE_ROWS,
 )
 from zonebloom.parquet.page_headers import parse_page_header
+from zonebloom.parquet.thrift import MalformedThrift
 from zonebloom.storage.files import file_errors, without_short_reads
 from zonebloom.storage.random_access import RandomAccessFile
 
@@ -91,12 +92,17 @@ def summarize_file(filesystem: pafs.FileSystem, path: str) -> FileSummary:
         file = RandomAccessFile(filesystem, path)
         try:
             num_bytes = file.num_bytes
-            if is_encrypted(num_bytes, file.read):
-                raise FragmentUnreadable(
-                    f"{path} is encrypted, and a rewrite cannot encrypt files; leave it out"
-                )
+            has_encryption = is_encrypted(num_bytes, file.read)
+        except MalformedThrift as error:
+            raise FragmentUnreadable(
+                f"cannot read the footer of {path}: {error}; {_ADVICE}"
+            ) from None
         finally:
             file.close()
+    if has_encryption:
+        raise FragmentUnreadable(
+            f"{path} is encrypted, and a rewrite cannot encrypt files; leave it out"
+        )
     return FileSummary(num_rows, num_bytes)
 
 
@@ -127,7 +133,7 @@ def rewrite_file(
             file_errors(path, _ADVICE, "rewrite"),
             without_short_reads(filesystem).open_input_file(path) as stream,
         ):
-            _Rewrite(path, stream, options).write(partial, report)
+            _FileRewrite(path, stream, options).write(partial, report)
         require_unchanged()
         os.replace(partial, target)
     finally:
@@ -148,7 +154,7 @@ def partial_path(target: str) -> str:
     return os.path.join(folder, f".{name}.partial")
 
 
-class _Rewrite:
+class _FileRewrite:
     """The source file of a rewrite, and the options with which pyarrow writes it again."""
 
     def __init__(self, path: str, stream: pa.NativeFile, options: FileOptions):
@@ -160,19 +166,19 @@ class _Rewrite:
         self._schema: pa.Schema = self._file.schema_arrow
         self._options = options
         num_rows = max(self._metadata.num_rows, 1)
-        bytes_per_row = sum(group.total_byte_size for group in self._groups()) / num_rows
+        bytes_per_row = sum(group.total_byte_size for group in self._source_groups()) / num_rows
         rows = round(_BATCH_BYTES / max(bytes_per_row, 1))
         self._batch_rows = min(max(rows, _MIN_BATCH_ROWS), _BATCH_ROWS)
         leaves = [self._file.schema.column(number) for number in range(len(self._file.schema))]
         self._int96 = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
         self._type_options = self._options_of_types(leaves)
 
-    def _groups(self) -> list[pq.RowGroupMetaData]:
+    def _source_groups(self) -> list[pq.RowGroupMetaData]:
         return [self._metadata.row_group(i) for i in range(self._metadata.num_row_groups)]
 
     def _first_group(self) -> list[int]:
         """Return the number of the first row group that has rows, or nothing."""
-        groups = enumerate(self._groups())
+        groups = enumerate(self._source_groups())
         return [number for number, group in groups if group.num_rows][:1]
 
     def _options_of_types(self, leaves: Sequence[Any]) -> dict[str, Any]:
@@ -189,21 +195,21 @@ class _Rewrite:
 
     def write(self, target: str, report: Callable[[int], None]) -> None:
         """Write all rows to a local path, and verify their number."""
-        with_dictionary = self._columns_with_dictionary()
+        paths, repeating_paths = self._write_sample()
         # Errors of reading have the name of the source already.
         with (
             file_errors(target, _WRITE_ADVICE, "write"),
             self._open_writer(
                 target,
-                compression=self._compressions(),
-                use_dictionary=with_dictionary or False,
+                compression=self._compressions(paths),
+                use_dictionary=repeating_paths or False,
                 write_page_index=True,
                 max_rows_per_page=PAGE_ROWS,
                 dictionary_pagesize_limit=MAX_DICTIONARY_BYTES,
                 write_batch_size=_VALUES_BETWEEN_CHECKS,
             ) as writer,
         ):
-            for table in self._row_groups():
+            for table in self._new_groups():
                 writer.write_table(_with_equal_dictionaries(table), table.num_rows)
                 report(table.num_rows)
         self._verify(target)
@@ -219,10 +225,11 @@ class _Rewrite:
                 # pyarrow writes metadata only together with the Arrow schema.
                 writer.add_key_value_metadata(self._schema.metadata)
 
-    def _columns_with_dictionary(self) -> list[str]:
-        """Write the first rows in memory. Return the paths of columns that need a dictionary.
+    def _write_sample(self) -> tuple[list[str], list[str]]:
+        """Write the first rows in memory. Return the paths of all leaves, and of repeating ones.
 
-        Raise `UnsupportedType` if pyarrow writes a column as another type.
+        Values of the latter repeat, so these leaves need a dictionary. Raise `UnsupportedType` if
+        pyarrow writes a column as another type.
         """
         import pyarrow.parquet as pq
 
@@ -241,8 +248,7 @@ class _Rewrite:
             ) from None
         written = sink.getvalue()
         self._require_same_types(pq.ParquetFile(pa.BufferReader(written)))
-        self._paths, with_dictionary = _repeating_columns(written)
-        return with_dictionary
+        return _repeating_columns(written)
 
     def _require_same_types(self, written: pq.ParquetFile) -> None:
         before, after = self._file.schema, written.schema
@@ -264,29 +270,28 @@ class _Rewrite:
                 "or rewrite it by its own writer"
             )
 
-    def _compressions(self) -> Any:
-        """Return the codec of all columns, or a dictionary with that of each column."""
+    def _compressions(self, paths: Sequence[str]) -> Any:
+        """Return the codec of all columns, or a dictionary with that of each path."""
         if self._options.compression != "source":
             return self._options.compression
-        groups = self._groups()
-        if not groups or not self._paths:
+        groups = self._source_groups()
+        if not groups or not paths:
             return "zstd"
         codecs = [groups[0].column(i).compression for i in range(groups[0].num_columns)]
         return {
-            path: _KEPT_CODECS.get(codec, "zstd")
-            for path, codec in zip(self._paths, codecs, strict=True)
+            path: _KEPT_CODECS.get(codec, "zstd") for path, codec in zip(paths, codecs, strict=True)
         }
 
-    def _row_groups(self) -> Iterator[pa.Table]:
+    def _new_groups(self) -> Iterator[pa.Table]:
         """Yield the rows of each new row group.
 
         Row groups end where those of the source end, or earlier if they have many bytes.
         """
         with file_errors(self._path, _ADVICE, "rewrite"):
-            yield from self._read_row_groups()
+            yield from self._cut_batches()
 
-    def _read_row_groups(self) -> Iterator[pa.Table]:
-        ends = self._group_ends()
+    def _cut_batches(self) -> Iterator[pa.Table]:
+        ends = self._new_group_ends()
         end = next(ends, 0)
         pending: list[pa.RecordBatch] = []
         num_pending = num_bytes = row = 0
@@ -306,20 +311,20 @@ class _Rewrite:
         if pending:
             yield pa.Table.from_batches(pending, self._schema)
 
-    def _group_ends(self) -> Iterator[int]:
+    def _new_group_ends(self) -> Iterator[int]:
         """Yield the last row of each new row group, plus one.
 
         Small row groups are joined, and large ones are split.
         """
         # `_verify` compares this sum with the number of rows that the footer says.
-        total = sum(group.num_rows for group in self._groups())
+        total = sum(group.num_rows for group in self._source_groups())
         wanted = self._options.row_group_rows
         if wanted is not None:
             yield from range(wanted, total, wanted)
             yield total
             return
         start = end = 0
-        for group in self._groups():
+        for group in self._source_groups():
             end += group.num_rows
             if end - start >= MIN_GROUP_ROWS or (end == total and end > start):
                 yield from range(start + MAX_GROUP_ROWS, end, MAX_GROUP_ROWS)
