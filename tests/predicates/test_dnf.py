@@ -35,6 +35,7 @@ COLUMNS = {
     "clock": pa.array([dt.time(12), None, dt.time(0), None, None], pa.time64("us")),
     "length": pa.array([dt.timedelta(seconds=5), None, None, None, None], pa.duration("us")),
 }
+KEYS = [f"key-{number:06}-{'x' * 30}" for number in range(100)]
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=")
 VALUES = (
     *(None, True, False, 0, 5, -1, 128, 2**53 + 1, 2**63 - 1, -(2**63), -(2**63) - 1, 2**64),
@@ -112,3 +113,25 @@ def test_a_tuple_of_names_is_a_leaf_of_a_struct():
 def test_what_is_no_dnf_is_refused_with_the_forms_that_are(dnf):
     with pytest.raises(FilterError, match=r"is not a PyArrow DNF \((?!_).*write a SQL string"):
         translate_filter(dnf, pa.schema({"i": pa.int64()}))
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        ["i = 1", ("s", "in", KEYS)],
+        [("s", "in", KEYS), "i = 1"],
+        ("s", "in", KEYS),
+        [("s", KEYS)],
+        [("s", KEYS, 1)],
+        [(KEYS, "in", KEYS)],
+    ],
+)
+def test_errors_cut_long_lists_of_keys(filter):
+    with pytest.raises(FilterError, match="key-000000") as caught:
+        translate_filter(filter, pa.schema({"i": pa.int64(), "s": pa.string()}))
+    assert len(str(caught.value)) < 800
+
+
+def test_a_tuple_without_a_list_is_told_to_need_one():
+    with pytest.raises(FilterError, match="a tuple needs a list around it"):
+        translate_filter(("i", "=", 1), pa.schema({"i": pa.int64()}))

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zonebloom.base import arguments
 from zonebloom.base.arrays import is_view_type
 from zonebloom.base.user_values import to_arrow, to_scalar
 from zonebloom.errors import FilterError, InvalidArgument
@@ -39,6 +40,7 @@ from zonebloom.predicates.ast import (
     flatten,
     limit_depth,
     probed_columns,
+    shorten,
     unknowns,
 )
 from zonebloom.predicates.expression import (
@@ -166,8 +168,9 @@ def _translate_all(filters: list[Any], schema: pa.Schema) -> tuple[RowFilter | N
     for filter in filters:
         if filter is None or isinstance(filter, list | tuple):
             raise FilterError(
-                f"the list of filters contains {filter!r}; give SQL strings, pyarrow.compute "
-                "expressions and Predicates, which must all match, or only DNF tuples"
+                f"the list of filters contains {arguments.short_repr(filter)}; give SQL strings, "
+                "pyarrow.compute expressions and Predicates, which must all match, or only DNF "
+                "tuples"
             )
     return join_filters([_translate(filter, schema) for filter in filters])
 
@@ -258,6 +261,8 @@ def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) ->
     try:
         if not dnf or not all(dnf):
             raise ValueError("a list is empty")
+        if isinstance(dnf, tuple) and isinstance(dnf[0], str):
+            raise ValueError("a tuple needs a list around it")
         chains = [dnf] if isinstance(dnf[0][0], str) else dnf
         conjunctions = [
             join_balanced(
@@ -271,7 +276,8 @@ def _expression_from_dnf(dnf: list[Any] | tuple[Any, ...], schema: pa.Schema) ->
         raise
     except Exception as error:  # noqa: BLE001 - PyArrow raises many kinds
         raise FilterError(
-            f"{dnf!r} is not a PyArrow DNF ({error}); write {_ACCEPTED_FILTERS}"
+            f"{arguments.short_repr(dnf)} is not a PyArrow DNF ({shorten(str(error))}); "
+            f"write {_ACCEPTED_FILTERS}"
         ) from None
 
 
@@ -281,7 +287,7 @@ def _dnf_term(schema: pa.Schema, name: Any, operator: str, value: Any) -> pc.Exp
     column, type_ = pc.field(*path), find_leaf_type(schema, path)
     if operator not in ("in", "not in"):
         if operator not in _DNF_COMPARISONS:
-            raise ValueError(f"{operator!r} is not an operator")
+            raise ValueError(f"{arguments.short_repr(operator)} is not an operator")
         return _DNF_COMPARISONS[operator](column, _convert_dnf_value(value, type_))
     if isinstance(value, list | tuple | Set):
         value = [_uuid_as_bytes(item, type_) for item in value]
