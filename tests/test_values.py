@@ -611,6 +611,11 @@ def test_indexable_types_are_accepted_plain_and_as_dictionaries(arrow_type):
         (pa.list_(pa.int32(), 2), "no row of their own"),
         (pa.map_(pa.string(), pa.int32()), "no row of their own"),
         (pa.struct([("a", pa.int32()), ("b", pa.string())]), "one of its leaves instead: c.a, c.b"),
+        (
+            pa.struct({"a": pa.struct({"x": pa.int8(), "y": pa.struct({"z": pa.int8()})})}),
+            "one of its leaves instead: c.a.x, c.a.y.z",
+        ),
+        (pa.struct({"a": pa.list_(pa.int8()), "b": pa.bool_()}), "none of its leaves"),
         (pa.month_day_nano_interval(), "cast it to"),
         (pa.dictionary(pa.int8(), pa.bool_()), "two values"),
         (pa.bool8(), None),

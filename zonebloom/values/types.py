@@ -174,6 +174,18 @@ def hash_domain(type_: pa.DataType) -> str:
     return str(kind)
 
 
+def _indexable_leaves(struct: pa.StructType, column: str) -> list[str]:
+    names = []
+    for field in struct:
+        name = f"{column}.{field.name}"
+        leaf = hashed_type(field.type)
+        if isinstance(leaf, pa.StructType):
+            names += _indexable_leaves(leaf, name)
+        elif why_not_indexable(leaf, name) is None:
+            names.append(name)
+    return names
+
+
 def require_indexable(type_: pa.DataType, column: str) -> None:
     """Raise `UnsupportedType` if a column of a type cannot be indexed."""
     reason = why_not_indexable(type_, column)
@@ -191,7 +203,9 @@ def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
     if pt.is_null(leaf):
         return "it holds nothing but nulls, so there is nothing to look up"
     if pt.is_struct(leaf):
-        names = ", ".join(f"{column}.{leaf.field(i).name}" for i in range(leaf.num_fields))
+        names = ", ".join(_indexable_leaves(leaf, column))
+        if not names:
+            return "none of its leaves can be indexed; store one as a column of another type"
         return f"index one of its leaves instead: {names}"
     if pt.is_nested(leaf):
         return "values inside lists and maps have no row of their own; store them as a column"
