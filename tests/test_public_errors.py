@@ -411,6 +411,21 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
             errors.InvalidArgument,
             "column 'x' is to be computed from 'id'; give a pyarrow Expression",
         ),
+        (
+            lambda ds: ds.search([("st.x", "=", 1)]),
+            errors.FilterError,
+            r'is a field of a struct; write pc.field\("st", "x"\), or in a SQL filter st\.x = ',
+        ),
+        (
+            lambda ds: ds.to_table(filter=pc.field("st.x") == 1),
+            errors.FilterError,
+            "is a field of a struct",
+        ),
+        (
+            lambda ds: ds.lookup(["id", "name"], {"id": [1], "name": ["k1"]}),
+            errors.InvalidArgument,
+            "one column; for keys of several columns, pass the result of locate to take_rows",
+        ),
         (lambda ds: zb.Sbbf("many"), errors.InvalidArgument, "ndv is 'many'"),
     ],
 )
@@ -420,6 +435,13 @@ def test_the_message_says_what_to_write(
     with pytest.raises(kind, match=words) as caught:
         call(ds)
     assert type(caught.value) is kind
+
+
+def test_what_the_messages_advise_works(ds: zb.Dataset) -> None:
+    keys = {"id": [1, 2], "name": ["k1", "k3"]}
+    assert ds.take_rows(ds.locate(["id", "name"], keys), ["id"])["id"].to_pylist() == [1]
+    for filter in (pc.field("st", "x") == 3, "st.x = 3"):
+        assert ds.to_table(["id"], filter)["id"].to_pylist() == [3]
 
 
 def test_valid_values_are_accepted(ds: zb.Dataset) -> None:

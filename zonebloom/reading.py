@@ -111,6 +111,13 @@ def look_up(
     """Return the rows that hold one of the keys; see `Dataset.lookup`."""
     from zonebloom.scan.lookup import lookup_keys
 
+    if isinstance(column, list | tuple):
+        raise arguments.invalid_value(
+            column,
+            "column",
+            "give the name of one column; for keys of several columns, pass the result of locate "
+            "to take_rows",
+        )
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
     source, key_column = opened.source, opened.column(column)

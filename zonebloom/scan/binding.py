@@ -16,6 +16,7 @@ from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
+from zonebloom.predicates.ast import column_text
 from zonebloom.predicates.evaluate import schema_without_views
 from zonebloom.scan.recheck import Columns, filter_text
 from zonebloom.values.columns import find_leaf_type, leaf_names
@@ -115,7 +116,7 @@ class Binding:
     def _what_is_wrong(self, expression: pc.Expression, error: Exception) -> str:
         unknown_names = self._unknown(expression)
         if unknown_names:
-            return unknown_column_text(unknown_names[0], self._schema)
+            return _unknown_field_text(unknown_names[0], self._schema)
         for name in sorted(row_filter_columns(expression) or ()):
             if isinstance(self._schema.field(name).type, pa.UuidType):
                 return f"PyArrow compares no UUIDs; write it in SQL: {name} = UUID '...'"
@@ -160,6 +161,18 @@ def checked_names(columns: Sequence[str] | None, schema: pa.Schema) -> list[str]
         if name not in known_names:
             raise ColumnNotFound(unknown_column_text(name, schema))
     return names
+
+
+def _unknown_field_text(name: str, schema: pa.Schema) -> str:
+    """Return why PyArrow finds no column of a name, and what to write for a field of a struct."""
+    path = name.split(".")
+    if find_leaf_type(schema, path) is None:
+        return unknown_column_text(name, schema)
+    names = ", ".join(f'"{part}"' for part in path)
+    return (
+        f"{arguments.short_repr(name)} is a field of a struct; write pc.field({names}), or in a "
+        f"SQL filter {column_text(tuple(path))} = ..."
+    )
 
 
 def require_column(name: str, schema: pa.Schema) -> None:
