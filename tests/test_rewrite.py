@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
 import zonebloom as zb
+from zonebloom.building import complete_files
 from zonebloom.building import rewrite as rewrite_module
 from zonebloom.cli import main as cli
 from zonebloom.errors import (
@@ -533,11 +534,18 @@ def test_an_interrupted_rewrite_is_continued(orders, tmp_path, monkeypatch, erro
         fail_at(patch, "wider.parquet", error)
         with pytest.raises(type(error)):
             zb.rewrite(orders, target)
-    complete = {key for key in files_below(target) if key.endswith(".parquet")}
+    # Readers of the folder find no rows.
+    with pytest.raises(NoFragments):
+        zb.dataset(target)
+    # Readers of the folder find no rows.
+    with pytest.raises(NoFragments):
+        zb.dataset(target)
+    staging = target / ".zonebloom-rewrite"
+    complete = {key for key in files_below(staging) if key.endswith(".parquet")}
     assert 0 < len(complete) < 6
-    assert not [key for key in files_below(target) if key.endswith(".partial")]
+    assert not [key for key in files_below(staging) if key.endswith(".partial")]
     for key in complete:
-        assert_same_file(orders / key, target / key)
+        assert_same_file(orders / key, staging / key)
     with pytest.raises(InvalidArgument, match="interrupted rewrite"):
         zb.rewrite(orders, target)
     with pytest.raises(InvalidArgument, match="other options"):
@@ -545,10 +553,10 @@ def test_an_interrupted_rewrite_is_continued(orders, tmp_path, monkeypatch, erro
     # A file whose source changed is written again, and so is one that was truncated.
     first, second = sorted(complete)[:2]
     pq.write_table(pa.table({"id": [5], "name": ["new"]}), orders / first)
-    with open(target / second, "r+b") as file:
+    with open(staging / second, "r+b") as file:
         file.truncate(100)
     # A crash leaves a part of a line.
-    with open(target / ".zonebloom-rewrite", "a") as file:
+    with open(staging / ".list", "a") as file:
         file.write('{"path": "year')
     with monkeypatch.context() as patch:
         begun = fail_at(patch, "nothing", error)
@@ -574,30 +582,57 @@ def begun_rewrite(orders, tmp_path, monkeypatch):
         fail_at(patch, "wider.parquet", KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             zb.rewrite(orders, tmp_path / "new")
-    return [key for key in files_below(tmp_path / "new") if key.endswith(".parquet")]
+    staging = tmp_path / "new" / ".zonebloom-rewrite"
+    return [key for key in files_below(staging) if key.endswith(".parquet")]
 
 
 def test_a_continued_rewrite_keeps_no_rows_of_deleted_files(orders, tmp_path, begun_rewrite):
     new = tmp_path / "new"
     (orders / begun_rewrite[0]).unlink()
     # A kill leaves such a file.
-    (new / "year=2020" / "month=1" / ".empty.parquet.partial").write_bytes(b"PAR1")
+    partial = new / ".zonebloom-rewrite" / "year=2020" / "month=1" / ".empty.parquet.partial"
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_bytes(b"PAR1")
     zb.rewrite(orders, new, resume=True)
     assert_same_dataset(orders, new)
 
 
-def test_a_continued_rewrite_does_not_delete_files_of_others(orders, tmp_path, begun_rewrite):
+@pytest.mark.parametrize("place", [".zonebloom-rewrite", ""])
+def test_a_continued_rewrite_does_not_delete_files_of_others(
+    orders, tmp_path, begun_rewrite, place
+):
     new = tmp_path / "new"
-    mine = new / begun_rewrite[0]
+    mine = new / place / begun_rewrite[0]
     (orders / begun_rewrite[0]).unlink()
+    mine.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"mine": [1]}), mine)
     with pytest.raises(InvalidArgument, match=r"is not a file of the source; move it"):
         zb.rewrite(orders, new, resume=True)
     assert pq.read_table(mine).column_names == ["mine"]
     mine.unlink()
-    (new / "link").symlink_to(orders)
+    (new / place / "link").symlink_to(orders)
     with pytest.raises(InvalidArgument, match=r"link is not a file of the source"):
         zb.rewrite(orders, new, resume=True)
+
+
+def test_a_rewrite_that_stopped_while_files_moved_is_continued(orders, tmp_path, monkeypatch):
+    replace, moved = os.replace, []
+
+    def stop(source, target):
+        if ".zonebloom-rewrite" not in os.fspath(target):
+            if len(moved) == 2:
+                raise KeyboardInterrupt
+            moved.append(target)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        replace_function(patch, complete_files.os, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            zb.rewrite(orders, tmp_path / "new")
+    rewritten = zb.rewrite(orders, tmp_path / "new", resume=True)
+    assert all(file.was_complete for file in rewritten.files)
+    assert_same_dataset(orders, tmp_path / "new")
+    assert not (tmp_path / "new" / ".zonebloom-rewrite").exists()
 
 
 def test_a_file_written_again_with_its_size_and_time_is_read_again(orders, tmp_path, begun_rewrite):
@@ -637,13 +672,14 @@ def test_a_killed_rewrite_leaves_no_half_file(tmp_path):
         pq.write_table(table, source / f"{number}.parquet", row_group_size=130_000)
     program = "import sys, zonebloom as zb; zb.rewrite(sys.argv[1], sys.argv[2])"
     process = subprocess.Popen([sys.executable, "-c", program, str(source), str(target)])
-    while process.poll() is None and not list(target.glob("*.parquet")):
+    staging = target / ".zonebloom-rewrite"
+    while process.poll() is None and not list(staging.glob("*.parquet")):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    for path in target.glob("*.parquet"):
+    for path in staging.glob("*.parquet"):
         assert pq.read_table(path).equals(table)
-    if (target / ".zonebloom-rewrite").exists():
+    if staging.exists():
         zb.rewrite(source, target, resume=True)
     assert_same_dataset(source, target)
 

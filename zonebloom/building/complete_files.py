@@ -1,17 +1,21 @@
-"""Remember which files of a rewrite are complete, so that a later rewrite can continue it.
+"""Collect the complete files of a rewrite, so that a later rewrite can continue it.
 
-    new/.zonebloom-rewrite              the list, which is deleted when all files are complete
-    new/.zonebloom-rewrite.lock         the lock of the process that writes into the folder
-    new/year=2024/a.parquet             a complete file
-    new/year=2024/.b.parquet.partial    a file that is being written
+    new/.zonebloom-rewrite/.list                      the list of complete files
+    new/.zonebloom-rewrite/.lock                      the lock of the process that writes
+    new/.zonebloom-rewrite/year=2024/a.parquet        a complete file
+    new/.zonebloom-rewrite/year=2024/.b.parquet.partial    a file that is being written
 
-Readers of a data folder skip names that begin with a dot.
+When all files are complete, they move to their places, and the folder ``.zonebloom-rewrite`` is
+deleted. Readers of a data folder skip names that begin with a dot, so until then they find no rows
+in the new folder, and not a part of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import posixpath
+import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,22 +29,24 @@ from zonebloom.storage.files import FileIdentity
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-_NAME = ".zonebloom-rewrite"
-_LOCK_NAME = f"{_NAME}.lock"
+STAGING_NAME = ".zonebloom-rewrite"
+_LIST_NAME = ".list"
+_LOCK_NAME = ".lock"
 _FORMAT = 1
 
 
 class CompleteFiles:
-    """The list of complete files in a folder: one JSON object for each line.
+    """The complete files of a folder, and the list of them: one JSON object for each line.
 
     The first line has the options of the rewrite. A crash may leave a part of a line at the end,
     which is ignored.
     """
 
     def __init__(
-        self, path: Path, records: Sequence[Mapping[str, Any]], folder_lock: BaseFileLock | None
+        self, folder: str, records: Sequence[Mapping[str, Any]], folder_lock: BaseFileLock | None
     ):
-        self._path = path
+        self._folder = folder
+        self._staging = _staging_folder(folder)
         self._folder_lock = folder_lock
         self._records = {record["path"]: record for record in records}
         self._lock = threading.Lock()
@@ -56,49 +62,89 @@ class CompleteFiles:
         """
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise InvalidArgument(f"{folder} is not a folder; give a new folder")
-        os.makedirs(folder, exist_ok=True)
-        lock = _lock_folder(folder)
+        staging = _staging_folder(folder)
+        if not os.path.isdir(staging):
+            _require_empty(folder, resume=resume)
+        os.makedirs(staging, exist_ok=True)
+        lock = _lock_folder(folder, staging)
         try:
-            path, records = _open_list(folder, options, keys, resume=resume)
+            records = _open_list(folder, options, keys, resume=resume)
         except BaseException:
-            _unlock_folder(folder, lock)
+            _unlock_folder(staging, lock)
+            # Remove the folder only if it is new.
+            with suppress(OSError):
+                os.rmdir(staging)
             raise
-        return cls(path, records, lock)
+        return cls(folder, records, lock)
 
-    def has(self, key: str, identity: FileIdentity, target: str) -> bool:
+    def path_of(self, key: str) -> str:
+        """Return where to write a file, before it moves to its place."""
+        return posixpath.join(self._staging, key)
+
+    def has(self, key: str, identity: FileIdentity) -> bool:
         """Return whether a file is complete, and its source is still the one that was rewritten."""
         record = self._records.get(key)
         if record is None or not FileIdentity(*record["source"]).is_still(identity):
             return False
-        try:
-            return os.path.getsize(target) == record["bytes"]
-        except OSError:
-            return False
+        # The last step of the interrupted rewrite may have moved the file.
+        for folder in (self._staging, self._folder):
+            with suppress(OSError):
+                return os.path.getsize(posixpath.join(folder, key)) == record["bytes"]
+        return False
 
-    def add(self, key: str, identity: FileIdentity, target: str) -> None:
-        """Add a complete file."""
-        record = {"path": key, "source": list(identity), "bytes": os.path.getsize(target)}
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
+    def add(self, key: str, identity: FileIdentity) -> int:
+        """Add a complete file. Return its size in bytes."""
+        num_bytes = os.path.getsize(self.path_of(key))
+        record = {"path": key, "source": list(identity), "bytes": num_bytes}
+        with self._lock, open(_list_path(self._staging), "a", encoding="utf-8") as file:
             file.write(_line(record))
             self._records[key] = record
+        return num_bytes
+
+    def num_bytes(self, key: str) -> int:
+        """Return the size of a complete file in bytes."""
+        return self._records[key]["bytes"]
+
+    def move_all(self, keys: Collection[str]) -> None:
+        """Move all files to their places."""
+        for key in keys:
+            path = self.path_of(key)
+            if os.path.exists(path):
+                target = posixpath.join(self._folder, key)
+                os.makedirs(posixpath.dirname(target), exist_ok=True)
+                os.replace(path, target)
 
     def close(self, *, is_finished: bool) -> None:
-        """Delete the list if all files are complete, or if none is."""
+        """Release the folder. Delete the list if all files have moved, or if none is complete."""
+        _unlock_folder(self._staging, self._folder_lock)
         if is_finished or not self._records:
-            with suppress(FileNotFoundError):
-                os.remove(self._path)
-        _unlock_folder(str(self._path.parent), self._folder_lock)
+            shutil.rmtree(self._staging, ignore_errors=True)
         if not self._records:
             # Other files in the folder are not ours, so leave it if there are any.
             with suppress(OSError):
-                os.rmdir(self._path.parent)
+                os.rmdir(self._folder)
+
+
+def _staging_folder(folder: str) -> str:
+    return posixpath.join(folder, STAGING_NAME)
+
+
+def _list_path(staging: str) -> str:
+    return posixpath.join(staging, _LIST_NAME)
+
+
+def _require_empty(folder: str, *, resume: bool) -> None:
+    if os.path.isdir(folder) and os.listdir(folder):
+        reason = ", and it has no interrupted rewrite to continue" if resume else ""
+        raise InvalidArgument(f"{folder} is not empty{reason}; give a new folder")
 
 
 def _open_list(
     folder: str, options: Mapping[str, Any], keys: Collection[str], *, resume: bool
-) -> tuple[Path, list[dict[str, Any]]]:
-    """Return the path of the list, and its records of complete files."""
-    path = Path(folder, _NAME)
+) -> list[dict[str, Any]]:
+    """Create the list of complete files, or return the records of an existing one."""
+    staging = _staging_folder(folder)
+    path = Path(_list_path(staging))
     head = {"format": _FORMAT, **options}
     if path.exists():
         if not resume:
@@ -112,20 +158,15 @@ def _open_list(
                 f"{folder} has files that were written with other options; give the same "
                 "options, or delete the folder"
             )
-        _remove_former_files(folder, {record["path"]: record for record in objects[1:]}, keys)
+        records = {record["path"]: record for record in objects[1:]}
+        _remove_former_files(staging, records, keys)
+        _remove_former_files(folder, records, records.keys() & set(keys))
         # End the part of a line that a crash left, so that it does not spoil the next line.
         with path.open("a", encoding="utf-8") as file:
             file.write("\n")
-        return path, objects[1:]
-    if any(name != _LOCK_NAME for name in _files_below(folder)):
-        reason = ", and it has no interrupted rewrite to continue" if resume else ""
-        raise InvalidArgument(f"{folder} is not empty{reason}; give a new folder")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(_line(head))
-    except FileExistsError:
-        raise _busy_error(folder) from None
-    return path, []
+        return objects[1:]
+    path.write_text(_line(head), encoding="utf-8")
+    return []
 
 
 def _remove_former_files(
@@ -159,11 +200,11 @@ def _files_below(folder: str) -> Iterator[str]:
             yield os.path.relpath(os.path.join(parent, name), folder).replace(os.sep, "/")
 
 
-def _lock_folder(folder: str) -> BaseFileLock | None:
+def _lock_folder(folder: str, staging: str) -> BaseFileLock | None:
     """Let no other process write into a folder. Return None if the file system has no locks."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(os.path.join(folder, _LOCK_NAME))
+    lock = FileLock(os.path.join(staging, _LOCK_NAME))
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -173,10 +214,10 @@ def _lock_folder(folder: str) -> BaseFileLock | None:
     return lock
 
 
-def _unlock_folder(folder: str, lock: BaseFileLock | None) -> None:
+def _unlock_folder(staging: str, lock: BaseFileLock | None) -> None:
     if lock is not None:
         with suppress(OSError):
-            os.remove(os.path.join(folder, _LOCK_NAME))
+            os.remove(os.path.join(staging, _LOCK_NAME))
         lock.release()
 
 

@@ -1,7 +1,7 @@
 """Write all files of a source again, in the layout that is recommended for lookups.
 
-Several files are written at a time, each on one thread. A file gets its name when it is complete,
-and `complete_files` remembers that for a rewrite that continues this one.
+Several files are written at a time, each on one thread. `complete_files` collects them, and moves
+them to their places when all are complete.
 """
 
 from __future__ import annotations
@@ -139,13 +139,16 @@ def rewrite_source(
         )
     keys = {fragment.key for fragment in source.fragments}
     complete_files = CompleteFiles.open(destination, asdict(options), keys, resume=resume)
-    rewrite = _DatasetRewrite(source, destination, options, identities, summaries, complete_files)
+    rewrite = _DatasetRewrite(source, options, identities, summaries, complete_files)
     num_rows = sum(summary.num_rows for summary in summaries)
+    is_finished = False
     try:
         with report_progress(progress, num_rows, "rewriting") as report_rows:
             files = rewrite.run(report_rows)
+        complete_files.move_all(keys)
+        is_finished = True
     finally:
-        complete_files.close(is_finished=rewrite.is_finished)
+        complete_files.close(is_finished=is_finished)
     return Rewritten(destination, tuple(files))
 
 
@@ -155,34 +158,29 @@ class _DatasetRewrite:
     def __init__(
         self,
         source: Source,
-        destination: str,
         options: FileOptions,
         identities: Sequence[FileIdentity],
         summaries: Sequence[FileSummary],
         complete_files: CompleteFiles,
     ):
         self._source = source
-        self._destination = destination
         self._options = options
         self._identities = identities
         self._summaries = summaries
         self._complete_files = complete_files
         self._is_stopped = threading.Event()
         self._report_rows: Report | None = None
-        self.is_finished = False
 
     def run(self, report_rows: Report | None) -> list[RewrittenFile]:
         self._report_rows = report_rows
         numbers = range(len(self._source.fragments))
         with ThreadPoolExecutor(min(num_cores(), len(numbers))) as pool:
             try:
-                files = list(map_in_order(pool, self._rewrite_file, numbers, len(numbers) + 1))
+                return list(map_in_order(pool, self._rewrite_file, numbers, len(numbers) + 1))
             except BaseException:
                 # Other files stop at their next row group, so that an interrupt does not wait.
                 self._is_stopped.set()
                 raise
-        self.is_finished = True
-        return files
 
     def _report(self, rows: int) -> None:
         if self._is_stopped.is_set():
@@ -201,11 +199,11 @@ class _DatasetRewrite:
                     "(--resume) when writers are done"
                 )
 
-        target = posixpath.join(self._destination, fragment.key)
-        if self._complete_files.has(fragment.key, identity, target):
+        if self._complete_files.has(fragment.key, identity):
             self._report(summary.num_rows)
-            num_bytes = os.path.getsize(target)
+            num_bytes = self._complete_files.num_bytes(fragment.key)
             return RewrittenFile(fragment.key, *summary, num_bytes, was_complete=True)
+        target = self._complete_files.path_of(fragment.key)
         self._report(0)
         os.makedirs(posixpath.dirname(target), exist_ok=True)
         try:
@@ -221,8 +219,8 @@ class _DatasetRewrite:
             # A file that is replaced while it is read looks damaged.
             require_unchanged()
             raise
-        self._complete_files.add(fragment.key, identity, target)
-        return RewrittenFile(fragment.key, *summary, os.path.getsize(target))
+        num_bytes = self._complete_files.add(fragment.key, identity)
+        return RewrittenFile(fragment.key, *summary, num_bytes)
 
 
 def _require_plain_parquet(source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ import click
 
 from zonebloom.cli.options import answer_command, split_names, zonebloom
 from zonebloom.cli.output import CommandAnswer
+from zonebloom.cli.text import print_to_stderr
 from zonebloom.parquet.rewritten_file import Compression
 
 if TYPE_CHECKING:
@@ -57,19 +59,25 @@ def rewrite_command(
     bytes_before, bytes_after, seconds, files (path, num_rows, bytes_before, bytes_after,
     was_complete), indices.
     """
+    from zonebloom.building.complete_files import STAGING_NAME
     from zonebloom.facade.rewriting import rewrite
 
     names = split_names(columns) or []
     start = time.perf_counter()
-    rewritten = rewrite(
-        source,
-        destination,
-        compression=compression,
-        row_group_rows=row_group_rows,
-        index=names or None,
-        resume=resume,
-        progress=True,
-    )
+    try:
+        rewritten = rewrite(
+            source,
+            destination,
+            compression=compression,
+            row_group_rows=row_group_rows,
+            index=names or None,
+            resume=resume,
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        if os.path.isdir(os.path.join(destination, STAGING_NAME)):
+            print_to_stderr(f"continue by the same command with --resume, or delete {destination}")
+        raise
     seconds = time.perf_counter() - start
     # Messages show the folder as the user wrote it.
     table, _, title = str(replace(rewritten, destination=destination)).rpartition("\n")

@@ -76,10 +76,11 @@ def rewrite(
 
     Notes
     -----
-    Each core works on one file and holds one row group of it in memory. A file has another name
-    until it is complete. After an error or an interrupt, the complete files stay, and a call with
-    ``resume=True`` continues. Bloom filters inside the files, the order of sorting that a footer
-    declares, and encodings other than dictionaries are not kept.
+    Each core works on one file and holds one row group of it in memory. The new folder has no rows
+    until all files are complete. After an error or an interrupt, the complete files stay in its
+    hidden folder ``.zonebloom-rewrite``, and a call with ``resume=True`` continues. Bloom filters
+    inside the files, the order of sorting that a footer declares, and encodings other than
+    dictionaries are not kept.
 
     Examples
     --------
