@@ -12,8 +12,9 @@ it on rows. The rules of this dialect are:
 - Functions and operators mean the same as in DuckDB; `sql_functions` lists them. Integers are
   widened where DuckDB raises an overflow, and ``x // 0`` is null.
 
-`sql_comparisons` has the rules for columns, literals and comparisons, and `sql_expressions` those
-for functions. The latter is imported only for text that sqlglot has to parse.
+`sql_comparisons` has the rules for columns, literals and comparisons, `sql_casts` those for casts,
+and `sql_expressions` those for functions. The last two are imported only for text that sqlglot has
+to parse.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         """Return the condition that two elements of rows are equal.
 
         Rows are compared as DuckDB compares structs: a null equals a null, and the condition is
-        never null. An equality that is null instead of false keeps the same rows if nothing but
-        AND and OR is around it, and is easier to read in a plan.
+        never null. A plain equality is null where the column is null. If nothing but AND and OR is
+        around it, this keeps the same rows as false would, and plans show it more briefly.
         """
         outer = node.parent
         while outer is not None and outer.key in ("and", "or", "paren"):
