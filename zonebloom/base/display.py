@@ -152,7 +152,7 @@ def styled_html(*parts: str) -> str:
     return f'<div class="zonebloom">{_STYLE}{"".join(parts)}</div>'
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     # The entities of HTML take a millisecond to import, and most processes show none.
     import html
 
@@ -160,15 +160,15 @@ def _escape(text: str) -> str:
 
 
 def title_html(text: str) -> str:
-    return f"<p><strong>{_escape(text)}</strong></p>" if text else ""
+    return f"<p><strong>{escape(text)}</strong></p>" if text else ""
 
 
 def lines_html(text: str) -> str:
-    return f"<pre>{_escape(text)}</pre>"
+    return f"<pre>{escape(text)}</pre>"
 
 
 def list_html(lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{_escape(line)}</li>" for line in lines)
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f"<ul>{items}</ul>" if items else ""
 
 
@@ -177,7 +177,7 @@ def table_html(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
     def line(tag: str, cells: Sequence[object]) -> str:
         kinds = [f'{tag} class="zb-n"' if is_right else tag for is_right in right]
-        texts = [_escape(cell_text(cell)) for cell in cells]
+        texts = [escape(cell_text(cell)) for cell in cells]
         inside = (f"<{kind}>{text}</{tag}>" for kind, text in zip(kinds, texts, strict=True))
         return f"<tr>{''.join(inside)}</tr>"
 
@@ -197,8 +197,8 @@ def pictures_html(files: Sequence[Strip], bars: Iterable[Strip] = ()) -> str:
         drawn = set(map(id, strips))
         strips.append(_summary_strip([file for file in files if id(file) not in drawn]))
     body = "".join(
-        f"<tr><td>{_escape(strip.name)}</td><td>{_svg(strip)}</td>"
-        f"<td>{_escape(strip.words)}</td></tr>"
+        f"<tr><td>{escape(strip.name)}</td><td>{_svg(strip)}</td>"
+        f"<td>{escape(strip.words)}</td></tr>"
         for strip in (*strips, *bars)
     )
     legend = "".join(f"<span>{_svg(strip, 250)}{strip.words}</span>" for strip in _LEGEND)
@@ -236,7 +236,7 @@ def _svg(strip: Strip, hatch: int = 20) -> str:
     }
     for kind, path in paths.items():
         shapes += f'<path class="{kind}" d="{"".join(path)}"/>' if path else ""
-    label = _escape(f"{strip.name}: {strip.words}")
+    label = escape(f"{strip.name}: {strip.words}")
     return (
         '<svg viewBox="0 0 1000 12" preserveAspectRatio="none" role="img" '
         f'aria-label="{label}"><title>{label}</title>{shapes}</svg>'

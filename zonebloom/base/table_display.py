@@ -11,7 +11,6 @@ Nothing is registered outside IPython, or if the user has a formatter for these 
 
 from __future__ import annotations
 
-import html
 import sys
 import weakref
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zonebloom.base.display import styled_html
+from zonebloom.base.display import escape, styled_html
 from zonebloom.base.python_values import python_value
 from zonebloom.base.text import count_text
 
@@ -104,8 +103,8 @@ def rows_html(table: pa.Table, root: str | None = None) -> str:
         for number, field in enumerate(fields)
     ]
     names = "".join(
-        f"<th{_class(field)}>{html.escape(_cut(field.name))}"
-        f'<br><span class="zb-type">{html.escape(_cut(_type_text(field.type)))}</span></th>'
+        f"<th{_class(field)}>{escape(_cut(field.name))}"
+        f'<br><span class="zb-type">{escape(_cut(_type_text(field.type)))}</span></th>'
         for field in fields
     )
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in zip(*columns, strict=True))
@@ -143,8 +142,8 @@ def _cell_html(field: pa.Field, text: str | None, root: str | None) -> str:
         # The end of a path, and the beginning of other texts, distinguishes them best.
         cell = f"…{cell[1 - _MAX_CHARACTERS :]}" if is_path else _cut(cell)
     # The whole text shows when the pointer is over a shortened one.
-    title = f' title="{html.escape(text[:1000])}"' if cell != text else ""
-    return f"<td{_class(field, cell)}{title}>{html.escape(cell)}</td>"
+    title = f' title="{escape(text[:1000])}"' if cell != text else ""
+    return f"<td{_class(field, cell)}{title}>{escape(cell)}</td>"
 
 
 def _cut(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 
 
 def path_in_cache(name: str) -> str | None:
@@ -14,9 +13,18 @@ def path_in_cache(name: str) -> str | None:
     The folder is made if it is missing. No other user can write into it.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = f"{cache}/zonebloom"
+    if not _is_private(folder):
+        folder = _temporary_folder()
+    return os.path.join(folder, name) if _is_private(folder) else None
+
+
+def _temporary_folder() -> str:
+    # Most processes have a cache folder, and this takes long to import.
+    import tempfile
+
     user = str(os.geteuid()) if os.name == "posix" else "user"
-    folders = (f"{cache}/zonebloom", f"{tempfile.gettempdir()}/zonebloom-{user}")
-    return next((os.path.join(folder, name) for folder in folders if _is_private(folder)), None)
+    return f"{tempfile.gettempdir()}/zonebloom-{user}"
 
 
 def _is_private(folder: str) -> bool:
