@@ -632,7 +632,10 @@ def test_the_current_time_is_now():
 
 
 ERRORS = [
-    ("lowr(s) = 'a'", "there is no function lowr", "Did you mean lower"),
+    ("lowr(s) = 'a'", "there is no function lowr", "Did you mean lower? All functions are on"),
+    ("md5(s) = 'a'", "no function md5", "\nAll functions are on the page Filters"),
+    ("split_part(s, '-', 1) = 'a'", "no function split_part", "\nAll functions are on the page"),
+    ("strftime(ts, '%Y') = 'a'", "no function strftime", "\nAll functions are on the page"),
     ("lower(s, 1) = 'a'", "lower takes 1 argument, not 2", "Write lower(text)"),
     ("round() = 1", "round takes 1 or 2 arguments, not 0", "Write round(number, ['integer'])"),
     ("coalesce() = 1", "coalesce takes at least 1 argument, not 0", "Write coalesce(any, ...)"),

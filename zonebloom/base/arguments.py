@@ -49,16 +49,31 @@ def suggest_names(name: str, known: Iterable[str], introduction: str) -> str:
     >>> suggest_names("id", [], "there is:")
     'there is: none'
     """
-    import difflib
-
     names = list(known)
-    # Compare in lower case, so that names that differ only in case are the most similar ones.
-    by_lower_case = {known_name.lower(): known_name for known_name in names}
-    matches = difflib.get_close_matches(name.lower(), by_lower_case, 3)
-    similar_names = [by_lower_case[match] for match in matches]
+    similar_names = find_similar_names(name, names)
     hint = f"did you mean {' or '.join(similar_names)}? " if similar_names else ""
     more = ", ..." if len(names) > _MAX_LISTED_NAMES else ""
     return f"{hint}{introduction} {', '.join(names[:_MAX_LISTED_NAMES]) or 'none'}{more}"
+
+
+def find_similar_names(
+    name: str, known: Iterable[str], *, min_similarity: float = 0.6
+) -> list[str]:
+    """Return at most three names that are similar to a name, the most similar first.
+
+    ``min_similarity`` is between 0 (all names) and 1 (only equal names).
+
+    >>> find_similar_names("lenght", ["length", "left"])
+    ['length', 'left']
+    >>> find_similar_names("lenght", ["length", "left"], min_similarity=0.8)
+    ['length']
+    """
+    import difflib
+
+    # Compare in lower case, so that names that differ only in case are the most similar ones.
+    by_lower_case = {known_name.lower(): known_name for known_name in known}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, 3, min_similarity)
+    return [by_lower_case[match] for match in matches]
 
 
 def invalid_value(value: object, parameter: str, advice: str) -> InvalidArgument:

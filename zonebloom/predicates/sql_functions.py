@@ -33,6 +33,11 @@ from zonebloom.values.literal import Literal, Unanswerable
 
 _functions: Any = pc
 _NUMBERS = ("integer", "float", "decimal")
+# Names of functions are short, so many pairs that mean different things are 0.7 similar.
+_MIN_SIMILARITY = 0.8
+_FUNCTIONS_PAGE = (
+    "all functions are on the page Filters of the documentation, in the section Functions in SQL"
+)
 _READ_ADVICE = "read without this condition and filter the table"
 
 
@@ -286,8 +291,9 @@ def _find_function(name: str) -> SqlFunction:
     function = _FUNCTIONS.get(name)
     if function is None:
         names = [name for name in _FUNCTIONS if name[0].isalpha()]
-        advice = arguments.suggest_names(name, names, "the functions are")
-        raise Unanswerable(f"there is no function {name}", advice)
+        similar_names = arguments.find_similar_names(name, names, min_similarity=_MIN_SIMILARITY)
+        advice = f"did you mean {' or '.join(similar_names)}? " if similar_names else ""
+        raise Unanswerable(f"there is no function {name}", advice + _FUNCTIONS_PAGE)
     return function
 
 
