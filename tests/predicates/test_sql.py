@@ -429,6 +429,8 @@ def test_column_names_follow_the_rules_of_sql(text, path):
         ("ident = 1", "there is no column ident"),
         ("upperr = 1", "Did you mean Upper?"),
         ("a.z = 1", "there is no column a.z"),
+        ('id = "x"', "Write a string in single quotes: 'x'; the columns are id"),
+        ('id IN ("it\'s")', "single quotes: 'it''s'"),
         ("KIND = 1", "more than one column"),
         ("l.x = 1", "has no fields"),
         ("id = '5'", "Write the number without quotes: 5"),
@@ -437,7 +439,9 @@ def test_column_names_follow_the_rules_of_sql(text, path):
         ("l = 5", "list<"),
         ("id + 'a' = 2", "the operator + does not take int64 and string"),
         ("absolute(id) = 1", "there is no function absolute"),
-        ("id IN (SELECT 1)", "QUERY is not understood"),
+        ("id IN (SELECT 1)", "queries inside a filter are not supported"),
+        ("id = 1 AND id = (SELECT 1)", "give them as a list"),
+        ("NOT EXISTS (SELECT 1)", "queries inside a filter"),
         ("id IN ()", "the IN list is empty"),
         ("id BETWEEN SYMMETRIC 2 AND 1", "SYMMETRIC is not understood"),
         ("id LIKE 'a%'", "LIKE takes strings"),
@@ -457,6 +461,13 @@ def test_errors_name_the_problem_and_the_remedy(text, says):
     with pytest.raises(FilterError) as caught:
         to_expression(text, NAMES)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["id = x", "id = `x`", 'a."x" = 1', 'id = "a"."x"'])
+def test_only_names_in_double_quotes_may_be_meant_as_strings(text):
+    with pytest.raises(FilterError, match="there is no column") as caught:
+        to_expression(text, NAMES)
+    assert "single quotes" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", [r"raw = '\x61'", r"raw IN (X'61', CAST('\x61' AS BLOB))"])

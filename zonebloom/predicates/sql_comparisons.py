@@ -235,10 +235,20 @@ class PlainSqlTranslator(SqlTranslator):
                 )
             if not matches:
                 advice = arguments.suggest_names(name, field_names, "the columns are")
+                if len(names) == 1 and self._is_in_double_quotes(node):
+                    quoted = "'" + name.replace("'", "''") + "'"
+                    advice = f"write a string in single quotes: {quoted}; {advice}"
                 self.fail(f"there is no column {full_name}", advice, node)
             path += matches
             fields = fields.field(matches[0]).type
         return Operand(pc.field(*path), fields, tuple(path))
+
+    def _is_in_double_quotes(self, column: Any) -> bool:
+        """Return whether the text of a column is one name in double quotes."""
+        if column is None or column.key != "column":
+            return False
+        start = column.this.meta.get("start")
+        return start is not None and self.text[start] == '"'
 
     def fail(self, what: str, advice: str, node: Any) -> NoReturn:
         nodes = () if node is None else node.walk()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -66,6 +66,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         return tuple(self._derived_columns.values())
 
     def _translate_in(self, node: Any) -> Predicate:
+        if node.args.get("query") is not None:
+            self._refuse_query(node)
         self.require_only(node, "this", "expressions")
         if self.strip_parentheses(node.this).key == "tuple":
             return self._translate_rows_in(node)
@@ -124,6 +126,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
                 return self._translate_cast(node)
             case "interval":
                 return self._translate_interval(node)
+            case "subquery" | "select" | "exists":
+                self._refuse_query(node)
             case "case" | "if":
                 return self._translate_case(node)
             case "currentdate" | "currenttimestamp" | "localtimestamp":
@@ -137,6 +141,13 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         if call is not None:
             return self._translate_call(call, node)
         self.fail(f"{sql_text(node)} is not understood in a filter", PYARROW_ADVICE, node)
+
+    def _refuse_query(self, node: Any) -> NoReturn:
+        self.fail(
+            "queries inside a filter are not supported",
+            'read the values first and give them as a list: pc.field("id").isin(values)',
+            node,
+        )
 
     def _translate_call(self, call: SqlCall, node: Any) -> SqlValue:
         if call.name in _CLOCK_FUNCTIONS and not call.arguments:
