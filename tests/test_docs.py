@@ -14,7 +14,7 @@ from pages import Page
 PAGES = sorted(
     path
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    # Its code needs a Spark session; `spark/test_docs_spark.py` runs it.
+    # Its code needs a Spark session; `spark/test_spark_page.py` runs it.
     if path.name != "spark.md"
 )
 

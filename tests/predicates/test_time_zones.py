@@ -93,12 +93,49 @@ def rows_of(ds):
 
 @pytest.mark.parametrize(
     "text",
-    ["at = local", "at < day", "local >= at", "CAST(at AS TIMESTAMP) = '2024-07-01'",
-     "CAST(local AS TIMESTAMPTZ) = '2024-07-01 00:00:00Z'", "CAST(at AS DATE) = '2024-07-01'"],
-)  # fmt: skip
+    ["at = local", "at < day", "local >= at", "CAST(day AS TIMESTAMPTZ) = '2024-07-01 00:00:00Z'"],
+)
 def test_comparing_columns_with_and_without_zone_raises(datasets, text):
     with pytest.raises(FilterError, match="assume_timezone"):
         datasets["UTC"].search(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "advised"),
+    [
+        ("at::DATE", "(at AT TIME ZONE 'UTC')::DATE"),
+        ("(at)::DATE", "((at) AT TIME ZONE 'UTC')::DATE"),
+        ("CAST(at AS TIMESTAMP)", "at AT TIME ZONE 'UTC'"),
+        ("CAST(local AS TIMESTAMPTZ)", "local AT TIME ZONE 'UTC'"),
+    ],
+)
+def test_casts_that_depend_on_a_zone_say_how_to_name_it(datasets, text, advised):
+    ds, literal = datasets["UTC"], "'2024-07-01 00:00:00Z'" if "local" in text else "'2024-07-01'"
+    with pytest.raises(FilterError) as e:
+        ds.search(f"{text} = {literal}")
+    assert f"Write {advised}" in str(e.value)
+    # DuckDB assumes the session's zone for a cast.
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone='UTC'")
+        all_rows = ds.to_table()  # noqa: F841
+        duckdb_text = text.replace("at::", '"at"::').replace("(at", '("at"')
+        result = db.execute(f"SELECT row FROM all_rows WHERE {duckdb_text} = {literal}")
+        expected = [row for (row,) in result.fetchall()]
+    assert rows(ds, f"{advised} = {literal}") == expected
+    assert expected
+
+
+@pytest.mark.parametrize("column", ["local", "day"])
+@pytest.mark.parametrize("now", ["now()", "current_timestamp", "now() - INTERVAL 1 DAY"])
+def test_the_current_time_is_advised_in_a_zone(datasets, column, now):
+    ds = datasets["UTC"]
+    for text in (f"{column} < {now}", f"{column} IN ({now})", f"{now} > {column}"):
+        with pytest.raises(FilterError, match=r"Write now\(\) AT TIME ZONE 'UTC'"):
+            ds.search(text)
+    advised = now.replace("now()", "now() AT TIME ZONE 'UTC'")
+    advised = advised.replace("current_timestamp", "now() AT TIME ZONE 'UTC'")
+    assert len(rows(ds, f"{column} < {advised}")) == len(TICKS)
+    assert not rows(ds, f"{column} > {advised}")
 
 
 @pytest.mark.parametrize("text", ["TIMESTAMPTZ '2024-07-01 12:00:00'", "DATE '2024-07-01 12:00Z'"])

@@ -12,9 +12,13 @@ import pyarrow.types as pt
 
 from zonebloom.predicates import ast, sql_casts, sql_functions, sql_literals, sql_times
 from zonebloom.predicates.ast import Constant, Predicate
-from zonebloom.predicates.expression import expression_from_predicate
+from zonebloom.predicates.expression import (
+    expression_from_predicate,
+    join_balanced,
+)
 from zonebloom.predicates.sql_calls import SqlCall, read_call
 from zonebloom.predicates.sql_comparisons import (
+    TIME_ZONE_CAST_ADVICE,
     PlainSqlTranslator,
     plain_set,
     plain_value,
@@ -29,8 +33,9 @@ from zonebloom.predicates.sql_row_filter import (
 from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Operand, SqlValue
 from zonebloom.predicates.sql_values import TypedValue, number_literal, with_number_type
 from zonebloom.values.columns import matching_names
-from zonebloom.values.literal import Literal, Unanswerable
-from zonebloom.values.normal_types import decoded_type, without_views
+from zonebloom.values.literal import Literal, StoredValue, Unanswerable
+from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
+from zonebloom.values.types import family, time_zones_differ
 
 _CLOCK_FUNCTIONS = {
     **dict.fromkeys(("now", "current_timestamp", "get_current_timestamp"), "currenttimestamp"),
@@ -40,7 +45,10 @@ _CLOCK_FUNCTIONS = {
 }
 # sqlglot takes these names for columns, unless parentheses follow.
 _NAMES_OF_CLOCK = {"localtimestamp": "localtimestamp", "current_localtimestamp": "localtimestamp"}
+_SEARCHES_FOR_ANY = ("list_has_any", "array_has_any")
+_SEARCHES_FOR_ALL = ("list_has_all", "array_has_all")
 _LIST_SEARCHES = ("list_contains", "list_has", "array_contains", "array_has", "contains")
+_LIST_REASON = "an index does not store elements of lists"
 # The name of a list's elements in the condition that searches it.
 _ITEM = "item"
 _UNIT_SECONDS = {"WEEK": 604800, "DAY": 86400, "HOUR": 3600, "MINUTE": 60, "SECOND": 1}
@@ -76,6 +84,56 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         )
         return super()._translate_in(node) if set_of_plain_values is None else set_of_plain_values
 
+    def _translate_comparison_node(self, node: Any) -> Predicate:
+        self.require_only(node, "this", "expression")
+        left, right = map(self.strip_parentheses, (node.this, node.expression))
+        if left.key == right.key == "tuple" and node.key in ("eq", "neq"):
+            return self._compare_rows(left, right, node)
+        if node.key == "eq" and right.key == "any":
+            return self._translate_any(left, right.this, node)
+        return super()._translate_comparison_node(node)
+
+    def _compare_rows(self, left: Any, right: Any, node: Any) -> Predicate:
+        """Translate ``(a, b) = (1, 'x')`` to ``a = 1 AND b = 'x'``, and its negation."""
+        if len(left.expressions) != len(right.expressions):
+            self.fail("rows of different lengths are compared", "write (a, b) = (1, 'x')", node)
+        equalities = [
+            self._row_equality(self.translate_operand(a), self.translate_operand(b), node)
+            for a, b in zip(left.expressions, right.expressions, strict=True)
+        ]
+        equal = ast.And(tuple(equalities))
+        return equal if node.key == "eq" else ast.negation(equal)
+
+    def _translate_any(self, item: Any, list_node: Any, comparison: Any) -> Predicate:
+        """Translate ``'x' = ANY(tags)``.
+
+        Without a match, ANY may be null where a search of the list is false. So ANY is refused
+        where that makes a difference.
+        """
+        list_ = self.translate_operand(list_node)
+        if (
+            not isinstance(list_, Operand)
+            or not is_list(list_.type)
+            or not _is_top_level(comparison)
+        ):
+            self.fail(
+                "ANY is supported only for a list of the rows, and not below NOT or in a value",
+                "write list_contains(tags, 'x')",
+                comparison,
+            )
+        try:
+            match = self._search_list(
+                list_, self.translate_operand(item), comparison, _search_text(list_node, item)
+            )
+        except Unanswerable as error:
+            self.fail(str(error), error.advice or PYARROW_ADVICE, comparison)
+        return self._as_predicate(match, comparison)
+
+    def _as_predicate(self, value: SqlValue, node: Any) -> Predicate:
+        if isinstance(value, Literal):
+            return Constant(value.value)
+        return self.unknown_condition(node, value.reason, value.expression)
+
     def _translate_rows_in(self, node: Any) -> Predicate:
         """Translate ``(a, b) IN ((1, 'x'), (2, 'y'))`` to ``a = 1 AND b = 'x' OR ...``."""
         columns = [self.translate_operand(column) for column in node.this.expressions]
@@ -104,10 +162,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         never null. A plain equality is null where the column is null. If nothing but AND and OR is
         around it, this keeps the same rows as false would, and plans show it more briefly.
         """
-        outer = node.parent
-        while outer is not None and outer.key in ("and", "or", "paren"):
-            outer = outer.parent
-        if outer is None and isinstance(value, Literal) and value.kind != "null":
+        is_plain = isinstance(value, Literal) and value.kind != "null"
+        if is_plain and node.key != "neq" and _is_top_level(node):
             return self.translate_comparison("=", column, value, node)
         return self.null_safe_equality(column, value, node)
 
@@ -154,6 +210,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             return self._current_time(_CLOCK_FUNCTIONS[call.name])
         if call.name == "if" and len(call.arguments) == 3:
             return self._choose([call.arguments[:2]], call.arguments[2])
+        if call.name in _SEARCHES_FOR_ANY + _SEARCHES_FOR_ALL and len(call.arguments) == 2:
+            return self._search_list_for_several(call, node)
         arguments = [
             argument if isinstance(argument, Literal) else self.translate_operand(argument)
             for argument in call.arguments
@@ -166,7 +224,7 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         if call.name in _LIST_SEARCHES and len(arguments) == 2:
             list_, item = arguments
             if isinstance(list_, Operand) and is_list(list_.type):
-                return self._search_list(list_, item, node)
+                return self._search_list(list_, item, node, sql_text(node))
         return sql_functions.call_function(call.name, list(map(TypedValue.of, arguments)))
 
     def _translate_subscript(self, value: SqlValue, key: SqlValue, node: Any) -> SqlValue | None:
@@ -181,8 +239,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             return self._element_from_end(value, -int(number), node)
         return None
 
-    def _search_list(self, list_: Operand, item: SqlValue, node: Any) -> SqlValue:
-        """Translate ``list_contains(list, item)``."""
+    def _search_list(self, list_: Operand, item: SqlValue, node: Any, name: str) -> SqlValue:
+        """Translate ``list_contains(list, item)`` to a derived column with a name."""
         if not isinstance(item, Literal):
             raise Unanswerable(
                 "a list is searched for a value that is not constant",
@@ -194,16 +252,43 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             is_empty = self.translate_comparison("=", length, Literal("number", Fraction(0)), node)
             answers = [TypedValue.constant(value, pa.bool_()) for value in (False, None)]
             return sql_functions.choose_case([self._as_typed_condition(is_empty)], answers)
-        list_type: Any = without_views(list_.type)
-        element = Operand(pc.field(_ITEM), list_type.value_type)
-        condition = expression_from_predicate(
-            self.translate_comparison("=", element, item, node), self.schema
-        )
+        is_match = self.translate_comparison("=", _element_of(list_), item, node)
+        return self._lists_with_match(list_, is_match, name)
+
+    def _lists_with_match(self, list_: Operand, is_match: Predicate, name: str) -> Operand:
+        """Return the condition that a predicate is true for an element of a list."""
+        condition = expression_from_predicate(is_match, self.schema)
 
         def search(lists: pa.Array) -> pa.Array:
             return lists_with_match(lists, condition, _ITEM)
 
-        return self._derived_operand(list_, pa.bool_(), search, node)
+        return self._derived_operand(list_, pa.bool_(), search, name)
+
+    def _search_list_for_several(self, call: SqlCall, node: Any) -> SqlValue:
+        """Translate ``list_has_any(tags, ['a', 'b'])`` and ``list_has_all``."""
+        list_, item_nodes = self.translate_operand(call.arguments[0]), call.arguments[1]
+        items: list[SqlValue] = []
+        if item_nodes.key == "array":
+            items = list(map(self.translate_operand, item_nodes.expressions))
+        are_constants = all(isinstance(item, Literal) and item.kind != "null" for item in items)
+        if (
+            not isinstance(list_, Operand)
+            or not is_list(list_.type)
+            or not (items and are_constants)
+        ):
+            raise Unanswerable(
+                f"{call.name} takes a list of the rows and a list of constants without nulls",
+                f"write {call.name}(tags, ['x', 'y'])",
+            )
+        if call.name in _SEARCHES_FOR_ANY:
+            is_match = self.translate_membership(_element_of(list_), items, item_nodes)
+            return self._lists_with_match(list_, is_match, sql_text(node))
+        matches = []
+        for item, item_node in zip(items, item_nodes.expressions, strict=True):
+            is_match = self.translate_comparison("=", _element_of(list_), item, item_node)
+            name = _search_text(call.arguments[0], item_node)
+            matches.append(self._lists_with_match(list_, is_match, name).expression)
+        return Operand(join_balanced(matches, is_or=False), pa.bool_(), reason=_LIST_REASON)
 
     def _element_from_end(self, list_: Operand, position: int, node: Any) -> SqlValue:
         list_type: Any = without_views(list_.type)
@@ -211,19 +296,18 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         def take(lists: pa.Array) -> pa.Array:
             return elements_from_end(lists, position)
 
-        return self._derived_operand(list_, list_type.value_type, take, node)
+        return self._derived_operand(list_, list_type.value_type, take, sql_text(node))
 
     def _derived_operand(
-        self, source: Operand, type_: pa.DataType, compute: Callable[[Any], pa.Array], node: Any
+        self, source: Operand, type_: pa.DataType, compute: Callable[[Any], pa.Array], name: str
     ) -> Operand:
-        name = sql_text(node)
         if self._clock is not None:
             # Filters that see different times may compute different values from the same text.
             name = f"{name} at {self._clock}"
         while name in self.schema.names:
             name = f"({name})"
         self._derived_columns[name] = DerivedColumn(name, source.expression, compute)
-        return Operand(pc.field(name), type_, reason="an index does not store elements of lists")
+        return Operand(pc.field(name), type_, reason=_LIST_REASON)
 
     def _translate_typed(self, node: Any) -> TypedValue:
         return TypedValue.of(self.translate_operand(node))
@@ -299,6 +383,19 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             "duration", count.value * _UNIT_SECONDS.get(unit, 1) / _UNITS_PER_SECOND.get(unit, 1)
         )
 
+    def _to_stored_value(self, literal: Literal, column: pa.DataType, node: Any) -> StoredValue:
+        if (
+            literal.kind == "instant"
+            and family(column) in ("date", "timestamp")
+            and any(map(_is_current_instant, node.walk()))
+        ):
+            self.fail(
+                f"the current time, of UTC, is compared with a column of {column}, without a zone",
+                "write now() AT TIME ZONE 'UTC' if the column holds UTC",
+                node,
+            )
+        return super()._to_stored_value(literal, column, node)
+
     def _translate_cast(self, node: Any) -> SqlValue:
         self.require_only(node, "this", "to")
         target, value = sql_casts.cast_type(node.args["to"]), self.translate_operand(node.this)
@@ -306,6 +403,10 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             return with_number_type(sql_literals.cast_literal(value, target), target)
         if isinstance(decoded_type(value.type), pa.UuidType) and target != value.type:
             self.fail("a column of UUIDs cannot be cast", "compare it with UUID '...'", node)
+        type_ = comparable_type(value.type)
+        if time_zones_differ(type_, target):
+            advice = _zone_advice(node.this, type_, target, node.args["to"].sql())
+            self.fail(f"a cast from {type_} to {target} depends on a zone", advice, node)
         return sql_casts.cast_operand(value, target)
 
     def _translate_dot(self, outer: Any) -> SqlValue:
@@ -336,3 +437,42 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         if any(part.key != "identifier" for part in parts):
             self.fail(f"{outer.sql()} is not a column", "name one column", outer)
         return self.resolve_column([part.this for part in parts], outer)
+
+
+def _is_top_level(node: Any) -> bool:
+    """Return whether only AND, OR and parentheses are around a condition.
+
+    There, a condition that is false and one that is null keep the same rows.
+    """
+    outer = node.parent
+    while outer is not None and outer.key in ("and", "or", "paren"):
+        outer = outer.parent
+    return outer is None
+
+
+def _element_of(list_: Operand) -> Operand:
+    list_type: Any = without_views(list_.type)
+    return Operand(pc.field(_ITEM), list_type.value_type)
+
+
+def _search_text(list_: Any, item: Any) -> str:
+    return f"list_contains({sql_text(list_)}, {sql_text(item)})"
+
+
+def _is_current_instant(node: Any) -> bool:
+    if node.key == "anonymous" and isinstance(node.this, str):
+        return _CLOCK_FUNCTIONS.get(node.this.lower()) == "currenttimestamp"
+    return node.key == "currenttimestamp"
+
+
+def _zone_advice(value: Any, type_: pa.DataType, target: pa.DataType, target_text: str) -> str:
+    """Return advice on a cast between types of which only one has a time zone."""
+    if not pt.is_timestamp(type_):
+        return TIME_ZONE_CAST_ADVICE
+    text = sql_text(value) if value.key in ("column", "paren") else f"({sql_text(value)})"
+    text = f"{text} AT TIME ZONE 'UTC'"
+    if type_.tz is None:
+        return f"write {text} if it holds UTC"
+    if not pt.is_timestamp(target):
+        text = f"({text})::{target_text}"
+    return f"write {text}, or name another zone"

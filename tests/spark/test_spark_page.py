@@ -1,4 +1,8 @@
-"""The code on the documentation's page on Spark works and prints what the page shows."""
+"""The code on the documentation's page on Spark works and prints what the page shows.
+
+The page sends the package to the executors, where it stays until the session ends. So this file is
+in another group than the tests of executors without it.
+"""
 
 from __future__ import annotations
 
