@@ -490,6 +490,22 @@ def test_overflow_raises_and_does_not_wrap():
     assert our_rows("abs(small) = 128 OR -small = 128", table) == [1]
 
 
+@pytest.mark.parametrize("more", ["", " AND list_has_any(tags, ['a'])"])
+def test_a_failing_cast_of_a_float_is_shown_briefly_and_advised_to_round(more):
+    ds = zb.dataset(pa.table({"x": [1.0, 2.5], "s": ["5", "k"], "tags": [["a"]] * 2}))
+    text = f"x::INT = 3{more}"
+    with pytest.raises(
+        FilterError, match=r"cast\(x AS int32\) == 3.*write round\(x\)::INT"
+    ) as caught:
+        ds.count_rows(text)
+    assert "allow_" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert ds.count_rows(text.replace("x::INT", "round(x)::INT")) == 1
+    assert ds.count_rows(pc.round(pc.field("x")).cast(pa.int32()) == 2) == 1
+    with pytest.raises(FilterError, match=r"cast\(s AS int32\).*correct it, or read"):
+        ds.count_rows("s::INT = 5")
+
+
 def test_division_by_zero_in_a_row_gives_null():
     table = pa.table({"i": [6, 7], "zero": [0, 2]})
     assert our_rows("zero <> 0 AND i // zero = 3", table) == [1]

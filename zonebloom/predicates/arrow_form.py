@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from zonebloom.errors import FilterError
 
@@ -51,6 +53,7 @@ _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _MAX_EXPRESSION_DEPTH = 1000
 
 
+_CAST_OPTIONS = re.compile(r", \{to_type=([^{}]*?), allow_int_overflow=[^{}]*\}")
 SHORTEN_ADVICE = "write IN for equalities, or read less and filter the table"
 
 
@@ -224,12 +227,36 @@ def nesting_error(max_depth: int) -> FilterError:
 
 
 def expression_text(expression: pc.Expression) -> str:
-    """Return an expression as PyArrow prints it."""
+    """Return an expression as PyArrow prints it, but casts without their options.
+
+    >>> expression_text(pc.field("x").cast(pa.int32()) == 5)
+    '(cast(x AS int32) == 5)'
+    """
     try:
-        return str(expression)
+        text = str(expression)
     except UnicodeDecodeError as error:
         # PyArrow prints the bytes of a binary view as if they were UTF-8.
-        return error.object.decode(errors="backslashreplace")
+        text = error.object.decode(errors="backslashreplace")
+    return _CAST_OPTIONS.sub(r" AS \1", text)
+
+
+def columns_cast_to_integers(expression: pc.Expression) -> list[tuple[str, ...]]:
+    """Return the paths of the columns that an expression casts to integers.
+
+    Return none if its layout is not known.
+    """
+    try:
+        form = read_expression(expression)
+        return [
+            path
+            for node in parse_entries(form.entries)
+            if node.name == "cast" and node.options_column is not None
+            # PyArrow serializes the target type as the type of a null field.
+            if pt.is_integer(form.row.column(node.options_column).type.field("to_type").type)
+            for path in [arg.path for arg in node.args if arg.path]
+        ]
+    except Exception:  # noqa: BLE001 - this only makes a message more helpful
+        return []
 
 
 def referenced_columns(expression: pc.Expression) -> frozenset[str] | None:

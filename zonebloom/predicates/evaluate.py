@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from zonebloom.errors import FilterError
+from zonebloom.predicates.arrow_form import columns_cast_to_integers
+from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.normal_types import without_views
 
 if TYPE_CHECKING:
@@ -26,6 +29,19 @@ def evaluate(
     projected = acero.Declaration("project", options)
     # Use one thread, which keeps the order of the rows and is fastest for few rows.
     return acero.Declaration.from_sequence([source, projected]).to_table(use_threads=False)
+
+
+def row_value_error(
+    text: str, expression: pc.Expression, schema: pa.Schema, error: Exception
+) -> FilterError:
+    """Return the error for a filter that fails on values of the rows."""
+    types = [find_leaf_type(schema, path) for path in columns_cast_to_integers(expression)]
+    advice = "correct it, or read without it and filter the table"
+    if any(type_ is not None and pa.types.is_floating(type_) for type_ in types):
+        advice = (
+            "write round(x)::INT, in PyArrow pc.round(x).cast(...), to cast floats with fractions"
+        )
+    return FilterError(f"the filter {text} fails on values of the rows: {error}; {advice}")
 
 
 def has_views(schema: pa.Schema) -> bool:

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import empty_table
-from zonebloom.errors import FilterError
 from zonebloom.predicates.arrow_form import expression_text, referenced_columns
-from zonebloom.predicates.evaluate import evaluate
+from zonebloom.predicates.evaluate import evaluate, row_value_error
 
 _functions: Any = pc
 
@@ -68,10 +67,7 @@ class SqlRowFilter:
                 table = table.append_column(column.name, column.compute(combined))
             mask = evaluate(table, [self.expression], ["mask"]).column(0)
         except pa.ArrowException as error:
-            raise FilterError(
-                f"the filter {self} fails on values of the rows: {error}; correct it, or read "
-                "without it and filter the table"
-            ) from None
+            raise row_value_error(str(self), self.expression, table.schema, error) from None
         # A null condition does not match.
         return np.flatnonzero(mask.fill_null(False).to_numpy())
 

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import to_numpy
-from zonebloom.errors import FilterError, InvalidArgument
+from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Equals, IsIn, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
 from zonebloom.predicates.evaluate import (
     cast_table,
     evaluate,
     has_views,
+    row_value_error,
     schema_without_views,
 )
 
@@ -46,10 +47,7 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     except pa.ArrowException as error:
         # A filter that always fails was refused before the scan, so a value of some row caused
         # this.
-        raise FilterError(
-            f"the filter {filter_text(filter)} fails on values of the rows: {error}; correct it, "
-            "or read without it and filter the table"
-        ) from None
+        raise row_value_error(filter_text(filter), filter, table.schema, error) from None
     # A null comparison result does not match.
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
