@@ -155,9 +155,8 @@ def test_conjunctions_are_those_of_sqlglot(text):
 
 def test_conjunctions_are_parsed_without_sqlglot(monkeypatch):
     replace_function(monkeypatch, sql, "parse_sql", lambda *_: pytest.fail("sqlglot was used"))
-    assert sql.predicate_from_sql("i = 5 AND s = 'x' AND i IN (5, 6)", SCHEMA) == ast.And(
-        (ast.Equals(("i",), 5), ast.Equals(("s",), "x"), ast.IsIn(("i",), (5, 6)))
-    )
+    text = "i = 5 AND s = 'x' AND i IN (5, 6)"
+    assert str(sql.predicate_from_sql(text, SCHEMA)) == text
 
 
 @given(

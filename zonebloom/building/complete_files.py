@@ -96,7 +96,7 @@ class CompleteFiles:
         """Add a complete file. Return its size in bytes."""
         num_bytes = os.path.getsize(self.path_of(key))
         record = {"path": key, "source": list(identity), "bytes": num_bytes}
-        with self._lock, open(_list_path(self._staging), "a", encoding="utf-8") as file:
+        with self._lock, Path(_list_path(self._staging)).open("a", encoding="utf-8") as file:
             file.write(_line(record))
             self._records[key] = record
         return num_bytes
