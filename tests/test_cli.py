@@ -614,7 +614,8 @@ def in_terminal(*arguments, width=80):
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     process = subprocess.Popen(
         [*PROGRAM, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        # A runner of tests may set the width of its own terminal in COLUMNS.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": str(width)},
         stdout=slave,
         stderr=slave,
         stdin=slave,
