@@ -32,6 +32,7 @@ from typing import Any
 from helpers import ROOT
 
 from zonebloom.cli import main as cli
+from zonebloom.cli import text as cli_text
 from zonebloom.errors import ZoneBloomError
 
 WRITE = bool(os.environ.get("ZONEBLOOM_WRITE"))
@@ -120,11 +121,14 @@ def captured_output() -> Iterator[Callable[[], str]]:
         yield lambda: (stream.flush(), stream.buffer.getvalue().decode())[1]
 
 
-def run_command(line: str) -> str:
+def run_command(line: str, fails: bool = False) -> str:
     """Run a command of a page, and return its output.
 
-    Pages show the times of new processes. Comparisons ignore times, so this process is quicker.
+    ``fails`` says that the page shows an error of the command. Pages show the times of new
+    processes. Comparisons ignore times, so they run the command in this process, which is quicker.
     """
+    # Wrong usage has code 2.
+    expected_codes = (cli_text.FAILED, 2) if fails else (0, cli_text.FOUND_NOTHING)
     words = shlex.split(line)
     if WRITE or words[0] != "zonebloom" or {"|", ">", "<"} & set(words):
         environment = {
@@ -140,17 +144,22 @@ def run_command(line: str) -> str:
             text=True,
             check=False,
         )
-        assert done.returncode < 126 and "Traceback" not in done.stdout, done.stdout
+        assert done.returncode in expected_codes, done.stdout
         return done.stdout
     with captured_output() as output:
-        cli.main(words[1:])
-    assert "Traceback" not in output(), output()
+        code = cli.main(words[1:])
+    assert code in expected_codes, output()
     return output()
 
 
 def _run_commands(body: str) -> str:
-    commands = [line for line in body.splitlines() if line.startswith("$ ")]
-    return "".join(f"{line}\n{run_command(line[2:])}" for line in commands)
+    outputs = []
+    # The text before the first command is empty.
+    for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+        line, _, shown_output = part.partition("\n")
+        output = run_command(line, fails="Error: " in shown_output)
+        outputs.append(f"$ {line}\n{output}")
+    return "".join(outputs)
 
 
 def _run_python(body: str, namespace: dict[str, Any], where: str, shows_error: bool) -> str:
