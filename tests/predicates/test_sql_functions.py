@@ -247,7 +247,7 @@ def text_texts(draw, depth=2):
     text, constant, number = draw(inner), draw(TEXT_CONSTANTS), draw(SMALL)
     match kind:
         case 0 | 1:
-            return f"{pick(draw, 'lower', 'upper', 'trim', 'ltrim', 'rtrim', 'reverse')}({text})"
+            return f"{pick(draw, 'lower', 'upper', 'trim', 'ltrim', 'rtrim')}({text})"
         case 2:
             return f"({text} || {pick(draw, draw(inner), 'i32', number)})"
         case 3:

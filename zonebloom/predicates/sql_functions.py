@@ -250,7 +250,6 @@ _FUNCTIONS: dict[str, SqlFunction] = {
     **_named("char_length character_length", strings.length, "text"),
     **_named("strlen", strings.byte_length, "text"),
     **_named("array_length", nested.list_length, "list"),
-    **_named("reverse", strings.reverse, "text"),
     **_named("starts_with prefix", strings.starts_with, "text", "'text'"),
     **_named("ends_with suffix", strings.ends_with, "text", "'text'"),
     **_named("contains", strings.contains, "text", "'text'"),

@@ -36,10 +36,6 @@ def byte_length(text: TypedValue) -> TypedValue:
     return call(_functions.binary_length, text).cast(pa.int64())
 
 
-def reverse(text: TypedValue) -> TypedValue:
-    return call(_functions.utf8_reverse, text)
-
-
 def starts_with(text: TypedValue, prefix: str) -> TypedValue:
     return call(_functions.starts_with, text, pattern=prefix)
 
