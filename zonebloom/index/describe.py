@@ -167,7 +167,7 @@ def index_statistics(
     of_kind = kind_of(entry).statistics(entry.parameters, tables)
     return DisplayedDict(
         **{name: getattr(description, name) for name in _DESCRIBED_FIELDS},
-        num_zones_with_null=sum(int(table.has_null.sum()) for table in tables),
+        num_zones_with_null=sum(table.zones_with_null().size for table in tables),
         num_bytes=description.num_bytes,
         global_filter_bytes=entry.global_filter.num_bytes if entry.global_filter else 0,
         num_indexed_rows=description.num_rows_indexed,

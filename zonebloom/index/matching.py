@@ -242,7 +242,7 @@ class IndexView:
 
     def nulls(self) -> RowRanges:
         """Return the rows of zones that hold a null, and all rows not covered."""
-        return self._rows(self._bounds(t, np.flatnonzero(t.has_null)) for t in self._tables)
+        return self._rows(self._bounds(t, t.zones_with_null()) for t in self._tables)
 
     def pairs(self, hashes: np.ndarray) -> Iterator[_ZonePairs]:
         """Yield each pair of a hash and a zone that may hold it once.

@@ -112,9 +112,30 @@ class ZoneRuns:
         if (expected != self.num_zones[has_several]).any() or (rows == 0).any():
             raise ValueError("the rows of its runs do not match their zones")
 
+    def __len__(self) -> int:
+        """Return the number of zones."""
+        return int(self._run_stops[-1]) if self._run_stops.size else 0
+
     @cached_property
     def _run_stops(self) -> np.ndarray:
         return np.cumsum(self.num_zones).astype(np.int64)
+
+    def rows_per_zone(self) -> np.ndarray:
+        """Return the number of rows of all zones of each run but the last, uint64.
+
+        A run of one zone has the number of rows of this zone.
+        """
+        return np.where(self.num_zones == 1, self.num_rows, np.uint64(max(self.items, 0)))
+
+    def select(self, is_selected: np.ndarray) -> ZoneRuns:
+        """Return the runs that a mask selects."""
+        return ZoneRuns(
+            self.fragment_ids[is_selected],
+            self.first_rows[is_selected],
+            self.num_zones[is_selected],
+            self.num_rows[is_selected],
+            self.items,
+        )
 
     def locate(self, zones: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return fragment, start and length of zones by number; each uint64, shape ``(n,)``."""
@@ -142,7 +163,8 @@ class IndexTable(ABC):
     runs : ZoneRuns
         The rows of each zone.
     has_null : numpy.ndarray
-        Whether a zone may hold a null, bool, shape ``(zones,)``.
+        Whether a zone may hold a null, bool, shape ``(zones,)``. A table that loads its null flags
+        on demand lacks this attribute, and overrides `zones_with_null` and `require_valid`.
     """
 
     path: str
@@ -151,13 +173,17 @@ class IndexTable(ABC):
     has_null: np.ndarray
 
     def __len__(self) -> int:
-        return self.has_null.size
+        return len(self.runs)
 
     def require_valid(self) -> None:
         """Raise `ValueError` if the runs and the null flags cannot be those of one table."""
         if self.has_null.dtype != np.bool_ or self.has_null.ndim != 1:
             raise ValueError("its null flags are not an array of one bool for each zone")
-        self.runs.require_valid(len(self))
+        self.runs.require_valid(self.has_null.size)
+
+    def zones_with_null(self) -> np.ndarray:
+        """Return the numbers of zones that may hold a null, int64, ascending."""
+        return np.flatnonzero(self.has_null)
 
     @property
     @abstractmethod
