@@ -27,7 +27,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.kinds import IndexKind, kind_of, open_table
-from zonebloom.index.table import IndexTable
+from zonebloom.index.table import IndexTable, ZoneRuns
 from zonebloom.predicates.ast import LeafPredicate
 from zonebloom.storage.files import is_local
 from zonebloom.values.probe import Probe
@@ -264,16 +264,12 @@ class IndexView:
 
     def count_kept_zones(self, rows: RowRanges) -> int:
         """Return the number of zones that have a row among ``rows``."""
-        starts, stops = self._all_bounds
-        num_before = np.searchsorted(rows.stops, starts, side="right")
-        is_kept = num_before < np.searchsorted(rows.starts, stops, side="left")
-        return int(np.count_nonzero(is_kept))
+        return sum(
+            _count_kept(self._known_runs(runs, is_known), rows) for runs, is_known in self._parts
+        )
 
-    @cached_property
-    def _all_bounds(self) -> _AddressBounds:
-        parts = [self._bounds(table, np.arange(len(table))) for table in self._tables]
-        starts, stops = zip(_NO_BOUNDS, *parts, strict=True)
-        return np.concatenate(starts), np.concatenate(stops)
+    def _known_runs(self, runs: ZoneRuns, is_known: np.ndarray) -> ZoneRuns:
+        return runs if self._all_known else runs.select(is_known)
 
     def _rows(self, bounds: Iterable[_AddressBounds]) -> RowRanges:
         return _union(bounds) | self._uncovered
@@ -293,6 +289,25 @@ _NO_BOUNDS: _AddressBounds = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.i
 def _union(bounds: Iterable[_AddressBounds]) -> RowRanges:
     starts, stops = zip(_NO_BOUNDS, *bounds, strict=True)
     return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
+
+
+def _count_kept(runs: ZoneRuns, rows: RowRanges) -> int:
+    """Return the number of zones of runs that have a row among ``rows``."""
+    run_starts, run_stops = _addresses(runs.fragment_ids, runs.first_rows, runs.num_rows)
+    # Pair each run with the ranges that overlap it.
+    first_ranges = np.searchsorted(rows.stops, run_starts, side="right")
+    num_ranges = np.searchsorted(rows.starts, run_stops, side="left") - first_ranges
+    num_ranges = np.maximum(np.where(run_starts < run_stops, num_ranges, 0), 0)
+    run = np.repeat(np.arange(num_ranges.size), num_ranges)
+    position_in_run = np.arange(run.size) - np.repeat(num_ranges.cumsum() - num_ranges, num_ranges)
+    range_numbers = first_ranges[run] + position_in_run
+    starts = np.maximum(rows.starts[range_numbers], run_starts[run]) - run_starts[run]
+    stops = np.minimum(rows.stops[range_numbers], run_stops[run]) - run_starts[run]
+    items = runs.rows_per_zone().astype(np.int64)[run]
+    first_zones, last_zones = starts // items, (stops - 1) // items
+    # Count a zone once if several ranges of its run have rows in it.
+    is_repeated = (run[1:] == run[:-1]) & (first_zones[1:] == last_zones[:-1])
+    return int((last_zones - first_zones + 1).sum()) - int(np.count_nonzero(is_repeated))
 
 
 def _addresses(fragment_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> _AddressBounds:
