@@ -484,6 +484,22 @@ def test_a_kind_whose_files_a_vacuum_would_not_recognise_is_refused(file):
         kinds.register_index_kind(kind)
 
 
+@pytest.mark.parametrize("suffix", ["arrow", "sliced", "buckets", "sbbf"])
+def test_files_with_every_suffix_are_read_moved_and_vacuumed(folder, tmp_path, exact_set, suffix):
+    exact_set.layouts = {"table": f"exactset.{suffix}"}
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("id", "EXACTSET", number_of_items=ZONE, spark=False)
+    assert [path.name for path in index_folder(folder).rglob("exactset.*")] == [
+        f"exactset.{suffix}"
+    ]
+    assert ds.move_index(str(tmp_path / "elsewhere")).foreign_files == ()
+    ds = zb.dataset(folder, index_dir=str(tmp_path / "elsewhere"))
+    assert_finds_all_rows(ds)
+    ds.drop_index("id_idx")
+    assert ds.vacuum(timedelta(0)).foreign == ()
+    assert list((tmp_path / "elsewhere" / "segments").iterdir()) == []
+
+
 def test_a_plot_of_filters_refuses_an_index_of_another_kind(ds):
     with pytest.raises(errors.InvalidArgument, match=r"kind 'EXACTSET'.*'BLOOMFILTER'"):
         plots.filters(ds, "id_idx")

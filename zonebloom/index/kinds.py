@@ -52,8 +52,8 @@ class IndexKind(Protocol):
         The name of the kind, in upper case.
     layouts : mapping of str to str
         The layouts of its files, and the name of a file in each. The first one is the layout that
-        builds write. A name consists of lower-case letters and ends with ".arrow", ".sliced" or
-        ".sbbf", so that a vacuum recognises it.
+        builds write. A name consists of lower-case letters and ends with ".arrow", ".sliced",
+        ".buckets" or ".sbbf", so that a vacuum recognises it.
     """
 
     @property
@@ -128,7 +128,9 @@ def register_index_kind(kind: IndexKind) -> None:
     for file in kind.layouts.values():
         if not is_table_file_name(file):
             raise arguments.invalid_value(
-                file, "a file of the kind", 'use lower-case letters and the suffix ".arrow"'
+                file,
+                "a file of the kind",
+                'use lower-case letters and the suffix ".arrow" or ".buckets"',
             )
     _kinds[kind.name] = kind
 
