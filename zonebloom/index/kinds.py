@@ -81,8 +81,7 @@ class IndexKind(Protocol):
     def choose_layout(self, layout: str, num_zones: int) -> str:
         """Return the layout that a file of so many zones gets.
 
-        ``layout`` is the one that the user asks for. It is "auto", or a layout that this kind may
-        not have.
+        ``layout`` is the one that the user asks for. It is "auto", or a layout of this kind.
         """
         ...
 
@@ -138,6 +137,16 @@ def register_index_kind(kind: IndexKind) -> None:
 def unregister_index_kind(kind: IndexKind) -> None:
     """Undo `register_index_kind`."""
     del _kinds[kind.name]
+
+
+def registered_kinds() -> list[IndexKind]:
+    return list(_kinds.values())
+
+
+def why_no_kind_answers(leaf: LeafPredicate) -> str | None:
+    """Return why an index of any registered kind cannot answer a part of a filter, or None."""
+    reasons = [kind.why_not_answered(leaf) for kind in _kinds.values()]
+    return None if None in reasons else reasons[0]
 
 
 def built_layout(kind: IndexKind) -> str:

@@ -15,10 +15,9 @@ import pyarrow as pa
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
-from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.key_ranges import fragment_ranges
-from zonebloom.index.kinds import index_kind, is_registered
+from zonebloom.index.kinds import is_registered, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates.ast import (
     Compares,
@@ -136,7 +135,7 @@ def _answer_by_index(
     on_column = usable_indices(snapshot, predicate.column)
     if isinstance(on_column, str):
         # Do not recommend an index that could not answer either.
-        return index_kind(DEFAULT_KIND).why_not_answered(predicate) or on_column
+        return why_no_kind_answers(predicate) or on_column
     assert on_column.column_type is not None
     reasons = [index.why_not_answered(predicate) for index in on_column.indices]
     indices = [
