@@ -63,7 +63,8 @@ class Refreshed:
         were rebuilt because most of their zones belonged to missing files.
     fragments_dropped : int
         Number of files that were removed from the index because they are missing or changed.
-    layout : {"table", "sliced"}
+    layout : str
+        As in `IndexDescription`.
     num_segments : int
     changed : bool
         Whether a new version was committed.

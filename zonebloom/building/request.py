@@ -9,19 +9,12 @@ from typing import Any
 
 from zonebloom.base import arguments
 from zonebloom.building.segments import require_layout
-from zonebloom.catalog.model import (
-    DEFAULT_KIND,
-    DEFAULT_NUMBER_OF_ITEMS,
-    GlobalFilterEntry,
-    IndexEntry,
-    Segment,
-)
+from zonebloom.catalog.model import DEFAULT_KIND, GlobalFilterEntry, IndexEntry, Segment
 from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import IndexKind, index_kind
 from zonebloom.parquet.footer import is_encrypted
-from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, SIZINGS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.storage.files import ReadCounter
@@ -38,8 +31,8 @@ class IndexConfig:
     index_type : str
         The name of a kind of index in any case, such as "bloomfilter".
     parameters : dict
-        Parameters of that kind. Those of "bloomfilter" are number_of_items, probability, sizing and
-        fold.
+        Parameters of that kind. Every kind has number_of_items. "bloomfilter" also has probability,
+        sizing and fold.
 
     Examples
     --------
@@ -95,17 +88,17 @@ class IndexRequest:
     name: str | None
     replace: bool
     layout: str
-    number_of_items: int
-    probability: float
-    sizing: str
-    fold: bool
+    number_of_items: int | None
+    probability: float | None
+    sizing: str | None
+    fold: bool | None
     max_false_zones: float | None
     global_filter: bool
     expected_num_items: int | None
     global_probability: float | None
     plaintext: bool
     kind: IndexKind = field(init=False)
-    # The parameters that the caller chose, without arguments that have their default value.
+    # The parameters that the caller gave.
     _chosen_parameters: dict[str, Any] = field(init=False)
     # The same with the defaults of the kind, checked.
     _parameters: dict[str, Any] = field(init=False)
@@ -121,21 +114,21 @@ class IndexRequest:
             arguments.require_text(self.name, "name")
             if len(self.column) > 1:
                 raise InvalidArgument("several columns need their default names; do not give name")
-        require_layout(self.layout)
         self.replace = arguments.require_bool(self.replace, "replace")
         self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
         self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
-        index_type, self._chosen_parameters = self.index_type, {}
-        # Another kind of index may lack a parameter that has its default here.
-        for name in _PARAMETER_DEFAULTS:
-            if not _is_default(name, value := getattr(self, name)):
-                self._chosen_parameters[name] = value
+        index_type = self.index_type
+        # A kind may lack a parameter, or have another default.
+        self._chosen_parameters = {
+            name: value for name in _PARAMETER_NAMES if (value := getattr(self, name)) is not None
+        }
         if isinstance(index_type, IndexConfig):
             self._chosen_parameters |= arguments.require_instance(
                 index_type.parameters, Mapping, "parameters of an IndexConfig"
             )
             index_type = index_type.index_type
         self.kind = index_kind(index_type)
+        require_layout(self.layout, self.kind)
         self._parameters = self.kind.check_parameters(self._chosen_parameters)
 
     def make_specs(self, opened: OpenedDataset) -> list[IndexSpec]:
@@ -248,14 +241,4 @@ def _row_counts(opened: OpenedDataset) -> list[int]:
 
 
 # The arguments of `create_scalar_index` that are parameters of an index.
-_PARAMETER_DEFAULTS = {
-    "number_of_items": DEFAULT_NUMBER_OF_ITEMS,
-    "probability": DEFAULT_ZONE_PROBABILITY,
-    "sizing": SIZINGS[0],
-    "fold": True,
-}
-
-
-def _is_default(name: str, value: object) -> bool:
-    default = _PARAMETER_DEFAULTS[name]
-    return type(value) is type(default) and value == default
+_PARAMETER_NAMES = ("number_of_items", "probability", "sizing", "fold")

@@ -18,16 +18,16 @@ from zonebloom.errors import CommitConflict, ZoneBloomWarning
 from zonebloom.index.key_ranges import read_ranges, tables_to_buffer
 from zonebloom.index.kinds import IndexKind, built_layout, is_registered, kind_of, open_table
 
-LAYOUTS = ("auto", "table", "sliced")
-
 # Segments of this many zones are merged only if everything is.
 _LARGE_SEGMENT_ZONES = 4096
 # Merge small tables if an index has more segments than this, because a search opens them all.
 _MANY_SEGMENTS = 16
 
 
-def require_layout(layout: str) -> None:
-    arguments.require_choice(layout, "layout", LAYOUTS)
+def require_layout(layout: str, *kinds: IndexKind) -> None:
+    """Raise `InvalidArgument` if a layout is neither "auto" nor one of any of the kinds."""
+    names = dict.fromkeys(name for kind in kinds for name in kind.layouts)
+    arguments.require_choice(layout, "layout", ("auto", *names))
 
 
 def arrange_segments(
@@ -44,6 +44,10 @@ def arrange_segments(
     merge at least doubles the segment that holds a zone, so a zone is rewritten rarely. New
     segments and those of another layout count together as one segment here.
     """
+
+    if layout not in kind.layouts:
+        # A refresh of indices of several kinds may ask for a layout that only others have.
+        layout = "auto"
 
     def has_layout(segment: Segment) -> bool:
         return segment.file == kind.layouts[kind.choose_layout(layout, segment.num_zones)]

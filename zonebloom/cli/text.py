@@ -193,14 +193,19 @@ def indices_text(
     figures: Sequence[dict[str, Any]] | None = None,
     width: int | None = None,
 ) -> str:
-    """Return a table of index descriptions, with fill and false positives if figures are given."""
-    from zonebloom.index.describe import INDEX_HEADERS, index_cells
+    """Return a table of index descriptions.
 
-    headers, lines = list(INDEX_HEADERS), list(map(index_cells, indices))
-    if figures is not None:
-        headers += ["fill", "fpp"]
-        for line, index_figures in zip(lines, figures, strict=True):
-            line += [index_figures["fill_mean"], index_figures["estimated_fpp_mean"]]
+    With figures, the table has the fill and the false positives of filters, if any index has them.
+    """
+    from zonebloom.index.describe import index_columns
+
+    all_headers, index_cells = index_columns(indices)
+    headers, lines = list(all_headers), list(map(index_cells, indices))
+    for header, name in (("fill", "fill_mean"), ("fpp", "estimated_fpp_mean")):
+        if any(name in index_figures for index_figures in figures or ()):
+            headers.append(header)
+            for line, index_figures in zip(lines, figures or (), strict=True):
+                line.append(index_figures.get(name))
     return fitted_table(headers, lines, width)
 
 

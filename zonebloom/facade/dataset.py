@@ -684,12 +684,12 @@ class Dataset(pads.UnionDataset, Displayed):
         name: str | None = None,
         *,
         replace: bool = True,
-        number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
-        probability: float = DEFAULT_ZONE_PROBABILITY,
-        sizing: Literal["log2", "exact"] = "log2",
-        fold: bool = True,
+        number_of_items: int | None = None,
+        probability: float | None = None,
+        sizing: Literal["log2", "exact"] | None = None,
+        fold: bool | None = None,
         max_false_zones: float | None = None,
-        layout: Literal["auto", "table", "sliced"] = "auto",
+        layout: str = "auto",
         global_filter: bool = False,
         expected_num_items: int | None = None,
         global_probability: float | None = None,
@@ -697,9 +697,10 @@ class Dataset(pads.UnionDataset, Displayed):
         spark: SparkSession | Literal[False] | None = None,
         progress: ProgressOption = None,
     ) -> None:
-        """Index a column: build one split-block Bloom filter for each zone of rows.
+        """Index a column: store for each zone of rows which values it may hold.
 
-        This method first lists the files again, as `refresh` does.
+        By default, the index has one split-block Bloom filter for each zone. This method first
+        lists the files again, as `refresh` does.
 
         Parameters
         ----------
@@ -707,28 +708,32 @@ class Dataset(pads.UnionDataset, Displayed):
             A column, a leaf of a struct as "a.b", or a list of these. Each gets its own index.
             The files are read once for all of them, and one commit adds them all.
         index_type : str or IndexConfig
-            "BLOOMFILTER", or a configuration with its parameters.
+            The name of a kind of index in any case, or a configuration with its parameters. The
+            default "BLOOMFILTER" has a Bloom filter for each zone. Each kind has its own
+            parameters, layouts and defaults; below are those of "BLOOMFILTER".
         name : str, optional
             ``<column>_idx`` by default.
         replace : bool
             Whether to replace an existing index of that name.
-        number_of_items : int
-            Number of rows in a zone. The filter of a zone is sized for as many distinct values.
-        probability : float
-            Target false positive probability of a zone, between 0 and 1.
-        sizing : {"log2", "exact"}
-            "log2" gives filters the sizes that Lance uses, "exact" the smallest that reach the
-            probability.
-        fold : bool
+        number_of_items : int, optional
+            Number of rows in a zone; 8192 by default. The filter of a zone is sized for as many
+            distinct values.
+        probability : float, optional
+            Target false positive probability of a zone, between 0 and 1; 0.00057 by default.
+        sizing : {"log2", "exact"}, optional
+            "log2" (the default) gives filters the sizes that Lance uses, "exact" the smallest that
+            reach the probability.
+        fold : bool, optional
             Whether to halve filters with few distinct values, such as those of short zones, as
-            often as the probability allows. False keeps all filters as large as Lance's.
+            often as the probability allows; True by default. False keeps all filters as large as
+            Lance's.
         max_false_zones : float, optional
             The number of zones in the whole dataset that a lookup may read needlessly, on average.
             Replaces the probability.
-        layout : {"auto", "table", "sliced"}
-            "table" stores one filter after another. "sliced" stores one bit of all filters after
-            another, so a lookup of one key needs eight short reads. "auto" chooses "sliced" for
-            4096 zones or more.
+        layout : str
+            A layout of the kind, or "auto". "table" stores one filter after another. "sliced"
+            stores one bit of all filters after another, so a lookup of one key needs eight short
+            reads. "auto" chooses "sliced" for 4096 zones or more.
         global_filter : bool
             Whether to build a filter over all keys of the column as well, for joins.
         expected_num_items : int, optional
@@ -838,15 +843,16 @@ class Dataset(pads.UnionDataset, Displayed):
         return _indices().list_like_lance(self.opened)
 
     def index_statistics(self, name: str) -> DisplayedDict:
-        """Return coverage, size, fill and estimated false positive probability of an index.
+        """Return parameters, coverage and size of an index, and statistics that its kind has.
 
-        This method reads all filters of the index.
+        For a "BLOOMFILTER" index, this method reads all filters.
 
         Returns
         -------
         dict
-            Sizes in bytes. ``fill_mean`` and ``fill_max`` are shares of bits that are set,
-            ``estimated_fpp_mean`` and ``estimated_fpp_max`` are probabilities.
+            Sizes in bytes. Only a "BLOOMFILTER" index has ``filter_bytes``, ``fill_mean`` and
+            ``fill_max``, the shares of bits that are set, and ``estimated_fpp_mean`` and
+            ``estimated_fpp_max``, which are probabilities.
 
         Raises
         ------
@@ -969,6 +975,8 @@ class Dataset(pads.UnionDataset, Displayed):
         ------
         CorruptIndex
             If a segment is damaged.
+        InvalidArgument
+            If the index is not of the kind "BLOOMFILTER".
 
         Examples
         --------
@@ -1292,10 +1300,11 @@ class Dataset(pads.UnionDataset, Displayed):
         )
 
     def _repr_html_(self) -> str:
-        from zonebloom.index.describe import INDEX_HEADERS, NO_INDEX, index_cells
+        from zonebloom.index.describe import NO_INDEX, index_columns
 
         descriptions = self.describe_indices()
-        table = table_html(INDEX_HEADERS, list(map(index_cells, descriptions)))
+        headers, index_cells = index_columns(descriptions)
+        table = table_html(headers, list(map(index_cells, descriptions)))
         content = table if descriptions else list_html([NO_INDEX])
         return styled_html(title_html(self._title()), content)
 

@@ -41,6 +41,7 @@ from zonebloom.index.describe import (
     describe_embedded,
     index_statistics,
 )
+from zonebloom.index.kinds import registered_kinds
 from zonebloom.index.validate import ValidatedIndex, validate_index
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
@@ -97,7 +98,7 @@ def _values(row: dict[str, Any]) -> list[object]:
 
 
 def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
-    """Return coverage, size, fill and estimated false positive probability of an index."""
+    """Return parameters, coverage and size of an index, and statistics that its kind has."""
     entry = opened.index_entry(name)
     description = next(index for index in describe_opened(opened) if index.name == name)
     return index_statistics(description, entry, opened.indices[name].tables())
@@ -106,10 +107,8 @@ def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
 def prewarm(opened: OpenedDataset, name: str) -> None:
     """Load an index into memory, and compile or load the kernels that search it."""
     opened.index_entry(name)
-    import zonebloom.sbbf.blocks  # noqa: F401
-
     for table in opened.indices[name].tables():
-        table.verify()
+        table.prewarm()
 
 
 def validate_opened(
@@ -153,7 +152,8 @@ def require_refresh_options(
     progress: ProgressOption,
 ) -> list[str] | None:
     """Return the names of the indices to refresh. Raise `InvalidArgument` for invalid options."""
-    require_layout(layout)
+    # Each index takes the layout if its kind has it.
+    require_layout(layout, *registered_kinds())
     require_progress(progress)
     arguments.require_bool(repair, "repair")
     if retention is not None:
@@ -165,7 +165,7 @@ def refresh_indices(
     opened: OpenedDataset,
     index_names: list[str] | None,
     *,
-    layout: Literal["auto", "table", "sliced"],
+    layout: str,
     retention: timedelta | None,
     repair: bool,
     spark: Any,

@@ -30,7 +30,7 @@ class DatasetOptimizer:
         self,
         index_names: Sequence[str] | None = None,
         *,
-        layout: Literal["auto", "table", "sliced"] = "auto",
+        layout: str = "auto",
         retention: timedelta | None = RETENTION,
         repair: bool = False,
         spark: SparkSession | Literal[False] | None = None,
@@ -48,8 +48,9 @@ class DatasetOptimizer:
             datasets that share the index_dir. If the column of an index was dropped or has another
             type than when it was indexed, a StaleIndexWarning is given, that index stays as it
             is, and the others are refreshed. If such an index is named here, nothing is refreshed.
-        layout : {"auto", "table", "sliced"}
-            As in `Dataset.create_scalar_index`. A new segment is merged with segments of its size
+        layout : str
+            As in `Dataset.create_scalar_index`. An index whose kind lacks this layout keeps the
+            one that its kind chooses. A new segment is merged with segments of its size
             or smaller. So a refresh costs about as much as it adds, and leaves large segments
             alone.
         retention : timedelta, optional

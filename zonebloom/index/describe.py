@@ -1,14 +1,14 @@
-"""Describe the indices of a dataset: parameters, coverage of the current files, filter fill."""
+"""Describe the indices of a dataset: parameters, coverage of the current files, statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from zonebloom.base.display import Displayed, DisplayedDict, DisplayedList
 from zonebloom.base.text import bytes_text
 from zonebloom.catalog.coverage import Coverage
-from zonebloom.catalog.model import IndexEntry
+from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry
 from zonebloom.index.kinds import kind_of, layout_of
 from zonebloom.index.table import IndexTable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn
@@ -33,7 +33,8 @@ class IndexDescription(Displayed):
         Build parameters, as `Dataset.create_scalar_index` takes them. None for kinds of indices
         that do not have them.
     layout : str
-        "table", "sliced", or "mixed" if some segments have another layout than others.
+        A layout of the kind, such as "table" or "sliced". "mixed" if some segments have another
+        layout than others, and "unknown" if the kind is not registered.
     num_segments, num_zones : int
     num_bytes : int
         Size of the index files.
@@ -68,11 +69,29 @@ class IndexDescription(Displayed):
         )
 
 
-INDEX_HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
+_INDEX_HEADERS = ("index", "column", "zones", "rows", "files covered", "size")
 NO_INDEX = "no index; make one with create_scalar_index(column)"
 
 
-def index_cells(description: IndexDescription) -> list[object]:
+def index_columns(
+    descriptions: Iterable[IndexDescription],
+) -> tuple[Sequence[str], Callable[[IndexDescription], list[object]]]:
+    """Return the headers of a table of indices, and the function that returns the cells of one.
+
+    The table has a column for the kind if any index is not of the default kind.
+    """
+    name, *others = _INDEX_HEADERS
+    if all(description.index_type == DEFAULT_KIND for description in descriptions):
+        return _INDEX_HEADERS, _index_cells
+    return (name, "kind", *others), _index_cells_with_kind
+
+
+def _index_cells_with_kind(description: IndexDescription) -> list[object]:
+    name, *others = _index_cells(description)
+    return [name, description.index_type, *others]
+
+
+def _index_cells(description: IndexDescription) -> list[object]:
     return [
         description.name,
         description.column,
@@ -157,7 +176,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
                 entry.created_at,
             )
         )
-    return DisplayedList(descriptions, INDEX_HEADERS, index_cells, NO_INDEX)
+    return DisplayedList(descriptions, *index_columns(descriptions), NO_INDEX)
 
 
 def index_statistics(

@@ -225,6 +225,10 @@ class IndexTable(ABC):
         """Verify everything that was not verified when the table was opened: nothing by default."""
         return
 
+    def prewarm(self) -> None:
+        """Load the table, and the kernels that search it. By default, only `verify` it."""
+        self.verify()
+
     def close(self) -> None:
         """Close the file. A table in memory has none. Garbage collection closes it too."""
         return
