@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +24,7 @@ from zonebloom.base.row_ranges import OFFSET_BITS
 from zonebloom.building import segments
 from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.folder import read_file
+from zonebloom.cli import main as cli
 from zonebloom.index import kinds
 from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, ZoneRuns
 from zonebloom.predicates.ast import Compares
@@ -103,15 +107,19 @@ class ExactSet:
 
     def __init__(self):
         self.layouts = {"table": "exactset.arrow"}
+        self.default_items = 8192
+        self.answers_ranges = False
 
     def why_not_indexable(self, column_type, column):
         return "look floats up by ranges" if pa.types.is_floating(column_type) else None
 
     def why_not_answered(self, leaf):
-        return "a set has no order" if isinstance(leaf, Compares) else None
+        if isinstance(leaf, Compares) and not self.answers_ranges:
+            return "a set has no order"
+        return None
 
     def check_parameters(self, parameters):
-        parameters = {"number_of_items": 8192, **parameters}
+        parameters = {"number_of_items": self.default_items, **parameters}
         if len(parameters) > 1:
             raise errors.InvalidArgument(f"number_of_items is the only parameter of {self.name}")
         return parameters
@@ -360,6 +368,79 @@ def test_it_works_next_to_a_bloom_filter_index_of_the_same_column(ds, folder):
         ds.index_to_lance("id_idx", folder / "x.lance")
 
 
+def test_indices_of_several_kinds_are_shown_with_their_kinds(ds, exact_set):
+    ds.create_scalar_index("row", number_of_items=20, spark=False)
+    header, *lines = str(ds.describe_indices()).splitlines()
+    assert header.split()[:4] == ["index", "kind", "column", "zones"]
+    assert [line.split()[:4] for line in lines] == [
+        ["id_idx", "EXACTSET", "id", "21"],
+        ["row_idx", "BLOOMFILTER", "row", "15"],
+    ]
+    for html in (ds.describe_indices()._repr_html_(), ds._repr_html_()):
+        assert "<td>id_idx</td><td>EXACTSET</td><td>id</td>" in html
+        assert "<td>row_idx</td><td>BLOOMFILTER</td><td>row</td>" in html
+    assert ds.list_indices()[0]["type"] == "EXACTSET"
+    figures = ds.index_statistics("id_idx")
+    for text in (str(figures), figures._repr_html_()):
+        assert "num_keys" in text
+        assert "fill_mean" not in text
+    ds.drop_index("id_idx")
+    assert str(ds.describe_indices()).split()[:2] == ["index", "column"]
+
+
+def test_an_index_is_prewarmed(ds, folder):
+    ds.prewarm_index("id_idx")
+    assert_finds_all_rows(ds)
+
+
+def test_the_command_line_builds_and_describes_it(folder, exact_set, capsys):
+    pytest.importorskip("click")
+
+    def run(*arguments):
+        capsys.readouterr()
+        assert cli.main([*arguments[:1], str(folder), *arguments[1:]]) == 0
+        return capsys.readouterr().out
+
+    options = ["--type=exactset", f"--number-of-items={ZONE}", "--column=id", "--engine=local"]
+    assert "EXACTSET" in run("build", *options)
+    run("build", "--column=row", "--engine=local", "--layout=sliced")
+    assert_finds_all_rows(zb.dataset(folder))
+    header, *lines = run("stats").splitlines()
+    assert header.split()[-2:] == ["fill", "fpp"]
+    assert [line.split()[:3] for line in lines] == [
+        ["id_idx", "EXACTSET", "id"],
+        ["row_idx", "BLOOMFILTER", "row"],
+    ]
+    rows = list(csv.DictReader(io.StringIO(run("stats", "--output=csv"))))
+    figures = [zb.dataset(folder).index_statistics(name) for name in ("id_idx", "row_idx")]
+    for row, of_index in zip(rows, figures, strict=True):
+        assert set(row) == set(figures[0]) | set(figures[1])
+        assert {name for name, text in row.items() if not text} == {
+            name for name in row if of_index.get(name) is None
+        }
+    assert [index["num_zones"] for index in json.loads(run("stats", "--output=json"))["indices"]]
+    assert run("stats", "--column=id").split()[:4] == ["name", "id_idx", "index_type", "EXACTSET"]
+    assert "id_idx" in run("ls")
+    assert "sound" in run("validate", "--sample=all")
+    assert "row_idx" in run("refresh", "--engine=local")
+    assert cli.main(["build", str(folder), *options, "--probability=0.01"]) == 1
+    assert "only parameter of EXACTSET" in capsys.readouterr().err
+    assert cli.main(["build", str(folder), *options, "--layout=sliced"]) == 1
+    assert "layout is 'sliced'" in capsys.readouterr().err
+
+
+def test_a_refresh_applies_a_layout_to_the_indices_whose_kinds_have_it(ds, folder):
+    ds.create_scalar_index("row", number_of_items=20, spark=False)
+    before = ds.opened.version.indices["id_idx"]
+    refreshed = ds.optimize.optimize_indices(layout="sliced", spark=False)
+    assert [(r.name, r.layout, r.changed) for r in refreshed] == [
+        ("id_idx", "table", False),
+        ("row_idx", "sliced", True),
+    ]
+    assert zb.dataset(folder).opened.version.indices["id_idx"] == before
+    assert_finds_all_rows(zb.dataset(folder))
+
+
 def test_a_pickled_dataset_searches_the_index(ds):
     copy = pickle.loads(pickle.dumps(ds))
     assert_finds_all_rows(copy)
@@ -462,6 +543,28 @@ def test_an_unknown_kind_is_refused_with_a_list_of_all_kinds(folder, exact_set):
 def test_parameters_of_another_kind_are_refused(folder, exact_set, options, message):
     with pytest.raises(errors.InvalidArgument, match=message):
         zb.dataset(folder).create_scalar_index("id", "EXACTSET", spark=False, **options)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 32), (8192, 8192), (16, 16)])
+def test_a_kind_has_its_own_defaults(folder, exact_set, given, expected):
+    exact_set.default_items = 32
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("id", "EXACTSET", number_of_items=given, spark=False)
+    assert ds.describe_indices()[0].number_of_items == expected
+    assert_finds_all_rows(ds)
+
+
+@pytest.mark.parametrize("layout", ["sliced", "rows", 1, None])
+def test_a_layout_that_a_kind_lacks_is_refused(folder, exact_set, layout):
+    with pytest.raises(errors.InvalidArgument, match=r"layout is .*; it is one of auto, table$"):
+        zb.dataset(folder).create_scalar_index("id", "EXACTSET", layout=layout, spark=False)
+
+
+def test_a_filter_that_only_another_kind_answers_asks_for_an_index(folder, exact_set):
+    ds = zb.dataset(folder)
+    assert "not answered by a Bloom filter" in ds.scanner(filter="id > 5").explain_plan()
+    exact_set.answers_ranges = True
+    assert "no index on id" in ds.scanner(filter="id > 5").explain_plan()
 
 
 def test_a_type_that_a_kind_does_not_take_is_refused(folder, exact_set):

@@ -223,16 +223,15 @@ def _svg(strip: Strip, hatch: int = 20) -> str:
     shapes = '<rect class="zb-rest" y="4" width="1000" height="4"/>'
     hatched = list(_drawn_blocks(strip.unindexed, strip.length))
     lines = [x for start, width in hatched for x in range(start, start + width, hatch)]
-    cuts = range(strip.zone_rows, strip.length, strip.zone_rows) if strip.zone_rows else ()
+    cuts = range(strip.zone_rows, strip.length, strip.zone_rows) if strip.zone_rows else range(0)
+    cuts = cuts if len(cuts) < _MAX_ZONE_LINES else range(0)
     paths = {
         "zb-whole": [f"M{x} 0h{width}v12h-{width}z" for x, width in hatched],
         "zb-kept": [
             f"M{x} 0h{width}v12h-{width}z" for x, width in _drawn_blocks(strip.kept, strip.length)
         ],
         "zb-hatch": [f"M{x} 0v12" for x in lines],
-        "zb-cut": [
-            f"M{1000 * cut / strip.length:.1f} 0v12" for cut in cuts if len(cuts) < _MAX_ZONE_LINES
-        ],
+        "zb-cut": [f"M{1000 * cut / strip.length:.1f} 0v12" for cut in cuts],
     }
     for kind, path in paths.items():
         shapes += f'<path class="{kind}" d="{"".join(path)}"/>' if path else ""

@@ -38,6 +38,13 @@ if TYPE_CHECKING:
 @columns_options(required=True, purpose="Columns to index.")
 @engine_options
 @click.option("--name", help="Name of the index; COLUMN_idx by default.")
+@click.option(
+    "--type",
+    "index_type",
+    metavar="KIND",
+    help="Kind of the index, in any case; BLOOMFILTER by default. A kind may lack some of the "
+    "options below, and have other defaults.",
+)
 @zone_options
 @click.option(
     "--sizing", type=click.Choice(["log2", "exact"]), help="By default log2, as in Lance."

@@ -174,9 +174,9 @@ embedded_filters_option = click.option(
 )
 layout_option = click.option(
     "--layout",
-    type=click.Choice(["auto", "table", "sliced"]),
     default="auto",
-    help="Layout of the filters; auto is sliced for 4096 zones or more.",
+    help="Layout of the index files: auto, table, sliced, or another layout of the kind; auto is "
+    "sliced for 4096 zones or more.",
 )
 index_names_option = click.option(
     "--name", "names", multiple=True, help="May be repeated; all indices by default."

@@ -133,7 +133,9 @@ def _rows_table(answer: CommandAnswer) -> pa.Table:
     if isinstance(answer.rows, pa.Table):
         return answer.rows
     records = [row if isinstance(row, dict) else asdict(row) for row in answer.rows]
-    return pa.Table.from_pylist(records)
+    # Indices of different kinds have different statistics. PyArrow takes the names of the first.
+    names = dict.fromkeys(name for record in records for name in record)
+    return pa.Table.from_pylist([{name: record.get(name) for name in names} for record in records])
 
 
 def _json_records(answer: CommandAnswer) -> list[Any]:
