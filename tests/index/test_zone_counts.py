@@ -1,6 +1,8 @@
-"""Test the counts of kept zones, and zones in run-length encoding, against walks over all zones."""
+"""Test the counts of kept zones, runs of zones and pairs of hashes against walks over all zones."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 import zonebloom as zb
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
-from zonebloom.index.table import ZoneRuns
+from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 
 FILE_ROWS = 40, 1, 17, 25
 NUM_ADDRESSED = 50
@@ -99,3 +101,38 @@ def test_runs_have_the_zones_that_they_were_made_from(
     assert list(zip(*(array.tolist() for array in located), strict=True)) == [
         zone for zone in zones if zone[0] % 2 == 0
     ]
+
+
+class SetTable(IndexTable):
+    """A table in memory whose zones are sets of hashes."""
+
+    def __init__(self, zones: list[set[int]]):
+        one_row = np.ones(len(zones), dtype=np.uint64)
+        starts = np.arange(len(zones), dtype=np.uint64)
+        self.runs = ZoneRuns.from_zones(0 * starts, starts, one_row, 1)
+        self.has_null = np.zeros(len(zones), dtype=bool)
+        self._zone_sets = zones
+
+    @property
+    def loaded_bytes(self) -> int:
+        return 0
+
+    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        for zone, zone_set in enumerate(self._zone_sets):
+            keys = np.flatnonzero([value in zone_set for value in hashes.tolist()])
+            yield keys, np.full(keys.size, zone)
+
+
+hash_values = st.sampled_from([0, 1, 2, 2**32, 2**63, 2**64 - 1])
+
+
+@given(st.lists(st.sets(hash_values), min_size=1, max_size=8), st.data())
+def test_pairs_of_a_zone_and_a_hash_are_tested_one_by_one(
+    zones: list[set[int]], data: st.DataObject
+) -> None:
+    asked = data.draw(st.lists(st.tuples(st.integers(0, len(zones) - 1), hash_values), max_size=20))
+    may_hold = SetTable(zones).may_hold(
+        np.array([zone for zone, _ in asked], dtype=np.int64),
+        np.array([value for _, value in asked], dtype=np.uint64),
+    )
+    assert may_hold.tolist() == [value in zones[zone] for zone, value in asked]

@@ -203,10 +203,15 @@ class IndexTable(ABC):
 
     def may_hold(self, zones: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         """Return for each pair of a zone and a hash whether the zone may hold the hash, bool."""
-        hit = np.zeros(zones.size, dtype=bool)
-        for keys, zones_found in self.pairs(hashes):
-            hit[keys[zones_found == zones[keys]]] = True
-        return hit
+        # Search a hash once, because it may be in many zones, each with a pair of its own.
+        distinct_hashes, numbers = np.unique(hashes, return_inverse=True)
+        wanted, positions = np.unique(numbers * len(self) + zones, return_inverse=True)
+        hit = np.zeros(wanted.size, dtype=bool)
+        for keys, zones_found in self.pairs(distinct_hashes):
+            found = keys * len(self) + zones_found
+            nearest = np.searchsorted(wanted, found).clip(max=wanted.size - 1)
+            hit[nearest[wanted[nearest] == found]] = True
+        return hit[positions]
 
     def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         """Yield pairs of a hash and a zone that may hold it, each once, in bounded memory."""
