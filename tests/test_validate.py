@@ -120,7 +120,10 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
     plain = validate_rows.RowValidation._check_filters
 
     def noting(self: Any, rows: Any) -> None:
-        reads.append((rows.fragment.fragment.key, rows.zone.start))
+        span = rows.span
+        starts = range(span.start, span.stop, ITEMS)
+        assert len(starts) == span.num_zones
+        reads.extend((span.fragment.fragment.key, start) for start in starts)
         plain(self, rows)
 
     replace_function(monkeypatch, validate_rows.RowValidation, "_check_filters", noting)

@@ -343,6 +343,41 @@ def test_a_table_with_impossible_claims_loses_no_row(ds, folder, lie):
     assert zb.dataset(folder).opened.version.indices == before
 
 
+@pytest.mark.parametrize("items", [1, 3, ZONE])
+@pytest.mark.parametrize("sample", ["all", 250])
+def test_a_zone_without_a_value_of_its_rows_is_named(folder, exact_set, items, sample):
+    """Zones of few rows are checked together, but an error names the one that is wrong."""
+    zb.dataset(folder).create_scalar_index("id", "EXACTSET", number_of_items=items, spark=False)
+    zones_per_file = -(-ROWS // items)
+    row = 61
+    assert id_of(ROWS + row) == (ROWS + row) * 7 % 1000
+    zone_rows = range(row // items * items, min(row // items * items + items, ROWS))
+    num_keys = len({id_of(ROWS + other) for other in zone_rows} - {None})
+    first_null = next(other for other in range(ROWS) if id_of(ROWS + other) is None)
+    null_rows = range(first_null // items * items, first_null // items * items + items)
+
+    def forget_keys(table: ExactTable) -> None:
+        table._keys[zones_per_file + row // items] = np.empty(0, np.uint64)
+
+    def forget_nulls(table: ExactTable) -> None:
+        is_kept = np.arange(len(table)) != zones_per_file + first_null // items
+        table.has_null = table.has_null & is_kept
+
+    for lie, named_rows, part, lost in (
+        (forget_keys, zone_rows, "the filter", f"{num_keys} values"),
+        (forget_nulls, null_rows, "the null flag", "a null"),
+    ):
+        ds = zb.dataset(folder)
+        num_zones = 3 * zones_per_file
+        num_read = num_zones if sample == "all" else min(sample, num_zones)
+        assert ds.validate_index("id_idx", sample=sample).zones_read == num_read
+        kinds.register_index_kind(LyingSet(lie))
+        rows = f"rows {named_rows.start} to {named_rows.stop} of .*01.parquet"
+        with pytest.raises(errors.CorruptIndex, match=f"{part} of {rows} excludes {lost}"):
+            zb.dataset(folder).validate_index("id_idx", sample="all")
+        kinds.register_index_kind(exact_set)
+
+
 def test_zones_of_a_fragment_that_the_segment_does_not_name_are_not_trusted(ds, folder):
     append_file(folder, 3)
     ds = zb.dataset(folder)

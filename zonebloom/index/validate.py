@@ -120,16 +120,18 @@ def _changed_and_deleted(
 
 def _require_complete_zones(table: IndexTable, ids: set[int], row_counts: dict[int, int]) -> None:
     """Raise `CorruptIndex` if the zones do not cover each row of their fragments once, in order."""
-    found_ids = np.unique(table.fragment_ids).tolist()
-    missing = {i for i in ids if row_counts.get(i)}.difference(found_ids)
+    runs = table.runs
+    order = np.argsort(runs.fragment_ids, kind="stable")
+    found_ids, first_positions = np.unique(runs.fragment_ids[order], return_index=True)
+    missing = {i for i in ids if row_counts.get(i)}.difference(found_ids.tolist())
     if missing:
         raise CorruptIndex(
             f"{table.path} has no zones of fragment {min(missing)}, which it should cover; build "
             "it again"
         )
-    for fragment_id in found_ids:
-        zones = table.fragment_ids == fragment_id
-        starts, lengths = table.starts[zones], table.lengths[zones]
+    runs_of_fragments = np.split(order, first_positions[1:])
+    for fragment_id, numbers in zip(found_ids.tolist(), runs_of_fragments, strict=False):
+        starts, lengths = runs.first_rows[numbers], runs.num_rows[numbers]
         stops = np.cumsum(lengths)
         # The version may no longer know the row count of a deleted file.
         num_rows = row_counts.get(fragment_id, int(stops[-1]))

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
+from itertools import accumulate, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.catalog.coverage import PresentFragment
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.key_ranges import KeyRangeBuilder
 from zonebloom.index.matching import LoadedIndex
@@ -37,88 +38,141 @@ from zonebloom.values.normal_types import hashed_values
 
 # Hashes to collect before a lookup, because each lookup reads a sliced table whole.
 _MAX_PENDING_HASHES = 1 << 22
+# Adjacent zones are read and checked together up to this number of rows, because a zone may be one
+# row.
+_MAX_SPAN_ROWS = DEFAULT_NUMBER_OF_ITEMS
 
 
 @dataclass(frozen=True, slots=True)
-class _TableZone:
-    """A zone: rows ``start`` to ``stop`` of a fragment, with its number in a table."""
+class _ZoneSpan:
+    """Consecutive zones of one run of a table: rows ``start`` to ``stop`` of a fragment."""
 
+    fragment: PresentFragment
     table: IndexTable
-    number: int
+    first_zone: int
+    num_zones: int
+    # Rows of each zone; the last one may have fewer.
+    zone_rows: int
     start: int
     stop: int
 
+    def zones_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the numbers of the zones that hold rows, which count from ``start``."""
+        return self.first_zone + rows // self.zone_rows
+
+    def __str__(self) -> str:
+        return self._text_of(self.start, self.stop)
+
+    def text_of(self, zone: int) -> str:
+        start = self.start + (zone - self.first_zone) * self.zone_rows
+        return self._text_of(start, min(start + self.zone_rows, self.stop))
+
+    def _text_of(self, start: int, stop: int) -> str:
+        return f"rows {start:,} to {stop:,} of {self.fragment.fragment.path}"
+
 
 @dataclass(frozen=True)
-class _ZoneRows:
-    """The values of one zone, read from the data file."""
+class _SpanRows:
+    """The values of a span of zones, read from the data file."""
 
-    fragment: PresentFragment
-    zone: _TableZone
+    span: _ZoneSpan
     arrays: Sequence[pa.Array]
 
     @cached_property
     def hashes(self) -> list[Hashes]:
         return [hash_array(array) for array in self.arrays]
 
-    def __str__(self) -> str:
-        start, stop = self.zone.start, self.zone.stop
-        return f"rows {start:,} to {stop:,} of {self.fragment.fragment.path}"
+    @cached_property
+    def valid_hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the hashes of the values that are not null, and a mask of these rows."""
+        return _valid_hashes(self.hashes)
+
+
+class _PendingHashes(NamedTuple):
+    """Hashes to look up later, and the zone that has to hold each."""
+
+    span: _ZoneSpan
+    zones: np.ndarray
+    hashes: np.ndarray
 
 
 def _sample_zones(
     tables: Sequence[IndexTable], known: Sequence[PresentFragment], sample: int | None
-) -> Iterator[tuple[PresentFragment, list[_TableZone]]]:
+) -> Iterator[tuple[PresentFragment, list[_ZoneSpan]]]:
+    """Yield spans of sampled zones, or of all if None, by fragment and table in row order."""
     fragment_numbers = {fragment.fragment_id: number for number, fragment in enumerate(known)}
-    zones = sorted(
-        (fragment_numbers[fragment_id], table_number, start, number)
+    runs = sorted(
+        (fragment_numbers[fragment_id], table_number, first_row, run)
         for table_number, table in enumerate(tables)
-        for number, (fragment_id, start) in enumerate(
-            zip(table.fragment_ids.tolist(), table.starts.tolist(), strict=True)
+        for run, (fragment_id, first_row) in enumerate(
+            zip(table.runs.fragment_ids.tolist(), table.runs.first_rows.tolist(), strict=True)
         )
         if fragment_id in fragment_numbers
     )
-    if sample is not None and sample < len(zones):
-        chosen = np.linspace(0, len(zones) - 1, sample).round().astype(np.int64)
-        zones = [zones[number] for number in chosen.tolist()]
-    for (fragment_number, table_number), group in groupby(zones, itemgetter(0, 1)):
-        table = tables[table_number]
-        yield (
-            known[fragment_number],
-            [
-                _TableZone(table, number, start, start + int(table.lengths[number]))
-                for _, _, start, number in group
-            ],
-        )
+    stops = list(accumulate(int(tables[number].runs.num_zones[run]) for _, number, _, run in runs))
+    num_zones = stops[-1] if stops else 0
+    chosen = None
+    if sample is not None and sample < num_zones:
+        chosen = np.linspace(0, num_zones - 1, sample).round().astype(np.int64)
+    first_zones = [np.cumsum(t.runs.num_zones) - t.runs.num_zones for t in tables]
+    rows_per_zone = [table.runs.rows_per_zone() for table in tables]
+    run_starts = zip([0, *stops], stops, runs, strict=False)
+    for (fragment_number, table_number), group in groupby(run_starts, lambda item: item[2][:2]):
+        fragment, table, spans = known[fragment_number], tables[table_number], []
+        for start, stop, (_, _, first_row, run) in group:
+            if chosen is None:
+                zones = np.arange(stop - start)
+            else:
+                low, high = np.searchsorted(chosen, [start, stop])
+                zones = chosen[low:high] - start
+            first_zone = int(first_zones[table_number][run])
+            zone_rows = int(rows_per_zone[table_number][run])
+            run_stop = first_row + int(table.runs.num_rows[run])
+            for first, count in _split_into_spans(zones, zone_rows):
+                span_start = first_row + first * zone_rows
+                span_stop = min(span_start + count * zone_rows, run_stop)
+                zones_of_span = first_zone + first, count, zone_rows
+                spans.append(_ZoneSpan(fragment, table, *zones_of_span, span_start, span_stop))
+        if spans:
+            yield fragment, spans
+
+
+def _split_into_spans(zones: np.ndarray, zone_rows: int) -> Iterator[tuple[int, int]]:
+    """Yield the first zone and the number of zones of spans that have ascending zones."""
+    max_zones = max(1, _MAX_SPAN_ROWS // max(zone_rows, 1))
+    gaps = np.flatnonzero(np.diff(zones) != 1) + 1
+    for start, stop in pairwise([0, *gaps.tolist(), zones.size]):
+        for position in range(start, stop, max_zones):
+            yield int(zones[position]), min(max_zones, stop - position)
 
 
 def _read_zones(
-    reader: ColumnsReader | TableColumns, fragment: PresentFragment, zones: Sequence[_TableZone]
-) -> Iterator[_ZoneRows]:
-    """Yield the values of each zone. Zones must be in the order of their rows."""
+    reader: ColumnsReader | TableColumns, fragment: PresentFragment, spans: Sequence[_ZoneSpan]
+) -> Iterator[_SpanRows]:
+    """Yield the values of each span. Spans must be in the order of their rows."""
     num_done, arrays = 0, []
     for run in reader.runs(split=True):
         start = run.first_row
-        if num_done == len(zones):
+        if num_done == len(spans):
             return
-        if run.num_rows is not None and start + run.num_rows <= zones[num_done].start:
+        if run.num_rows is not None and start + run.num_rows <= spans[num_done].start:
             continue
         for (array,) in reader.read(run):
             end = start + len(array)
-            while num_done < len(zones) and zones[num_done].start < end:
-                zone = zones[num_done]
-                first, last = max(zone.start, start), min(zone.stop, end)
+            while num_done < len(spans) and spans[num_done].start < end:
+                span = spans[num_done]
+                first, last = max(span.start, start), min(span.stop, end)
                 arrays.append(array.slice(first - start, last - first))
-                if zone.stop > end:
+                if span.stop > end:
                     break
-                yield _ZoneRows(fragment, zone, arrays)
+                yield _SpanRows(span, arrays)
                 num_done, arrays = num_done + 1, []
             start = end
-            if num_done == len(zones):
+            if num_done == len(spans):
                 return
-    if num_done < len(zones):
+    if num_done < len(spans):
         raise CorruptIndex(
-            f"{fragment.fragment.path} was indexed up to row {zones[num_done].stop:,}, but has "
+            f"{fragment.fragment.path} was indexed up to row {spans[num_done].stop:,}, but has "
             "fewer rows: another file replaced it unnoticed, or the index is damaged; build the "
             "index again"
         )
@@ -143,8 +197,9 @@ class RowValidation:
         self._ranges = index.key_ranges(column.type)
         self._global = index.global_filter(column.type, present)
         # Hashes of zones of the same table, which are looked up together.
-        self._pending: list[tuple[_TableZone, np.ndarray, str]] = []
+        self._pending: list[_PendingHashes] = []
         self._num_pending = 0
+        self._null_flags: dict[IndexTable, np.ndarray] = {}
 
     def check(self, sample: int | None) -> int:
         """Read sampled zones, or all if None, and return their number.
@@ -153,13 +208,13 @@ class RowValidation:
         """
         unchanged = [fragment for fragment in self._present if fragment.is_known]
         count = 0
-        for fragment, zones in _sample_zones(self._index.tables(), unchanged, sample):
-            self._check_all(fragment, zones)
-            count += len(zones)
+        for fragment, spans in _sample_zones(self._index.tables(), unchanged, sample):
+            self._check_all(fragment, spans)
+            count += sum(span.num_zones for span in spans)
         self._check_pending()
         return count
 
-    def _check_all(self, fragment: PresentFragment, zones: Sequence[_TableZone]) -> None:
+    def _check_all(self, fragment: PresentFragment, spans: Sequence[_ZoneSpan]) -> None:
         reader = columns_reader(self._source, fragment.fragment, [self._column])
         fragment_id = pa.scalar(fragment.fragment_id, pa.uint64())
         is_fragment = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
@@ -171,7 +226,7 @@ class RowValidation:
             size, num_rows = fragment.identity.size, fragment.num_rows or 0
             pages = page_map.file_pages(fragment.fragment_id, size, num_rows)
             pages = None if pages is None else pages_with_names(pages, fragment.fragment.names)
-        for rows in _read_zones(reader, fragment, zones):
+        for rows in _read_zones(reader, fragment, spans):
             self._check_filters(rows)
             self._check_ranges(ranges, rows)
             if pages is not None:
@@ -180,17 +235,18 @@ class RowValidation:
     def _check_pending(self) -> None:
         if not self._pending:
             return
-        sizes = [hashes.size for _, hashes, _ in self._pending]
-        zones = np.repeat([zone.number for zone, _, _ in self._pending], sizes)
-        table = self._pending[0][0].table
-        hit = table.may_hold(zones, np.concatenate([hashes for _, hashes, _ in self._pending]))
-        for part, (_, _, rows) in zip(
-            np.split(hit, np.cumsum(sizes)[:-1]), self._pending, strict=True
-        ):
-            if not part.all():
-                raise self._excluded_value_error(
-                    rows, "the filter", f"{np.count_nonzero(~part):,} values"
-                )
+        zones = np.concatenate([part.zones for part in self._pending])
+        hashes = np.concatenate([part.hashes for part in self._pending])
+        hit = self._pending[0].span.table.may_hold(zones, hashes)
+        if not hit.all():
+            sizes = np.cumsum([part.hashes.size for part in self._pending])
+            missing = int(np.argmin(hit))
+            span = self._pending[int(np.searchsorted(sizes, missing, side="right"))].span
+            zone = int(zones[missing])
+            num_missing = np.count_nonzero(~hit & (zones == zone))
+            raise self._excluded_value_error(
+                span.text_of(zone), "the filter", f"{num_missing:,} values"
+            )
         self._pending, self._num_pending = [], 0
 
     def _excluded_value_error(self, rows: str, part: str, values: str = "a value") -> CorruptIndex:
@@ -200,22 +256,35 @@ class RowValidation:
             "build the index again"
         )
 
-    def _check_filters(self, rows: _ZoneRows) -> None:
-        zone, global_filter = rows.zone, self._global
-        hashes = np.concatenate([part.of_valid_rows() for part in rows.hashes])
-        if any(part.null_count for part in rows.hashes) and not zone.table.has_null[zone.number]:
-            raise self._excluded_value_error(str(rows), "the null flag", "a null")
-        is_other = self._pending and zone.table is not self._pending[0][0].table
+    def _check_filters(self, rows: _SpanRows) -> None:
+        span, global_filter = rows.span, self._global
+        hashes, is_valid = rows.valid_hashes
+        zones_with_null = span.zones_of(np.flatnonzero(~is_valid))
+        is_flagged = self._flags_of(span.table)[zones_with_null]
+        if not is_flagged.all():
+            zone = int(zones_with_null[np.argmin(is_flagged)])
+            raise self._excluded_value_error(span.text_of(zone), "the null flag", "a null")
+        is_other = self._pending and span.table is not self._pending[0].span.table
         if is_other or self._num_pending >= _MAX_PENDING_HASHES:
             self._check_pending()
-        self._pending.append((zone, hashes, str(rows)))
+        zones = span.zones_of(np.flatnonzero(is_valid))
+        self._pending.append(_PendingHashes(span, zones, hashes))
         self._num_pending += hashes.size
-        if global_filter is None or rows.fragment.fragment_id not in global_filter.covered:
+        if global_filter is None or rows.span.fragment.fragment_id not in global_filter.covered:
             return
         if not global_filter.sbbf.check_hashes(hashes).all():
-            raise self._excluded_value_error(str(rows), "the filter over all keys")
+            raise self._excluded_value_error(str(rows.span), "the filter over all keys")
 
-    def _check_ranges(self, ranges: pa.Table, rows: _ZoneRows) -> None:
+    def _flags_of(self, table: IndexTable) -> np.ndarray:
+        """Return whether each zone of a table may hold a null."""
+        flags = self._null_flags.get(table)
+        if flags is None:
+            flags = np.zeros(len(table), dtype=bool)
+            flags[table.zones_with_null()] = True
+            self._null_flags[table] = flags
+        return flags
+
+    def _check_ranges(self, ranges: pa.Table, rows: _SpanRows) -> None:
         values = KeyRangeBuilder(self._column.type)
         nulls = sum(part.null_count for part in rows.hashes)
         for array in rows.arrays:
@@ -223,28 +292,28 @@ class RowValidation:
             values.add(hashed_values(array))
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
-            is_consistent = stored["num_rows"].as_py() == rows.fragment.num_rows
+            is_consistent = stored["num_rows"].as_py() == rows.span.fragment.num_rows
             is_consistent &= stored["null_count"].as_py() >= nulls
             if not is_consistent or not values.is_within(stored):
-                raise self._excluded_value_error(str(rows), "the key range")
+                raise self._excluded_value_error(str(rows.span), "the key range")
 
-    def _check_pages(self, pages: FilePages, rows: _ZoneRows) -> None:
+    def _check_pages(self, pages: FilePages, rows: _SpanRows) -> None:
         """Read the rows again through the page map, and compare them."""
         by_map = self._read_by_pages(pages, rows)
         # Some columns cannot be read page by page even with the file's own footer.
         if by_map is None and self._read_by_pages(None, rows) is None:
             return
-        expected = _valid_hashes(rows.hashes)
+        expected = rows.valid_hashes
         if by_map is None or not all(map(np.array_equal, _valid_hashes(by_map), expected)):
             raise CorruptIndex(
-                f"index {self._index.entry.name!r}: {rows} read through the page map are not what "
-                "the file holds; build the index again"
+                f"index {self._index.entry.name!r}: {rows.span} read through the page map are not "
+                "what the file holds; build the index again"
             )
 
-    def _read_by_pages(self, pages: FilePages | None, rows: _ZoneRows) -> list[Hashes] | None:
+    def _read_by_pages(self, pages: FilePages | None, rows: _SpanRows) -> list[Hashes] | None:
         """Return the hashes of rows, read page by page, or None if that is not possible."""
-        name, fragment = self._column.path[0], rows.fragment
-        wanted = RowRanges([(rows.zone.start, rows.zone.stop)])
+        name, fragment = self._column.path[0], rows.span.fragment
+        wanted = RowRanges([(rows.span.start, rows.span.stop)])
         try:
             reader = open_rows(
                 self._source, fragment.fragment, fragment.identity, pages, ReadCounter()
