@@ -572,7 +572,7 @@ def test_a_notebook_shows_one_message(
     ours = [
         frame for frame in traceback.extract_tb(error.__traceback__) if PACKAGE in frame.filename
     ]
-    assert len(ours) <= 7, ours
+    assert len(ours) <= 6, ours
 
 
 def test_a_missing_package_is_one_message(ds: zb.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,27 +138,26 @@ class IndexRequest:
         if self.max_false_zones is not None:
             parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
-        return [
-            IndexSpec(
-                self._checked_name(f"{name}_idx" if self.name is None else self.name, opened),
-                column := self._indexable_column(name, opened),
-                parameters,
-                size,
-                opened.source.field_of(column.path),
-                self.kind.name,
+        specs: list[IndexSpec] = []
+        for name in dict.fromkeys(self.column):
+            index_name = self._checked_name(
+                f"{name}_idx" if self.name is None else self.name, opened
             )
-            for name in dict.fromkeys(self.column)
-        ]
+            column = opened.column(name)
+            self._require_indexable(column, name)
+            field_path = opened.source.field_of(column.path)
+            specs.append(
+                IndexSpec(index_name, column, parameters, size, field_path, self.kind.name)
+            )
+        return specs
 
-    def _indexable_column(self, name: str, opened: OpenedDataset) -> Column:
-        column = opened.column(name)
+    def _require_indexable(self, column: Column, name: str) -> None:
         reason = self.kind.why_not_indexable(column.type, name)
         if reason is not None:
             raise UnsupportedType(
                 f"column {name!r} has type {column.type}, which a {self.kind.name} index does not "
                 f"take: {reason}"
             )
-        return column
 
     def _for_false_zones(self, opened: OpenedDataset) -> dict[str, Any]:
         """Return the parameters, with the probability that `max_false_zones` asks for."""
