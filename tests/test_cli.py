@@ -799,27 +799,27 @@ def test_index_dir_sets_the_place_of_the_index(run, data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "message", "num_lines"),
     [
-        (["lookup", "DATA", "id ="], "cannot read the filter"),
-        (["lookup", "DATA", "nothing = 4"], "no column nothing"),
-        (["lookup", "DATA", "id = 4", "--columns", "id,nothing"], "no column 'nothing'"),
-        (["lookup", "DATA", "--key", "id=some"], "keys of 'id' cannot be read as int64"),
-        (["lookup", "DATA", "--key", "nothing=4"], "no column 'nothing'"),
-        (["lookup", "DATA/nowhere", "id = 4"], "does not exist"),
-        (["lookup", "DATA", "id = 4", "--format", "odd"], "format is 'odd'"),
-        (["build", "DATA", "--column=nothing", "--engine=local"], "no column 'nothing'"),
-        (["build", "DATA", "--column=tags", "--engine=local"], "cannot be indexed"),
-        (["build", "DATA", "--column=id", "--engine=local", "--probability=2"], "probability"),
-        (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'"),
+        (["lookup", "DATA", "id ="], "cannot read the filter", 4),
+        (["lookup", "DATA", "nothing = 4"], "no column nothing", 4),
+        (["lookup", "DATA", "id = 4", "--columns", "id,nothing"], "no column 'nothing'", 1),
+        (["lookup", "DATA", "--key", "id=some"], "keys of 'id' cannot be read as int64", 1),
+        (["lookup", "DATA", "--key", "nothing=4"], "no column 'nothing'", 1),
+        (["lookup", "DATA/nowhere", "id = 4"], "does not exist", 1),
+        (["lookup", "DATA", "id = 4", "--format", "odd"], "format is 'odd'", 1),
+        (["build", "DATA", "--column=nothing", "--engine=local"], "no column 'nothing'", 1),
+        (["build", "DATA", "--column=tags", "--engine=local"], "cannot be indexed", 1),
+        (["build", "DATA", "--column=id", "--engine=local", "--probability=2"], "probability", 1),
+        (["stats", "DATA", "--name=nothing"], "there is no index 'nothing'", 1),
     ],
 )
-def test_an_error_prints_a_message_and_exits_with_1(run, data, arguments, message):
+def test_an_error_prints_a_message_and_exits_with_1(run, data, arguments, message, num_lines):
     code, out, err = run(*(argument.replace("DATA", str(data)) for argument in arguments))
     assert (code, out) == (1, "")
     assert err.startswith("Error: ")
     # An error of a filter shows the filter, and carets below the mistake.
-    assert err.count("\n") == (4 if "^" in err else 1)
+    assert err.count("\n") == num_lines and ("^" in err) == (num_lines > 1)
     assert message in err
 
 
