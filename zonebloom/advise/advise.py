@@ -354,8 +354,8 @@ class _Sample:
         overlap = find_overlaps([_hash_values(zone) for zone in values_by_zone])
         positions = np.array([zone.position for zone in self.zones], dtype=np.int64)
         null_share = 1 - overlap.num_rows.sum() / max(len(values), 1)
-        limit = round(self.num_rows * (1 - null_share))
-        distinct = estimate_distinct(overlap, positions, self.num_zones, limit)
+        num_non_null_rows = round(self.num_rows * (1 - null_share))
+        distinct = estimate_distinct(overlap, positions, self.num_zones, num_non_null_rows)
         per_zone = float(overlap.num_distinct.mean()) if values_by_zone else 0.0
         sizes = _filter_sizes(overlap, self._parameters)
         fpp = _mean_fpp(overlap, sizes)

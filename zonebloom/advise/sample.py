@@ -156,10 +156,12 @@ def _mean_shares_by_distance(
     return mean_distances, totals[has_weight] / bin_weights[has_weight]
 
 
-def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, limit: int) -> int:
+def estimate_distinct(
+    overlap: Overlaps, positions: np.ndarray, num_zones: int, num_non_null_rows: int
+) -> int:
     """Return an estimate of the distinct values of the dataset.
 
-    ``limit`` is the number of rows that are not null, which the estimate does not exceed.
+    The estimate does not exceed ``num_non_null_rows``, the rows of the dataset that are not null.
 
     This is the lower bound of Chao and Lin (2012), "Nonparametric lower bounds for species richness
     [...] under sampling without replacement", Biometrics 68. If ``t`` zones are sampled, with a
@@ -183,13 +185,13 @@ def estimate_distinct(overlap: Overlaps, positions: np.ndarray, num_zones: int, 
     zones_per_value = overlap.zone_counts(zones)
     q1, q2 = int((zones_per_value == 1).sum()), int((zones_per_value == 2).sum())
     # Zones at the ends of files are shorter, so count rows.
-    share = min(overlap.num_rows[zones].sum() / max(limit, 1), 1 - 1 / num_zones)
+    share = min(overlap.num_rows[zones].sum() / max(num_non_null_rows, 1), 1 - 1 / num_zones)
     # One zone alone has no values in two zones, so q2 is 0 and its factor does not matter.
     q2_factor = 2 * zones.size / max(zones.size - 1, 1)
     denominator = q2 * q2_factor + q1 * share / (1 - share)
     num_unseen = q1**2 / denominator if denominator else 0
     estimate = (zones_per_value.size + num_unseen) / run_length
-    return round(min(max(estimate, num_sampled_values), limit))
+    return round(min(max(estimate, num_sampled_values), num_non_null_rows))
 
 
 def _max_gap_in_group(positions: np.ndarray) -> int:
