@@ -19,6 +19,7 @@ from zonebloom.catalog.model import IndexEntry, Segment
 from zonebloom.catalog.names import is_table_file_name
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex, UnknownIndexKind
+from zonebloom.index.hash.kind import HASH
 from zonebloom.index.table import IndexTable, WrittenTable
 from zonebloom.index.zone_bloom.kind import ZONE_BLOOM
 from zonebloom.predicates.ast import LeafPredicate
@@ -113,7 +114,7 @@ class IndexKind(Protocol):
         ...
 
 
-_kinds: dict[str, IndexKind] = {ZONE_BLOOM.name: ZONE_BLOOM}
+_kinds: dict[str, IndexKind] = {kind.name: kind for kind in (ZONE_BLOOM, HASH)}
 
 
 def register_index_kind(kind: IndexKind) -> None:

@@ -1,0 +1,123 @@
+"""The index kind HASH: what the hash index does for each part of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.base.arguments import short_repr
+from zonebloom.catalog.model import Segment
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.hash.parameters import HashParameters
+from zonebloom.index.table import IndexTable, WrittenTable
+from zonebloom.predicates.ast import Compares, LeafPredicate
+from zonebloom.values.types import why_not_indexable
+
+if TYPE_CHECKING:
+    from zonebloom.index.hash.table import HashTable
+    from zonebloom.index.hash.writer import HashSegmentWriter
+
+_SAMPLED_KEYS = 10_000
+
+
+class HashKind:
+    """The hash index, whose files have one layout."""
+
+    name = "HASH"
+    layouts: Mapping[str, str] = MappingProxyType({"buckets": "hash.buckets"})
+
+    def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
+        return why_not_indexable(column_type, column)
+
+    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
+        if isinstance(leaf, Compares):
+            return "range comparisons are not answered by a hash index"
+        return None
+
+    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        known_names = [field.name for field in fields(HashParameters)]
+        unknown = [name for name in parameters if name not in known_names]
+        if unknown:
+            raise InvalidArgument(
+                f"unknown parameter {', '.join(map(short_repr, unknown))}; there is "
+                f"{', '.join(known_names)}"
+            )
+        return asdict(HashParameters(**parameters))
+
+    def choose_layout(self, layout: str, num_zones: int) -> str:
+        return "buckets"
+
+    def create_writer(
+        self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
+    ) -> HashSegmentWriter:
+        from zonebloom.index.hash.writer import HashSegmentWriter
+
+        return HashSegmentWriter(catalog, path, HashParameters(**parameters))
+
+    def open(
+        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    ) -> HashTable:
+        from zonebloom.index.hash.table import HashTable
+
+        path = catalog.path(segment.name, segment.file)
+        if segment.file != self.layouts["buckets"]:
+            raise CorruptIndex(
+                f"{path} is not a file of a {self.name} index; build the index again"
+            )
+        return HashTable(
+            catalog.decrypted_filesystem, path, segment.num_bytes, segment.checksum, report=report
+        )
+
+    def merge(
+        self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
+    ) -> WrittenTable:
+        from zonebloom.index.hash.merge import merge_tables
+
+        return merge_tables(_require_hash_tables(tables), catalog, path)
+
+    def statistics(
+        self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]
+    ) -> dict[str, Any]:
+        hash_tables = _require_hash_tables(tables)
+        heads = [table.head for table in hash_tables]
+        num_bytes = sum(table.num_bytes for table in tables)
+        num_rows = sum(int(table.runs.num_rows.sum()) for table in tables)
+        num_slots = sum(head.shape.num_blocks for head in heads)
+        return {
+            "num_entries": sum(head.num_entries for head in heads),
+            "num_postings": sum(head.num_postings for head in heads),
+            "bits_per_row": num_bytes * 8 / num_rows if num_rows else 0.0,
+            "block_bytes_mean": sum(head.shape.num_blocks * head.slot_bytes for head in heads)
+            / max(num_slots, 1),
+            "zones_per_group": max((1 << head.zone_shift for head in heads), default=1),
+            "estimated_false_zones": sum(
+                head.num_pairs * 2.0 ** (head.zone_shift - head.shape.hash_bits) for head in heads
+            ),
+            "measured_false_zones": _measure_false_zones(hash_tables),
+        }
+
+
+def _require_hash_tables(tables: Sequence[IndexTable]) -> list[HashTable]:
+    """Return tables as tables of hashes. Raise `InvalidArgument` if they are of another kind."""
+    from zonebloom.index.hash.table import HashTable
+
+    hash_tables = [table for table in tables if isinstance(table, HashTable)]
+    if len(hash_tables) < len(tables):
+        raise InvalidArgument("the index is not a hash index; give one of kind HASH")
+    return hash_tables
+
+
+def _measure_false_zones(tables: Sequence[HashTable]) -> float:
+    """Return how many zones all tables together return for a random hash, on average."""
+    hashes = np.random.default_rng(0).integers(0, 1 << 64, _SAMPLED_KEYS, dtype=np.uint64)
+    num_zones = sum(zones.size for table in tables for _, zones in table.pairs(hashes))
+    return num_zones / _SAMPLED_KEYS
+
+
+HASH = HashKind()

@@ -1,0 +1,107 @@
+"""Merge tables of a hash index in the order of their hashes, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from zonebloom.errors import InvalidArgument
+from zonebloom.index.hash.file import MAX_ZONES, Groups
+from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, HashParameters, hash_bits_to_keep
+from zonebloom.index.hash.spool import PairArrays, SortedPairs, no_pairs, sort_distinct
+from zonebloom.index.hash.table import HashTable
+from zonebloom.index.hash.writer import KeptPairs, write_pairs
+from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
+from zonebloom.storage.files import FileCreator
+
+_PAIRS_PER_PART = 1 << 16
+
+
+def merge_tables(tables: Sequence[HashTable], creator: FileCreator, path: str) -> WrittenTable:
+    """Write the zones of all tables, in order, as one file.
+
+    The merged file keeps as many bits of each hash as the table that has the fewest. So a key that
+    is absent has more false zones in it than in a file that was built from the rows.
+    """
+    parameters = {(table.head.number_of_items, table.head.probability) for table in tables}
+    if len(parameters) != 1:
+        raise InvalidArgument(
+            f"{len(tables)} tables with {len(parameters)} sets of parameters cannot become one"
+        )
+    ((items, probability),) = parameters
+    num_zones = [len(table) for table in tables]
+    if sum(num_zones) >= MAX_ZONES:
+        raise InvalidArgument(f"{sum(num_zones):,} zones do not fit into one segment")
+    all_runs = [table.runs for table in tables]
+    runs = ZoneRuns(
+        np.concatenate([runs.fragment_ids for runs in all_runs]),
+        np.concatenate([runs.first_rows for runs in all_runs]),
+        np.concatenate([runs.num_zones for runs in all_runs]),
+        np.concatenate([runs.num_rows for runs in all_runs]),
+        items,
+    )
+    first_zones = np.cumsum([0, *num_zones])[:-1].tolist()
+    nulls = [
+        table.zones_with_null() + first for table, first in zip(tables, first_zones, strict=True)
+    ]
+    num_pairs = sum(table.head.num_pairs for table in tables)
+    hash_bits = min(
+        hash_bits_to_keep(num_pairs, probability), *(table.shape.hash_bits for table in tables)
+    )
+    part_bits = min(hash_bits, max(0, (num_pairs // _PAIRS_PER_PART).bit_length()))
+    memory = DEFAULT_BUILD_MEMORY // 4
+    pairs = SortedPairs(part_bits, memory)
+    readers = [
+        _PartReader(table, part_bits, first)
+        for table, first in zip(tables, first_zones, strict=True)
+    ]
+    try:
+        for number in range(1 << part_bits):
+            parts = [reader.part(number) for reader in readers]
+            hashes, zones = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            pairs.append(sort_distinct(hashes, zones, hash_bits, part_bits))
+        sink = HashingFile(creator.open_output_stream(path))
+        return write_pairs(
+            sink,
+            KeptPairs(pairs, hash_bits),
+            runs,
+            np.concatenate(nulls),
+            HashParameters(items, probability),
+            min_shift=max(table.head.zone_shift for table in tables),
+        )
+    finally:
+        pairs.close()
+
+
+class _PartReader:
+    """A reader of the pairs of a table by the leading bits of the hash, in order."""
+
+    def __init__(self, table: HashTable, part_bits: int, first_zone: int):
+        self._table = table
+        self._groups: Groups = table.groups
+        self._part_bits = part_bits
+        self._first_zone = first_zone
+        self._slot = -1
+        self._pairs: PairArrays = no_pairs()
+
+    def part(self, number: int) -> PairArrays:
+        """Return hashes, and the first zone of each group among the zones of all tables."""
+        block_bits = self._table.shape.block_bits
+        spare_bits = block_bits - self._part_bits
+        if spare_bits >= 0:
+            slots = range(number << spare_bits, (number + 1) << spare_bits)
+            hashes, zones = zip(*map(self._decode, slots), strict=True)
+            return np.concatenate(hashes), np.concatenate(zones)
+        slot = number >> -spare_bits
+        if slot != self._slot:
+            self._slot, self._pairs = slot, self._decode(slot)
+        hashes, zones = self._pairs
+        parts = hashes >> np.uint64(64 - self._part_bits)
+        start, stop = np.searchsorted(parts, [number, number + 1]).tolist()
+        return hashes[start:stop], zones[start:stop]
+
+    def _decode(self, slot: int) -> PairArrays:
+        hashes, groups = self._table.decode(slot)
+        zones, _ = self._groups.bounds(groups)
+        return hashes, (zones + self._first_zone).astype(np.uint32)

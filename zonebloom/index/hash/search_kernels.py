@@ -1,0 +1,250 @@
+"""Kernels that look hashes up in blocks, and that decode all entries of blocks.
+
+Every number in a block is checked before it is used, because a forged file may have a right
+checksum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import boolean, int64, uint64, void
+
+from zonebloom.index.hash.file import HEAD_WORDS
+from zonebloom.sbbf.jit import intrinsic, kernel, linked, readonly
+from zonebloom.sbbf.slices import address_of
+from zonebloom.sbbf.vectors import trailing_zeros
+from zonebloom.sbbf.xxh64 import hash_memory
+
+# Positions in the state of a search.
+NEXT_KEY, NUM_MATCHES, NUM_POSTINGS, NEEDED = range(4)
+
+_U0, _U1, _U6, _U8, _U32, _U63, _U64 = map(np.uint64, (0, 1, 6, 8, 32, 63, 64))
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+
+
+@intrinsic
+def _count_ones(typing_context, value):
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return uint64(uint64), generate
+
+
+@kernel(void(readonly(uint64), int64, readonly(int64), uint64, boolean[::1]))
+def check_pieces(words, piece_words, offsets, salt, is_damaged):
+    """Compare pieces of one size with their checksums. ``offsets`` are those in the file."""
+    address = address_of(words)
+    for i in range(offsets.shape[0]):
+        start = i * piece_words
+        piece = address + np.uint64(start * 8) + _U8
+        seed = salt + np.uint64(offsets[i])
+        is_damaged[i] = hash_memory(piece, np.uint64(piece_words * 8 - 8), seed) != words[start]
+
+
+@linked
+def _entry(words, first_word, number, entry_bits):
+    position = np.uint64(number) * entry_bits
+    word = first_word + np.int64(position >> _U6)
+    offset = position & _U63
+    value = words[word] >> offset
+    if offset + entry_bits > _U64:
+        value |= words[word + 1] << (_U64 - offset)
+    return value & ((_U1 << entry_bits) - _U1)
+
+
+@linked
+def _words_of(num_bits):
+    return (num_bits + 63) >> 6
+
+
+@linked
+def _fits(num_entries, num_postings, num_buckets, entry_bits, num_words):
+    counts = _words_of(num_entries + num_buckets)
+    entries = _words_of(num_entries * entry_bits)
+    return HEAD_WORDS + counts + entries + 2 * num_postings <= num_words
+
+
+@linked
+def _select_zero(word, number):
+    """Return the position of a zero bit of a word, which has more than ``number`` zeros."""
+    zeros = ~word
+    for _ in range(number):
+        zeros &= zeros - _U1
+    return np.int64(trailing_zeros(zeros))
+
+
+@kernel(
+    void(
+        readonly(uint64),
+        int64,
+        readonly(int64),
+        readonly(int64),
+        readonly(uint64),
+        readonly(int64),
+        int64,
+        int64[::1],
+        int64[::1],
+        int64[::1],
+        int64[:, ::1],
+        boolean[::1],
+        int64[::1],
+    )
+)
+def find_sorted(
+    blocks,
+    block_words,
+    key_starts,
+    key_stops,
+    hashes,
+    shape,
+    first_block,
+    out_keys,
+    out_groups,
+    out_posting_keys,
+    out_postings,
+    is_damaged,
+    state,
+):
+    """Find the groups of sorted hashes in blocks of one size, until the output may overflow.
+
+    Parameters
+    ----------
+    blocks : uint64 array
+        Blocks of ``block_words`` words each, beginning with their checksum.
+    key_starts, key_stops : int64 array, one item per block
+        Which hashes belong to the block.
+    shape : int64 array
+        The fields of `BlockShape`.
+    first_block : int
+        The block at which to begin. ``state[NEXT_KEY]`` is the hash at which to begin.
+    out_keys, out_groups : int64 array
+        Receive pairs of a hash, by position, and a group.
+    out_posting_keys, out_postings : int64 array
+        Receive the position of a hash, and offset and bytes of a posting.
+    is_damaged : bool array, one item per block
+        Blocks to leave out. The kernel adds those that contradict themselves.
+    state : int64 array
+        Receives the next hash, the numbers of matches and of postings, and, if even one hash does
+        not fit into the output, the room it needs.
+    """
+    block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
+    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + zone_bits
+    num_buckets = np.int64(1) << np.int64(bucket_bits)
+    mark = (_U1 << zone_bits) - _U1
+    capacity = min(out_keys.shape[0], out_postings.shape[0])
+    num_matches = num_postings = np.int64(0)
+    state[NEEDED] = 0
+    key = state[NEXT_KEY]
+    for number in range(first_block, key_starts.shape[0]):
+        key = max(key, key_starts[number])
+        stop_key = key_stops[number]
+        block = number * block_words
+        num_entries = np.int64(blocks[block + 1] & _LOW_HALF)
+        num_pointers = np.int64(blocks[block + 1] >> _U32)
+        if is_damaged[number]:
+            continue
+        if not _fits(num_entries, num_pointers, num_buckets, np.int64(entry_bits), block_words):
+            is_damaged[number] = True
+            continue
+        counts = block + HEAD_WORDS
+        num_bits = num_entries + num_buckets
+        entries = counts + _words_of(num_bits)
+        pointers = entries + _words_of(num_entries * np.int64(entry_bits))
+        word, zeros_before = np.int64(0), np.int64(0)
+        while key < stop_key:
+            low = hashes[key] << block_bits
+            bucket = np.int64((low >> _U1) >> (_U63 - bucket_bits))
+            remainder = (low << bucket_bits) >> (_U64 - remainder_bits)
+            # The entries of a bucket begin after the zero that ends the bucket before.
+            position = np.int64(0)
+            if bucket:
+                zeros = 64 - np.int64(_count_ones(blocks[counts + word]))
+                while zeros_before + zeros < bucket and (word + 1) * 64 < num_bits:
+                    zeros_before += zeros
+                    word += 1
+                    zeros = 64 - np.int64(_count_ones(blocks[counts + word]))
+                if zeros_before + zeros < bucket:
+                    is_damaged[number] = True
+                    break
+                position = word * 64 + 1
+                position += _select_zero(blocks[counts + word], bucket - 1 - zeros_before)
+            first = position - bucket
+            last = first
+            while position < num_bits and (
+                (blocks[counts + (position >> 6)] >> np.uint64(position & 63)) & _U1
+            ):
+                position += 1
+                last += 1
+            if last > num_entries or position >= num_bits:
+                is_damaged[number] = True
+                break
+            size = last - first
+            if num_matches + size > capacity or num_postings + size > capacity:
+                state[NEXT_KEY] = key
+                state[NUM_MATCHES] = num_matches
+                state[NUM_POSTINGS] = num_postings
+                state[NEEDED] = size
+                return
+            for i in range(first, last):
+                value = _entry(blocks, entries, i, entry_bits)
+                if value >> zone_bits != remainder:
+                    continue
+                group = value & mark
+                if group != mark:
+                    out_keys[num_matches] = key
+                    out_groups[num_matches] = np.int64(group)
+                    num_matches += 1
+                    continue
+                rank = np.int64(0)
+                for j in range(i):
+                    if _entry(blocks, entries, j, entry_bits) & mark == mark:
+                        rank += 1
+                if rank >= num_pointers:
+                    is_damaged[number] = True
+                    break
+                out_posting_keys[num_postings] = key
+                out_postings[num_postings, 0] = np.int64(blocks[pointers + 2 * rank])
+                out_postings[num_postings, 1] = np.int64(blocks[pointers + 2 * rank + 1])
+                num_postings += 1
+            key += 1
+        key = stop_key
+    state[NEXT_KEY] = key
+    state[NUM_MATCHES] = num_matches
+    state[NUM_POSTINGS] = num_postings
+
+
+@kernel(int64(readonly(uint64), readonly(int64), int64, uint64[::1], int64[::1]))
+def decode_block(words, shape, block, out_hashes, out_groups):
+    """Decode all entries of a block. Return their number, or -1 if the block contradicts itself.
+
+    The hashes have zeros after the bits that the index keeps. The group of a posting is -1.
+    """
+    block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
+    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + zone_bits
+    hash_bits = block_bits + bucket_bits + remainder_bits
+    num_buckets = np.int64(1) << np.int64(bucket_bits)
+    mark = (_U1 << zone_bits) - _U1
+    num_entries = np.int64(words[1] & _LOW_HALF)
+    num_pointers = np.int64(words[1] >> _U32)
+    entry_width = np.int64(entry_bits)
+    if not _fits(num_entries, num_pointers, num_buckets, entry_width, words.shape[0]):
+        return -1
+    entries = HEAD_WORDS + _words_of(num_entries + num_buckets)
+    bucket, count, num_marks = np.int64(0), np.int64(0), np.int64(0)
+    for position in range(num_entries + num_buckets):
+        if not (words[HEAD_WORDS + (position >> 6)] >> np.uint64(position & 63)) & _U1:
+            bucket += 1
+            continue
+        if count == num_entries or bucket == num_buckets:
+            return -1
+        value = _entry(words, entries, count, entry_bits)
+        prefix = (np.uint64(block) << bucket_bits) | np.uint64(bucket)
+        prefix = (prefix << remainder_bits) | (value >> zone_bits)
+        out_hashes[count] = prefix << (_U64 - hash_bits)
+        group = value & mark
+        out_groups[count] = -1 if group == mark else np.int64(group)
+        num_marks += group == mark
+        count += 1
+    return count if count == num_entries and num_marks == num_pointers else np.int64(-1)

@@ -1,0 +1,590 @@
+"""Look up hashes in the file of a hash index.
+
+The end of the file is read and verified when the table is opened. A lookup then reads one block,
+which has its own checksum. A damaged block may hold its keys in every zone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.fs as pafs
+import xxhash
+
+from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thread_pool
+from zonebloom.catalog.folder import MissingIndexFile
+from zonebloom.errors import CorruptIndex
+from zonebloom.index.hash.file import (
+    HEAD_WORDS,
+    OVERFLOW,
+    TRAILER,
+    Groups,
+    Head,
+    decode_tail,
+    decompress_nulls,
+    slot_offset,
+    tail_bytes,
+)
+from zonebloom.index.hash.postings import decode_posting
+from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
+from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.storage.encryption import open_random_access
+from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.random_access import read_merged_ranges
+
+# The first request reads this much of the file's end. Most tails fit in it.
+_TAIL_BYTES = 16 << 10
+# Verified blocks that a table keeps in memory.
+_MAX_CACHED_BYTES = 16 << 20
+# NumPy needs as long for one block as for testing this many blocks of filters in memory.
+_NUMPY_CHECKS_PER_BLOCK = 200
+# Slots that a thread holds at a time. Local ones should still be in the processor's cache when they
+# are searched.
+_LOCAL_BATCH_BYTES = 1 << 20
+_REMOTE_BATCH_BYTES = 8 << 20
+_MAX_REMOTE_GAP = 256 << 10
+_MIN_MATCHES = 1 << 12
+# A bucket rarely has more entries than this.
+_BUCKET_MATCHES = 64
+_CHECKSUM_BYTES = 8
+_HASH_BITS = 64
+_VERIFY_STEP_BYTES = 4 << 20
+
+# Offset and bytes of a piece of the file.
+_Span = tuple[int, int]
+
+
+class _BatchMatches(NamedTuple):
+    """The matches of sorted hashes in some slots, by position in the sorted hashes."""
+
+    pairs: list[Pairs]
+    # Keys with the pieces that hold their postings.
+    postings: list[tuple[int, _Span]]
+    # Keys whose block is damaged.
+    damaged_keys: list[int]
+
+
+@dataclass(slots=True)
+class _SlotBatch:
+    """Slots of sorted hashes: their numbers, and which hashes each has."""
+
+    slots: np.ndarray
+    key_starts: np.ndarray
+    key_stops: np.ndarray
+
+
+class HashTable(IndexTable):
+    """The file of a hash index that is open for lookups.
+
+    The table passes the first damage to ``report``. Without ``report`` it raises every damage.
+    """
+
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        path: str,
+        num_bytes: int | None = None,
+        checksum: str | None = None,
+        *,
+        report: Callable[[CorruptIndex], None] | None = None,
+    ):
+        self.path = path
+        self.counter = ReadCounter()
+        self._report = report
+        self._has_reported = False
+        try:
+            self.file = open_random_access(filesystem, path, self.counter, num_bytes)
+            self.head, self.runs = self._open(num_bytes, checksum)
+        except (OSError, ValueError) as error:
+            kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
+            raise kind(
+                f"{path} is not a file of a hash index ({error}); build the index again"
+            ) from None
+        self.num_bytes = self.file.num_bytes
+        self.shape = self.head.shape
+        self.groups = Groups.of_runs(self.runs.num_zones, self.head.zone_shift)
+        self._shape = np.array(self.shape, dtype=np.int64)
+        self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._max_cached_blocks = max(1, _MAX_CACHED_BYTES // self.head.slot_bytes)
+        self._lock = threading.Lock()
+        self._scratch = threading.local()
+
+    def _open(self, num_bytes: int | None, checksum: str | None) -> tuple[Head, ZoneRuns]:
+        size = self.file.num_bytes
+        if num_bytes is not None and size != num_bytes:
+            raise ValueError(f"it has {size:,} bytes, but {num_bytes:,} were written")
+        end = self.file.read([(max(0, size - _TAIL_BYTES), size)])[0]
+        trailer = end[-TRAILER.size :]
+        length = tail_bytes(trailer, size) + TRAILER.size
+        if length > len(end):
+            end = self.file.read([(size - length, size - len(end))])[0] + end
+        data = end[-length:]
+        if len(data) != length:
+            raise ValueError("it was truncated while it was read")
+        if checksum is not None and xxhash.xxh3_64_hexdigest(data) != checksum:
+            raise ValueError("the checksum of its tail is not the catalog's")
+        return decode_tail(data[: -TRAILER.size], trailer, size)
+
+    def __len__(self) -> int:
+        return self.head.num_zones
+
+    def require_valid(self) -> None:
+        self.runs.require_valid(len(self))
+
+    @property
+    def loaded_bytes(self) -> int:
+        return self.counter.num_bytes
+
+    @cached_property
+    def has_null(self) -> np.ndarray:
+        flags = np.zeros(len(self), dtype=bool)
+        flags[self.zones_with_null()] = True
+        return flags
+
+    def zones_with_null(self) -> np.ndarray:
+        return self._null_zones
+
+    @cached_property
+    def _null_zones(self) -> np.ndarray:
+        start = self.head.null_offset
+        try:
+            data = b""
+            if self.head.null_bytes:
+                data = self.file.read([(start, start + self.head.null_bytes)])[0]
+            return decompress_nulls(data, self.head)
+        except (OSError, ValueError) as error:
+            self._report_damage(f"its null flags cannot be read ({error})")
+            return np.arange(len(self))
+
+    def find(self, hashes: np.ndarray) -> np.ndarray:
+        if hashes.size == 1 and len(self):
+            return self._zones_of(int(hashes[0]))
+        parts = [zones for _, zones in self._pairs(hashes)] if hashes.size and len(self) else []
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+
+    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        if NUMPY.spend(_NUMPY_CHECKS_PER_BLOCK * hashes.size):
+            for position, hashed in enumerate(hashes.tolist()):
+                zones = self._zones_by_numpy(hashed)
+                yield np.full(zones.size, position), zones
+            return
+        order = np.argsort(hashes)
+        ordered = hashes[order]
+        for keys, groups in self._sorted_pairs(ordered):
+            zones, positions = self.groups.zones(groups)
+            yield order[keys if not self.groups.shift else keys[positions]], zones
+
+    def _zones_of(self, hashed: int) -> np.ndarray:
+        """Return the zones that may hold one hash: int64, ascending."""
+        if NUMPY.spend(_NUMPY_CHECKS_PER_BLOCK):
+            return self._zones_by_numpy(hashed)
+        from zonebloom.index.hash import search_kernels as kernels
+
+        words = self._block(self._slot_of(hashed))
+        if words is None:
+            return np.arange(len(self))
+        scratch = self._scratch
+        if not hasattr(scratch, "buffers"):
+            scratch.buffers = _SearchBuffers(_BUCKET_MATCHES)
+            scratch.buffers.key_stops[0] = 1
+        buffers: _SearchBuffers = scratch.buffers
+        buffers.hashes[0] = hashed
+        state = buffers.state
+        while True:
+            state[kernels.NEXT_KEY] = 0
+            buffers.is_damaged[0] = False
+            kernels.find_sorted(
+                words,
+                words.size,
+                buffers.key_starts,
+                buffers.key_stops,
+                buffers.hashes,
+                self._shape,
+                0,
+                *buffers.outputs,
+                buffers.is_damaged,
+                state,
+            )
+            _, num_matches, num_postings, needed = state.tolist()
+            if not needed:
+                break
+            buffers.grow(needed)
+        if buffers.is_damaged[0]:
+            return self._report_block()
+        groups = buffers.groups[:num_matches].copy()
+        if num_postings:
+            spans = [(offset, size) for offset, size in buffers.postings[:num_postings].tolist()]
+            return self._zones_of_groups([groups, *map(self._posting, spans)])
+        return groups if not self.groups.shift else self.groups.zones(groups)[0]
+
+    def _zones_by_numpy(self, hashed: int) -> np.ndarray:
+        words = self._block(self._slot_of(hashed))
+        if words is None:
+            return np.arange(len(self))
+        try:
+            groups, spans = _find_in_block(words, hashed, self.head)
+        except ValueError:
+            return self._report_block()
+        return self._zones_of_groups([groups, *map(self._posting, spans)])
+
+    def _zones_of_groups(self, parts: list[np.ndarray]) -> np.ndarray:
+        groups = np.concatenate(parts)
+        if len(parts) > 1:
+            groups = np.unique(groups)
+        return self.groups.zones(groups)[0]
+
+    def _slot_of(self, hashed: int) -> int:
+        return hashed >> (_HASH_BITS - self.shape.block_bits)
+
+    def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        """Yield pairs of the position of a sorted hash and a group of zones."""
+        if self.shape.block_bits:
+            slots = (hashes >> np.uint64(_HASH_BITS - self.shape.block_bits)).astype(np.int64)
+        else:
+            slots = np.zeros(hashes.size, dtype=np.int64)
+        starts = np.flatnonzero(np.diff(slots, prepend=-1))
+        stops = np.append(starts[1:], hashes.size)
+        max_bytes = _LOCAL_BATCH_BYTES if self.file.is_local else _REMOTE_BATCH_BYTES
+        step = max(1, max_bytes // self.head.slot_bytes)
+        batches = [
+            _SlotBatch(slots[starts[i : i + step]], starts[i : i + step], stops[i : i + step])
+            for i in range(0, starts.size, step)
+        ]
+
+        def search(batch: _SlotBatch) -> _BatchMatches:
+            return self._search_batch(batch, hashes)
+
+        if len(batches) == 1:
+            yield from self._expand(search(batches[0]))
+            return
+        threads = num_cores() if self.file.is_local else REMOTE_THREADS
+        with thread_pool(threads) as pool:
+            for matches in map_in_order(pool, search, batches, threads + 1):
+                yield from self._expand(matches)
+
+    def _expand(self, matches: _BatchMatches) -> Iterator[Pairs]:
+        yield from matches.pairs
+        last_span, groups = None, np.empty(0, dtype=np.int64)
+        for key, span in matches.postings:
+            # Equal hashes follow one another, and have the same posting.
+            if span != last_span:
+                last_span, groups = span, self._posting(span)
+            yield np.full(groups.size, key), groups
+        if matches.damaged_keys:
+            self._report_block()
+            all_groups = np.arange(len(self.groups))
+            for key in matches.damaged_keys:
+                yield np.full(all_groups.size, key), all_groups
+
+    def _search_batch(self, batch: _SlotBatch, hashes: np.ndarray) -> _BatchMatches:
+        words, is_damaged = self._read_slots(batch.slots)
+        slot_words = self.head.slot_bytes // 8
+        heads = words.reshape(-1, slot_words)[:, 1] & np.uint64(0xFFFFFFFF)
+        is_elsewhere = (heads == np.uint64(OVERFLOW)) & ~is_damaged
+        matches = _BatchMatches([], [], [])
+        # Leave blocks in the heap out of the search of the slots.
+        self._search_words(
+            words, slot_words, batch, hashes, is_damaged | is_elsewhere, is_elsewhere, matches
+        )
+        for number in np.flatnonzero(is_elsewhere).tolist():
+            part = slice(number, number + 1)
+            alone = _SlotBatch(batch.slots[part], batch.key_starts[part], batch.key_stops[part])
+            block = self._overflow(words[number * slot_words : (number + 1) * slot_words])
+            if block is None:
+                matches.damaged_keys.extend(_keys_of(alone, 0))
+                continue
+            none = np.zeros(1, dtype=bool)
+            self._search_words(block, block.size, alone, hashes, none, none.copy(), matches)
+        return matches
+
+    def _search_words(
+        self,
+        words: np.ndarray,
+        block_words: int,
+        batch: _SlotBatch,
+        hashes: np.ndarray,
+        is_left_out: np.ndarray,
+        is_elsewhere: np.ndarray,
+        matches: _BatchMatches,
+    ) -> None:
+        from zonebloom.index.hash import search_kernels as kernels
+
+        num_keys = int(batch.key_stops[-1] - batch.key_starts[0])
+        buffers = _SearchBuffers(max(_MIN_MATCHES, num_keys + num_keys // 4))
+        state = buffers.state
+        state[kernels.NEXT_KEY] = batch.key_starts[0]
+        is_damaged = is_left_out.copy()
+        first = 0
+        while True:
+            kernels.find_sorted(
+                words,
+                block_words,
+                batch.key_starts,
+                batch.key_stops,
+                hashes,
+                self._shape,
+                first,
+                *buffers.outputs,
+                is_damaged,
+                state,
+            )
+            next_key, num_matches, num_postings, needed = state.tolist()
+            if num_matches:
+                keys, groups = buffers.keys[:num_matches], buffers.groups[:num_matches]
+                matches.pairs.append((keys.copy(), groups.copy()))
+            for key, (offset, size) in zip(
+                buffers.posting_keys[:num_postings].tolist(),
+                buffers.postings[:num_postings].tolist(),
+                strict=True,
+            ):
+                matches.postings.append((key, (offset, size)))
+            if not needed:
+                break
+            if not num_matches and not num_postings:
+                buffers.grow(needed)
+            first = int(np.searchsorted(batch.key_stops, next_key, side="right"))
+        damaged = [
+            key
+            for number in np.flatnonzero(is_damaged & ~is_elsewhere).tolist()
+            for key in _keys_of(batch, number)
+        ]
+        if damaged:
+            # A damaged key is in all zones, so drop what was found before the damage was noticed.
+            matches.damaged_keys.extend(damaged)
+            matches.pairs[:] = [
+                (keys[is_kept], groups[is_kept])
+                for keys, groups in matches.pairs
+                for is_kept in [~np.isin(keys, damaged)]
+            ]
+            matches.postings[:] = [part for part in matches.postings if part[0] not in damaged]
+
+    def _read_slots(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return slots one after another, and which of them are damaged."""
+        from zonebloom.index.hash import search_kernels
+
+        size = self.head.slot_bytes
+        words = np.empty(slots.size * (size // 8), dtype=np.uint64)
+        offsets = slot_offset(0, size) + slots * size
+        is_damaged = np.ones(slots.size, dtype=bool)
+        try:
+            if self.file.is_local:
+                self.file.read_pieces(offsets, np.full(slots.size, size), words)
+            else:
+                spans = [(offset, offset + size) for offset in offsets.tolist()]
+                pieces = read_merged_ranges(self.file.read, spans, _MAX_REMOTE_GAP)
+                target = words.data.cast("B")
+                for number, piece in enumerate(pieces):
+                    target[number * size : number * size + len(piece)] = piece
+        except OSError as error:
+            self._report_damage(f"it cannot be read ({error})")
+            return words, is_damaged
+        salt = np.uint64(self.head.salt)
+        search_kernels.check_pieces(words, size // 8, offsets, salt, is_damaged)
+        return words, is_damaged
+
+    def _block(self, slot: int) -> np.ndarray | None:
+        """Return the words of a block. Report damage, and return None, if it is damaged."""
+        with self._lock:
+            words = self._blocks.get(slot)
+            if words is not None:
+                self._blocks.move_to_end(slot)
+                return words
+        size = self.head.slot_bytes
+        words = self._read_piece(slot_offset(slot, size), size)
+        if words is not None and int(words[1]) & 0xFFFFFFFF == OVERFLOW:
+            words = self._overflow(words)
+        if words is None:
+            self._report_block()
+        else:
+            with self._lock:
+                self._blocks[slot] = words
+                while len(self._blocks) > self._max_cached_blocks:
+                    self._blocks.popitem(last=False)
+        return words
+
+    def _overflow(self, slot_words: np.ndarray) -> np.ndarray | None:
+        """Return the block in the heap that a slot refers to, or None if it is damaged."""
+        offset, size = slot_words[2:4].tolist()
+        return self._read_heap(offset, size, 24)
+
+    def _read_heap(self, offset: int, size: int, min_size: int) -> np.ndarray | None:
+        end = self.head.null_offset
+        if offset < self.head.heap_offset or size < min_size or size % 8 or offset > end - size:
+            return None
+        return self._read_piece(offset, size)
+
+    def _read_piece(self, offset: int, size: int) -> np.ndarray | None:
+        """Return the words of a piece of the file, or None if its checksum does not match."""
+        try:
+            data = self.file.read([(offset, offset + size)])[0]
+        except OSError as error:
+            self._report_damage(f"it cannot be read ({error})")
+            return None
+        if len(data) != size:
+            return None
+        words = np.frombuffer(data, dtype=np.uint64)
+        seed = (self.head.salt + offset) % (1 << 64)
+        checksum = xxhash.xxh64_intdigest(memoryview(data)[_CHECKSUM_BYTES:], seed)
+        return words if checksum == words[0] else None
+
+    def _posting(self, span: _Span) -> np.ndarray:
+        """Return the groups of a posting. If it is damaged, return all groups."""
+        offset, size = span
+        words = self._read_heap(offset, size, 24)
+        if words is not None:
+            try:
+                return decode_posting(words.tobytes(), len(self.groups))
+            except ValueError as error:
+                self._report_damage(str(error))
+        else:
+            self._report_damage("a posting is damaged")
+        return np.arange(len(self.groups))
+
+    def decode(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return all pairs of a block: hashes without the bits that are not kept, and groups.
+
+        The pairs are in the order of the hashes. Raise `CorruptIndex` if the block is damaged.
+        """
+        from zonebloom.index.hash import search_kernels
+
+        words = self._block(slot)
+        if words is None:
+            raise self._corrupt_index("a block is damaged")
+        capacity = min(int(words[1]) & 0xFFFFFFFF, words.size * _HASH_BITS)
+        hashes, groups = np.empty(capacity, np.uint64), np.empty(capacity, np.int64)
+        count = search_kernels.decode_block(words, self._shape, slot, hashes, groups)
+        if count < 0:
+            raise self._corrupt_index("a block contradicts itself")
+        marks = np.flatnonzero(groups[:count] < 0)
+        if not marks.size:
+            return hashes[:count], groups[:count]
+        num_postings = int(words[1]) >> 32
+        # The postings are the last words of a block in the heap, but not of a slot.
+        first = _posting_words(words, self.head)
+        spans = words[first : first + 2 * num_postings].reshape(-1, 2).tolist()
+        parts = np.split(groups[:count], marks)
+        expanded = [parts[0]]
+        counts = np.ones(count, dtype=np.int64)
+        for mark, part, (offset, size) in zip(marks, parts[1:], spans, strict=True):
+            posting = self._posting((offset, size))
+            counts[mark] = posting.size
+            expanded += [posting, part[1:]]
+        return np.repeat(hashes[:count], counts), np.concatenate(expanded)
+
+    def verify(self) -> None:
+        checksum = xxhash.xxh3_64()
+        end = self.head.null_offset + self.head.null_bytes
+        try:
+            for start in range(0, end, _VERIFY_STEP_BYTES):
+                checksum.update(self.file.read([(start, min(start + _VERIFY_STEP_BYTES, end))])[0])
+        except OSError as error:
+            raise self._corrupt_index(f"it cannot be read ({error})") from None
+        if checksum.intdigest() != self.head.content:
+            raise self._corrupt_index("its content is not what was written")
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _report_block(self) -> np.ndarray:
+        """Report a damaged block, and return all zones."""
+        self._report_damage("a block is damaged")
+        return np.arange(len(self))
+
+    def _report_damage(self, damage: str) -> None:
+        if self._report is None:
+            raise self._corrupt_index(damage)
+        if not self._has_reported:
+            self._has_reported = True
+            self._report(self._corrupt_index(damage))
+
+    def _corrupt_index(self, damage: str) -> CorruptIndex:
+        return CorruptIndex(f"{self.path}: {damage}; build the index again")
+
+
+class _SearchBuffers:
+    """The arrays that a search kernel reads and writes."""
+
+    def __init__(self, capacity: int):
+        self.key_starts = np.zeros(1, dtype=np.int64)
+        self.key_stops = np.zeros(1, dtype=np.int64)
+        self.hashes = np.zeros(1, dtype=np.uint64)
+        self.is_damaged = np.zeros(1, dtype=bool)
+        self.state = np.zeros(4, dtype=np.int64)
+        self.grow(capacity)
+
+    def grow(self, capacity: int) -> None:
+        self.keys = np.empty(capacity, dtype=np.int64)
+        self.groups = np.empty(capacity, dtype=np.int64)
+        self.posting_keys = np.empty(capacity, dtype=np.int64)
+        self.postings = np.empty((capacity, 2), dtype=np.int64)
+        self.outputs = self.keys, self.groups, self.posting_keys, self.postings
+
+
+def _keys_of(batch: _SlotBatch, number: int) -> range:
+    return range(int(batch.key_starts[number]), int(batch.key_stops[number]))
+
+
+def _count_words(num_bits: int) -> int:
+    return -(-num_bits // 64)
+
+
+def _posting_words(words: np.ndarray, head: Head) -> int:
+    """Return the first word of the postings of a block. Raise `ValueError` if it is too short."""
+    num_entries, num_postings = int(words[1]) & 0xFFFFFFFF, int(words[1]) >> 32
+    first = HEAD_WORDS + _count_words(num_entries + head.shape.num_buckets)
+    first += _count_words(num_entries * head.shape.entry_bits)
+    if first + 2 * num_postings > words.size:
+        raise ValueError("a block is too short for its entries")
+    return first
+
+
+def _find_in_block(
+    words: np.ndarray, hashed: int, head: Head
+) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Find a hash in a block without kernels. Return its groups, and the pieces of its postings.
+
+    Raise `ValueError` if the block contradicts itself.
+    """
+    shape = head.shape
+    first_posting = _posting_words(words, head)
+    num_entries, num_postings = int(words[1]) & 0xFFFFFFFF, int(words[1]) >> 32
+    num_bits = num_entries + shape.num_buckets
+    entries_at = HEAD_WORDS + _count_words(num_bits)
+    bits = np.unpackbits(
+        words[HEAD_WORDS:entries_at].view(np.uint8), count=num_bits, bitorder="little"
+    )
+    zeros = np.flatnonzero(bits == 0)
+    prefix = hashed >> (_HASH_BITS - shape.hash_bits)
+    remainder = prefix & ((1 << shape.remainder_bits) - 1)
+    bucket = prefix >> shape.remainder_bits & (shape.num_buckets - 1)
+    if zeros.size != shape.num_buckets:
+        raise ValueError("a block does not have as many entries as it claims")
+    first = int(zeros[bucket - 1]) + 1 - bucket if bucket else 0
+    data = words[entries_at:first_posting].tobytes() + bytes(8)
+
+    def entry(number: int) -> int:
+        position = number * shape.entry_bits
+        value = int.from_bytes(data[position >> 3 : (position >> 3) + 8], "little")
+        return value >> (position & 7) & ((1 << shape.entry_bits) - 1)
+
+    mark = shape.posting_mark
+    groups, spans = [], []
+    for number in range(first, int(zeros[bucket]) - bucket):
+        value = entry(number)
+        if value >> shape.zone_bits != remainder:
+            continue
+        if value & mark != mark:
+            groups.append(value & mark)
+            continue
+        rank = sum(entry(before) & mark == mark for before in range(number))
+        if rank >= num_postings:
+            raise ValueError("a block has fewer postings than its entries name")
+        offset, size = words[first_posting + 2 * rank :][:2].tolist()
+        spans.append((offset, size))
+    return np.array(groups, dtype=np.int64), spans
