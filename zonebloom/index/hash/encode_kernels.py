@@ -1,7 +1,8 @@
 """Kernels that measure and encode blocks from sorted pairs of a hash and a zone.
 
-Pairs are sorted by hash, then zone, and distinct. A group is 2**shift zones of one run. Arrays that
-describe the groups are those of `zonebloom.index.hash.file.Groups`.
+A pair is one number: the kept bits of the hash, then the bits of the zone. Pairs are sorted and
+distinct. A group is 2**shift zones of one run. Arrays that describe the groups are those of
+`zonebloom.index.hash.file.Groups`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.slices import address_of
 from zonebloom.sbbf.xxh64 import hash_memory
 
-# Positions in the sums of `measure_pairs`.
-NUM_ENTRIES, NUM_POSTINGS, POSTING_BYTES, NUM_PAIRS, LARGEST = range(5)
+# Columns of the cells of `measure_pairs`.
+ENTRIES, POSTINGS, POSTING_BYTES = range(3)
+# Positions in its sums.
+NUM_PAIRS, LARGEST = range(2)
 
 _U0, _U1, _U3, _U6, _U7, _U32, _U63, _U64, _U127, _U128 = map(
     np.uint64, (0, 1, 3, 6, 7, 32, 63, 64, 127, 128)
@@ -81,13 +84,15 @@ def _posting_bytes(groups, count):
 
 
 @linked
-def _next_key(hashes, zones, start, stop, shift, first_zones, first_groups, groups):
+def _next_key(pairs, start, stop, zone_bits, shift, first_zones, first_groups, groups):
     """Collect the groups of the hash at ``start``. Return the end of its pairs, and the groups."""
-    hashed = hashes[start]
+    zone_mask = (_U1 << zone_bits) - _U1
+    prefix = pairs[start] >> zone_bits
     count = np.int64(0)
     i = start
-    while i < stop and hashes[i] == hashed:
-        group = np.uint32(_group_of(np.int64(zones[i]), shift, first_zones, first_groups))
+    while i < stop and pairs[i] >> zone_bits == prefix:
+        zone = np.int64(pairs[i] & zone_mask)
+        group = np.uint32(_group_of(zone, shift, first_zones, first_groups))
         if count == 0 or groups[count - 1] != group:
             groups[count] = group
             count += 1
@@ -110,97 +115,81 @@ def _bytes_if_posting(groups, count, entry_bits):
 @kernel(
     void(
         readonly(uint64),
-        readonly(uint32),
+        int64,
         int64,
         readonly(int64),
         readonly(int64),
+        int64,
+        int64,
         int64,
         uint32[::1],
+        int64[:, ::1],
         int64[::1],
     )
 )
-def measure_pairs(hashes, zones, shift, first_zones, first_groups, entry_bits, groups, sums):
-    """Add up what the pairs need: entries, postings, bytes of postings, pairs of hash and group.
+def measure_pairs(
+    pairs,
+    zone_bits,
+    shift,
+    first_zones,
+    first_groups,
+    entry_bits,
+    cell_shift,
+    first_cell,
+    groups,
+    cells,
+    sums,
+):
+    """Add up what pairs need.
 
-    The last of ``sums`` is the largest number of groups of one hash. ``groups`` is scratch memory
-    with room for all groups.
+    Parameters
+    ----------
+    pairs : uint64 array
+    zone_bits : int
+    shift, first_zones, first_groups
+        The groups of zones.
+    entry_bits : int
+        The width of an entry, about. A hash gets a posting where that is smaller than entries.
+    cell_shift, first_cell : int
+        The row of ``cells`` of a pair is ``(pair >> cell_shift) - first_cell``.
+    groups : uint32 array
+        Scratch memory with room for all groups.
+    cells : int64 array, shape (n, 3)
+        Receives entries, postings and bytes of postings.
+    sums : int64 array, shape (2,)
+        Receives the pairs of a hash and a group, and the largest number of groups of a hash.
     """
-    start, stop = np.int64(0), hashes.shape[0]
+    width, cell_width = np.uint64(zone_bits), np.uint64(cell_shift)
+    start, stop = np.int64(0), pairs.shape[0]
     while start < stop:
+        cell = np.int64(pairs[start] >> cell_width) - first_cell
         start, count = _next_key(
-            hashes, zones, start, stop, shift, first_zones, first_groups, groups
+            pairs, start, stop, width, shift, first_zones, first_groups, groups
         )
         size = _bytes_if_posting(groups, count, entry_bits)
-        sums[NUM_ENTRIES] += 1 if size else count
-        sums[NUM_POSTINGS] += 1 if size else 0
-        sums[POSTING_BYTES] += size
+        cells[cell, ENTRIES] += 1 if size else count
+        cells[cell, POSTINGS] += 1 if size else 0
+        cells[cell, POSTING_BYTES] += size
         sums[NUM_PAIRS] += count
         sums[LARGEST] = max(sums[LARGEST], count)
 
 
-@kernel(
-    void(readonly(uint64), readonly(uint32), int64, readonly(int64), readonly(int64), int64[::1])
-)
-def count_distinct(hashes, zones, shift, first_zones, first_groups, counts):
-    """Add the number of distinct hashes of each group."""
-    last_hash, last_group = _U0, np.int64(-1)
-    for i in range(hashes.shape[0]):
-        group = _group_of(np.int64(zones[i]), shift, first_zones, first_groups)
-        if hashes[i] != last_hash or group != last_group:
+@kernel(void(readonly(uint64), int64, readonly(uint32), int64[::1]))
+def count_distinct(pairs, zone_bits, groups, counts):
+    """Add the number of distinct hashes of each group. ``groups`` has the group of each zone."""
+    width = np.uint64(zone_bits)
+    zone_mask = (_U1 << width) - _U1
+    last_prefix, last_group = _U0, np.uint32(0)
+    for i in range(pairs.shape[0]):
+        prefix, group = pairs[i] >> width, groups[pairs[i] & zone_mask]
+        if i == 0 or prefix != last_prefix or group != last_group:
             counts[group] += 1
-            last_hash, last_group = hashes[i], group
+            last_prefix, last_group = prefix, group
 
 
 @linked
 def _words_of(num_bits):
     return (num_bits + 63) >> 6
-
-
-@linked
-def _block_words(num_entries, num_postings, bucket_bits, entry_bits):
-    counts = _words_of(num_entries + (np.int64(1) << bucket_bits))
-    return HEAD_WORDS + counts + _words_of(num_entries * entry_bits) + 2 * num_postings
-
-
-@linked
-def _block_of(hashed, block_bits):
-    return np.int64(hashed >> (_U64 - block_bits)) if block_bits else np.int64(0)
-
-
-@kernel(
-    void(
-        readonly(uint64),
-        readonly(uint32),
-        int64,
-        readonly(int64),
-        readonly(int64),
-        readonly(int64),
-        int64,
-        uint32[::1],
-        int64[:, ::1],
-    )
-)
-def measure_blocks(
-    hashes, zones, shift, first_zones, first_groups, shape, first_block, groups, sizes
-):
-    """Compute the words, entries, postings and bytes of postings of each block; a row of ``sizes``.
-
-    ``shape`` is the fields of `BlockShape`. The hashes are those of the blocks from ``first_block``
-    on.
-    """
-    block_bits, bucket_bits, entry_bits = np.uint64(shape[0]), shape[1], shape[2] + shape[3]
-    start, stop = np.int64(0), hashes.shape[0]
-    while start < stop:
-        row = _block_of(hashes[start], block_bits) - first_block
-        start, count = _next_key(
-            hashes, zones, start, stop, shift, first_zones, first_groups, groups
-        )
-        size = _bytes_if_posting(groups, count, entry_bits)
-        sizes[row, 1] += 1 if size else count
-        sizes[row, 2] += 1 if size else 0
-        sizes[row, 3] += size
-    for row in range(sizes.shape[0]):
-        sizes[row, 0] = _block_words(sizes[row, 1], sizes[row, 2], bucket_bits, entry_bits)
 
 
 @linked
@@ -270,10 +259,11 @@ def _write_posting(groups, count, heap, at, offset, salt):
 @kernel(
     void(
         readonly(uint64),
-        readonly(uint32),
+        int64,
         int64,
         readonly(int64),
         readonly(int64),
+        int64,
         readonly(int64),
         int64,
         readonly(int64, 2),
@@ -286,11 +276,12 @@ def _write_posting(groups, count, heap, at, offset, salt):
     )
 )
 def encode_blocks(
-    hashes,
-    zones,
+    pairs,
+    zone_bits,
     shift,
     first_zones,
     first_groups,
+    entry_bits,
     shape,
     first_block,
     sizes,
@@ -303,64 +294,77 @@ def encode_blocks(
 ):
     """Write blocks into slots, and their postings and the blocks that do not fit into the heap.
 
-    ``sizes`` come from `measure_blocks`. ``slots`` and ``heap`` are zeros, and the offsets are
-    those of their first byte in the file.
+    Parameters
+    ----------
+    pairs, zone_bits, shift, first_zones, first_groups, entry_bits, groups
+        The same as for `measure_pairs`.
+    shape : int64 array
+        The fields of `BlockShape`.
+    first_block : int
+    sizes : int64 array, shape (blocks, 3)
+        Words, entries and postings of each block.
+    slots_offset, heap_offset : int
+        The offsets of the first bytes of ``slots`` and ``heap`` in the file.
+    salt : int
+    slots : uint64 array of zeros
+    heap : uint8 array of zeros
     """
-    block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + zone_bits
-    mark = (_U1 << zone_bits) - _U1
+    width = np.uint64(zone_bits)
+    bucket_bits = np.uint64(shape[1])
+    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_width = remainder_bits + group_bits
+    block_shift = bucket_bits + remainder_bits
+    bucket_mask, remainder_mask = (_U1 << bucket_bits) - _U1, (_U1 << remainder_bits) - _U1
+    mark = (_U1 << group_bits) - _U1
     num_blocks = sizes.shape[0]
     slot_words = slots.shape[0] // num_blocks
     heap_words = heap.view(np.uint64)
     heap_at = np.int64(0)
-    start, stop = np.int64(0), hashes.shape[0]
+    start, stop = np.int64(0), pairs.shape[0]
     for row in range(num_blocks):
         num_words, num_entries, num_postings = sizes[row, 0], sizes[row, 1], sizes[row, 2]
         slot = row * slot_words
-        is_inside = num_words <= slot_words
         words, block, block_bytes = slots, slot, slot_words * 8
         block_offset = slots_offset + slot * 8
-        if not is_inside:
+        if num_words > slot_words:
             slots[slot + 1] = _OVERFLOW_HEAD
             slots[slot + 2] = np.uint64(heap_offset + heap_at)
             slots[slot + 3] = np.uint64(num_words * 8)
-            slots[slot] = _seal(
-                address_of(slots) + np.uint64(slot * 8),
-                slot_words * 8,
-                salt + np.uint64(slots_offset + slot * 8),
-            )
+            seed = salt + np.uint64(block_offset)
+            slots[slot] = _seal(address_of(slots) + np.uint64(slot * 8), block_bytes, seed)
             words, block, block_bytes = heap_words, heap_at >> 3, num_words * 8
             block_offset = heap_offset + heap_at
-            heap_at += num_words * 8
+            heap_at += block_bytes
         words[block + 1] = np.uint64(num_entries) | (np.uint64(num_postings) << _U32)
         counts = block + HEAD_WORDS
         entries = counts + _words_of(num_entries + (np.int64(1) << np.int64(bucket_bits)))
-        pointers = entries + _words_of(num_entries * np.int64(entry_bits))
+        pointers = entries + _words_of(num_entries * np.int64(entry_width))
         entry = _U0
-        while start < stop and _block_of(hashes[start], block_bits) == first_block + row:
-            # A hash of 64 kept bits has no more bits below, so shift step by step.
-            low = hashes[start] << block_bits
-            bucket = (low >> _U1) >> (_U63 - bucket_bits)
-            remainder = (low << bucket_bits) >> (_U64 - remainder_bits)
+        while start < stop:
+            prefix = pairs[start] >> width
+            if np.int64(prefix >> block_shift) != first_block + row:
+                break
+            bucket = (prefix >> remainder_bits) & bucket_mask
+            remainder = prefix & remainder_mask
             start, count = _next_key(
-                hashes, zones, start, stop, shift, first_zones, first_groups, groups
+                pairs, start, stop, width, shift, first_zones, first_groups, groups
             )
-            size = _bytes_if_posting(groups, count, np.int64(entry_bits))
+            size = _bytes_if_posting(groups, count, entry_bits)
             if size:
                 _put_bits(words, counts, bucket + entry, _U1, _U1)
-                value = (remainder << zone_bits) | mark
-                _put_bits(words, entries, entry * entry_bits, value, entry_bits)
+                value = (remainder << group_bits) | mark
+                _put_bits(words, entries, entry * entry_width, value, entry_width)
                 entry += _U1
                 words[pointers] = np.uint64(heap_offset + heap_at)
                 words[pointers + 1] = np.uint64(size)
                 pointers += 2
-                heap_at += _write_posting(groups, count, heap, heap_at, heap_offset + heap_at, salt)
+                offset = heap_offset + heap_at
+                heap_at += _write_posting(groups, count, heap, heap_at, offset, salt)
             else:
                 for i in range(count):
                     _put_bits(words, counts, bucket + entry, _U1, _U1)
-                    value = (remainder << zone_bits) | np.uint64(groups[i])
-                    _put_bits(words, entries, entry * entry_bits, value, entry_bits)
+                    value = (remainder << group_bits) | np.uint64(groups[i])
+                    _put_bits(words, entries, entry * entry_width, value, entry_width)
                     entry += _U1
         address = address_of(words) + np.uint64(block * 8)
         words[block] = _seal(address, block_bytes, salt + np.uint64(block_offset))

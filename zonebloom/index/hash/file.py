@@ -123,6 +123,11 @@ class Groups(NamedTuple):
         starts = np.cumsum(counts) - counts
         return firsts[positions] + np.arange(positions.size) - starts[positions], positions
 
+    def by_zone(self) -> np.ndarray:
+        """Return the group of each zone, uint32."""
+        groups = np.arange(len(self), dtype=np.int64)
+        return np.repeat(groups.astype(np.uint32), self.bounds(groups)[1])
+
     def bounds(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first zone and the number of zones of groups; both int64."""
         runs = np.searchsorted(self.first_groups, groups, side="right") - 1

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from zonebloom.errors import InvalidArgument
-from zonebloom.index.hash.file import MAX_ZONES, Groups
+from zonebloom.index.hash.file import Groups
 from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, HashParameters, hash_bits_to_keep
-from zonebloom.index.hash.spool import PairArrays, SortedPairs, no_pairs, sort_distinct
+from zonebloom.index.hash.spool import PairArrays, pack_unsorted
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import KeptPairs, write_pairs
+from zonebloom.index.hash.writer import keep_pairs, require_numbered_zones, write_file
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.storage.files import FileCreator
 
@@ -31,8 +32,7 @@ def merge_tables(tables: Sequence[HashTable], creator: FileCreator, path: str) -
         )
     ((items, probability),) = parameters
     num_zones = [len(table) for table in tables]
-    if sum(num_zones) >= MAX_ZONES:
-        raise InvalidArgument(f"{sum(num_zones):,} zones do not fit into one segment")
+    require_numbered_zones(sum(num_zones))
     all_runs = [table.runs for table in tables]
     runs = ZoneRuns(
         np.concatenate([runs.fragment_ids for runs in all_runs]),
@@ -45,33 +45,40 @@ def merge_tables(tables: Sequence[HashTable], creator: FileCreator, path: str) -
     nulls = [
         table.zones_with_null() + first for table, first in zip(tables, first_zones, strict=True)
     ]
-    num_pairs = sum(table.head.num_pairs for table in tables)
+    num_entries = sum(table.head.num_pairs for table in tables)
     hash_bits = min(
-        hash_bits_to_keep(num_pairs, probability), *(table.shape.hash_bits for table in tables)
+        hash_bits_to_keep(num_entries, probability), *(table.shape.hash_bits for table in tables)
     )
-    part_bits = min(hash_bits, max(0, (num_pairs // _PAIRS_PER_PART).bit_length()))
-    memory = DEFAULT_BUILD_MEMORY // 4
-    pairs = SortedPairs(part_bits, memory)
+    # At least one kept bit has to follow those that choose the part.
+    part_bits = min(hash_bits - 1, 1 + (num_entries // _PAIRS_PER_PART).bit_length())
     readers = [
         _PartReader(table, part_bits, first)
         for table, first in zip(tables, first_zones, strict=True)
     ]
+    min_shift = max(table.head.zone_shift for table in tables)
+    kept = keep_pairs(
+        (partial(_same, _read_part(readers, number)) for number in range(1 << part_bits)),
+        part_bits,
+        num_entries,
+        hash_bits,
+        Groups.of_runs(runs.num_zones, min_shift),
+        DEFAULT_BUILD_MEMORY // 4,
+    )
     try:
-        for number in range(1 << part_bits):
-            parts = [reader.part(number) for reader in readers]
-            hashes, zones = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-            pairs.append(sort_distinct(hashes, zones, hash_bits, part_bits))
         sink = HashingFile(creator.open_output_stream(path))
-        return write_pairs(
-            sink,
-            KeptPairs(pairs, hash_bits),
-            runs,
-            np.concatenate(nulls),
-            HashParameters(items, probability),
-            min_shift=max(table.head.zone_shift for table in tables),
+        return write_file(
+            sink, kept, runs, np.concatenate(nulls), HashParameters(items, probability)
         )
     finally:
-        pairs.close()
+        kept.pairs.close()
+
+
+def _same(pairs: PairArrays) -> PairArrays:
+    return pairs
+
+
+def _read_part(readers: Sequence[_PartReader], number: int) -> PairArrays:
+    return [reader.part(number) for reader in readers]
 
 
 class _PartReader:
@@ -83,25 +90,28 @@ class _PartReader:
         self._part_bits = part_bits
         self._first_zone = first_zone
         self._slot = -1
-        self._pairs: PairArrays = no_pairs()
+        self._pairs = np.empty(0, np.uint64), np.empty(0, np.int64)
 
-    def part(self, number: int) -> PairArrays:
-        """Return hashes, and the first zone of each group among the zones of all tables."""
+    def part(self, number: int) -> np.ndarray:
+        """Return unsorted pairs of a hash and the first zone of each group.
+
+        Zones are numbered among those of all tables.
+        """
         block_bits = self._table.shape.block_bits
         spare_bits = block_bits - self._part_bits
         if spare_bits >= 0:
             slots = range(number << spare_bits, (number + 1) << spare_bits)
-            hashes, zones = zip(*map(self._decode, slots), strict=True)
-            return np.concatenate(hashes), np.concatenate(zones)
+            hashes, zones = map(np.concatenate, zip(*map(self._decode, slots), strict=True))
+            return pack_unsorted(hashes, zones, self._part_bits)
         slot = number >> -spare_bits
         if slot != self._slot:
             self._slot, self._pairs = slot, self._decode(slot)
         hashes, zones = self._pairs
         parts = hashes >> np.uint64(64 - self._part_bits)
         start, stop = np.searchsorted(parts, [number, number + 1]).tolist()
-        return hashes[start:stop], zones[start:stop]
+        return pack_unsorted(hashes[start:stop], zones[start:stop], self._part_bits)
 
-    def _decode(self, slot: int) -> PairArrays:
+    def _decode(self, slot: int) -> tuple[np.ndarray, np.ndarray]:
         hashes, groups = self._table.decode(slot)
         zones, _ = self._groups.bounds(groups)
-        return hashes, (zones + self._first_zone).astype(np.uint32)
+        return hashes, zones + self._first_zone

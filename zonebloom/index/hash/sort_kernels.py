@@ -1,14 +1,22 @@
-"""Kernels that partition pairs of a hash and a zone by the hash, sort them, and drop duplicates."""
+"""Kernels that partition pairs of a hash and a zone by the hash, sort them, and drop duplicates.
+
+An unsorted pair is one number: the 32 bits of the hash after those that choose its partition, then
+the 32 bits of the zone.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import boolean, int64, uint8, uint32, uint64, void
+from numba import boolean, int64, uint8, uint64, void
 
+from zonebloom.sbbf.addresses import load_64
 from zonebloom.sbbf.jit import kernel, linked, readonly
 
 # Pairs of one bucket up to this number are sorted by insertion.
 _MAX_INSERTIONS = 32
+
+_U32 = np.uint64(32)
+_ZONE_MASK = np.uint64(0xFFFFFFFF)
 
 
 @linked
@@ -61,7 +69,6 @@ def count_partitions(
         uint64,
         int64[::1],
         uint64[::1],
-        uint32[::1],
     )
 )
 def scatter_pairs(
@@ -74,14 +81,14 @@ def scatter_pairs(
     first_zone,
     shift,
     nexts,
-    out_hashes,
-    out_zones,
+    out,
 ):
-    """Write the hash and the zone of each row that is not null to the place of its partition.
+    """Write the pair of each row that is not null to the place of its partition.
 
     ``nexts`` holds the next free place of each partition. The partition of a hash is
     ``hash >> shift``. Equal neighbours in a zone become one pair.
     """
+    skip = np.uint64(64) - shift
     zone = first_zone + first_row // items
     num_left = items - first_row % items
     last_hash, last_zone = np.uint64(0), np.int64(-1)
@@ -92,8 +99,7 @@ def scatter_pairs(
                 partition = np.int64(hashed >> shift)
                 place = nexts[partition]
                 nexts[partition] = place + 1
-                out_hashes[place] = hashed
-                out_zones[place] = np.uint32(zone)
+                out[place] = (((hashed << skip) >> _U32) << _U32) | np.uint64(zone)
                 last_hash, last_zone = hashed, zone
         num_left -= 1
         if num_left == 0:
@@ -102,109 +108,117 @@ def scatter_pairs(
 
 
 @linked
-def _is_after(hashes, zones, i, j):
-    return hashes[i] > hashes[j] or (hashes[i] == hashes[j] and zones[i] > zones[j])
+def _is_sorted(values, start, stop):
+    i = start + 1
+    while i < stop and values[i - 1] <= values[i]:
+        i += 1
+    return i >= stop
 
 
 @linked
-def _sort_by_insertion(hashes, zones, start, stop):
+def _sort_by_insertion(values, start, stop):
     for i in range(start + 1, stop):
-        hashed, zone = hashes[i], zones[i]
+        value = values[i]
         j = i - 1
-        while j >= start and (hashes[j] > hashed or (hashes[j] == hashed and zones[j] > zone)):
-            hashes[j + 1] = hashes[j]
-            zones[j + 1] = zones[j]
+        while j >= start and values[j] > value:
+            values[j + 1] = values[j]
             j -= 1
-        hashes[j + 1] = hashed
-        zones[j + 1] = zone
+        values[j + 1] = value
 
 
 @linked
-def _merge_halves(hashes, zones, start, middle, stop, to_hashes, to_zones):
-    left, right = start, middle
-    for i in range(start, stop):
-        takes_left = left < middle and (right >= stop or not _is_after(hashes, zones, left, right))
-        source = left if takes_left else right
-        if takes_left:
-            left += 1
-        else:
-            right += 1
-        to_hashes[i] = hashes[source]
-        to_zones[i] = zones[source]
-
-
-@linked
-def _sort_by_merging(hashes, zones, start, stop, other_hashes, other_zones):
-    """Sort in time n log n whatever the order. The other arrays are scratch memory."""
+def _sort_by_merging(values, start, stop, scratch):
+    """Sort in time n log n whatever the order."""
     width = np.int64(1)
     while width < stop - start:
         for low in range(start, stop, 2 * width):
-            middle = min(low + width, stop)
-            high = min(low + 2 * width, stop)
-            _merge_halves(hashes, zones, low, middle, high, other_hashes, other_zones)
-        for i in range(start, stop):
-            hashes[i] = other_hashes[i]
-            zones[i] = other_zones[i]
+            left, middle = low, min(low + width, stop)
+            right, high = middle, min(low + 2 * width, stop)
+            for i in range(low, high):
+                if left < middle and (right >= high or values[left] <= values[right]):
+                    scratch[i] = values[left]
+                    left += 1
+                else:
+                    scratch[i] = values[right]
+                    right += 1
+        values[start:stop] = scratch[start:stop]
         width *= 2
 
 
 @kernel(
     int64(
-        uint64[::1],
-        uint32[::1],
-        uint64,
-        uint64,
+        readonly(uint64),
+        readonly(int64),
+        int64,
+        int64,
+        int64,
+        int64,
         int64[::1],
         uint64[::1],
-        uint32[::1],
+        uint64[::1],
     )
 )
-def sort_pairs(hashes, zones, mask, skip, counts, out_hashes, out_zones):
-    """Sort pairs by masked hash, then zone, and drop duplicates. Return how many are left.
+def sort_pairs(
+    addresses, sizes, partition, partition_bits, hash_bits, zone_bits, counts, scratch, out
+):
+    """Sort the pairs of one partition, and drop duplicates. Return how many are left.
 
-    All hashes share their first ``skip`` bits. ``counts`` has a power of two of items, at least
-    two; hashes are distributed to as many buckets before each bucket is sorted. The input becomes
-    scratch memory.
+    A sorted pair is the first ``hash_bits`` bits of the hash, then ``zone_bits`` bits of the zone.
+
+    Parameters
+    ----------
+    addresses : uint64 array, shape (arrays,)
+        Where arrays of unsorted pairs are in memory.
+    sizes : int64 array, shape (arrays,)
+        How many pairs each array has.
+    partition, partition_bits : int
+        The leading bits of all hashes.
+    hash_bits, zone_bits : int
+        At most 64 together.
+    counts : int64 array
+        A power of two of items, at least two. Pairs are distributed to as many buckets, before each
+        bucket is sorted.
+    scratch, out : uint64 array, shape (pairs,)
     """
     bits = np.uint64(0)
     while np.int64(1) << np.int64(bits) < counts.shape[0]:
         bits += np.uint64(1)
-    shift = np.uint64(64) - bits
+    bucket_shift = np.uint64(64) - bits
+    hash_shift = np.uint64(partition_bits + 32 - hash_bits)
+    zone_shift = np.uint64(zone_bits)
+    prefix = np.uint64(partition) << _U32
     counts[:] = 0
-    for i in range(hashes.shape[0]):
-        counts[np.int64(((hashes[i] & mask) << skip) >> shift)] += 1
+    for number in range(addresses.shape[0]):
+        address = addresses[number]
+        for i in range(sizes[number]):
+            pair = load_64(address + np.uint64(8 * i))
+            counts[np.int64(pair >> bucket_shift)] += 1
     place = np.int64(0)
     for bucket in range(counts.shape[0]):
         count = counts[bucket]
         counts[bucket] = place
         place += count
-    for i in range(hashes.shape[0]):
-        hashed = hashes[i] & mask
-        bucket = np.int64((hashed << skip) >> shift)
-        place = counts[bucket]
-        counts[bucket] = place + 1
-        out_hashes[place] = hashed
-        out_zones[place] = zones[i]
+    for number in range(addresses.shape[0]):
+        address = addresses[number]
+        for i in range(sizes[number]):
+            pair = load_64(address + np.uint64(8 * i))
+            bucket = np.int64(pair >> bucket_shift)
+            place = counts[bucket]
+            counts[bucket] = place + 1
+            kept_hash = (prefix | (pair >> _U32)) >> hash_shift
+            out[place] = (kept_hash << zone_shift) | (pair & _ZONE_MASK)
     # Each count is now the end of its bucket.
     start = count = np.int64(0)
     for bucket in range(counts.shape[0]):
         stop = counts[bucket]
-        if stop - start > 1:
-            is_sorted = True
-            for i in range(start + 1, stop):
-                if _is_after(out_hashes, out_zones, i - 1, i):
-                    is_sorted = False
-                    break
-            if not is_sorted and stop - start <= _MAX_INSERTIONS:
-                _sort_by_insertion(out_hashes, out_zones, start, stop)
-            elif not is_sorted:
-                _sort_by_merging(out_hashes, out_zones, start, stop, hashes, zones)
+        if stop - start <= _MAX_INSERTIONS:
+            _sort_by_insertion(out, start, stop)
+        elif not _is_sorted(out, start, stop):
+            _sort_by_merging(out, start, stop, scratch)
         for i in range(start, stop):
-            hashed, zone = out_hashes[i], out_zones[i]
-            if count and hashed == out_hashes[count - 1] and zone == out_zones[count - 1]:
-                continue
-            out_hashes[count] = hashed
-            out_zones[count] = zone
-            count += 1
+            value = out[i]
+            if count == 0 or value != out[count - 1]:
+                out[count] = value
+                count += 1
         start = stop
     return count

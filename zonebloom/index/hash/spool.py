@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from zonebloom.sbbf.hashing import Hashes
 
-# Each chunk is partitioned when it has about this many rows.
-_CHUNK_ROWS = 1 << 20
+# Each chunk is partitioned when it has about this many rows. Larger chunks do not fit in the cache.
+_CHUNK_ROWS = 1 << 18
 # Enough that a partition of a billion rows fits in memory several times.
-PARTITION_BITS = 10
+PARTITION_BITS = 8
 NUM_PARTITIONS = 1 << PARTITION_BITS
 _PARTITION_SHIFT = np.uint64(64 - PARTITION_BITS)
-BYTES_PER_PAIR = 12
 
-# Hashes and zones of the same length: uint64 and uint32.
-PairArrays = tuple[np.ndarray, np.ndarray]
-
-
-def no_pairs() -> PairArrays:
-    return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.uint32)
+# An unsorted pair has this many bits of the hash after those that choose the partition.
+MORE_HASH_BITS = 32
+# Arrays of unsorted pairs, uint64; see `zonebloom.index.hash.sort_kernels`.
+PairArrays = Sequence[np.ndarray]
 
 
 class _Rows(NamedTuple):
@@ -40,40 +36,36 @@ class _Rows(NamedTuple):
     first_zone: int
 
 
-@dataclass(slots=True)
-class _StoredPairs:
-    """Pairs in memory, or the offset of their bytes in the temporary file."""
+class _FileSlice(NamedTuple):
+    """Where an array is in a temporary file."""
 
-    hashes: np.ndarray | None
-    zones: np.ndarray | None
-    count: int
-    offset: int = 0
+    offset: int
+    dtype: np.dtype
+    size: int
 
 
-class _PairFile:
-    """A temporary file of pairs, which the system deletes when it is closed."""
+# An array in memory or in a temporary file.
+_Stored = np.ndarray | _FileSlice
+
+
+class _TemporaryArrays:
+    """A temporary file of arrays, which the system deletes when it is closed."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="zonebloom-")  # noqa: SIM115
         self._size = 0
 
-    def append(self, hashes: np.ndarray, zones: np.ndarray) -> _StoredPairs:
-        offset = self._size
-        for array in (hashes, zones):
-            self._file.write(array.data)
-            self._size += array.nbytes
+    def append(self, array: np.ndarray) -> _FileSlice:
+        stored = _FileSlice(self._size, array.dtype, array.size)
+        self._file.write(array.data)
         self._file.flush()
-        return _StoredPairs(None, None, hashes.size, offset)
+        self._size += array.nbytes
+        return stored
 
-    def read(self, stored: _StoredPairs, start: int, stop: int) -> PairArrays:
-        return (
-            self._read(np.uint64, stored.offset + 8 * start, stop - start),
-            self._read(np.uint32, stored.offset + 8 * stored.count + 4 * start, stop - start),
-        )
-
-    def _read(self, dtype: type, offset: int, count: int) -> np.ndarray:
-        array = np.empty(count, dtype=dtype)
+    def read(self, stored: _FileSlice, start: int, stop: int) -> np.ndarray:
+        array = np.empty(stop - start, dtype=stored.dtype)
         view = array.data.cast("B")
+        offset = stored.offset + start * stored.dtype.itemsize
         done = 0
         while done < len(view):
             size = os.preadv(self._file.fileno(), [view[done:]], offset + done)
@@ -86,25 +78,24 @@ class _PairFile:
         self._file.close()
 
 
-class _PairStore:
-    """Arrays of pairs, in memory up to a number of bytes, and then in a temporary file."""
+class _ArrayStore:
+    """Arrays in memory up to a number of bytes, and then in a temporary file."""
 
     def __init__(self, memory_bytes: int):
         self._free_bytes = memory_bytes
-        self._file: _PairFile | None = None
+        self._file: _TemporaryArrays | None = None
 
-    def keep(self, hashes: np.ndarray, zones: np.ndarray) -> _StoredPairs:
-        num_bytes = hashes.size * BYTES_PER_PAIR
-        if num_bytes <= self._free_bytes:
-            self._free_bytes -= num_bytes
-            return _StoredPairs(hashes, zones, hashes.size)
+    def keep(self, array: np.ndarray) -> _Stored:
+        if array.nbytes <= self._free_bytes:
+            self._free_bytes -= array.nbytes
+            return array
         if self._file is None:
-            self._file = _PairFile()
-        return self._file.append(hashes, zones)
+            self._file = _TemporaryArrays()
+        return self._file.append(array)
 
-    def slice(self, stored: _StoredPairs, start: int, stop: int) -> PairArrays:
-        if stored.hashes is not None and stored.zones is not None:
-            return stored.hashes[start:stop], stored.zones[start:stop]
+    def slice(self, stored: _Stored, start: int, stop: int) -> np.ndarray:
+        if isinstance(stored, np.ndarray):
+            return stored[start:stop]
         assert self._file is not None
         return self._file.read(stored, start, stop)
 
@@ -118,10 +109,11 @@ class PairSpool:
 
     def __init__(self, items: int, memory_bytes: int):
         self._items = items
-        self._store = _PairStore(memory_bytes)
+        self._store = _ArrayStore(memory_bytes)
         self._rows: list[_Rows] = []
         self._num_waiting = 0
-        self._chunks: list[tuple[_StoredPairs, np.ndarray]] = []
+        # The pairs of each chunk, and where its partitions begin.
+        self._chunks: list[tuple[_Stored, np.ndarray]] = []
         self.num_pairs = 0
 
     def add(self, hashes: Hashes, first_row: int, first_zone: int) -> None:
@@ -142,10 +134,10 @@ class PairSpool:
         starts = ends - counts
         offsets = np.append(starts, ends[-1])
         size = int(ends[-1])
-        hashes, zones = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.uint32)
+        pairs = np.empty(size, dtype=np.uint64)
         for part in rows:
-            sort_kernels.scatter_pairs(*self._arguments(part), starts, hashes, zones)
-        self._chunks.append((self._store.keep(hashes, zones), offsets))
+            sort_kernels.scatter_pairs(*self._arguments(part), starts, pairs)
+        self._chunks.append((self._store.keep(pairs), offsets))
         self.num_pairs += size
 
     def _arguments(self, part: _Rows) -> tuple:
@@ -173,74 +165,75 @@ class PairSpool:
         return sizes
 
     def partition(self, number: int) -> PairArrays:
-        parts = [no_pairs()]
-        for stored, offsets in self._chunks:
-            start, stop = offsets[number : number + 2].tolist()
-            if start < stop:
-                parts.append(self._store.slice(stored, start, stop))
-        hashes, zones = zip(*parts, strict=True)
-        return np.concatenate(hashes), np.concatenate(zones)
+        return [
+            self._store.slice(stored, *offsets[number : number + 2].tolist())
+            for stored, offsets in self._chunks
+        ]
 
     def close(self) -> None:
         self._store.close()
 
 
-def sort_distinct(
-    hashes: np.ndarray, zones: np.ndarray, hash_bits: int, shared_bits: int
-) -> PairArrays:
-    """Sort pairs by the first bits of the hash, then zone, and drop duplicates.
+class PairBits(NamedTuple):
+    """How a pair is packed into a number: the bits kept of the hash, then those of the zone."""
 
-    The bits after ``hash_bits`` become zeros. All hashes share their first ``shared_bits`` bits.
-    The given arrays are overwritten.
+    hash_bits: int
+    zone_bits: int
+
+
+def pack_unsorted(hashes: np.ndarray, zones: np.ndarray, partition_bits: int) -> np.ndarray:
+    """Return pairs of a partition as numbers; see `zonebloom.index.hash.sort_kernels`."""
+    shift = np.uint64(MORE_HASH_BITS)
+    more_bits = hashes << np.uint64(partition_bits) >> shift
+    return more_bits << shift | zones.astype(np.uint64)
+
+
+def sort_distinct(
+    arrays: PairArrays, bits: PairBits, partition: int, partition_bits: int
+) -> np.ndarray:
+    """Return the pairs of a partition as numbers, sorted and distinct: uint64.
+
+    The leading bits of the hash, which choose the partition, are fewer than those kept.
     """
     from zonebloom.index.hash import sort_kernels
 
-    if not hashes.size:
-        return no_pairs()
-    out_hashes, out_zones = np.empty_like(hashes), np.empty_like(zones)
-    # About four pairs for each bucket.
-    counts = np.empty(1 << max(1, (hashes.size // 4).bit_length()), dtype=np.int64)
-    mask = np.uint64((1 << 64) - (1 << (64 - hash_bits)))
+    sizes = np.array([array.size for array in arrays], dtype=np.int64)
+    addresses = np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
+    size = int(sizes.sum())
+    out, scratch = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.uint64)
+    # About four pairs for each bucket. Bits that are not kept must not choose the bucket.
+    count_bits = min((size // 4).bit_length(), bits.hash_bits - partition_bits)
+    counts = np.empty(1 << max(1, count_bits), dtype=np.int64)
     count = sort_kernels.sort_pairs(
-        hashes, zones, mask, np.uint64(shared_bits), counts, out_hashes, out_zones
+        addresses, sizes, partition, partition_bits, *bits, counts, scratch, out
     )
-    if 2 * count < hashes.size:
-        return out_hashes[:count].copy(), out_zones[:count].copy()
-    return out_hashes[:count], out_zones[:count]
+    return out[:count].copy() if 2 * count < size else out[:count]
 
 
 class SortedPairs:
-    """Sorted pairs without duplicates, in parts by the leading bits of the hash.
+    """Pairs as sorted and distinct numbers, in parts by the leading bits of the hash.
 
     Parts are appended in order. There are ``1 << part_bits`` of them.
     """
 
-    def __init__(self, part_bits: int, memory_bytes: int):
+    def __init__(self, bits: PairBits, part_bits: int, memory_bytes: int):
+        self.bits = bits
         self.part_bits = part_bits
-        self._store = _PairStore(memory_bytes)
-        self._parts: list[_StoredPairs] = []
+        self._store = _ArrayStore(memory_bytes)
+        self._parts: list[tuple[_Stored, int]] = []
 
-    def append(self, pairs: PairArrays) -> None:
-        self._parts.append(self._store.keep(*pairs))
+    def append(self, pairs: np.ndarray) -> None:
+        self._parts.append((self._store.keep(pairs), pairs.size))
 
-    def part(self, number: int) -> PairArrays:
-        stored = self._parts[number]
-        return self._store.slice(stored, 0, stored.count)
+    def part(self, number: int) -> np.ndarray:
+        stored, size = self._parts[number]
+        return self._store.slice(stored, 0, size)
 
-    def ranges(self, num_bits: int) -> Iterator[Callable[[], PairArrays]]:
-        """Yield functions that load the pairs of each value of the first ``num_bits`` bits.
-
-        A range is one part, or several if there are fewer ranges than parts.
-        """
-        step = 1 << max(0, self.part_bits - num_bits)
-        for first in range(0, len(self._parts), step):
-            yield lambda first=first: self._join(first, first + step)
-
-    def _join(self, start: int, stop: int) -> PairArrays:
+    def parts(self, start: int, stop: int) -> np.ndarray:
+        """Return the pairs of parts that follow one another."""
         if stop - start == 1:
             return self.part(start)
-        hashes, zones = zip(*map(self.part, range(start, stop)), strict=True)
-        return np.concatenate(hashes), np.concatenate(zones)
+        return np.concatenate([self.part(number) for number in range(start, stop)])
 
     def close(self) -> None:
         self._store.close()

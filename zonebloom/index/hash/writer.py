@@ -1,12 +1,16 @@
-"""Write the file of a hash index from sorted pairs of a hash and a zone."""
+"""Write the file of a hash index from pairs of a hash and a zone.
+
+PairSpool -> sort and measure each partition -> choose groups and the shape of blocks
+          -> encode blocks into slots and heap -> file
+"""
 
 from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import xxhash
@@ -14,6 +18,7 @@ import xxhash
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.hash.file import (
+    HEAD_WORDS,
     MAGIC,
     MAX_ZONES,
     MIN_SLOT_BYTES,
@@ -32,9 +37,11 @@ from zonebloom.index.hash.parameters import (
     zone_bits_for,
 )
 from zonebloom.index.hash.spool import (
+    MORE_HASH_BITS,
     NUM_PARTITIONS,
     PARTITION_BITS,
     PairArrays,
+    PairBits,
     PairSpool,
     SortedPairs,
     sort_distinct,
@@ -48,38 +55,19 @@ from zonebloom.storage.files import FileCreator
 # of the latter may be a few percent too large.
 _MAX_RELATIVE_SIZE = 1.05
 _BLOOM_ZONE_ROWS = 8192
+# Bytes of a row of a table of zone filters without the filter.
 _BLOOM_ROW_BYTES = 25
-# Entries of a posting, without remainder and zone: the bits of its bucket.
+# An entry takes about this many bits for its bucket.
 _BUCKET_BITS_PER_ENTRY = 2
 _SAMPLE_PAIRS = 1 << 18
+# The number of distinct hashes of a zone is extrapolated from this many.
+_SAMPLED_PAIRS_PER_ZONE = 1024
+# Pairs of a cell, on average. A block consists of whole cells.
+_PAIRS_PER_CELL = 256
 # Above this, the heap of a file that is being written is in a temporary file.
 _MAX_HEAP_IN_MEMORY = 64 << 20
 _COPY_BYTES = 4 << 20
-
-
-class _Sums(NamedTuple):
-    """What the pairs of a file need; the fields are those of `encode_kernels.measure_pairs`."""
-
-    num_entries: int
-    num_postings: int
-    posting_bytes: int
-    num_pairs: int
-    largest: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How a file is written: groups of zones, shape of blocks, and the sums of its pairs."""
-
-    groups: Groups
-    shape: BlockShape
-    sums: _Sums
-
-    @property
-    def num_bytes(self) -> int:
-        sums, shape = self.sums, self.shape
-        bits = sums.num_entries * (shape.entry_bits + 1) + shape.num_blocks * shape.num_buckets
-        return bits // 8 + sums.posting_bytes + 16 * (sums.num_postings + shape.num_blocks)
+_PAIR_BITS = 64
 
 
 class HashSegmentWriter:
@@ -89,7 +77,7 @@ class HashSegmentWriter:
         self._parameters = parameters
         # Create the file at once, so that an error of the store is raised before the data is read.
         self._sink = HashingFile(creator.open_output_stream(path))
-        # A quarter each for what was read, for sorted pairs, and for two parts that are sorted.
+        # The rest of the memory is for sorted pairs, and for the parts that are being sorted.
         self._spool = PairSpool(parameters.number_of_items, parameters.build_memory // 2)
         self._num_zones = 0
         self._num_rows = 0
@@ -110,26 +98,30 @@ class HashSegmentWriter:
             self._runs.append((fragment_id, 0, num_zones, self._num_rows))
         self._num_zones += num_zones
         self._num_rows = 0
-        if self._num_zones >= MAX_ZONES:
-            raise InvalidArgument(
-                f"{self._num_zones:,} zones do not fit into one segment of a hash index; give a "
-                "larger number_of_items"
-            )
+        require_numbered_zones(self._num_zones)
 
     def close(self) -> WrittenTable:
         ids, first_rows, num_zones, num_rows = np.array(self._runs, np.uint64).reshape(-1, 4).T
         items = self._parameters.number_of_items
         runs = ZoneRuns(ids, first_rows, num_zones, num_rows, items)
         nulls = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *self._null_zones]))
-        self._spool.finish()
         try:
-            pairs = _sort_spool(self._spool, self._parameters)
+            self._spool.finish()
+            num_entries = _estimate_entries(self._spool)
+            kept = keep_pairs(
+                (partial(self._spool.partition, number) for number in range(NUM_PARTITIONS)),
+                PARTITION_BITS,
+                num_entries,
+                hash_bits_to_keep(num_entries, self._parameters.probability),
+                Groups.of_runs(num_zones, shift=0),
+                self._parameters.build_memory // 4,
+            )
         finally:
             self._spool.close()
         try:
-            return write_pairs(self._sink, pairs, runs, nulls, self._parameters)
+            return write_file(self._sink, kept, runs, nulls, self._parameters)
         finally:
-            pairs.pairs.close()
+            kept.pairs.close()
 
     def abort(self) -> None:
         """Close the file after a failure. It is not a valid table."""
@@ -137,23 +129,13 @@ class HashSegmentWriter:
         self._sink.close()
 
 
-class KeptPairs(NamedTuple):
-    """Sorted pairs, and how many leading bits of each hash they have."""
-
-    pairs: SortedPairs
-    hash_bits: int
-
-
-def _sort_spool(spool: PairSpool, parameters: HashParameters) -> KeptPairs:
-    hash_bits = hash_bits_to_keep(_estimate_entries(spool), parameters.probability)
-    sorted_pairs = SortedPairs(PARTITION_BITS, parameters.build_memory // 4)
-
-    def sort(number: int) -> PairArrays:
-        return sort_distinct(*spool.partition(number), hash_bits, PARTITION_BITS)
-
-    for pairs in _map_in_threads(sort, range(NUM_PARTITIONS)):
-        sorted_pairs.append(pairs)
-    return KeptPairs(sorted_pairs, hash_bits)
+def require_numbered_zones(num_zones: int) -> None:
+    """Raise `InvalidArgument` if a segment cannot have so many zones."""
+    if num_zones >= MAX_ZONES:
+        raise InvalidArgument(
+            f"{num_zones:,} zones do not fit into one segment of a hash index; give a larger "
+            "number_of_items"
+        )
 
 
 def _estimate_entries(spool: PairSpool) -> int:
@@ -161,12 +143,16 @@ def _estimate_entries(spool: PairSpool) -> int:
     sizes = spool.partition_sizes()
     num_sampled = num_distinct = 0
     for number in np.flatnonzero(sizes).tolist():
-        hashes, _ = sort_distinct(*spool.partition(number), 64, PARTITION_BITS)
-        num_distinct += hashes.size
+        pairs = sort_distinct(spool.partition(number), _SAMPLE_BITS, number, PARTITION_BITS)
+        num_distinct += pairs.size
         num_sampled += int(sizes[number])
         if num_sampled >= _SAMPLE_PAIRS:
             break
     return round(spool.num_pairs * num_distinct / max(num_sampled, 1))
+
+
+# Zones have 32 bits in a spool.
+_SAMPLE_BITS = PairBits(32, 32)
 
 
 def _map_in_threads(work: Callable, items: Iterable) -> Iterator:
@@ -175,72 +161,230 @@ def _map_in_threads(work: Callable, items: Iterable) -> Iterator:
         yield from map_in_order(pool, work, items, threads + 1)
 
 
-def write_pairs(
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """What pairs need if their zones are grouped in a certain way.
+
+    Attributes
+    ----------
+    groups : Groups
+    entry_bits : int
+        The width of an entry by which postings are chosen.
+    cells : int64 array, shape (n, 3)
+        Entries, postings and bytes of postings of each cell, which is a range of hashes.
+    num_pairs : int
+        Pairs of a hash and a group.
+    largest : int
+        The largest number of groups of one hash.
+    """
+
+    groups: Groups
+    entry_bits: int
+    cells: np.ndarray
+    num_pairs: int
+    largest: int
+
+
+class _Measurer:
+    """Measures the parts of sorted pairs for groups of zones."""
+
+    def __init__(self, groups: Groups, bits: PairBits, part_bits: int, num_entries: int):
+        self._groups = groups
+        self._bits = bits
+        # About the bits by which an entry is told from the others of its bucket.
+        remainder_bits = max(1, bits.hash_bits - num_entries.bit_length())
+        zone_bits = zone_bits_for(len(groups))
+        self._entry_bits = remainder_bits + _BUCKET_BITS_PER_ENTRY + zone_bits
+        cell_bits = (num_entries // _PAIRS_PER_CELL).bit_length()
+        cell_bits = min(max(cell_bits, part_bits), bits.hash_bits)
+        self._cells_per_part = 1 << (cell_bits - part_bits)
+        self._cell_shift = sum(bits) - cell_bits
+
+    def measure(self, part: int, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cells of a part, and its sums; see `encode_kernels.measure_pairs`."""
+        from zonebloom.index.hash import encode_kernels
+
+        groups = self._groups
+        cells = np.zeros((self._cells_per_part, 3), dtype=np.int64)
+        sums = np.zeros(2, dtype=np.int64)
+        encode_kernels.measure_pairs(
+            pairs,
+            self._bits.zone_bits,
+            groups.shift,
+            groups.first_zones,
+            groups.first_groups,
+            self._entry_bits,
+            self._cell_shift,
+            part * self._cells_per_part,
+            np.empty(len(groups) + 1, dtype=np.uint32),
+            cells,
+            sums,
+        )
+        return cells, sums
+
+    def total(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> _Measure:
+        cells = np.concatenate([cells for cells, _ in parts])
+        num_pairs = sum(int(sums[0]) for _, sums in parts)
+        largest = max(int(sums[1]) for _, sums in parts)
+        return _Measure(self._groups, self._entry_bits, cells, num_pairs, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPairs:
+    """The sorted pairs of a file, and their measure for the smallest groups that it may have."""
+
+    pairs: SortedPairs
+    num_entries: int
+    measure: _Measure
+
+
+def keep_pairs(
+    parts: Iterable[Callable[[], PairArrays]],
+    part_bits: int,
+    num_entries: int,
+    hash_bits: int,
+    groups: Groups,
+    memory_bytes: int,
+) -> KeptPairs:
+    """Sort and measure pairs.
+
+    Parameters
+    ----------
+    parts : iterable of functions
+        Functions that load the pairs of each value of the leading bits of the hash, in any order.
+    part_bits : int
+        The number of these bits.
+    num_entries : int
+        The number of distinct pairs, about.
+    hash_bits : int
+        The bits to keep of each hash. If that is impossible, fewer are kept.
+    groups : Groups
+        The smallest groups of zones that the file may have.
+    memory_bytes : int
+        Above this, sorted pairs are in a temporary file.
+    """
+    zone_bits = zone_bits_for(int(groups.first_zones[-1]))
+    hash_bits = min(hash_bits, part_bits + MORE_HASH_BITS, _PAIR_BITS - zone_bits)
+    bits = PairBits(hash_bits, zone_bits)
+    sorted_pairs = SortedPairs(bits, part_bits, memory_bytes)
+    measurer = _Measurer(groups, bits, part_bits, num_entries)
+
+    def sort(task: tuple[int, Callable[[], PairArrays]]) -> tuple:
+        number, load = task
+        pairs = sort_distinct(load(), bits, number, part_bits)
+        return pairs, measurer.measure(number, pairs)
+
+    measures = []
+    try:
+        for pairs, measure in _map_in_threads(sort, enumerate(parts)):
+            sorted_pairs.append(pairs)
+            measures.append(measure)
+    except BaseException:
+        sorted_pairs.close()
+        raise
+    return KeptPairs(sorted_pairs, num_entries, measurer.total(measures))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a file is written: groups of zones, shape of blocks, and what the blocks need."""
+
+    measure: _Measure
+    shape: BlockShape
+
+    @classmethod
+    def of(cls, measure: _Measure, hash_bits: int) -> _Plan:
+        num_entries, num_postings, _ = measure.cells.sum(axis=0).tolist()
+        num_groups = len(measure.groups)
+        return cls(measure, choose_shape(max(1, num_entries), num_postings, num_groups, hash_bits))
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the file, about."""
+        num_entries, num_postings, posting_bytes = self.measure.cells.sum(axis=0).tolist()
+        shape = self.shape
+        bits = num_entries * (shape.entry_bits + 1) + shape.num_blocks * shape.num_buckets
+        return bits // 8 + posting_bytes + 16 * (num_postings + shape.num_blocks)
+
+    def block_needs(self) -> np.ndarray:
+        """Return words, entries, postings and bytes of postings of blocks; int64, shape (n, 4)."""
+        shape = self.shape
+        sums = self.measure.cells.reshape(shape.num_blocks, -1, 3).sum(axis=1)
+        num_entries, num_postings = sums[:, 0], sums[:, 1]
+        words = HEAD_WORDS + -(-(num_entries + shape.num_buckets) // 64) + 2 * num_postings
+        words += -(-(num_entries * shape.entry_bits) // 64)
+        return np.column_stack([words, sums])
+
+
+def write_file(
     sink: HashingFile,
     kept: KeptPairs,
     runs: ZoneRuns,
     null_zones: np.ndarray,
     parameters: HashParameters,
-    min_shift: int = 0,
 ) -> WrittenTable:
-    """Write a file with the given pairs. Groups have at least ``1 << min_shift`` zones."""
-    plan = _choose_plan(kept, runs, parameters, min_shift)
-    shape, groups = plan.shape, plan.groups
-    num_blocks = shape.num_blocks
-    sizes = _measure_blocks(kept.pairs, plan)
-    slot_bytes = _choose_slot_bytes(8 * sizes[:, 0])
-    is_outside = 8 * sizes[:, 0] > slot_bytes
-    heap_sizes = sizes[:, 3] + np.where(is_outside, 8 * sizes[:, 0], 0)
-    heap_starts = slot_offset(num_blocks, slot_bytes) + np.cumsum(heap_sizes) - heap_sizes
+    """Write the file of a segment, and close it."""
+    plan = _choose_plan(kept, runs, parameters)
+    shape, groups = plan.shape, plan.measure.groups
+    needs = plan.block_needs()
+    block_bytes, posting_bytes = 8 * needs[:, 0], needs[:, 3]
+    slot_bytes = _choose_slot_bytes(block_bytes)
+    heap_bytes = posting_bytes + np.where(block_bytes > slot_bytes, block_bytes, 0)
+    heap_starts = slot_offset(shape.num_blocks, slot_bytes) + np.cumsum(heap_bytes) - heap_bytes
     salt = secrets.randbits(64)
+    part_bits = kept.pairs.part_bits
+    blocks_per_task = 1 << max(0, shape.block_bits - part_bits)
+    parts_per_task = 1 << max(0, part_bits - shape.block_bits)
 
-    def encode(task: tuple[int, Callable[[], PairArrays]]) -> tuple[np.ndarray, np.ndarray]:
+    def encode(task: int) -> tuple[np.ndarray, np.ndarray]:
         from zonebloom.index.hash import encode_kernels
 
-        first_block, load = task
-        part = slice(first_block, first_block + _blocks_per_range(kept.pairs, shape))
-        slots = np.zeros(sizes[part].shape[0] * slot_bytes // 8, dtype=np.uint64)
-        # The kernel takes no empty array.
-        heap = np.zeros(max(8, int(heap_sizes[part].sum())), dtype=np.uint8)
+        first_block = task * blocks_per_task
+        blocks = slice(first_block, first_block + blocks_per_task)
+        slots = np.zeros(blocks_per_task * slot_bytes // 8, dtype=np.uint64)
+        heap = np.zeros(int(heap_bytes[blocks].sum()), dtype=np.uint8)
         encode_kernels.encode_blocks(
-            *load(),
+            kept.pairs.parts(task * parts_per_task, (task + 1) * parts_per_task),
+            kept.pairs.bits.zone_bits,
             groups.shift,
             groups.first_zones,
             groups.first_groups,
+            plan.measure.entry_bits,
             np.array(shape, dtype=np.int64),
             first_block,
-            sizes[part],
+            np.ascontiguousarray(needs[blocks, :3]),
             slot_offset(first_block, slot_bytes),
             np.uint64(salt),
             int(heap_starts[first_block]),
-            np.empty(plan.sums.largest + 1, dtype=np.uint32),
+            np.empty(plan.measure.largest + 1, dtype=np.uint32),
             slots,
             heap,
         )
-        return slots, heap[: int(heap_sizes[part].sum())]
+        return slots, heap
 
     with sink, tempfile.SpooledTemporaryFile(_MAX_HEAP_IN_MEMORY, prefix="zonebloom-") as heap_file:
         sink.write(MAGIC)
-        for slots, heap in _map_in_threads(encode, _ranges(kept.pairs, shape)):
+        for slots, heap in _map_in_threads(encode, range(shape.num_blocks // blocks_per_task)):
             sink.write(slots.data.cast("B"))
             heap_file.write(heap.data)
         heap_file.seek(0)
         while data := heap_file.read(_COPY_BYTES):
             sink.write(data)
-        num_zones = int(runs.num_zones.sum())
+        num_zones = len(runs)
         nulls = compress_nulls(num_zones, null_zones)
         sink.write(nulls)
         compressed_runs = compress_runs(runs)
+        num_entries, num_postings, _ = plan.measure.cells.sum(axis=0).tolist()
         head = Head(
             number_of_items=runs.items,
             probability=parameters.probability,
             num_zones=num_zones,
             num_runs=runs.num_zones.size,
-            num_entries=plan.sums.num_entries,
-            num_postings=plan.sums.num_postings,
-            num_pairs=plan.sums.num_pairs,
+            num_entries=num_entries,
+            num_postings=num_postings,
+            num_pairs=plan.measure.num_pairs,
             slot_bytes=slot_bytes,
-            heap_bytes=int(heap_sizes.sum()),
+            heap_bytes=int(heap_bytes.sum()),
             null_bytes=len(nulls),
             null_checksum=xxhash.xxh64_intdigest(nulls),
             run_bytes=len(compressed_runs),
@@ -257,108 +401,53 @@ def write_pairs(
     return WrittenTable(sink.size, xxhash.xxh3_64_hexdigest(tail), num_zones)
 
 
-def _choose_plan(
-    kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters, min_shift: int
-) -> _Plan:
+def _choose_plan(kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters) -> _Plan:
     """Return the plan with the smallest groups whose file is small enough, or the smallest file."""
-    smallest = plan = _plan_for(kept, runs, min_shift)
-    if not parameters.fold or plan.num_bytes <= _count_bloom_zones(runs) * _BLOOM_ROW_BYTES:
+    hash_bits = kept.pairs.bits.hash_bits
+    smallest = plan = _Plan.of(kept.measure, hash_bits)
+    if not parameters.fold:
         return plan
-    largest_bytes = _MAX_RELATIVE_SIZE * _estimate_bloom_bytes(kept, runs)
-    while plan.num_bytes > largest_bytes and (1 << plan.groups.shift) < runs.num_zones.max():
-        plan = _plan_for(kept, runs, plan.groups.shift + 1)
+    largest_bytes = _MAX_RELATIVE_SIZE * _estimate_bloom_bytes(kept.pairs, runs)
+    largest_run = int(runs.num_zones.max(initial=0))
+    while plan.num_bytes > largest_bytes and (1 << plan.measure.groups.shift) < largest_run:
+        groups = Groups.of_runs(runs.num_zones, plan.measure.groups.shift + 1)
+        plan = _Plan.of(_measure_groups(kept, groups), hash_bits)
         smallest = min(smallest, plan, key=lambda plan: plan.num_bytes)
     return plan if plan.num_bytes <= largest_bytes else smallest
 
 
-def _plan_for(kept: KeptPairs, runs: ZoneRuns, shift: int) -> _Plan:
-    from zonebloom.index.hash import encode_kernels
-
-    groups = Groups.of_runs(runs.num_zones, shift)
-    zone_bits = zone_bits_for(len(groups))
-    # The width of an entry depends on their number. Only the choice of postings depends on this
-    # estimate.
-    entry_bits = kept.hash_bits // 3 + _BUCKET_BITS_PER_ENTRY + zone_bits
-
-    def measure(load: Callable[[], PairArrays]) -> np.ndarray:
-        sums = np.zeros(5, dtype=np.int64)
-        scratch = np.empty(len(groups) + 1, dtype=np.uint32)
-        arrays = groups.first_zones, groups.first_groups
-        encode_kernels.measure_pairs(*load(), shift, *arrays, entry_bits, scratch, sums)
-        return sums
-
-    sums = np.array(list(_map_in_threads(measure, kept.pairs.ranges(kept.pairs.part_bits))))
-    num_entries, num_postings, posting_bytes, num_pairs = sums[:, :-1].sum(axis=0).tolist()
-    largest = int(sums[:, -1].max(initial=0))
-    totals = _Sums(num_entries, num_postings, posting_bytes, num_pairs, largest)
-    shape = choose_shape(max(1, num_entries), num_postings, len(groups), kept.hash_bits)
-    return _Plan(groups, shape, totals)
+def _measure_groups(kept: KeptPairs, groups: Groups) -> _Measure:
+    pairs = kept.pairs
+    measurer = _Measurer(groups, pairs.bits, pairs.part_bits, kept.num_entries)
+    numbers = range(1 << pairs.part_bits)
+    parts = list(_map_in_threads(lambda part: measurer.measure(part, pairs.part(part)), numbers))
+    return measurer.total(parts)
 
 
-def _count_bloom_zones(runs: ZoneRuns) -> int:
-    return int((-(-runs.num_rows.astype(np.int64) // _BLOOM_ZONE_ROWS)).sum())
-
-
-def _estimate_bloom_bytes(kept: KeptPairs, runs: ZoneRuns) -> int:
+def _estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns) -> int:
     """Return the expected size of the zone Bloom index of the same rows."""
     from zonebloom.index.hash import encode_kernels
 
     shift = max(0, (_BLOOM_ZONE_ROWS // runs.items).bit_length() - 1) if runs.items > 0 else 0
     groups = Groups.of_runs(runs.num_zones, shift)
-
-    def count(load: Callable[[], PairArrays]) -> np.ndarray:
-        counts = np.zeros(len(groups), dtype=np.int64)
-        arrays = groups.first_zones, groups.first_groups
-        encode_kernels.count_distinct(*load(), shift, *arrays, counts)
-        return counts
-
-    total = np.zeros(len(groups), dtype=np.int64)
-    for counts in _map_in_threads(count, kept.pairs.ranges(kept.pairs.part_bits)):
-        total += counts
+    group_of_zone = groups.by_zone()
+    counts = np.zeros(len(groups), dtype=np.int64)
+    num_parts = num_pairs = 0
+    # Every part has a random share of the hashes of each zone.
+    for number in range(1 << pairs.part_bits):
+        part = pairs.part(number)
+        encode_kernels.count_distinct(part, pairs.bits.zone_bits, group_of_zone, counts)
+        num_parts, num_pairs = number + 1, num_pairs + part.size
+        if num_pairs > max(_SAMPLE_PAIRS, _SAMPLED_PAIRS_PER_ZONE * len(groups)):
+            break
+    counts = counts * (1 << pairs.part_bits) // num_parts
     full_size = size_for(_BLOOM_ZONE_ROWS, DEFAULT_ZONE_PROBABILITY)
-    zones_by_ndv = np.bincount(total)
+    zones_by_ndv = np.bincount(counts.clip(max=_BLOOM_ZONE_ROWS))
     return sum(
         int(zones_by_ndv[ndv])
         * (expected_folded_size(ndv, full_size, DEFAULT_ZONE_PROBABILITY) + _BLOOM_ROW_BYTES)
         for ndv in np.flatnonzero(zones_by_ndv).tolist()
     )
-
-
-def _blocks_per_range(pairs: SortedPairs, shape: BlockShape) -> int:
-    return 1 << max(0, shape.block_bits - pairs.part_bits)
-
-
-def _ranges(
-    pairs: SortedPairs, shape: BlockShape
-) -> Iterator[tuple[int, Callable[[], PairArrays]]]:
-    """Yield the first block of each range of hashes, and a function that loads its pairs."""
-    step = _blocks_per_range(pairs, shape)
-    for number, load in enumerate(pairs.ranges(shape.block_bits)):
-        yield number * step, load
-
-
-def _measure_blocks(pairs: SortedPairs, plan: _Plan) -> np.ndarray:
-    """Return words, entries, postings and bytes of postings of each block; int64, shape (n, 4)."""
-    from zonebloom.index.hash import encode_kernels
-
-    groups, step = plan.groups, _blocks_per_range(pairs, plan.shape)
-
-    def measure(task: tuple[int, Callable[[], PairArrays]]) -> np.ndarray:
-        first_block, load = task
-        sizes = np.zeros((step, 4), dtype=np.int64)
-        encode_kernels.measure_blocks(
-            *load(),
-            groups.shift,
-            groups.first_zones,
-            groups.first_groups,
-            np.array(plan.shape, dtype=np.int64),
-            first_block,
-            np.empty(plan.sums.largest + 1, dtype=np.uint32),
-            sizes,
-        )
-        return sizes
-
-    return np.concatenate(list(_map_in_threads(measure, _ranges(pairs, plan.shape))))
 
 
 def _choose_slot_bytes(block_bytes: np.ndarray) -> int:
