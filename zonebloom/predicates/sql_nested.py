@@ -14,6 +14,9 @@ from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Unanswerable
 
 _functions: Any = pc
+# PyArrow adds the number of an element to the 32-bit offset of its list, and reads memory that is
+# not its own if the sum overflows.
+_MAX_ELEMENT_NUMBER = 1 << 24
 
 
 def is_list(type_: pa.DataType) -> bool:
@@ -33,6 +36,11 @@ def list_element(list_: TypedValue, number: int) -> TypedValue:
     if number < 0:
         # The translator handles tags[-1] itself.
         raise Unanswerable("PyArrow cannot count from the end of this list", "write tags[-1]")
+    if number > _MAX_ELEMENT_NUMBER:
+        raise Unanswerable(
+            f"element {number} of a list cannot be read",
+            f"write a number up to {_MAX_ELEMENT_NUMBER}",
+        )
     list_type: Any = list_.type
     if number == 0:
         return null_of(list_type.value_type)

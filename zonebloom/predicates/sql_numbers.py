@@ -63,6 +63,11 @@ def divide(left: TypedValue, right: TypedValue) -> TypedValue:
 
 def divide_integers(left: TypedValue, right: TypedValue) -> TypedValue:
     """Return ``left // right``: rounded towards zero for integers, else the same as `divide`."""
+    if any(map(_is_wide_integer, (left, right))):
+        raise Unanswerable(
+            "PyArrow cannot divide integers of more than 64 bits exactly",
+            "cast them: CAST(x AS BIGINT) // y",
+        )
     if not pt.is_integer(left.type) or not pt.is_integer(right.type):
         return divide(left, _null_for_zero(right))
     types = {left.type, right.type}
@@ -111,8 +116,7 @@ def round_number(number: TypedValue, num_decimals: int = 0) -> TypedValue:
     if pt.is_floating(number.type) and num_decimals:
         raise Unanswerable(
             "PyArrow rounds some doubles to other digits than SQL does",
-            "round a decimal: round(CAST(x AS DECIMAL(18, 6)), 2), or filter in pyarrow: "
-            f'pc.round(pc.field("x"), ndigits={num_decimals}) == ...',
+            f'filter in pyarrow: pc.round(pc.field("x"), ndigits={num_decimals}) == ...',
         )
     if pt.is_integer(number.type) and num_decimals >= 0:
         return number
@@ -196,6 +200,15 @@ def _is_never_negative(number: TypedValue) -> bool:
     if isinstance(number.value, pa.Scalar):
         return number.value.is_valid and number.value.as_py() >= 0
     return pt.is_unsigned_integer(number.type)
+
+
+def _is_wide_integer(number: TypedValue) -> bool:
+    """Return whether a decimal may stand for an integer that DuckDB would compute as HUGEINT."""
+    return (
+        pt.is_decimal(number.type)
+        and number.type.scale == 0
+        and number.type.precision >= decimal_form(pa.uint64()).precision
+    )
 
 
 def _widened(number: TypedValue) -> TypedValue:

@@ -112,7 +112,8 @@ def elements_from_end(lists: Any, number: int) -> pa.Array:
     if pt.is_fixed_size_list(lists.type):
         lists = lists.cast(pa.list_(lists.type.value_type))
     offsets = lists.offsets.to_numpy().astype(np.int64)
-    positions = offsets[1:] - number
+    # No list is so long, and larger numbers do not fit int64.
+    positions = offsets[1:] - min(number, 1 << 62)
     is_missing = positions < offsets[:-1]
     is_missing |= lists.is_null().to_numpy(zero_copy_only=False)
     return lists.values.take(pa.array(np.where(is_missing, 0, positions), mask=is_missing))

@@ -28,8 +28,8 @@ class Operand:
     """A column or a computed value.
 
     A column has a `path`. A computed value has none, and `reason` tells why no index can answer
-    conditions on it. `cast_type` is the type of numbers that functions take the value for, if a
-    CAST names one that keeps all values of the column.
+    conditions on it. `cast_type` is the type of numbers or times that functions take the value for,
+    if a CAST names one that keeps all values of the column.
     """
 
     expression: pc.Expression

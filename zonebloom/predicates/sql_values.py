@@ -62,12 +62,13 @@ class TypedValue:
         if isinstance(value, Literal):
             scalar = _literal_scalar(value)
             return cls(scalar, scalar.type)
-        if pt.is_date64(value.type):
-            return cls(value.expression.cast(pa.date32()), pa.date32())
         if pt.is_nested(value.type):
             return cls(value.expression, without_views(value.type))
-        plain = cls(*cast_to_comparable(value.expression, value.type))
-        return plain if value.cast_type is None else cast_number(plain, value.cast_type)
+        if pt.is_date64(value.type):
+            plain = cls(value.expression.cast(pa.date32()), pa.date32())
+        else:
+            plain = cls(*cast_to_comparable(value.expression, value.type))
+        return plain if value.cast_type is None else _cast_without_loss(plain, value.cast_type)
 
     @property
     def is_constant(self) -> bool:
@@ -215,6 +216,12 @@ def to_float(value: TypedValue, type_: pa.DataType) -> TypedValue:
     return value.cast(type_, safe=False)
 
 
+def _cast_without_loss(value: TypedValue, type_: pa.DataType) -> TypedValue:
+    if family(type_) in ("integer", "decimal", "float"):
+        return cast_number(value, type_)
+    return value.cast(type_)
+
+
 def cast_number(value: TypedValue, type_: pa.DataType) -> TypedValue:
     """Cast a number to a type of numbers. A cast to a float type rounds, and others do not."""
     if pt.is_floating(type_):
@@ -300,6 +307,8 @@ def _literal_scalar(literal: Literal) -> pa.Scalar:
         case "duration":
             return _ticks_scalar(value, pa.duration)
         case "months":
+            if not -(2**31) <= value < 2**31:
+                raise Unanswerable("the interval is out of range", "write fewer months or years")
             return pa.scalar((value, 0, 0), MONTH_INTERVAL)
         case "timestamp":
             return _ticks_scalar(value, pa.timestamp)
