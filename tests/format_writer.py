@@ -16,29 +16,36 @@ import xxhash
 from format_reader import bits_of, block_of
 
 FORMAT = {"zonebloom_format": "6"}
-FILTERS = pa.schema(
-    [
-        pa.field("fragment_id", pa.uint64(), nullable=False),
-        pa.field("zone_start", pa.uint64(), nullable=False),
-        pa.field("zone_length", pa.uint64(), nullable=False),
-        pa.field("has_null", pa.bool_(), nullable=False),
-        pa.field("bloom_filter_data", pa.binary(), nullable=False),
-    ]
+
+
+def required_fields(types):
+    """Return a schema whose fields are never null."""
+    return pa.schema([pa.field(name, type_, nullable=False) for name, type_ in types.items()])
+
+
+FILTERS = required_fields(
+    {
+        "fragment_id": pa.uint64(),
+        "zone_start": pa.uint64(),
+        "zone_length": pa.uint64(),
+        "has_null": pa.bool_(),
+        "bloom_filter_data": pa.binary(),
+    }
 )
-LISTING = pa.schema(
-    [
-        pa.field("fragment_id", pa.uint64(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("mtime_ns", pa.int64(), nullable=False),
-        pa.field("num_rows", pa.int64(), nullable=False),
-        pa.field("ctime_ns", pa.int64(), nullable=False),
-        pa.field("tag", pa.string(), nullable=False),
-        pa.field("inode", pa.uint64(), nullable=False),
-        pa.field("digest", pa.string(), nullable=False),
-        pa.field("seen_at", pa.int64(), nullable=False),
-        pa.field("footer", pa.string(), nullable=False),
-    ]
+LISTING = required_fields(
+    {
+        "fragment_id": pa.uint64(),
+        "key": pa.string(),
+        "size": pa.int64(),
+        "mtime_ns": pa.int64(),
+        "num_rows": pa.int64(),
+        "ctime_ns": pa.int64(),
+        "tag": pa.string(),
+        "inode": pa.uint64(),
+        "digest": pa.string(),
+        "seen_at": pa.int64(),
+        "footer": pa.string(),
+    }
 )
 
 

@@ -26,6 +26,7 @@ from zonebloom.catalog.version_log import decode_document, encode_document
 THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "zonebloom"
+GOLDEN = ROOT / "tests" / "golden"
 
 FIXED_TYPES = [
     pa.int8(),
@@ -229,3 +230,13 @@ def without_privileges() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def copy_golden(tmp_path: Path, name: str) -> Path:
+    """Copy a folder that a release wrote, with the times of its files, which a checkout changes."""
+    folder = tmp_path / "data"
+    shutil.copytree(GOLDEN / name, folder)
+    for number in range(2):
+        time = 1_700_000_000_000_000_000 + number
+        os.utime(folder / f"part={number}" / "data.parquet", ns=(time, time))
+    return folder

@@ -24,7 +24,7 @@ import xxhash
 from e2e_helpers import array_of, numbered, raw_values, scalar_of, write_files
 from format_decryption import decrypt_folder
 from format_writer import FILTERS, LISTING, write_index
-from helpers import PLAIN_TYPES, ROOT, index_folder
+from helpers import GOLDEN, PLAIN_TYPES, ROOT, copy_golden, index_folder
 from pages import Page
 
 import zonebloom as zb
@@ -190,29 +190,18 @@ def entry_of(folder: Path, number: int) -> dict[str, Any]:
     return version[1][f"day={number}/part-000.parquet"]
 
 
-def golden_copy(tmp_path: Path, name: str) -> Path:
-    """Copy a folder that a release wrote, with the times that its files had then."""
-    folder = tmp_path / "data"
-    shutil.copytree(GOLDEN / name, folder)
-    for number in range(2):
-        time = 1_700_000_000_000_000_000 + number
-        os.utime(folder / f"part={number}" / "data.parquet", ns=(time, time))
-    return folder
-
-
-GOLDEN = ROOT / "tests" / "golden"
 GOLDEN_IDS = [pa.scalar(i, pa.int64()) for i in (0, 7919, 15838, 59383, 67302, 75221, -3)]
 GOLDEN_NAMES = [pa.scalar(name) for name in ("n31-0", "n62-0", "n31-500", "n62-500", "n0")]
 
 
 def test_the_reader_agrees_on_a_folder_that_an_earlier_release_wrote(tmp_path):
-    folder = golden_copy(tmp_path, "catalog-6")
+    folder = copy_golden(tmp_path, "catalog-6")
     assert_agree(folder, "id", GOLDEN_IDS)
     assert_agree(folder, "name", GOLDEN_NAMES)
 
 
 def test_the_reader_agrees_on_an_encrypted_folder_that_it_decrypts(tmp_path):
-    folder = golden_copy(tmp_path, "catalog-6")
+    folder = copy_golden(tmp_path, "catalog-6")
     keys = {"golden": bytes(range(32))}
     shutil.rmtree(folder / "_zonebloom")
     shutil.copytree(GOLDEN / "sealed-6" / "_zonebloom", folder / "_zonebloom")
@@ -229,7 +218,7 @@ def test_the_reader_agrees_on_an_encrypted_folder_that_it_decrypts(tmp_path):
 
 @pytest.mark.parametrize("name", ["catalog-1", "catalog-5"])
 def test_the_reader_refuses_earlier_formats_and_reads_all_rows(tmp_path, name):
-    folder = golden_copy(tmp_path, name)
+    folder = copy_golden(tmp_path, name)
     result = found_by_reader(folder, folder / "_zonebloom", "id", GOLDEN_IDS[0])
     assert set(result.values()) == {None} and len(result) == 2
 

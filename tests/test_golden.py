@@ -15,7 +15,6 @@ one in sliced layout. They differ in the format of the catalog:
 
 from __future__ import annotations
 
-import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -23,14 +22,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
+from helpers import GOLDEN, copy_golden
 
 import zonebloom as zb
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
 from zonebloom.parquet.page_map import PageMap
-
-GOLDEN = Path(__file__).parent / "golden"
 
 # Names of folders, and the numbers of their versions.
 CATALOGS = [
@@ -47,27 +45,17 @@ CATALOGS = [
 def folder(request, tmp_path: Path) -> tuple[Path, int]:
     """Return a folder and the number of its version."""
     name, version = request.param
-    return with_times(tmp_path, name), version
+    return copy_golden(tmp_path, name), version
 
 
 @pytest.fixture(params=[("sealed-4", 4), ("sealed-5", 5), ("sealed-6", 5)])
 def sealed(request, tmp_path: Path) -> tuple[Path, zb.Encryption, int]:
     """Return a folder with an encrypted index, its key, and the number of its version."""
     name, version = request.param
-    copy = with_times(tmp_path, name.replace("sealed", "catalog"))
+    copy = copy_golden(tmp_path, name.replace("sealed", "catalog"))
     shutil.rmtree(copy / "_zonebloom")
     shutil.copytree(GOLDEN / name / "_zonebloom", copy / "_zonebloom")
     return copy, zb.Encryption("golden", {"golden": bytes(range(32))}), version
-
-
-def with_times(tmp_path: Path, name: str) -> Path:
-    """Copy a folder, and restore the times of its files, which a checkout changes."""
-    copy = tmp_path / "data"
-    shutil.copytree(GOLDEN / name, copy)
-    for number in range(2):
-        time = 1_700_000_000_000_000_000 + number
-        os.utime(copy / f"part={number}" / "data.parquet", ns=(time, time))
-    return copy
 
 
 def assert_used_and_right(folder: Path, ds: zb.Dataset) -> None:

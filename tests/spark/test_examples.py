@@ -9,18 +9,12 @@ import zonebloom
 
 
 @pytest.fixture
-def names(spark, tmp_path, monkeypatch):
-    """Return the names that the examples use. Spark and Python resolve the same relative paths."""
-    monkeypatch.chdir(tmp_path)
-    hadoop = spark._jvm.org.apache.hadoop.fs
-    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
-    before = files.getWorkingDirectory()
-    files.setWorkingDirectory(hadoop.Path(str(tmp_path)))
+def names(spark, working_directory):
+    """Return the names that the examples use."""
     begun = {"spark": spark}
     for module in (zonebloom, zonebloom.spark):
         assert PublicObject(module.__name__, module).run(begun) == ""
     yield begun
-    files.setWorkingDirectory(before)
     spark.conf.unset("zonebloom.system.path")
 
 

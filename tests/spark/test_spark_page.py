@@ -14,17 +14,11 @@ import zonebloom.spark as zs
 
 
 @pytest.fixture
-def working_directory(spark, tmp_path, monkeypatch):
-    """Make Spark and Python resolve relative paths in the same new folder."""
-    monkeypatch.chdir(tmp_path)
-    hadoop = spark._jvm.org.apache.hadoop.fs
-    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
-    before = files.getWorkingDirectory()
-    files.setWorkingDirectory(hadoop.Path(str(tmp_path)))
-    yield tmp_path
+def disabled_after(spark):
+    yield
     zs.disable(spark)
-    files.setWorkingDirectory(before)
 
 
-def test_the_code_of_the_page_prints_what_the_page_shows(spark, working_directory):
+@pytest.mark.usefixtures("working_directory", "disabled_after")
+def test_the_code_of_the_page_prints_what_the_page_shows(spark):
     Page(ROOT / "docs/spark.md").run({"spark": spark})
