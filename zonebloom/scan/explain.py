@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zonebloom.base.display import (
     NO_BOUNDS,
@@ -18,9 +19,11 @@ from zonebloom.base.display import (
 from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text, time_text
-from zonebloom.parquet.layout_advice import LayoutAdvice
 from zonebloom.predicates import Predicate, RowFilter
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
+
+if TYPE_CHECKING:
+    from zonebloom.parquet.layout_advice import LayoutAdvice
 
 _MAX_SHOWN_FRAGMENTS = 5
 _MAX_SHOWN_RANGES = 3

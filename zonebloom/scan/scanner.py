@@ -26,7 +26,6 @@ from zonebloom.predicates import EngineFilter, Equals, IsIn, is_same_filter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
-from zonebloom.scan.judged_layout import judge_scan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
 from zonebloom.scan.recheck import Columns, filter_text, gather
@@ -204,6 +203,9 @@ class Scanner(ProcessBound, Displayed):
         >>> ran.stats.rows_read
         100
         """
+        # A lookup does not need this module, so load it only here.
+        from zonebloom.scan.judged_layout import judge_scan
+
         plan = self._plan(is_described=True)
         stats = ScanStats()
         for _ in self._run(stats, plan):
