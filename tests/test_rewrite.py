@@ -766,6 +766,35 @@ def test_two_rewrites_into_one_folder_do_not_mix(orders, tmp_path):
     assert_same_dataset(orders, tmp_path / "new")
 
 
+def test_a_new_rewrite_does_not_mix_with_files_of_one_that_just_ended(orders, tmp_path):
+    zb.rewrite(orders, tmp_path / "new")
+    before = files_below(tmp_path / "new")
+    (tmp_path / "new" / ".zonebloom-rewrite").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    for resume in (True, False):
+        with pytest.raises(InvalidArgument, match="is not empty"):
+            zb.rewrite(tmp_path / "a.parquet", tmp_path / "new", resume=resume)
+    assert files_below(tmp_path / "new") == before
+
+
+def test_a_complete_file_that_is_deleted_is_not_left_out(orders, tmp_path, monkeypatch):
+    move_all = complete_files.CompleteFiles.move_all
+    deleted = []
+
+    def delete_one_and_move(self, keys):
+        deleted.append(min(keys))
+        os.remove(self.path_of(deleted[0]))
+        move_all(self, keys)
+
+    with monkeypatch.context() as patch:
+        replace_function(patch, complete_files.CompleteFiles, "move_all", delete_one_and_move)
+        with pytest.raises(FragmentUnreadable, match=r"was deleted before it moved.*resume=True"):
+            zb.rewrite(orders, tmp_path / "new")
+    rewritten = zb.rewrite(orders, tmp_path / "new", resume=True)
+    assert [file.path for file in rewritten.files if not file.was_complete] == deleted
+    assert_same_dataset(orders, tmp_path / "new")
+
+
 # The command
 
 

@@ -12,6 +12,7 @@ in the new folder, and not a part of them.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import posixpath
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zonebloom.errors import InvalidArgument
+from zonebloom.errors import FragmentUnreadable, InvalidArgument
 from zonebloom.parquet.rewritten_file import partial_path
 from zonebloom.storage.files import FileIdentity
 
@@ -33,6 +34,8 @@ STAGING_NAME = ".zonebloom-rewrite"
 _LIST_NAME = ".list"
 _LOCK_NAME = ".lock"
 _FORMAT = 1
+# The errors of file systems that have no locks.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class CompleteFiles:
@@ -70,10 +73,11 @@ class CompleteFiles:
         try:
             records = _open_list(folder, options, keys, resume=resume)
         except BaseException:
-            _unlock_folder(staging, lock)
-            # Remove the folder only if it is new.
-            with suppress(OSError):
-                os.rmdir(staging)
+            # Another process may lock the folder as soon as it is released, so remove it before,
+            # if it is new.
+            if not os.path.exists(_list_path(staging)):
+                shutil.rmtree(staging, ignore_errors=True)
+            _release(lock)
             raise
         return cls(folder, records, lock)
 
@@ -87,10 +91,9 @@ class CompleteFiles:
         if record is None or not FileIdentity(*record["source"]).is_still(identity):
             return False
         # The last step of the interrupted rewrite may have moved the file.
-        for folder in (self._staging, self._folder):
-            with suppress(OSError):
-                return os.path.getsize(posixpath.join(folder, key)) == record["bytes"]
-        return False
+        staged_size = _size_of(self.path_of(key))
+        size = _size_of(self._place_of(key)) if staged_size is None else staged_size
+        return size == record["bytes"]
 
     def add(self, key: str, identity: FileIdentity) -> int:
         """Add a complete file. Return its size in bytes."""
@@ -106,23 +109,32 @@ class CompleteFiles:
         return self._records[key]["bytes"]
 
     def move_all(self, keys: Collection[str]) -> None:
-        """Move all files to their places."""
+        """Move all files to their places. Raise `FragmentUnreadable` if one does not exist."""
         for key in keys:
-            path = self.path_of(key)
+            path, target = self.path_of(key), self._place_of(key)
             if os.path.exists(path):
-                target = posixpath.join(self._folder, key)
                 os.makedirs(posixpath.dirname(target), exist_ok=True)
                 os.replace(path, target)
+            # The interrupted rewrite may have moved it.
+            elif _size_of(target) != self.num_bytes(key):
+                raise FragmentUnreadable(
+                    f"{path} was deleted before it moved to its place; continue with resume=True "
+                    "(--resume)"
+                )
 
     def close(self, *, is_finished: bool) -> None:
         """Release the folder. Delete the list if all files have moved, or if none is complete."""
-        _unlock_folder(self._staging, self._folder_lock)
+        # Delete before the release: afterwards, the files may be those of another process.
         if is_finished or not self._records:
             shutil.rmtree(self._staging, ignore_errors=True)
         if not self._records:
             # Other files in the folder are not ours, so leave it if there are any.
             with suppress(OSError):
                 os.rmdir(self._folder)
+        _release(self._folder_lock)
+
+    def _place_of(self, key: str) -> str:
+        return posixpath.join(self._folder, key)
 
 
 def _staging_folder(folder: str) -> str:
@@ -134,7 +146,7 @@ def _list_path(staging: str) -> str:
 
 
 def _require_empty(folder: str, *, resume: bool) -> None:
-    if os.path.isdir(folder) and os.listdir(folder):
+    if os.path.isdir(folder) and set(os.listdir(folder)) - {STAGING_NAME}:
         reason = ", and it has no interrupted rewrite to continue" if resume else ""
         raise InvalidArgument(f"{folder} is not empty{reason}; give a new folder")
 
@@ -165,7 +177,14 @@ def _open_list(
         with path.open("a", encoding="utf-8") as file:
             file.write("\n")
         return objects[1:]
-    path.write_text(_line(head), encoding="utf-8")
+    # Another rewrite may have finished since the folder was looked at.
+    _require_empty(folder, resume=resume)
+    try:
+        path.write_text(_line(head), encoding="utf-8")
+    except BaseException:
+        # A later rewrite would take a part of the line for other options.
+        path.unlink(missing_ok=True)
+        raise
     return []
 
 
@@ -209,16 +228,26 @@ def _lock_folder(folder: str, staging: str) -> BaseFileLock | None:
         lock.acquire(timeout=0)
     except Timeout:
         raise _busy_error(folder) from None
-    except (OSError, NotImplementedError):
+    except NotImplementedError:
+        return None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
         return None
     return lock
 
 
-def _unlock_folder(staging: str, lock: BaseFileLock | None) -> None:
+def _release(lock: BaseFileLock | None) -> None:
     if lock is not None:
-        with suppress(OSError):
-            os.remove(os.path.join(staging, _LOCK_NAME))
         lock.release()
+
+
+def _size_of(path: str) -> int | None:
+    """Return the size of a file, or None if it does not exist."""
+    try:
+        return os.path.getsize(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _busy_error(folder: str) -> InvalidArgument:
