@@ -41,7 +41,7 @@ LAYERS = [
 
 # The folders inside a layer, from the lowest to the highest.
 SUBFOLDERS = {
-    "index": ["zone_bloom"],
+    "index": ["zone_bloom", "hash"],
     "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 
@@ -65,6 +65,9 @@ IMPORTERS = {
         "parquet.filter_kernels",
         "parquet.delta_encoding_kernels",
         "storage.pread_kernel",
+        "index.hash.sort_kernels",
+        "index.hash.encode_kernels",
+        "index.hash.search_kernels",
         "scan.number_kernels",
     ],
     "llvmlite": ["sbbf/"],

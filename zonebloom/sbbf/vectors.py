@@ -110,6 +110,14 @@ swaps_into_blocks = _swaps(4, gather=False, scatter=False)
 
 
 @intrinsic
+def count_ones(typing_context, value):
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return uint64(uint64), generate
+
+
+@intrinsic
 def trailing_zeros(typing_context, value):
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))

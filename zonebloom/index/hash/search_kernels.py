@@ -10,9 +10,9 @@ import numpy as np
 from numba import boolean, int64, uint64, void
 
 from zonebloom.index.hash.file import HEAD_WORDS
-from zonebloom.sbbf.jit import intrinsic, kernel, linked, readonly
+from zonebloom.sbbf.jit import kernel, linked, readonly
 from zonebloom.sbbf.slices import address_of
-from zonebloom.sbbf.vectors import trailing_zeros
+from zonebloom.sbbf.vectors import count_ones, trailing_zeros
 from zonebloom.sbbf.xxh64 import hash_memory
 
 # Positions in the state of a search.
@@ -20,14 +20,6 @@ NEXT_KEY, NUM_MATCHES, NUM_POSTINGS, NEEDED = range(4)
 
 _U0, _U1, _U6, _U8, _U32, _U63, _U64 = map(np.uint64, (0, 1, 6, 8, 32, 63, 64))
 _LOW_HALF = np.uint64(0xFFFFFFFF)
-
-
-@intrinsic
-def _count_ones(typing_context, value):
-    def generate(context, builder, signature, arguments):
-        return builder.ctpop(arguments[0])
-
-    return uint64(uint64), generate
 
 
 @kernel(void(readonly(uint64), int64, readonly(int64), uint64, boolean[::1]))
@@ -159,11 +151,11 @@ def find_sorted(
             # The entries of a bucket begin after the zero that ends the bucket before.
             position = np.int64(0)
             if bucket:
-                zeros = 64 - np.int64(_count_ones(blocks[counts + word]))
+                zeros = 64 - np.int64(count_ones(blocks[counts + word]))
                 while zeros_before + zeros < bucket and (word + 1) * 64 < num_bits:
                     zeros_before += zeros
                     word += 1
-                    zeros = 64 - np.int64(_count_ones(blocks[counts + word]))
+                    zeros = 64 - np.int64(count_ones(blocks[counts + word]))
                 if zeros_before + zeros < bucket:
                     is_damaged[number] = True
                     break
