@@ -90,8 +90,9 @@ class HashFile:
         self.data, self.head = data, Head(*HEAD.unpack_from(tail))
         head = self.head
         self.total_bits = head.block_bits + head.bucket_bits + head.remainder_bits
-        require(1 <= self.total_bits <= 64, "a bad number of bits of the hash")
-        require(head.zone_bits <= 32 and head.zone_shift < 32, "bad bits of zones")
+        require(max(head.block_bits, head.bucket_bits) <= 40, "too many blocks or buckets")
+        require(head.remainder_bits >= 1 and self.total_bits <= 64, "bad bits of the hash")
+        require(1 <= head.zone_bits <= 32 and head.zone_shift <= 32, "bad bits of zones")
         require(head.remainder_bits + head.zone_bits <= 56, "entries are too wide")
         require(head.reserved == 0, "a reserved field is used")
         require(head.slot_bytes % 8 == 0 and head.slot_bytes >= 32, "a bad size of a slot")

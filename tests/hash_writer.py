@@ -58,7 +58,7 @@ def write_hash_file(pairs, runs, zones_with_null, parameters):
     p = parameters
     group_of_zone = groups_of_zones(runs, p.zone_shift)
     num_groups = group_of_zone[-1] + 1 if runs else 0
-    zone_bits = num_groups.bit_length() if p.zone_bits is None else p.zone_bits
+    zone_bits = max(num_groups.bit_length(), 1) if p.zone_bits is None else p.zone_bits
     groups = defaultdict(set)
     for hashed, zone in pairs:
         groups[p.prefix(hashed)].add(group_of_zone[zone])
