@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import xxhash
+from hash_reader import HashFile, segment_checksum
 
 FORMAT = 6
 DOCUMENT = re.compile(
@@ -189,7 +190,24 @@ def sliced_layout(data, segment, hashes):
             zone += 1
 
 
-LAYOUTS = {"bloomfilter.arrow": row_layout, "bloomfilter.sliced": sliced_layout}
+def hash_layout(data, segment, hashes):
+    """Yield the same for the file of a hash index."""
+    require(segment_checksum(data) == segment["checksum"], "damaged")
+    file = HashFile(data)
+    hits = set().union(*map(file.zones, hashes))
+    nulls, zone = file.zones_with_null, 0
+    items = file.head.number_of_items
+    for fragment_id, first_row, run_zones, num_rows in file.runs:
+        for start in range(0, items * run_zones, items):
+            length = num_rows if run_zones == 1 else min(items, num_rows - start)
+            yield fragment_id, first_row + start, length, zone in nulls, zone in hits
+            zone += 1
+
+
+LAYOUTS = {
+    "BLOOMFILTER": {"bloomfilter.arrow": row_layout, "bloomfilter.sliced": sliced_layout},
+    "HASH": {"hash.buckets": hash_layout},
+}
 
 
 def zones_of_index(index_dir, index, hashes):
@@ -201,7 +219,8 @@ def zones_of_index(index_dir, index, hashes):
             path = Path(index_dir, "segments", segment["name"], segment["file"])
             data = path.read_bytes()
             require(len(data) == segment["num_bytes"], "another size")
-            segment_zones = list(LAYOUTS[segment["file"]](data, segment, hashes))
+            read_layout = LAYOUTS[index["kind"]][segment["file"]]
+            segment_zones = list(read_layout(data, segment, hashes))
         except (ValueError, KeyError, OSError, struct.error):
             # The fragments of this segment have no zones, so they are read whole.
             continue
@@ -223,7 +242,7 @@ def find(index_dir, files, column, key):
         return ranges
     content, fragments = version
     for index in content["indices"]:
-        if (index["column"], index["kind"]) != ([column], "BLOOMFILTER") or index["field"]:
+        if index["column"] != [column] or index["kind"] not in LAYOUTS or index["field"]:
             continue
         if index["domain"] != domain_of(key.type):
             continue

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -84,11 +85,21 @@ def assert_agree(folder: Path, column: str, keys: list[pa.Scalar], **options: An
     return result
 
 
+def kind_of(layout: str) -> str:
+    """Return the kind of index that has a layout."""
+    return "HASH" if layout == "buckets" else "BLOOMFILTER"
+
+
+def layout_option(layout: str) -> Any:
+    """Return the option of a build for a layout. A hash index has only one, so it has no option."""
+    return "auto" if layout == "buckets" else layout
+
+
 def value_type_of(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
+@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
 @pytest.mark.parametrize("arrow_type", TYPES, ids=str)
 def test_the_reader_finds_the_same_zones_for_every_type(tmp_path, arrow_type, layout):
     value_type = value_type_of(arrow_type)
@@ -99,7 +110,7 @@ def test_the_reader_finds_the_same_zones_for_every_type(tmp_path, arrow_type, la
     ]
     write_files(tmp_path / "data", tables)
     zb.dataset(tmp_path / "data").create_scalar_index(
-        "key", number_of_items=16, layout=layout, spark=False
+        "key", kind_of(layout), number_of_items=16, layout=layout_option(layout), spark=False
     )
     # Parquet stores some types as others, such as date64 as date32.
     stored_type = value_type_of(zb.dataset(tmp_path / "data").schema.field("key").type)
@@ -135,19 +146,25 @@ def refresh(folder: Path, **options: Any) -> None:
     zb.dataset(folder).optimize.optimize_indices(spark=False, **options)
 
 
-@pytest.mark.parametrize("layout", ["auto", "table", "sliced"])
-@pytest.mark.parametrize("parameters", [{}, {"fold": False}, {"sizing": "exact"}], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "parameters"),
+    [
+        *itertools.product(["auto", "table", "sliced"], [{}, {"fold": False}, {"sizing": "exact"}]),
+        *itertools.product(["buckets"], [{}, {"fold": True}, {"probability": 0.2}]),
+    ],
+    ids=str,
+)
 def test_the_reader_agrees_after_refreshes_merges_and_changes(tmp_path, layout, parameters):
     """Segments are added and merged, filters have several sizes, and files change or vanish."""
     folder = tmp_path / "data"
     keys = [pa.scalar(i, pa.int64()) for i in (0, 7, 333, 500, 1007, 1777, 5000)]
     names = [pa.scalar(f"customer {i}") for i in range(4)]
     write(folder, 0, orders(0, 330))
-    options = {"number_of_items": 40, "spark": False, "layout": layout, **parameters}
-    zb.dataset(folder).create_scalar_index(["id", "few"], **options)
+    options = {"number_of_items": 40, "spark": False, "layout": layout_option(layout), **parameters}
+    zb.dataset(folder).create_scalar_index(["id", "few"], kind_of(layout), **options)
     for number in range(1, 4):
         write(folder, number, orders(500 * number, 45))
-        refresh(folder, layout=layout)
+        refresh(folder, layout=layout_option(layout))
     assert_agree(folder, "id", keys)
     assert_agree(folder, "few", names)
     write(folder, 1, orders(500, 46))
@@ -156,7 +173,8 @@ def test_the_reader_agrees_after_refreshes_merges_and_changes(tmp_path, layout, 
     with pytest.warns(StaleIndexWarning):
         result = assert_agree(folder, "id", keys)
     assert (result["day=1/part-000.parquet"], result["day=9/part-000.parquet"]) == (None, None)
-    refresh(folder, layout="sliced" if layout == "table" else "table")
+    other_layouts = {"buckets": "auto", "table": "sliced"}
+    refresh(folder, layout=other_layouts.get(layout, "table"))
     assert_agree(folder, "id", keys)
     result = assert_agree(folder, "few", names)
     assert None not in result.values() and "day=2/part-000.parquet" not in result
@@ -271,13 +289,14 @@ def test_the_reader_agrees_on_sliced_tables_of_many_tiles(tmp_path, tile_zones, 
         )
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
+@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
 def test_the_reader_finds_the_zones_with_a_null(tmp_path, layout):
     folder = tmp_path / "data"
     rows = [None if 30 <= i < 35 or i in (50, 99) else i for i in range(100)]
     write(folder, 0, pa.table({"id": pa.array(rows, pa.int32())}))
     write(folder, 1, pa.table({"id": pa.array(range(7), pa.int32())}))
-    zb.dataset(folder).create_scalar_index("id", number_of_items=10, layout=layout, spark=False)
+    options = {"number_of_items": 10, "layout": layout_option(layout), "spark": False}
+    zb.dataset(folder).create_scalar_index("id", kind_of(layout), **options)
     null = pa.scalar(None, pa.int32())
     assert found_by_reader(folder, index_folder(folder), "id", null) == {
         "day=0/part-000.parquet": [(30, 40), (50, 60), (90, 100)],
@@ -346,17 +365,19 @@ def test_an_index_folder_of_its_own_has_whole_paths_as_keys(tmp_path):
     assert ranges == {str(path): []}
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
+@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
 def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, layout):
     folder, keys = tmp_path / "data", {"old": bytes(16), "new €": bytes(range(24))}
     write(folder, 0, orders(0, 600))
     ds = zb.dataset(folder, encryption=zb.Encryption("old", keys))
-    ds.create_scalar_index("id", number_of_items=20, layout=layout, spark=False)
+    options = {"number_of_items": 20, "layout": layout_option(layout), "spark": False}
+    ds.create_scalar_index("id", kind_of(layout), **options)
     write(folder, 1, orders(1000, 600))
     ds = zb.dataset(folder, encryption=zb.Encryption("new €", keys))
     ds.optimize.optimize_indices(spark=False)
     index_dir = index_folder(folder)
-    heads = {path.read_bytes()[8:64].rstrip(b"\0") for path in index_dir.glob("*/*/bloom*")}
+    tables = [*index_dir.glob("*/*/bloom*"), *index_dir.glob("*/*/hash*")]
+    heads = {path.read_bytes()[8:64].rstrip(b"\0") for path in tables}
     assert heads == {key_id.encode() for key_id in keys}
     decrypt_folder(index_dir, tmp_path / "clear", keys)
     for key in (pa.scalar(i, pa.int64()) for i in (0, 7, 599, 600, 1007, 1599)):
@@ -365,12 +386,13 @@ def test_files_of_one_encrypted_index_may_have_several_keys(tmp_path, layout):
         assert None not in ranges.values()
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
+@pytest.mark.parametrize("layout", ["table", "sliced", "buckets"])
 def test_the_reader_loses_no_row_in_a_damaged_folder(tmp_path, layout):
     folder, index_dir = tmp_path / "data", tmp_path / "_zonebloom" / "data"
     for number in range(2):
         write(folder, number, orders(500 * number, 300))
-        zb.dataset(folder).create_scalar_index("id", number_of_items=20, layout=layout, spark=False)
+        options = {"number_of_items": 20, "layout": layout_option(layout), "spark": False}
+        zb.dataset(folder).create_scalar_index("id", kind_of(layout), **options)
     key = pa.scalar(777, pa.int64())
     whole = found_by_reader(folder, index_dir, "id", key)
     assert whole["day=0/part-000.parquet"] is not None
@@ -446,14 +468,24 @@ def written_folders(tmp_path) -> list[Path]:
     """Return index folders with every kind of file that a build or a merge writes."""
     encryption = zb.Encryption("2026", {"2026": bytes(16)})
     folders = []
-    for layout, keys in (("table", None), ("sliced", None), ("sliced", encryption)):
+    for layout, keys in (
+        ("table", None),
+        ("sliced", None),
+        ("sliced", encryption),
+        ("buckets", None),
+    ):
         data = tmp_path / f"{layout}-{keys is None}"
         write(data, 0, orders(0, 100))
         ds = zb.dataset(data, encryption=keys)
-        options = {"layout": layout, "global_filter": True, "number_of_items": 10, "spark": False}
-        ds.create_scalar_index(["id", "few"], **options)
+        options = {
+            "layout": layout_option(layout),
+            "global_filter": True,
+            "number_of_items": 10,
+            "spark": False,
+        }
+        ds.create_scalar_index(["id", "few"], kind_of(layout), **options)
         write(data, 1, orders(100, 100))
-        ds.optimize.optimize_indices(layout=layout, spark=False)
+        ds.optimize.optimize_indices(layout=layout_option(layout), spark=False)
         folders.append(index_folder(data))
     return folders
 
@@ -484,10 +516,11 @@ def test_the_page_names_everything_that_a_build_writes(written_folders):
             schema = pa.ipc.open_file(data).schema
             names |= {*schema.names, *(key.decode() for key in schema.metadata)}
         elif path.suffix != ".sbbf":
-            assert data[:8] in (b"ZBSEALED", b"ZBSLICED")
+            assert data[:8] in (b"ZBSEALED", b"ZBSLICED", b"ZBBUCKET")
             names.add(data[:8].decode())
     assert patterns == {".json", ".arrow"}
     assert {"bloomfilter.arrow", "bloomfilter.sliced", "bloomfilter_item", "sealed_by"} <= names
+    assert {"hash.buckets", "ZBBUCKET"} <= names
     # Names in the output of the example alone are not explained.
     text = re.sub(r"(?ms)^```.*?^```$", "", PAGE.read_text(encoding="utf-8"))
     in_code = set(re.findall(r"`([^`\n]+)`", text))
@@ -510,5 +543,6 @@ def test_the_files_by_the_page_do_not_use_zonebloom():
     for name in ("reader", "writer", "decryption"):
         code = (ROOT / "tests" / f"format_{name}.py").read_text(encoding="utf-8")
         imports = re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
-        allowed = {"pyarrow", "xxhash", "cryptography", "format_reader", *sys.stdlib_module_names}
+        own = {"format_reader", "hash_reader"}
+        allowed = {"pyarrow", "xxhash", "cryptography", *own, *sys.stdlib_module_names}
         assert set(imports) <= allowed

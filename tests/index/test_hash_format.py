@@ -5,19 +5,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
+import struct
 import sys
+import tracemalloc
+import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
 import pytest
 import xxhash
-from hash_reader import HEAD, TRAILER, HashFile, Head
-from hash_writer import BITMAP, GAPS, RUNS, HashParameters, resealed, write_hash_file
+from hash_reader import HEAD, TRAILER, HashFile, Head, segment_checksum
+from hash_writer import (
+    BITMAP,
+    GAPS,
+    RUNS,
+    HashParameters,
+    Heap,
+    block,
+    leb128,
+    posting,
+    resealed,
+    sealed,
+    with_tail,
+    write_hash_file,
+)
 from helpers import ROOT, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zonebloom.index.hash.merge import merge_tables
+from zonebloom.index.hash.parameters import HashParameters as Parameters
+from zonebloom.index.hash.table import HashTable
+from zonebloom.index.hash.writer import HashSegmentWriter
 
+from zonebloom.errors import CorruptIndex
+from zonebloom.sbbf.hashing import hash_array
+
+LOCAL = pafs.LocalFileSystem()
 PAGE = ROOT / "docs" / "format.md"
 HASHES = st.integers(0, 2**64 - 1)
 
@@ -355,3 +384,498 @@ def test_a_forged_file_is_refused_or_read_within_its_bounds(data, hashed):
     except ValueError:
         return
     assert {zone for _, zone in pairs} <= everywhere
+
+
+# zonebloom
+
+
+def open_table(path: Path, data: bytes, damages: list[CorruptIndex] | None = None) -> HashTable:
+    """Write a file and open it with zonebloom, as a segment of the catalog is opened."""
+    path.write_bytes(data)
+    report = None if damages is None else damages.append
+    return HashTable(LOCAL, str(path), len(data), segment_checksum(data), report=report)
+
+
+def zones_of_hashes(table: HashTable, hashes: list[int]) -> list[set[int]]:
+    """Return the zones of each hash, after checking that all ways of a lookup agree."""
+    values = np.array(hashes, dtype=np.uint64)
+    by_hash: list[set[int]] = [set() for _ in hashes]
+    for positions, zones in table.pairs(values):
+        for position, zone in zip(positions.tolist(), zones.tolist(), strict=True):
+            assert zone not in by_hash[position]
+            by_hash[position].add(zone)
+    by_kernel: list[set[int]] = [set() for _ in hashes]
+    order = np.argsort(values)
+    for positions, groups in table._sorted_pairs(values[order]) if hashes and len(table) else ():
+        zones, places = table.groups.zones(groups)
+        for position, zone in zip(order[positions[places]].tolist(), zones.tolist(), strict=True):
+            by_kernel[position].add(zone)
+    assert by_kernel == by_hash
+    for hashed, zones in zip(values, by_hash, strict=True):
+        assert table.find(np.array([hashed])).tolist() == sorted(zones)
+        assert set(table._zones_by_numpy(int(hashed)).tolist()) == zones
+    assert table.find(values).tolist() == sorted(set[int]().union(*by_hash))
+    return by_hash
+
+
+def decoded_pairs(table: HashTable) -> Pairs:
+    """Return the pairs of prefixes and zones of all blocks of a table."""
+    pairs: Pairs = set()
+    for slot in range(table.shape.num_blocks):
+        hashes, groups = table.decode(slot)
+        zones, places = table.groups.zones(groups)
+        prefixes = hashes[places] >> np.uint64(64 - table.shape.hash_bits)
+        pairs |= set(zip(prefixes.tolist(), zones.tolist(), strict=True))
+    return pairs
+
+
+def assert_reads_alike(table: HashTable, file: HashFile, hashes: list[int]) -> None:
+    """Check that zonebloom reads what the plain reader reads."""
+    runs = table.runs
+    columns = (runs.fragment_ids, runs.first_rows, runs.num_zones, runs.num_rows)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == file.runs
+    assert len(table) == file.head.num_zones
+    assert table.zones_with_null().tolist() == sorted(file.zones_with_null)
+    assert zones_of_hashes(table, hashes) == [file.zones(hashed) for hashed in hashes]
+    assert decoded_pairs(table) == file.pairs()
+    table.verify()
+
+
+@given(contents(), HASHES)
+@settings(max_examples=cases(400))
+def test_zonebloom_reads_files_that_the_page_taught_to_write(tmp_path_factory, content, other_hash):
+    data = content.write()
+    hashes = sorted({other_hash, *(hashed for hashed, _ in content.pairs)})
+    table = open_table(tmp_path_factory.mktemp("files") / "file", data)
+    assert_reads_alike(table, HashFile(data), hashes)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_zonebloom_reads_small_files_of_every_form(tmp_path, name):
+    data = SMALL[name].write()
+    hashes = [key_hash(key) for key in range(100)]
+    assert_reads_alike(open_table(tmp_path / "file", data), HashFile(data), hashes)
+
+
+Fragments = dict[int, list[int | None]]
+
+
+def build(path: Path, fragments: Fragments, parameters: Parameters, part: int = 1000) -> bytes:
+    """Return the bytes of a file that zonebloom writes for keys of fragments."""
+    writer = HashSegmentWriter(LOCAL, str(path), parameters)
+    for fragment_id, keys in fragments.items():
+        for start in range(0, len(keys), part):
+            writer.add(fragment_id, hash_array(pa.array(keys[start : start + part], pa.int64())))
+        writer.end_fragment(fragment_id)
+    written, data = writer.close(), path.read_bytes()
+    assert (written.num_bytes, written.checksum) == (len(data), segment_checksum(data))
+    assert written.num_zones == HashFile(data).head.num_zones
+    return data
+
+
+def rows_as_content(file: HashFile, fragments: Fragments) -> Content:
+    """Return what a file should contain, computed from all rows."""
+    items, head = file.head.number_of_items, file.head
+    pairs: Pairs = set()
+    nulls: set[int] = set()
+    shapes: list[tuple[int, int, int]] = []
+    first_zone = 0
+    for fragment_id, keys in fragments.items():
+        for row, key in enumerate(keys):
+            zone = first_zone + row // items
+            if key is None:
+                nulls.add(zone)
+            else:
+                pairs.add((key_hash(key), zone))
+        first_zone += -(-len(keys) // items)
+        shapes += [(fragment_id, 0, len(keys))] if keys else []
+    bits = {name: getattr(head, name) for name in ("block_bits", "bucket_bits", "remainder_bits")}
+    form = HashParameters(number_of_items=items, zone_shift=head.zone_shift, **bits)
+    return Content(pairs, runs_of(items, shapes), nulls, form)
+
+
+def random_keys(kind: str, rows: int, seed: int) -> list[int | None]:
+    source = np.random.default_rng(seed)
+    keys = {
+        "unique": lambda: source.permutation(rows) + rows * seed,
+        "1,000 values": lambda: source.integers(0, 1000, rows),
+        "ten values": lambda: source.integers(0, 10, rows),
+        "one value": lambda: np.full(rows, 42),
+        "clustered": lambda: np.sort(source.integers(0, max(rows // 50, 1), rows)),
+        "skewed": lambda: np.minimum(source.zipf(1.3, rows), 1 << 40),
+        "nulls": lambda: np.zeros(rows),
+    }[kind]().tolist()
+    is_null = source.random(rows) < {"nulls": 1.1, "unique": 0}.get(kind, 0.001)
+    return [None if null else int(key) for key, null in zip(keys, is_null, strict=True)]
+
+
+KINDS = ["unique", "1,000 values", "ten values", "one value", "clustered", "skewed", "nulls"]
+
+
+@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize("items", [1, 7, 1024])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reader_reads_what_zonebloom_writes(tmp_path, kind, items, fold):
+    rows = {1: 700, 7: 3000, 1024: 20_000}[items]
+    fragments = {
+        7: random_keys(kind, rows, 1),
+        3: [],
+        4: random_keys(kind, rows // 3, 2),
+        0: random_keys(kind, 1, 3),
+    }
+    data = build(tmp_path / "file", fragments, Parameters(number_of_items=items, fold=fold))
+    file = HashFile(data)
+    expected = rows_as_content(file, fragments)
+    assert file.runs == expected.runs
+    assert file.zones_with_null == expected.nulls
+    assert file.pairs() == expected.expected_pairs
+    assert fold or file.head.zone_shift == 0
+    hashes = [key_hash(key) for key in (*range(30), 42, 10**9)]
+    assert_reads_alike(open_table(tmp_path / "again", data), file, hashes)
+
+
+@pytest.mark.parametrize("fragments", [{}, {5: []}, {5: [None]}, {5: [None] * 40}, {5: [7]}])
+def test_the_reader_reads_files_without_keys(tmp_path, fragments):
+    data = build(tmp_path / "file", fragments, Parameters(number_of_items=7))
+    file = HashFile(data)
+    expected = rows_as_content(file, fragments)
+    assert (file.runs, file.zones_with_null) == (expected.runs, expected.nulls)
+    assert file.pairs() == expected.expected_pairs
+    assert_reads_alike(open_table(tmp_path / "again", data), file, [key_hash(7), 0, 2**64 - 1])
+
+
+def test_zonebloom_groups_zones_of_repeated_keys(tmp_path):
+    """Each value is in a random half of the zones, so exact zones would take more than filters."""
+    source = np.random.default_rng(0)
+    keys = source.integers(0, 3000, 200_000).tolist()
+    fragments: Fragments = {0: keys[:150_000], 1: keys[150_000:]}
+    data = build(tmp_path / "file", fragments, Parameters(number_of_items=1024), 1 << 16)
+    file = HashFile(data)
+    assert file.head.zone_shift > 0
+    assert file.pairs() == rows_as_content(file, fragments).expected_pairs
+    hashes = [key_hash(key) for key in range(0, 3010, 100)]
+    assert_reads_alike(open_table(tmp_path / "again", data), file, hashes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shifts", [(0, 0, 0), (1, 0, 3)])
+def test_merged_tables_have_the_pairs_of_all(tmp_path, kind, shifts):
+    """Groups of the merged file are at least as large as those of each table."""
+    tables: list[HashTable] = []
+    rows: Fragments = {}
+    for number, shift in enumerate(shifts):
+        fragments = {10 * number + i: random_keys(kind, 500 * i, number) for i in (3, 1)}
+        rows |= fragments
+        path = tmp_path / str(number)
+        built = HashFile(build(path, fragments, Parameters(number_of_items=50, fold=False)))
+        content = rows_as_content(built, fragments)
+        content.parameters.zone_shift = shift
+        content.parameters.slot_bytes = 512
+        tables.append(open_table(path, content.write()))
+    written = merge_tables(tables, LOCAL, str(tmp_path / "merged"))
+    data = (tmp_path / "merged").read_bytes()
+    file = HashFile(data)
+    assert (written.num_bytes, written.checksum) == (len(data), segment_checksum(data))
+    expected = rows_as_content(file, rows)
+    assert file.head.zone_shift >= max(shifts)
+    assert (file.runs, file.zones_with_null) == (expected.runs, expected.nulls)
+    assert file.pairs() == expected.expected_pairs
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_zonebloom_loses_nothing_in_a_damaged_file(tmp_path, name):
+    content = SMALL[name]
+    data = content.write()
+    file = HashFile(data)
+    hashes = sorted({key_hash(500), *(hashed for hashed, _ in content.pairs)})
+    for position in range(0, len(data), 1 if len(data) < 400 else 5):
+        changed = bytearray(data)
+        changed[position] ^= 0x10
+        (tmp_path / "file").write_bytes(changed)
+        damages: list[CorruptIndex] = []
+        checksum = segment_checksum(data)
+        try:
+            table = HashTable(
+                LOCAL, str(tmp_path / "file"), len(data), checksum, report=damages.append
+            )
+        except CorruptIndex:
+            assert position >= file.heap_stop + file.head.null_bytes
+            continue
+        with pytest.raises(CorruptIndex):
+            table.verify()
+        nulls = set(table.zones_with_null().tolist())
+        if position < 8:
+            # zonebloom does not read these bytes, so they harm no lookup.
+            changed[:8] = data[:8]
+        plain = HashFile(bytes(changed))
+        assert nulls == plain.zones_with_null
+        zones = zones_of_hashes(table, hashes)
+        assert zones == [plain.zones(hashed) for hashed in hashes]
+        if zones != [file.zones(hashed) for hashed in hashes] or nulls != content.nulls:
+            assert damages
+
+
+@given(forged_files(), HASHES)
+@settings(max_examples=cases(2000))
+def test_zonebloom_refuses_forged_files_or_reads_within_their_bounds(
+    tmp_path_factory, data, hashed
+):
+    damages: list[CorruptIndex] = []
+    try:
+        table = open_table(tmp_path_factory.mktemp("files") / "file", data, damages)
+    except CorruptIndex:
+        return
+    everywhere = set(range(len(table)))
+    assert set(table.zones_with_null().tolist()) <= everywhere
+    hashes = [hashed, *map(key_hash, range(12))]
+    values = np.array(hashes, dtype=np.uint64)
+    lookups = [
+        lambda: table.find(values),
+        lambda: np.concatenate([np.empty(0, int), *(zones for _, zones in table.pairs(values))]),
+        *(lambda hashed=hashed: table.find(np.array([hashed], np.uint64)) for hashed in hashes),
+        *(lambda hashed=hashed: table._zones_by_numpy(hashed) for hashed in hashes),
+    ]
+    for lookup in lookups:
+        zones = lookup()
+        assert zones.size <= len(table) * len(hashes)
+        assert set(zones.tolist()) <= everywhere
+        # The rows of all zones can be located.
+        table.runs.locate(zones)
+    try:
+        plain = HashFile(data)
+        pairs = plain.pairs()
+    except ValueError:
+        # Whatever zonebloom accepts, it reads within its bounds.
+        for slot in range(min(table.shape.num_blocks, 8)):
+            with contextlib.suppress(CorruptIndex):
+                _, groups = table.decode(slot)
+                assert set(groups.tolist()) <= set(range(len(table.groups)))
+        return
+    assert decoded_pairs(table) == pairs
+    assert zones_of_hashes(table, hashes) == [plain.zones(key) for key in hashes]
+
+
+# Files of one block, forged field by field
+
+FORGED_KEY = key_hash(0)
+FORM = HashParameters(
+    number_of_items=10, bucket_bits=2, remainder_bits=8, zone_bits=8, slot_bytes=256, salt=5
+)
+FORGED_ZONES = 31
+
+
+def forge(body: bytes, heap: list[bytes], zone_shift: int = 0) -> bytes:
+    """Return a file of one block of any bytes, and of heap pieces of any bytes."""
+    form = HashParameters(**{**vars(FORM), "zone_shift": zone_shift})
+    empty = write_hash_file(set(), runs_of(10, [(3, 0, 95), (1, 50, 210)]), {0}, form)
+    file = HashFile(empty)
+    head = file.head
+    pieces = Heap(file.heap_start, form.salt)
+    for piece in heap:
+        pieces.add(piece)
+    nulls = empty[file.heap_stop :][: head.null_bytes]
+    tail = empty[file.heap_stop + head.null_bytes : -TRAILER.size]
+    slot = sealed(body.ljust(form.slot_bytes - 8, b"\0"), 8, form.salt)
+    before_tail = empty[:8] + slot + bytes(pieces.data) + nulls
+    head = head._replace(heap_bytes=len(pieces.data), content=xxhash.xxh3_64_intdigest(before_tail))
+    return with_tail(before_tail, HEAD.pack(*head) + tail[HEAD.size :])
+
+
+def forged_block(
+    *groups: int, references: list[tuple[int, int]] | None = None, num_postings: int | None = None
+) -> bytes:
+    """Return a block in which the key has these groups, which need not be valid."""
+    entries = [(FORM.prefix(FORGED_KEY), group) for group in groups]
+    data = block(entries, references or [], FORM, 8)
+    return data if num_postings is None else data[:4] + struct.pack("<I", num_postings) + data[8:]
+
+
+def one_posting(encoding: int, count: int, payload: bytes, zone_shift: int = 0) -> bytes:
+    """Return a file in which the key has one posting."""
+    body = struct.pack("<II", encoding, count) + payload
+    size = 8 + len(body) + -len(body) % 8
+    return forge(forged_block(255, references=[(264, size)]), [body], zone_shift)
+
+
+def references_to(offset: int, size: int) -> dict[str, bytes]:
+    """Return files whose posting, and whose block, is said to be at a place."""
+    valid = posting([0, 30], GAPS)
+    as_posting = forge(forged_block(255, references=[(offset, size)]), [valid])
+    overflow = struct.pack("<IIQQ", 0xFFFFFFFF, 0, offset, size)
+    return {
+        f"posting at {offset} of {size}": as_posting,
+        f"block at {offset} of {size}": forge(overflow, [forged_block(4)[:24]]),
+    }
+
+
+def words_of(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def varints(*numbers: int) -> bytes:
+    return b"".join(map(leb128, numbers))
+
+
+def invalid_files() -> dict[str, bytes]:
+    """Return files with right checksums in which the zones of the key cannot be known."""
+    ones = (1 << 64) - 1
+    files = {
+        "group past the zones": forge(forged_block(FORGED_ZONES), []),
+        "second group past the zones": forge(forged_block(4, 200), []),
+        "group past the groups": forge(forged_block(9), [], zone_shift=2),
+        "mark without posting": forge(forged_block(255), []),
+        "more marks than postings": forge(
+            forged_block(255, 255, references=[(264, 24)]), [posting([0, 30], GAPS)]
+        ),
+        "too many entries": forge(struct.pack("<II", 5000, 0) + bytes(200), []),
+        "most entries": forge(struct.pack("<II", 0xFFFFFFFE, 0) + bytes(200), []),
+        "too many postings": forge(forged_block(4, num_postings=15), []),
+        "most postings": forge(forged_block(4, num_postings=0xFFFFFFFF), []),
+        "no end of a bucket": forge(struct.pack("<IIQQ", 3, 0, ones, 0), []),
+        "overflow to itself": forge(struct.pack("<IIQQ", 0xFFFFFFFF, 0, 8, 256), []),
+        "second overflow": forge(
+            struct.pack("<IIQQ", 0xFFFFFFFF, 0, 264, 32),
+            [struct.pack("<IIQQ", 0xFFFFFFFF, 0, 264, 32)],
+        ),
+        "unknown encoding": one_posting(3, 1, words_of(0)),
+        "no groups": one_posting(GAPS, 0, words_of(0)),
+        "empty bitmap": one_posting(BITMAP, 1, words_of(0, 0)),
+        "short bitmap": one_posting(BITMAP, 1, b""),
+        "bitmap without words": one_posting(BITMAP, 1, words_of(0)),
+        "bitmap with another count": one_posting(BITMAP, 1, words_of(0, 3)),
+        "bitmap past the zones": one_posting(BITMAP, 2, words_of(29, 5)),
+        "bitmap far past the zones": one_posting(BITMAP, 1, words_of(ones, 1)),
+        "bitmap past the groups": one_posting(BITMAP, 2, words_of(0, 1 << 9 | 1), 2),
+        "gaps past the zones": one_posting(GAPS, 2, varints(29, 1)),
+        "gaps past the groups": one_posting(GAPS, 1, varints(9), 2),
+        "short gaps": one_posting(GAPS, 20, varints(0)),
+        "endless number": one_posting(GAPS, 1, b"\xff" * 8),
+        "long number": one_posting(GAPS, 1, b"\x80" * 12 + b"\x01"),
+        "large numbers": one_posting(GAPS, 3, varints(2**34, 2**34, 2**34)),
+        "runs past the zones": one_posting(RUNS, 4, varints(28, 3)),
+        "long run": one_posting(RUNS, 4, varints(0, 4)),
+        "longest run": one_posting(RUNS, 31, varints(0, 2**34)),
+        "runs without length": one_posting(RUNS, 31, varints(30, *[0] * 6, 200)),
+        "groups of 4 billion": one_posting(GAPS, 0xFFFFFFFF, words_of(0)),
+    }
+    heap_stop = 264 + 32
+    for offset, size in [
+        *((offset, 24) for offset in (0, 8, 240, 256, heap_stop, heap_stop - 16, 2**32, 2**63)),
+        *((ones - gap, 24) for gap in (7, 15, 23)),
+        *((264, size) for size in (0, 8, 16, 20, 40, 2**31, 2**32, 2**63, ones - 7, ones - 263)),
+    ]:
+        files |= references_to(offset, size)
+    return files
+
+
+INVALID = invalid_files()
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_a_key_with_forged_entries_may_be_anywhere(tmp_path, name):
+    data, everywhere = INVALID[name], list(range(FORGED_ZONES))
+    plain = HashFile(data)
+    assert plain.zones(FORGED_KEY) == set(everywhere)
+    with pytest.raises(ValueError):
+        plain.pairs()
+    hashes = np.array([FORGED_KEY, key_hash(1)], dtype=np.uint64)
+    damages: list[CorruptIndex] = []
+    table = open_table(tmp_path / "file", data, damages)
+    assert table.find(hashes[:1]).tolist() == everywhere
+    assert len(damages) == 1
+    assert table._zones_by_numpy(FORGED_KEY).tolist() == everywhere
+    assert table.find(hashes).tolist() == everywhere
+    found = np.concatenate([zones[keys == 0] for keys, zones in table.pairs(hashes)])
+    assert sorted(found.tolist()) == everywhere
+    strict = open_table(tmp_path / "file", data)
+    lookups = [
+        lambda: strict.find(hashes[:1]),
+        lambda: strict._zones_by_numpy(FORGED_KEY),
+        lambda: strict.find(hashes),
+        lambda: list(strict.pairs(hashes)),
+        lambda: strict.decode(0),
+        lambda: merge_tables([strict], LOCAL, str(tmp_path / "merged")),
+    ]
+    for lookup in lookups:
+        with pytest.raises(CorruptIndex):
+            lookup()
+
+
+@pytest.mark.parametrize("groups", [(30, 4), (4, 4), (4, 2, 4, 0, 4)], ids=str)
+def test_zones_ascend_even_if_entries_do_not(tmp_path, groups):
+    table = open_table(tmp_path / "file", forge(forged_block(*groups), []), [])
+    found = table.find(np.array([FORGED_KEY], dtype=np.uint64)).tolist()
+    assert found in (sorted(set(groups)), list(range(FORGED_ZONES)))
+    (pairs,) = table.pairs(np.array([FORGED_KEY], dtype=np.uint64))
+    assert sorted(pairs[1].tolist()) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 41) for name in ("block_bits", "bucket_bits")),
+        *((name, 2**32 - 1) for name in ("block_bits", "bucket_bits", "zone_shift")),
+        *(("remainder_bits", bits) for bits in (0, 49, 61, 2**31)),
+        *(("zone_bits", bits) for bits in (0, 4, 49, 2**32 - 1)),
+        *(("slot_bytes", size) for size in (0, 24, 252, 2**64 - 8)),
+        *(("heap_bytes", size) for size in (4, 8, 2**64 - 8)),
+        *(("null_bytes", size) for size in (0, 2**64 - 1)),
+        *(("runs_bytes", size) for size in (0, 2**64 - 1)),
+        *(("num_zones", count) for count in (0, 30, 32, 2**32, 2**64 - 1)),
+        *(("num_runs", count) for count in (0, 1, 3, 2**32 - 1, 2**59, 2**64 - 1)),
+        *(("number_of_items", items) for items in (0, -1, 9, 2**62)),
+        ("zone_shift", 64),
+    ],
+)
+def test_a_forged_head_is_refused(tmp_path, name, value):
+    data = forge(forged_block(4), [])
+    tail_bytes = TRAILER.unpack(data[-TRAILER.size :])[0]
+    tail = data[-TRAILER.size - tail_bytes : -TRAILER.size]
+    head = Head(*HEAD.unpack_from(tail))
+    assert getattr(head, name) != value
+    tail = HEAD.pack(*head._replace(**{name: value})) + tail[HEAD.size :]
+    forged = with_tail(data[: -TRAILER.size - tail_bytes], tail)
+    with pytest.raises(ValueError):
+        HashFile(forged)
+    with pytest.raises(CorruptIndex):
+        open_table(tmp_path / "file", forged)
+
+
+@pytest.mark.parametrize("claimed_bytes", [16, TRAILER.size, 10**6, 2**31, 2**63, 2**64 - 1])
+def test_a_forged_size_of_the_tail_is_refused(tmp_path, claimed_bytes):
+    data = forge(forged_block(4), [])
+    forged = data[: -TRAILER.size] + struct.pack("<Q", claimed_bytes) + data[8 - TRAILER.size :]
+    (tmp_path / "file").write_bytes(forged)
+    with pytest.raises(ValueError):
+        HashFile(forged)
+    with pytest.raises(CorruptIndex):
+        HashTable(LOCAL, str(tmp_path / "file"), len(forged))
+
+
+def test_a_small_stream_is_not_inflated_to_gigabytes(tmp_path):
+    """The runs and the nulls are streams of 64 MiB, and the head claims a few bytes."""
+    bomb = zlib.compress(bytes(64 << 20), 9)
+    data = forge(forged_block(4), [])
+    file = HashFile(data)
+    head = file.head
+    stop = file.heap_stop
+    before_tail = data[:stop] + bomb
+    runs = data[stop + head.null_bytes + HEAD.size : -TRAILER.size]
+    nulls = head._replace(null_bytes=len(bomb), null_checksum=xxhash.xxh64_intdigest(bomb))
+    forged_nulls = with_tail(before_tail, HEAD.pack(*nulls) + runs)
+    forged_runs = with_tail(
+        data[: stop + head.null_bytes], HEAD.pack(*head._replace(runs_bytes=len(bomb))) + bomb
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptIndex):
+            open_table(tmp_path / "file", forged_runs)
+        damages: list[CorruptIndex] = []
+        table = open_table(tmp_path / "file", forged_nulls, damages)
+        assert table.zones_with_null().tolist() == list(range(FORGED_ZONES))
+        assert damages
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+    assert HashFile(forged_nulls).zones_with_null == set(range(FORGED_ZONES))
