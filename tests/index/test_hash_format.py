@@ -38,12 +38,12 @@ from hash_writer import (
 from helpers import ROOT, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from zonebloom.errors import CorruptIndex
 from zonebloom.index.hash.merge import merge_tables
 from zonebloom.index.hash.parameters import HashParameters as Parameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
-
-from zonebloom.errors import CorruptIndex
 from zonebloom.sbbf.hashing import hash_array
 
 LOCAL = pafs.LocalFileSystem()
@@ -652,7 +652,9 @@ def test_zonebloom_refuses_forged_files_or_reads_within_their_bounds(
                 assert set(groups.tolist()) <= set(range(len(table.groups)))
         return
     assert decoded_pairs(table) == pairs
-    assert zones_of_hashes(table, hashes) == [plain.zones(key) for key in hashes]
+    # zonebloom may count entries that do not ascend as damaged.
+    for zones, key in zip(zones_of_hashes(table, hashes), hashes, strict=True):
+        assert zones >= plain.zones(key)
 
 
 # Files of one block, forged field by field
@@ -785,8 +787,8 @@ def test_a_key_with_forged_entries_may_be_anywhere(tmp_path, name):
     assert len(damages) == 1
     assert table._zones_by_numpy(FORGED_KEY).tolist() == everywhere
     assert table.find(hashes).tolist() == everywhere
-    found = np.concatenate([zones[keys == 0] for keys, zones in table.pairs(hashes)])
-    assert sorted(found.tolist()) == everywhere
+    zones_of_key = np.concatenate([zones[keys == 0] for keys, zones in table.pairs(hashes)])
+    assert sorted(zones_of_key.tolist()) == everywhere
     strict = open_table(tmp_path / "file", data)
     lookups = [
         lambda: strict.find(hashes[:1]),
@@ -804,10 +806,10 @@ def test_a_key_with_forged_entries_may_be_anywhere(tmp_path, name):
 @pytest.mark.parametrize("groups", [(30, 4), (4, 4), (4, 2, 4, 0, 4)], ids=str)
 def test_zones_ascend_even_if_entries_do_not(tmp_path, groups):
     table = open_table(tmp_path / "file", forge(forged_block(*groups), []), [])
-    found = table.find(np.array([FORGED_KEY], dtype=np.uint64)).tolist()
-    assert found in (sorted(set(groups)), list(range(FORGED_ZONES)))
+    zones = table.find(np.array([FORGED_KEY], dtype=np.uint64)).tolist()
+    assert zones in (sorted(set(groups)), list(range(FORGED_ZONES)))
     (pairs,) = table.pairs(np.array([FORGED_KEY], dtype=np.uint64))
-    assert sorted(pairs[1].tolist()) == found
+    assert sorted(pairs[1].tolist()) == zones
 
 
 @pytest.mark.parametrize(
