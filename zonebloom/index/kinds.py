@@ -163,7 +163,8 @@ def index_kind(name: object) -> IndexKind:
     """Return the kind with a name in any case. Raise `InvalidArgument` if there is none."""
     kind = _kinds.get(name.upper()) if isinstance(name, str) else None
     if kind is None:
-        names = " and ".join(map(repr, _kinds))
+        *first_names, last_name = map(repr, _kinds)
+        names = f"{', '.join(first_names)} and {last_name}"
         raise arguments.invalid_value(name, "index_type", f"zonebloom builds {names}")
     return kind
 
