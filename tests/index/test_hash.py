@@ -1,0 +1,258 @@
+"""Compare the files of the hash index with brute force over the rows, for any distribution.
+
+`Rows` is the oracle: it knows the hash and the zone of each row. The format itself is tested in
+``test_hash_format.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+from helpers import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seams import set_constant
+
+from zonebloom.index.hash import table
+from zonebloom.index.hash.parameters import HashParameters
+from zonebloom.index.hash.table import HashTable
+from zonebloom.index.hash.writer import HashSegmentWriter
+from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
+from zonebloom.sbbf.hashing import Hashes
+from zonebloom.sbbf.numpy_budget import NumpyBudget
+
+LOCAL = pafs.LocalFileSystem()
+GOLDEN_RATIO = 0x9E3779B97F4A7C15
+
+
+class Rows:
+    """Fragments of hashes and null flags, with the zones that each hash has."""
+
+    def __init__(self, fragments: Sequence[tuple[np.ndarray, np.ndarray]], items: int):
+        self.fragments = fragments
+        self.items = items
+        zones_before = 0
+        hashes, zones = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        null_zones: set[int] = set()
+        # Fragment, first row and rows of each zone.
+        self.zones: list[tuple[int, int, int]] = []
+        for number, (values, is_null) in enumerate(fragments):
+            row_zones = np.arange(values.size) // items + zones_before
+            hashes.append(values[~is_null])
+            zones.append(row_zones[~is_null])
+            null_zones.update(row_zones[is_null].tolist())
+            for start in range(0, values.size, items):
+                self.zones.append((fragment_id(number), start, min(items, values.size - start)))
+            zones_before += -(-values.size // items)
+        self.hashes, self.row_zones = np.concatenate(hashes), np.concatenate(zones)
+        self.null_zones = sorted(null_zones)
+
+    def __len__(self) -> int:
+        return sum(values.size for values, _ in self.fragments)
+
+    def zones_by_hash(self) -> dict[int, set[int]]:
+        zones: dict[int, set[int]] = {}
+        for hashed, zone in zip(self.hashes.tolist(), self.row_zones.tolist(), strict=True):
+            zones.setdefault(hashed, set()).add(zone)
+        return zones
+
+    def expected_zones(self, opened: HashTable, hashes: Iterable[int]) -> list[list[int]]:
+        """Return the zones that a table returns for each hash, given the bits that it keeps."""
+        shift = 64 - opened.shape.hash_bits
+        groups = groups_of_zones(opened)
+        members: dict[tuple[int, int], list[int]] = {}
+        for zone, group in enumerate(groups):
+            members.setdefault(group, []).append(zone)
+        groups_by_prefix: dict[int, set[tuple[int, int]]] = {}
+        for hashed, zones in self.zones_by_hash().items():
+            groups_by_prefix.setdefault(hashed >> shift, set()).update(
+                groups[zone] for zone in zones
+            )
+        return [
+            [
+                zone
+                for group in sorted(groups_by_prefix.get(h >> shift, ()))
+                for zone in members[group]
+            ]
+            for h in hashes
+        ]
+
+
+def fragment_id(number: int) -> int:
+    """Return the id of a fragment. Ids are not consecutive."""
+    return number * 3 + 7
+
+
+def groups_of_zones(opened: HashTable) -> list[tuple[int, int]]:
+    """Return the run and the group of each zone."""
+    return [
+        (run, zone >> opened.head.zone_shift)
+        for run, count in enumerate(opened.runs.num_zones.tolist())
+        for zone in range(count)
+    ]
+
+
+def batches(rows: Rows, step: int) -> Iterator[tuple[int, Hashes | None]]:
+    """Yield the hashes of each fragment in batches, and None where a fragment ends."""
+    for number, (values, is_null) in enumerate(rows.fragments):
+        for start in range(0, values.size, step):
+            part = slice(start, start + step)
+            nulls = int(is_null[part].sum())
+            # The bitmap of a slice begins in the middle of a byte.
+            bits = np.concatenate([np.zeros(3, dtype=bool), ~is_null[part]])
+            bitmap = np.packbits(bits, bitorder="little") if nulls else np.empty(0, np.uint8)
+            yield fragment_id(number), Hashes(values[part].copy(), bitmap, 3, nulls)
+        yield fragment_id(number), None
+
+
+def write(segment_writer: HashSegmentWriter | ZoneSegmentWriter, rows: Rows, step: int) -> int:
+    """Write all rows. Return the bytes of the file."""
+    for number, hashes in batches(rows, step):
+        if hashes is None:
+            segment_writer.end_fragment(number)
+        else:
+            segment_writer.add(number, hashes)
+    return segment_writer.close().num_bytes
+
+
+def build(path: Path, rows: Rows, step: int = 1 << 16, **options: Any) -> HashTable:
+    parameters = HashParameters(rows.items, **options)
+    num_bytes = write(HashSegmentWriter(LOCAL, str(path), parameters), rows, step)
+    assert num_bytes == os.path.getsize(path)
+    return HashTable(LOCAL, str(path), num_bytes)
+
+
+def pairs_of(opened: HashTable, hashes: np.ndarray) -> list[list[int]]:
+    """Return the zones of each hash, ascending, after checking that no pair comes twice."""
+    zones_of: list[list[int]] = [[] for _ in range(hashes.size)]
+    for keys, zones in opened.pairs(hashes):
+        assert keys.size == zones.size > 0
+        for key, zone in zip(keys.tolist(), zones.tolist(), strict=True):
+            zones_of[key].append(zone)
+    for zones in zones_of:
+        assert len(zones) == len(set(zones))
+    return list(map(sorted, zones_of))
+
+
+def assert_right(opened: HashTable, rows: Rows, hashes: np.ndarray) -> None:
+    """Compare all lookups of some hashes with the oracle, by the kernels and by NumPy."""
+    located = zip(
+        *(array.tolist() for array in opened.runs.locate(np.arange(len(opened)))), strict=True
+    )
+    assert list(located) == rows.zones
+    opened.require_valid()
+    assert opened.zones_with_null().tolist() == rows.null_zones
+    assert np.flatnonzero(opened.has_null).tolist() == rows.null_zones
+    expected = rows.expected_zones(opened, hashes.tolist())
+    truth = rows.zones_by_hash()
+    for hashed, zones in zip(hashes.tolist(), expected, strict=True):
+        assert truth.get(hashed, set()) <= set(zones)
+    for checks in (-1, 1 << 40):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            set_constant(monkeypatch, table, "NUMPY", NumpyBudget(checks))
+            assert pairs_of(opened, hashes) == expected
+            for hashed, zones in zip(hashes[:20], expected, strict=False):
+                assert opened.find(np.array([hashed])).tolist() == zones
+            zones = opened.find(hashes)
+            assert zones.dtype == np.int64
+            assert zones.tolist() == sorted(set().union(*expected))
+    opened.verify()
+
+
+def random_hashes(source: np.random.Generator, count: int) -> np.ndarray:
+    return source.integers(0, 1 << 64, count, dtype=np.uint64)
+
+
+def spread(numbers: np.ndarray) -> np.ndarray:
+    """Return a hash of each number, which is different for different numbers."""
+    values = numbers.astype(np.uint64) * np.uint64(GOLDEN_RATIO)
+    values ^= values >> np.uint64(29)
+    return values * np.uint64(0xBF58476D1CE4E5B9)
+
+
+def sharing(prefix_bits: int) -> Callable[[np.random.Generator, int, int], np.ndarray]:
+    """Return a distribution of hashes that share their first bits."""
+
+    def draw(source: np.random.Generator, size: int, items: int) -> np.ndarray:
+        rest = random_hashes(source, size) >> np.uint64(prefix_bits)
+        return rest | np.uint64(0xABCDEF0123456789 >> (64 - prefix_bits) << (64 - prefix_bits))
+
+    return draw
+
+
+# Functions of a source of random numbers, the number of rows, and the rows of a zone.
+DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "unique": lambda source, size, items: random_hashes(source, size),
+    "few values": lambda source, size, items: spread(source.integers(0, 7, size)),
+    "one value": lambda source, size, items: spread(np.full(size, 5)),
+    "sorted": lambda source, size, items: spread(np.arange(size) // 3),
+    "zipf": lambda source, size, items: spread(source.zipf(1.3, size) % 100_000),
+    "runs of zones": lambda source, size, items: spread(np.arange(size) // (5 * items)),
+    "alternating zones": lambda source, size, items: spread(np.arange(size) // items % 3),
+    "extreme hashes": lambda source, size, items: source.choice(
+        np.array([0, 1, (1 << 64) - 1, 1 << 63, (1 << 63) - 1], np.uint64), size
+    ),
+    "one block": sharing(8),
+    "one bucket": sharing(20),
+    "one kept prefix": sharing(60),
+}
+
+
+@st.composite
+def drawn_rows(draw: st.DrawFn, max_fragments: int = 9) -> Rows:
+    source = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    distribution = DISTRIBUTIONS[draw(st.sampled_from(sorted(DISTRIBUTIONS)))]
+    items = draw(st.sampled_from([1, 2, 3, 10, 64, 100, 2000]))
+    largest = draw(st.sampled_from([1, 40, 2_500]))
+    null_share = draw(st.sampled_from([0.0, 0.0, 0.1, 0.999, 1.0]))
+    sizes = draw(st.lists(st.integers(0, largest), max_size=max_fragments))
+    values = distribution(source, sum(sizes), items)
+    is_null = source.random(sum(sizes)) < null_share
+    stops = np.cumsum(sizes, dtype=int)[:-1]
+    return Rows(
+        list(zip(np.split(values, stops), np.split(is_null, stops), strict=True))[: len(sizes)],
+        items,
+    )
+
+
+def hashes_to_ask(rows: Rows, seed: int, count: int = 150) -> np.ndarray:
+    """Return present and absent hashes, their neighbours, extreme hashes, and repetitions."""
+    source = np.random.default_rng(seed)
+    present = source.choice(rows.hashes, min(count, rows.hashes.size), replace=False)
+    bits = np.uint64(1) << source.integers(0, 64, present.size, dtype=np.uint64)
+    extreme = np.array([0, (1 << 64) - 1], np.uint64)
+    hashes = np.concatenate([present, random_hashes(source, count), present ^ bits, extreme])
+    return source.choice(hashes, hashes.size + 10)
+
+
+@given(
+    rows=drawn_rows(),
+    probability=st.sampled_from([0.9, 0.1, 0.004, 1e-6]),
+    fold=st.sampled_from([None, True, False]),
+    step=st.sampled_from([7, 100, 1 << 16]),
+    seed=st.integers(0, 1 << 20),
+)
+@settings(max_examples=cases(200))
+def test_lookups_find_exactly_the_zones_of_brute_force(rows, probability, fold, step, seed):
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"probability": probability, "fold": fold}
+        opened = build(Path(folder, "segment"), rows, step, **options)
+        assert_right(opened, rows, hashes_to_ask(rows, seed))
+        opened.close()
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0, 0]], ids=str)
+def test_a_segment_without_rows_finds_nothing(tmp_path, fold, sizes):
+    nothing = np.empty(0, np.uint64), np.empty(0, bool)
+    rows = Rows([nothing for _ in sizes], 1024)
+    opened = build(tmp_path / "segment", rows, fold=fold)
+    assert_right(opened, rows, np.array([0, 1, (1 << 64) - 1], np.uint64))
+    assert len(opened) == 0
