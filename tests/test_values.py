@@ -37,7 +37,7 @@ from zonebloom.values import columns as names
 from zonebloom.values import literal as literal_module
 from zonebloom.values import normal_types, types
 from zonebloom.values import probe as probe_module
-from zonebloom.values.probe import hash_bytes, probe, probe_many
+from zonebloom.values.probe import hash_bytes, hash_keys, probe, probe_many
 from zonebloom.values.types import hash_domain, require_indexable
 
 SIGNED = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
@@ -872,3 +872,82 @@ def test_docstring_examples(module):
     results = doctest.testmod(module, extraglobs={"pa": pa})
     assert results.failed == 0
     assert results.attempted > 0
+
+
+# Many keys at once
+
+FLOAT_CODES = {pa.float16(): "<e", pa.float32(): "<f", pa.float64(): "<d"}
+INTEGER_CODES = {pa.int8(): "<b", pa.uint16(): "<H", pa.int64(): "<q", pa.uint64(): "<Q"}
+SPECIAL_FLOATS = [0.0, -0.0, math.nan, math.inf, -math.inf, 0.1, 65504.0, 70000.0, 1e300, 5e-324]
+
+
+def stored_form(code, value):
+    """Return the bytes of a number in a column, or None if the column cannot hold it."""
+    try:
+        form = struct.pack(code, value)
+    except (struct.error, OverflowError):
+        return None
+    return form if struct.unpack(code, form)[0] == value else None
+
+
+def hashes_by_position(bulk):
+    hashes = {int(position): set() for position in (*bulk.positions, *bulk.zeros)}
+    for position, hashed in zip(bulk.positions.tolist(), bulk.hashes.tolist(), strict=True):
+        hashes[position].add(hashed)
+    for position in bulk.zeros.tolist():
+        hashes[position].update(bulk.zero_hashes.tolist())
+    return hashes
+
+
+@pytest.mark.parametrize("column", FLOAT_CODES, ids=str)
+@pytest.mark.parametrize("key_type", FLOAT_CODES, ids=str)
+@given(data=st.data())
+def test_many_floats_are_hashed_as_the_column_stores_them(column, key_type, data):
+    floats = st.one_of(st.none(), st.sampled_from(SPECIAL_FLOATS), st.floats())
+    dtype = key_type.to_pandas_dtype()
+    with np.errstate(over="ignore"):
+        values = [None if item is None else dtype(item) for item in data.draw(st.lists(floats))]
+    keys = pa.array(values, key_type).slice(data.draw(st.integers(0, 2)))
+    bulk = hash_keys(column, keys)
+    expected, anywhere = {}, []
+    for position, key in enumerate(keys.to_pylist()):
+        form = None if key is None else stored_form(FLOAT_CODES[column], key)
+        if form is not None:
+            forms = [form] if key else [struct.pack(FLOAT_CODES[column], z) for z in (0.0, -0.0)]
+            expected[position] = {hash_bytes(zero_or_form) for zero_or_form in forms}
+        elif key is not None:
+            anywhere.append(position)
+    assert hashes_by_position(bulk) == expected
+    assert bulk.anywhere.tolist() == anywhere
+
+
+@pytest.mark.parametrize("column", INTEGER_CODES, ids=str)
+@pytest.mark.parametrize("key_type", INTEGER_CODES, ids=str)
+@given(data=st.data())
+def test_many_integers_are_hashed_as_the_column_stores_them(column, key_type, data):
+    low, high = types.integer_bounds(key_type)
+    integers = st.one_of(st.none(), st.integers(low, high), st.sampled_from([0, low, high]))
+    keys = pa.array(data.draw(st.lists(integers)), key_type).slice(data.draw(st.integers(0, 2)))
+    bulk = hash_keys(column, keys)
+    forms = [
+        None if key is None else stored_form(INTEGER_CODES[column], key) for key in keys.to_pylist()
+    ]
+    assert hashes_by_position(bulk) == {
+        position: {hash_bytes(form)} for position, form in enumerate(forms) if form is not None
+    }
+    assert not bulk.anywhere.size
+
+
+def test_many_keys_of_a_type_that_needs_a_conversion_are_not_hashed_at_once():
+    assert hash_keys(pa.decimal128(9, 2), pa.array([1, 2])) is None
+    assert hash_keys(pa.timestamp("us"), pa.array([1, 2], pa.timestamp("s"))) is None
+    texts = hash_keys(pa.string_view(), pa.array(["a", None, "b"]).dictionary_encode())
+    assert hashes_by_position(texts) == {0: {hash_bytes(b"a")}, 2: {hash_bytes(b"b")}}
+
+
+def test_many_floats_with_a_nan_may_be_in_every_zone():
+    keys = pa.array([*map(float, range(100)), math.nan])
+    assert "NaN" in probe_many(pa.float64(), keys).unusable_reason
+    assert set(probe_many(pa.float64(), keys[:100]).hashes.tolist()) == {
+        hash_bytes(struct.pack("<d", value)) for value in [-0.0, *range(100)]
+    }

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from zonebloom.base.user_values import to_arrow
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.matching import IndexView
-from zonebloom.sbbf.hashing import hash_array
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.probe import probe
+from zonebloom.values.probe import BulkProbe, hash_keys, probe
 from zonebloom.values.time_zones import time_zone_mismatch_message
 from zonebloom.values.types import hash_domain, is_comparable
 
+# A batch of the zones of zeros has about so many rows.
+_MAX_BATCH_PAIRS = 1 << 16
 CANDIDATE_SCHEMA = pa.schema(
     [
         pa.field("key_index", pa.int64(), nullable=False),
@@ -76,50 +77,50 @@ def search_many(
     ``keys`` come from `checked_keys`. Every key may be in the fragments with the ids ``uncovered``.
     """
     zone_rows = np.uint64(view.index.entry.number_of_items)
-    is_valid, hashes_directly = _valid_and_directly_hashed(hashed_type(column), keys)
+    is_null = pc.call_function("is_null", [keys])
     for fragment_id in uncovered.tolist():
-        yield _candidate_batch(np.flatnonzero(is_valid), fragment_id)
-    key_numbers, hashes = [np.flatnonzero(hashes_directly)], [np.empty(0, dtype=np.uint64)]
-    if hashes_directly.any():
-        hashes.append(hash_array(keys).values[hashes_directly])
-    # Zeros have several hashes. Keys with a NaN, among others, may be in any zone.
-    numbers_by_hashes: dict[bytes, list[int]] = {}
+        yield _candidate_batch(np.flatnonzero(~np.asarray(is_null)), fragment_id)
+    bulk = hash_keys(hashed_type(column), keys)
+    if bulk is None:
+        bulk = _probe_each(hashed_type(column), keys, np.asarray(is_null))
+    for fragment_id in sorted(view.fragment_ids) if bulk.anywhere.size else ():
+        yield _candidate_batch(bulk.anywhere, fragment_id)
+    for positions, fragment_ids, starts in view.pairs(bulk.hashes):
+        yield _candidate_batch(bulk.positions[positions], fragment_ids, starts // zone_rows)
+    if not bulk.zeros.size:
+        return
+    fragment_ids, starts = view.zones(bulk.zero_hashes)
+    step = max(1, _MAX_BATCH_PAIRS // max(starts.size, 1))
+    for first in range(0, bulk.zeros.size, step):
+        zeros = bulk.zeros[first : first + step]
+        yield _candidate_batch(
+            np.repeat(zeros, starts.size),
+            np.tile(fragment_ids, zeros.size),
+            np.tile(starts // zone_rows, zeros.size),
+        )
+
+
+def _probe_each(column: pa.DataType, keys: pa.Array, is_null: np.ndarray) -> BulkProbe:
+    """Return the hashes of keys of another type than the column, which are converted one by one."""
+    hashes: list[np.ndarray] = [np.empty(0, dtype=np.uint64)]
+    zero_hashes = hashes[0]
+    positions: list[int] = []
+    zeros: list[int] = []
     anywhere: list[int] = []
-    for number in np.flatnonzero(is_valid & ~hashes_directly).tolist():
-        key_probe = probe(hashed_type(column), keys[number])
+    for number in np.flatnonzero(~is_null).tolist():
+        key_probe = probe(column, keys[number])
         if key_probe.unusable_reason is not None:
             anywhere.append(number)
         elif key_probe.hashes.size == 1:
             hashes.append(key_probe.hashes)
-            key_numbers.append(np.array([number]))
+            positions.append(number)
         elif key_probe.hashes.size:
-            numbers_by_hashes.setdefault(key_probe.hashes.tobytes(), []).append(number)
-    for fragment_id in sorted(view.fragment_ids) if anywhere else ():
-        yield _candidate_batch(np.array(anywhere), fragment_id)
-    all_key_numbers = np.concatenate(key_numbers)
-    for positions, fragment_ids, starts in view.pairs(np.concatenate(hashes)):
-        yield _candidate_batch(all_key_numbers[positions], fragment_ids, starts // zone_rows)
-    for hash_bytes, equal_keys in numbers_by_hashes.items():
-        fragment_ids, starts = view.zones(np.frombuffer(hash_bytes, dtype=np.uint64))
-        for number in equal_keys:
-            yield _candidate_batch(np.full(starts.size, number), fragment_ids, starts // zone_rows)
-
-
-def _valid_and_directly_hashed(
-    column: pa.DataType, keys: pa.Array
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return two masks of the keys: those that are not null, and those that can be hashed at once.
-
-    A null equals nothing. Floating point zeros and NaN, and keys of another domain than the column,
-    need a probe of their own.
-    """
-    is_valid = ~np.asarray(pc.call_function("is_null", [keys]))
-    if hash_domain(keys.type) != hash_domain(column):
-        return is_valid, np.zeros(len(keys), dtype=bool)
-    if not pa.types.is_floating(column):
-        return is_valid, is_valid
-    values = keys.to_numpy(zero_copy_only=False)
-    return is_valid, is_valid & ~np.isnan(values) & (values != 0)
+            # Only zeros have two hashes.
+            zero_hashes = key_probe.hashes
+            zeros.append(number)
+    key_numbers = (np.array(numbers, dtype=np.int64) for numbers in (positions, zeros, anywhere))
+    with_hash, with_two, everywhere = key_numbers
+    return BulkProbe(np.concatenate(hashes), with_hash, with_two, zero_hashes, everywhere)
 
 
 def _candidate_batch(

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from zonebloom.base.arrays import distinct_numbers
-from zonebloom.values.literal import Literal, Unanswerable, integers_in_range, stored_bytes
+from zonebloom.base.arrays import distinct_numbers, from_numpy, to_numpy
+from zonebloom.values.literal import Literal, Unanswerable, stored_bytes
 from zonebloom.values.normal_types import hashed_type
-from zonebloom.values.types import family, hash_domain, is_comparable
+from zonebloom.values.types import family, hash_domain, integer_bounds, is_comparable
 
 _NO_HASHES = np.empty(0, dtype=np.uint64)
+_NO_POSITIONS = np.empty(0, dtype=np.int64)
 _IS_SIGNED_BY_ID = {
     **{type_.id: True for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
     **{type_.id: False for type_ in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
@@ -78,18 +80,16 @@ def byte_forms(column: pa.DataType, value: pa.Scalar) -> list[bytes]:
 def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
     """Return the hashes of rows that are equal to any of several literals, none of them null.
 
-    Many literals are hashed in bulk, if they are hashed as the column is.
+    Many literals are hashed in bulk, if their type allows it.
     """
     column = hashed_type(column)
-    if len(values) > _MAX_HASHED_SINGLY:
-        if family(column) == family(values.type) == "integer":
-            values = integers_in_range(values, column)
-        if hash_domain(values.type) == hash_domain(column) and family(column) != "float":
-            from zonebloom.sbbf.hashing import hash_array
-
-            hashes = hash_array(values).of_valid_rows()
-            first_hashes = distinct_numbers(hashes[:_MAX_SORTED_HASHES])
-            return Probe(np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]]))
+    bulk = hash_keys(column, values) if len(values) > _MAX_HASHED_SINGLY else None
+    if bulk is not None:
+        if bulk.anywhere.size:
+            return probe(column, values[int(bulk.anywhere[0])])
+        hashes = bulk.of_keys_and_zeros()
+        first_hashes = distinct_numbers(hashes[:_MAX_SORTED_HASHES])
+        return Probe(np.concatenate([first_hashes, hashes[_MAX_SORTED_HASHES:]]))
     all_hashes = [_NO_HASHES]
     for value in values:
         value_probe = probe(column, value)
@@ -97,3 +97,91 @@ def probe_many(column: pa.DataType, values: pa.Array) -> Probe:
             return Probe(_NO_HASHES, value_probe.unusable_reason)
         all_hashes.append(value_probe.hashes)
     return Probe(distinct_numbers(np.concatenate(all_hashes)))
+
+
+@dataclass(frozen=True, slots=True)
+class BulkProbe:
+    """The hashes of many keys, computed in bulk. Keys are named by their position, int64.
+
+    Attributes
+    ----------
+    hashes : uint64 array
+    positions : int64 array
+        The key of each hash, ascending. A key has at most one hash here. It has none if no value of
+        the column can equal it, if it is a floating point zero, or if it may be anywhere.
+    zeros : int64 array
+        Keys that are floating point zeros. Each has both ``zero_hashes``.
+    zero_hashes : uint64 array
+    anywhere : int64 array
+        Keys that every zone may hold: NaN, and floats that an engine would round.
+    """
+
+    hashes: np.ndarray
+    positions: np.ndarray
+    zeros: np.ndarray
+    zero_hashes: np.ndarray
+    anywhere: np.ndarray
+
+    def of_keys_and_zeros(self) -> np.ndarray:
+        """Return all hashes. Those of zeros come last, once for all zeros."""
+        return np.concatenate([self.hashes, self.zero_hashes]) if self.zeros.size else self.hashes
+
+
+def hash_keys(column: pa.DataType, keys: pa.Array) -> BulkProbe | None:
+    """Return the hashes of many keys, or None if keys of their type have to be probed one by one.
+
+    A null equals no row, so it has no hash.
+    """
+    column, kind = hashed_type(column), family(hashed_type(keys.type))
+    if kind == "float" == family(column):
+        return _hash_floats(column, keys)
+    positions = None
+    if kind == "integer" == family(column) and hash_domain(keys.type) != hash_domain(column):
+        keys, positions = _integers_in_range(keys, column)
+    if hash_domain(keys.type) != hash_domain(column):
+        return None
+    from zonebloom.sbbf.hashing import hash_array
+
+    key_hashes = hash_array(keys)
+    hashes = key_hashes.of_valid_rows()
+    if positions is None:
+        has_null = key_hashes.null_count
+        positions = np.flatnonzero(key_hashes.is_valid()) if has_null else np.arange(len(keys))
+    return BulkProbe(hashes, positions, _NO_POSITIONS, _NO_HASHES, _NO_POSITIONS)
+
+
+def _integers_in_range(keys: pa.Array, column: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Return the integers that a column can hold, as its type, and their positions."""
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    low, high = integer_bounds(column)
+    least, largest = integer_bounds(keys.type)
+    numbers = to_numpy(keys.fill_null(0))
+    # NumPy would compare with a bound outside the type of the keys as floating point.
+    is_in_range = (numbers >= max(low, least)) & (numbers <= min(high, largest))
+    if keys.null_count:
+        is_in_range &= to_numpy(keys.is_valid())
+    return from_numpy(numbers[is_in_range]).cast(column), np.flatnonzero(is_in_range)
+
+
+def _hash_floats(column: pa.DataType, keys: pa.Array) -> BulkProbe:
+    from zonebloom.sbbf.hashing import hash_array
+
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    is_valid = to_numpy(pc.call_function("is_valid", [keys]))
+    numbers = keys.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = numbers.astype(f"f{column.byte_width}")
+    # NaN differs from itself, and a rounded value from the key.
+    is_exact = stored == numbers
+    positions = np.flatnonzero(is_valid & is_exact & (stored != 0))
+    zeros = np.flatnonzero(is_valid & (stored == 0) & is_exact)
+    both_zeros = np.array([0.0, -0.0], dtype=stored.dtype)
+    return BulkProbe(
+        hash_array(from_numpy(stored[positions])).values,
+        positions,
+        zeros,
+        hash_array(from_numpy(both_zeros)).values if zeros.size else _NO_HASHES,
+        np.flatnonzero(is_valid & ~is_exact),
+    )
