@@ -104,6 +104,7 @@ class ExactSet:
     """The kind of index that keeps the exact keys of each zone. It answers =, IN and IS NULL."""
 
     name = "EXACTSET"
+    max_searched_keys: int | None = 1 << 14
 
     def __init__(self):
         self.layouts = {"table": "exactset.arrow"}

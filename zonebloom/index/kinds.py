@@ -55,6 +55,10 @@ class IndexKind(Protocol):
         The layouts of its files, and the name of a file in each. The first one is the layout that
         builds write. A name consists of lower-case letters and ends with ".arrow", ".sliced",
         ".buckets" or ".sbbf", so that a vacuum recognises it.
+    max_searched_keys : int or None
+        With more keys than this, a search usually keeps almost every zone, so only some of the keys
+        are looked up. None if each key keeps few zones, so that any number of keys is looked up by
+        `zonebloom.index.key_search`.
     """
 
     @property
@@ -62,6 +66,9 @@ class IndexKind(Protocol):
 
     @property
     def layouts(self) -> Mapping[str, str]: ...
+
+    @property
+    def max_searched_keys(self) -> int | None: ...
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         """Return why columns of a type cannot be indexed and what to do, or None if they can."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.sbbf.filter import Sbbf
 
+# If many keys would exclude a smaller share of the rows, not all of them are looked up.
+_MIN_SHARE_TO_EXCLUDE = 0.02
 # The first address of zones and the address after their last row; both int64, shape (n,).
 _AddressBounds = tuple[np.ndarray, np.ndarray]
 # The position of a hash, and the fragment id and the first row of a zone.
@@ -72,6 +74,11 @@ class LoadedIndex:
         if self._kind is None:
             return f"index {self.entry.name} is of the unknown kind {self.entry.kind}"
         return self._kind.why_not_answered(leaf)
+
+    @property
+    def max_searched_keys(self) -> int | None:
+        """Return the limit of the kind of this index: `IndexKind.max_searched_keys`."""
+        return 0 if self._kind is None else self._kind.max_searched_keys
 
     @cached_property
     def _kind(self) -> IndexKind | None:
@@ -215,6 +222,11 @@ class IndexView:
         self.covered: RowRanges = indexed_rows
         self._uncovered = universe - indexed_rows
 
+    @property
+    def uncovered(self) -> RowRanges:
+        """Return the rows that the index does not cover, which may hold any key."""
+        return self._uncovered
+
     @cached_property
     def fragment_ids(self) -> frozenset[int]:
         """Return the ids of the unchanged fragments that the index covers."""
@@ -232,9 +244,20 @@ class IndexView:
 
     def matches(self, probe: Probe) -> RowRanges:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""
+        hashes, limit = probe.hashes, self.index.max_searched_keys
+        if limit is not None and hashes.size > 2 * limit:
+            some_rows = self._rows_of(hashes[:limit])
+            kept = len(some_rows & self.covered) / max(len(self.covered), 1)
+            # Suppose that the other keys are distributed like the first ones.
+            if (1 - kept) ** (hashes.size / limit) < _MIN_SHARE_TO_EXCLUDE:
+                return self.covered | self._uncovered
+            return some_rows | self._rows_of(hashes[limit:])
+        return self._rows_of(hashes)
+
+    def _rows_of(self, hashes: np.ndarray) -> RowRanges:
         bounds = []
         for table in self._tables:
-            zones = table.find(probe.hashes)
+            zones = table.find(hashes)
             # Most tables do not hold the key.
             if zones.size:
                 bounds.append(self._bounds(table, zones))

@@ -282,8 +282,10 @@ class Execution:
         (identity,) = self._source.identities([plan.fragment])
         whole_plan = FragmentPlan(plan.fragment, None, plan.reason, identity)
         self._count(fragments_read=1)
+        # The predicate may lack keys that only the new file holds.
+        request = replace(self._request, predicate=None, is_predicate_exact=False)
         for _, table in self._read_by_pyarrow(
-            whole_plan, _ALL_ROWS, "it changed while it was read"
+            whole_plan, _ALL_ROWS, "it changed while it was read", request
         ):
             yield from table.to_batches(max_chunksize=self._request.batch_size)
 
@@ -366,7 +368,7 @@ class Execution:
                     table = rows.read(number, self._needed, wanted, known)
                     return wanted.rows(), self._projected(table)
             filter_table = rows.read(number, self._filter_columns, wanted, known)
-        matches = self._matching_rows(filter_table)
+        matches = _matching_rows(filter_table, self._request)
         if matches.size == 0:
             return None
         offsets = wanted.rows_at(matches)
@@ -381,19 +383,17 @@ class Execution:
     def _projected(self, table: pa.Table) -> pa.Table:
         return table if self._columns is None else project(table, self._columns)
 
-    def _matching_rows(self, table: pa.Table) -> np.ndarray:
-        filter, predicate = self._request.filter, self._request.predicate
-        if filter is None:
-            return np.arange(table.num_rows)
-        rows = None
-        if self._request.is_predicate_exact and isinstance(predicate, Equals | IsIn):
-            rows = rows_matching_predicate(table, predicate)
-        return matching_rows(table, filter) if rows is None else rows
-
     def _read_by_pyarrow(
-        self, plan: FragmentPlan, wanted: RowRanges, reason: str = ""
+        self,
+        plan: FragmentPlan,
+        wanted: RowRanges,
+        reason: str = "",
+        request: Request | None = None,
     ) -> Iterator[MatchedRows]:
-        """Yield the matches among wanted rows. PyArrow decodes whole row groups or files."""
+        """Yield the matches among wanted rows. PyArrow decodes whole row groups or files.
+
+        ``request`` replaces the request of this run.
+        """
         import pyarrow.dataset as pads
 
         self.require_unchanged([plan])
@@ -424,7 +424,7 @@ class Execution:
                 if window:
                     table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in window])
                     self._count(rows_read=table.num_rows)
-                    matches = self._matching_rows(table)
+                    matches = _matching_rows(table, request or self._request)
                     rows = project(select_rows(table, matches), self._columns)
                     if previous is not None:
                         yield previous
@@ -519,6 +519,16 @@ class Execution:
             self.stats.fragments_read += fragments_read
             self.stats.row_groups_read += row_groups_read
             self.stats.rows_read += rows_read
+
+
+def _matching_rows(table: pa.Table, request: Request) -> np.ndarray:
+    filter, predicate = request.filter, request.predicate
+    if filter is None:
+        return np.arange(table.num_rows)
+    rows = None
+    if request.is_predicate_exact and isinstance(predicate, Equals | IsIn):
+        rows = rows_matching_predicate(table, predicate)
+    return matching_rows(table, filter) if rows is None else rows
 
 
 def _map_on_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from zonebloom.base.display import (
@@ -75,6 +75,8 @@ class ScanPlan(ProcessBound, Displayed):
         All files of the dataset with the zones that may match. Empty without a filter.
     all_bytes : int
         Size of all files of the dataset.
+    narrow_predicate : Predicate or None
+        The predicate without keys that no row holds, if indices found such keys.
     """
 
     filter: RowFilter | None
@@ -90,6 +92,7 @@ class ScanPlan(ProcessBound, Displayed):
     partition_pruning: tuple[tuple[str, int], ...] = ()
     files: tuple[FileZones, ...] = ()
     all_bytes: int = 0
+    narrow_predicate: Predicate | None = field(default=None, repr=False)
 
     @property
     def skipped(self) -> int:

@@ -1,7 +1,8 @@
 """Choose what to read to find the rows of keys: which files, and which zones of them.
 
-    keys -> files    key ranges exclude files                FragmentKeyRanges, summarize_keys
-         -> zones    indices look up a few keys              plan_candidates
+    keys -> keys     indices of some kinds exclude keys      search_many_keys
+         -> files    key ranges exclude files                FragmentKeyRanges, summarize_keys
+         -> zones    indices look up keys                    plan_candidates
          -> rows     a Bloom filter of the keys excludes     KeyBloomFilter
                      rows before the rest is decoded
          -> places   the caller compares the rows that are left with the keys exactly
@@ -12,20 +13,27 @@ Spark's tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.arrays import from_numpy
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.index.key_search import search_keys
+from zonebloom.index.matching import IndexView
 from zonebloom.predicates import IsIn
+from zonebloom.predicates.ast import ColumnPath
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.scan.planner import plan_fragments
-from zonebloom.scan.search import Search
+from zonebloom.scan.search import Search, usable_indices
 from zonebloom.snapshot import Snapshot
+from zonebloom.values.probe import hash_keys
 
-# With more keys than this, almost every zone may hold one, so they are not looked up in indices.
+# With more keys than this, almost every zone may hold one. So they are only looked up in indices
+# whose kind finds few zones for each key.
 MAX_SEARCHED_KEYS = 1 << 14
 # The position of a file among the present ones, and its plan.
 NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
@@ -34,6 +42,74 @@ NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
 def key_terms(keys: pa.Table, names: Iterable[str]) -> list[IsIn]:
     """Return, for each named column, the predicate that it holds one of the keys."""
     return [IsIn((name,), keys[name].unique().drop_null()) for name in names]
+
+
+@dataclass(frozen=True)
+class ManyKeySearch:
+    """The result of looking up the keys of several columns.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+    columns : frozenset of column paths
+        The columns whose keys were looked up.
+    keys : int64 array
+        The numbers of the keys that a row may hold, ascending.
+    rows : RowRanges
+        The addresses of rows that may hold a key.
+    views : dict of str to IndexView
+        The indices that were searched, by name.
+    """
+
+    snapshot: Snapshot
+    columns: frozenset[ColumnPath]
+    keys: np.ndarray
+    rows: RowRanges
+    views: dict[str, IndexView]
+
+
+def search_many_keys(
+    snapshot: Snapshot, columns: Mapping[ColumnPath, pa.Array]
+) -> ManyKeySearch | None:
+    """Look up keys of any number in the indices that find few zones for each key.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    columns : mapping of column path to Array
+        The values of the keys in each column, in a type that can be compared with the column.
+
+    Returns
+    -------
+    ManyKeySearch or None
+        None if there is no such index, or if reading the rows without it takes less time.
+    """
+    rows = snapshot.universe
+    views: dict[str, IndexView] = {}
+    searched_columns: set[ColumnPath] = set()
+    numbers: np.ndarray | None = None
+    for path, values in columns.items():
+        if path[0] in snapshot.partition_values.columns:
+            continue
+        on_column = usable_indices(snapshot, path)
+        if isinstance(on_column, str) or on_column.column_type is None:
+            continue
+        for index in on_column.indices:
+            if index.max_searched_keys is not None:
+                continue
+            searched = values if numbers is None else values.take(from_numpy(numbers))
+            bulk = hash_keys(on_column.column_type, searched)
+            view = snapshot.view(index)
+            result = None if bulk is None else search_keys(view, bulk, len(searched))
+            if result is not None:
+                kept = np.flatnonzero(result.may_exist)
+                numbers = kept if numbers is None else numbers[kept]
+                rows = rows & result.rows
+                views[index.entry.name] = view
+                searched_columns.add(path)
+    if numbers is None:
+        return None
+    return ManyKeySearch(snapshot, frozenset(searched_columns), numbers, rows, views)
 
 
 def plan_candidates(

@@ -1,8 +1,9 @@
 """Find the rows of keys, for upserts and deletes. A key may have one column or several.
 
-A few keys are searched in the indices, which select zones. Many keys would select almost all zones,
-so a Bloom filter of the keys is applied to all rows instead, before they are decoded if possible.
-The rows that pass are compared with the keys exactly.
+A few keys are searched in the indices, which select zones. So are many keys, if an index finds few
+zones for each of them. It also excludes keys that no row holds. Without such an index, many keys
+would select almost all zones, so a Bloom filter of the keys is applied to all rows instead, before
+they are decoded if possible. The rows that pass are compared with the keys exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.ast import conjunction
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_candidates import MAX_SEARCHED_KEYS, NumberedPlan, plan_candidates
+from zonebloom.scan.key_candidates import (
+    MAX_SEARCHED_KEYS,
+    ManyKeySearch,
+    NumberedPlan,
+    plan_candidates,
+    search_many_keys,
+)
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
     KeyBloomFilter,
@@ -174,18 +181,23 @@ def locate_keys(
             "name a column of their rows as well"
         )
     values, positions, count = _convert_keys(columns, given)
+    found: ManyKeySearch | None = None
     if positions.size > MAX_SEARCHED_KEYS:
-        snapshot = opened.look()
+        snapshot = opened.look_at_all_files()
         for number in stored_numbers:
             passing = _pass_global_filter(snapshot, columns[number], values[number])
             if passing is not None:
-                positions = positions[passing]
-                values = [keys.take(from_numpy(passing)) for keys in values]
+                values, positions = _take_keys(values, positions, passing)
+        if positions.size > MAX_SEARCHED_KEYS:
+            paths = {columns[number].path: values[number] for number in stored_numbers}
+            found = search_many_keys(snapshot, paths)
+            if found is not None:
+                values, positions = _take_keys(values, positions, found.keys)
     with thread_pool(num_cores() + 1) as pool:
         # Build hash tables of the keys while the files are read.
         numbering = [pool.submit(numbered_keys, keys) for keys in values]
         keys_by_column = dict(zip(columns, values, strict=True))
-        present, candidates = _candidates(opened, keys_by_column, partition_columns, pool)
+        present, candidates = _candidates(opened, keys_by_column, partition_columns, found, pool)
     places = [_NO_ROWS, *((number << OFFSET_BITS) + rows for number, rows, _ in candidates)]
     codes, key_codes = shared_codes(
         [
@@ -208,6 +220,7 @@ def _candidates(
     opened: OpenedDataset,
     columns: Mapping[Column, pa.Array],
     partition_columns: Collection[str],
+    found: ManyKeySearch | None,
     pool: ThreadPoolExecutor,
 ) -> tuple[tuple[PresentFragment, ...], list[_CandidateRows]]:
     """Return the current files, and the rows of each file read that may hold keys."""
@@ -217,7 +230,19 @@ def _candidates(
     stored_columns = {
         column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
     }
-    snapshot, search = opened.search(predicate)
+    if found is None:
+        snapshot, search = opened.search(predicate)
+    else:
+        snapshot = found.snapshot
+        other_keys = [
+            IsIn(column.path, keys)
+            for column, keys in columns.items()
+            if column.path not in found.columns
+        ]
+        search = opened.search_within(
+            snapshot, conjunction(other_keys), rows=found.rows, views=found.views
+        )
+        search.predicate = predicate
     present = snapshot.fragments
     types = tuple(normalized_type(column.type) for column in stored_columns)
     ranges = [
@@ -268,6 +293,14 @@ def _convert_keys(
         for keys, key_positions in stored
     ]
     return values, positions, len(arrays[0])
+
+
+def _take_keys(
+    values: list[pa.Array], positions: np.ndarray, numbers: np.ndarray
+) -> tuple[list[pa.Array], np.ndarray]:
+    if numbers.size == positions.size:
+        return values, positions
+    return [keys.take(from_numpy(numbers)) for keys in values], positions[numbers]
 
 
 def _pass_global_filter(snapshot: Snapshot, column: Column, values: pa.Array) -> np.ndarray | None:

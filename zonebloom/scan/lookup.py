@@ -16,6 +16,7 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
+from zonebloom.scan.planner import plan_fragments
 from zonebloom.scan.recheck import gather
 from zonebloom.sources.column_batches import Column
 from zonebloom.values.normal_types import normalized_type
@@ -37,7 +38,8 @@ def lookup_keys(
 ) -> pa.Table:
     """Return the rows that hold one of the keys, with the position of their key."""
     column_keys = ColumnKeys(keys, column, match_nulls)
-    fragments = opened.plan_fragments(column_keys.predicate)
+    snapshot, search = opened.search(column_keys.predicate)
+    fragments = plan_fragments(snapshot, search)
     names_to_read = list(dict.fromkeys([*names, column.path[0]]))
     schema = opened.source.schema
     if names_to_read != schema.names:
@@ -52,7 +54,7 @@ def lookup_keys(
             column_keys,
             None,
             batch_size,
-            column_keys.predicate,
+            search.narrow_predicate,
             is_predicate_exact=True,
         )
         batches = Execution(opened.source, request).batches(fragments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.base.notices import warn
+from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage, indexed_identities
 from zonebloom.catalog.locate import default_folders_of
@@ -35,7 +36,7 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.index.fit import indexed_column
-from zonebloom.index.matching import LoadedIndex
+from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates import (
     Equals,
     IsIn,
@@ -48,8 +49,7 @@ from zonebloom.predicates import (
 from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
-from zonebloom.scan.plan import FragmentPlan
-from zonebloom.scan.planner import plan_fragments, plan_search, plan_whole_files
+from zonebloom.scan.planner import plan_search, plan_whole_files
 from zonebloom.scan.search import Search, preferred_index, search_indices
 from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
@@ -219,6 +219,27 @@ class OpenedDataset:
         self._report_gaps(snapshot, search)
         return search
 
+    def search_within(
+        self,
+        snapshot: Snapshot,
+        predicate: Predicate,
+        *,
+        rows: RowRanges,
+        views: Mapping[str, IndexView],
+    ) -> Search:
+        """Search a snapshot for a predicate, in the rows that a search of other indices has left.
+
+        ``views`` are these indices, by name.
+        """
+        search = search_indices(snapshot, predicate)
+        search.used_views.update(views)
+        self._report_gaps(snapshot, search)
+        result = search.result
+        search.result = SearchResult(
+            result.universe, at_most=result.at_most & rows, null_free=False
+        )
+        return search
+
     def plan(
         self,
         columns: tuple[str, ...],
@@ -236,10 +257,6 @@ class OpenedDataset:
         return plan_search(
             snapshot, search, columns, expression, bytes_before, is_described=is_described
         )
-
-    def plan_fragments(self, predicate: Predicate) -> list[FragmentPlan]:
-        """Return the plans of the fragments to read for a predicate, without a description."""
-        return plan_fragments(*self.search(predicate))
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
         """Yield the zones that may hold each of many keys; see `Dataset.candidates`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ Projection = list[str] | dict[str, pc.Expression] | None
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_SLICED_RUNS = 32
 _MAX_TEXT = 200
+_MIN_LONG_LIST = 1 << 10
 
 
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Projection) -> pa.Table:
@@ -50,6 +52,21 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
         raise row_value_error(filter_text(filter), filter, table.schema, error) from None
     # A null comparison result does not match.
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
+
+
+def is_long_list(filter: RowFilter | None, predicate: IsIn, schema: pa.Schema) -> bool:
+    """Return whether a filter only tests whether a column is in a long list of keys.
+
+    PyArrow hashes the list again for each batch that it filters, so plain comparisons pay here.
+    """
+    values, (name, *nested_path) = predicate.values, predicate.column
+    if nested_path or len(values) < _MIN_LONG_LIST:
+        return False
+    kind = schema.field(name).type
+    if not pa.types.is_integer(kind) and kind not in _COMPARABLE_TYPES:
+        return False
+    listed: Any = pc.field(name).isin(values)
+    return values.type == kind and isinstance(filter, pc.Expression) and listed.equals(filter)
 
 
 def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:

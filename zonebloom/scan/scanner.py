@@ -28,7 +28,7 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
-from zonebloom.scan.recheck import Columns, filter_text, gather
+from zonebloom.scan.recheck import Columns, filter_text, gather, is_long_list
 from zonebloom.storage.files import ReadCounter
 
 
@@ -242,7 +242,10 @@ class Scanner(ProcessBound, Displayed):
         counter = ReadCounter() if counting else None
         batches: Iterable[pa.RecordBatch] = ()
         if plan.fragments and wants_rows:
-            execution = Execution(self._source, self._request, counter, stats)
+            request = self._request
+            if plan.narrow_predicate is not None:
+                request = replace(request, predicate=plan.narrow_predicate)
+            execution = Execution(self._source, request, counter, stats)
             batches = execution.batches(plan.fragments)
         elif isinstance(self._request.filter, EngineFilter):
             # Refuse an invalid filter even if no rows are read. PyArrow's were checked before.
@@ -289,5 +292,7 @@ def plan_scan(
     # If a SQL text translates to a single equality or IN, this predicate is the whole filter.
     is_text = len(filters) == 1 and isinstance(filters[0], str)
     is_predicate_exact = is_text and isinstance(predicate, Equals | IsIn)
+    if len(filters) == 1 and isinstance(predicate, IsIn):
+        is_predicate_exact |= is_long_list(expression, predicate, opened.source.schema)
     request = Request(projection, expression, limit, batch_size, predicate, is_predicate_exact)
     return Scanner(opened, request, stats_callback=callback)

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
+from zonebloom.base.arrays import from_numpy
 from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.key_ranges import fragment_ranges
+from zonebloom.index.key_search import search_keys
 from zonebloom.index.kinds import is_registered, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates.ast import (
@@ -29,14 +32,19 @@ from zonebloom.predicates.ast import (
     Predicate,
     Unknown,
     fold_predicate,
+    replace_leaves,
 )
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.probe import Probe, probe, probe_many
+from zonebloom.values.probe import Probe, hash_keys, probe, probe_many
 
 if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
+
+
+# Longer lists of keys are searched by `zonebloom.index.key_search`, if the kind of an index allows.
+_MAX_SINGLE_SEARCH = 1 << 14
 
 
 class NoIndex(str):
@@ -57,6 +65,9 @@ class Search:
         Parts of the filter that partition values answer, and the rows that they keep.
     unanswered : list of (Predicate, str)
         Parts of the filter that no index could answer, and the reasons.
+    existing_keys : dict of int to IsIn
+        The long lists of keys, by the id of their part of the filter, without keys that no row of
+        the snapshot holds.
     """
 
     predicate: Predicate
@@ -64,6 +75,17 @@ class Search:
     used_views: dict[str, IndexView] = field(default_factory=dict)
     partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
+    existing_keys: dict[int, IsIn] = field(default_factory=dict)
+
+    @property
+    def narrow_predicate(self) -> Predicate:
+        """Return the predicate without keys that no row of the snapshot holds.
+
+        It is true for the same rows as the predicate, unless a file changes after the snapshot.
+        """
+        if not self.existing_keys:
+            return self.predicate
+        return replace_leaves(self.predicate, lambda leaf: self.existing_keys.get(id(leaf), leaf))
 
 
 def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
@@ -152,7 +174,7 @@ def _answer_by_index(
         matches_null = predicate.null_matches
     if key_probe is not None and key_probe.unusable_reason:
         return key_probe.unusable_reason
-    return _IndexLookup(snapshot, search, indices, key_probe, matches_null=matches_null)
+    return _IndexLookup(snapshot, search, indices, predicate, key_probe, matches_null=matches_null)
 
 
 def usable_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
@@ -259,6 +281,7 @@ class _IndexLookup(_Answer):
         snapshot: Snapshot,
         search: Search,
         indices: Sequence[LoadedIndex],
+        predicate: LeafPredicate,
         key_probe: Probe | None,
         *,
         matches_null: bool,
@@ -266,6 +289,7 @@ class _IndexLookup(_Answer):
         self._snapshot = snapshot
         self._search = search
         self._indices = indices
+        self._predicate = predicate
         self._key_probe = key_probe
         self._matches_null = matches_null
 
@@ -274,12 +298,34 @@ class _IndexLookup(_Answer):
         for index in self._indices:
             view = self._snapshot.view(index)
             self._search.used_views[index.entry.name] = view
-            rows = RowRanges() if self._key_probe is None else view.matches(self._key_probe)
+            rows = self._key_rows(view)
             if self._matches_null:
                 rows |= view.nulls()
             at_most = rows if at_most is universe else at_most & rows
         # The index does not say for which rows the condition is null.
         return SearchResult(universe, at_most=at_most, null_free=False)
+
+    def _key_rows(self, view: IndexView) -> RowRanges:
+        """Return the rows of zones that may hold a key, and all rows not covered."""
+        if self._key_probe is None:
+            return RowRanges()
+        predicate = self._search.existing_keys.get(id(self._predicate), self._predicate)
+        if (
+            view.index.max_searched_keys is not None
+            or not isinstance(predicate, IsIn)
+            or len(predicate.values) <= _MAX_SINGLE_SEARCH
+        ):
+            return view.matches(self._key_probe)
+        column_type = self._snapshot.indices_of_column(predicate.column).column_type
+        bulk = None if column_type is None else hash_keys(column_type, predicate.values)
+        if bulk is None:
+            return view.matches(self._key_probe)
+        result = search_keys(view, bulk, len(predicate.values))
+        if result is None:
+            return view.covered | view.uncovered
+        existing = predicate.values.take(from_numpy(np.flatnonzero(result.may_exist)))
+        self._search.existing_keys[id(self._predicate)] = replace(predicate, values=existing)
+        return result.rows
 
 
 class _AllOf(_Answer):

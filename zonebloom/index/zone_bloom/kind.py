@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # From this number of zones on, the eight short reads of the sliced layout are faster than testing
 # every zone, and its padding is negligible.
 SLICED_ZONES = 4096
+# A filter of the default size holds every second zone for so many absent keys.
+_MAX_SEARCHED_KEYS = 1 << 14
 
 
 class ZoneBloom:
@@ -36,6 +38,7 @@ class ZoneBloom:
     layouts: Mapping[str, str] = MappingProxyType(
         {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
     )
+    max_searched_keys: int | None = _MAX_SEARCHED_KEYS
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         return why_not_indexable(column_type, column)

@@ -1,0 +1,275 @@
+"""Look up more keys than Bloom filters can exclude, in a hash index.
+
+Results are compared with a search in Python over all rows.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seams import set_constant
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.index.key_search import extrapolate_zones, search_keys
+from zonebloom.scan import locate, recheck, search
+from zonebloom.values.probe import hash_keys
+
+NAN = math.nan
+COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int8())])
+VALUES: dict[str, list[Any]] = {
+    "a": [None, *range(-3, 7), 2**63 - 1, -(2**63)],
+    "b": [None, "", "a", "É", "ab" * 20],
+    "c": [None, 0.0, -0.0, NAN, 1.5, math.inf, -2.0],
+    "d": [None, *range(-3, 7)],
+}
+
+
+def is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat three keys as many. So few are looked up without a sample."""
+    set_constant(monkeypatch, locate, "MAX_SEARCHED_KEYS", 2)
+    set_constant(monkeypatch, search, "_MAX_SINGLE_SEARCH", 2)
+    set_constant(monkeypatch, recheck, "_MIN_LONG_LIST", 2)
+
+
+def located(tables: Sequence[pa.Table], names: Sequence[str], keys: Sequence[tuple]) -> list[tuple]:
+    """Return the number of each key with the file and the row that hold it, or with None."""
+    rows_by_key: dict[tuple, list[tuple[int, int]]] = {}
+    for file, table in enumerate(tables):
+        columns = [table[name].to_pylist() for name in names]
+        for row, values in enumerate(zip(*columns, strict=True)):
+            # Equal keys are equal in a dictionary: 0.0 and -0.0, but no NaN. Each NaN is new here.
+            if None not in values and not any(map(is_nan, values)):
+                rows_by_key.setdefault(values, []).append((file, row))
+    return [
+        (number, *place)
+        for number, key in enumerate(keys)
+        for place in (None not in key and rows_by_key.get(key)) or [(None, None)]
+    ]
+
+
+def assert_located(
+    ds: zb.Dataset, tables: Sequence[pa.Table], names: Sequence[str], keys: pa.Table
+) -> None:
+    rows = ds.locate(list(names), keys)
+    files = [None if path is None else ds.files.index(path) for path in rows["path"].to_pylist()]
+    places = list(zip(rows["key_index"].to_pylist(), files, rows["row"].to_pylist(), strict=True))
+    key_tuples = list(zip(*(keys[name].to_pylist() for name in names), strict=True))
+    expected = located(tables, names, key_tuples)
+    assert places == expected
+    counts: dict[int, tuple[set, set]] = {}
+    for number, file, row in expected:
+        if file is not None:
+            file_keys, file_rows = counts.setdefault(file, (set(), set()))
+            file_keys.add(key_tuples[number])
+            file_rows.add(row)
+    assert [
+        (ds.files.index(row["path"]), row["num_keys"], row["num_rows"])
+        for row in ds.files_with_keys(list(names), keys).to_pylist()
+    ] == [(file, len(k), len(r)) for file, (k, r) in sorted(counts.items())]
+
+
+def assert_scanned(ds: zb.Dataset, tables: Sequence[pa.Table], name: str, keys: pa.Array) -> None:
+    """Compare lookups and long IN lists with PyArrow over all rows."""
+    is_key = pc.field(name).isin(keys)
+    everything = pads.dataset(pa.concat_tables(tables))
+    for filter in (is_key, ~is_key, is_key & (pc.field("n") > 5), is_key | (pc.field("n") == 3)):
+        expected = everything.to_table(filter=filter)["n"].to_pylist()
+        assert ds.to_table(filter=filter)["n"].to_pylist() == expected
+        assert ds.scanner(filter=filter).count_rows() == len(expected)
+    rows = ds.lookup(name, keys)
+    found = sorted(zip(rows["key_index"].to_pylist(), rows["n"].to_pylist(), strict=True))
+    key_tuples = [(key,) for key in keys.to_pylist()]
+    assert found == sorted(
+        (number, tables[file]["n"][row].as_py())
+        for number, file, row in located(tables, [name], key_tuples)
+        if file is not None
+    )
+
+
+def write_files(folder: Path, tables: list[pa.Table], first: int = 0) -> None:
+    folder.mkdir(exist_ok=True)
+    for number, table in enumerate(tables, first):
+        pq.write_table(table, folder / f"{number:02d}.parquet", row_group_size=11)
+
+
+def a_table(rng: random.Random, first_number: int) -> pa.Table:
+    count = rng.randint(1, 30)
+    columns = [
+        pa.array(rng.choices(VALUES[field.name][: rng.randint(1, 20)], k=count), field.type)
+        for field in COLUMNS
+    ]
+    numbers = pa.array(range(first_number, first_number + count))
+    return pa.table([*columns, numbers], names=[*COLUMNS.names, "n"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32))
+def test_many_keys_are_found_in_every_row_that_holds_them(tmp_path_factory, seed):
+    folder, rng = tmp_path_factory.mktemp("many") / "t", random.Random(seed)
+    tables = [a_table(rng, 100 * number) for number in range(rng.randint(1, 4))]
+    write_files(folder, tables)
+    ds = zb.dataset(folder)
+    for name in rng.sample(COLUMNS.names, rng.randint(1, 3)):
+        ds.create_scalar_index(name, "HASH", number_of_items=4, spark=False)
+        if rng.random() < 0.3:
+            ds.create_scalar_index(name, name=f"bloom_{name}", number_of_items=5, spark=False)
+    if rng.random() < 0.5:
+        # Some files are rewritten or new after the build.
+        first = rng.randint(0, len(tables))
+        changed = [a_table(rng, 1000 + 100 * number) for number in range(2)]
+        tables[first : first + len(changed)] = changed
+        write_files(folder, changed, first)
+    ds = zb.dataset(folder)
+    names = rng.sample(COLUMNS.names, rng.randint(1, 3))
+    count = rng.choice([0, 1, 3, 5, 25])
+    keys = pa.table(
+        [pa.array(rng.choices(VALUES[name], k=count), COLUMNS.field(name).type) for name in names],
+        names=names,
+    )
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        lower_limits(patched)
+        warnings.simplefilter("ignore", errors.ZoneBloomWarning)
+        assert_located(ds, tables, names, keys)
+        assert_scanned(ds, tables, names[0], keys[names[0]].combine_chunks())
+
+
+@pytest.mark.parametrize("stored", [0.0, -0.0])
+@pytest.mark.parametrize("key", [0.0, -0.0])
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_a_zero_among_many_keys_is_found_under_both_signs(tmp_path, monkeypatch, stored, key, kind):
+    dtype = kind.to_pandas_dtype()
+    values = [dtype(value) for value in [5.0, stored, 7.0, NAN]]
+    tables = [pa.table({"x": pa.array(values, kind), "n": range(4)})]
+    write_files(tmp_path / "t", tables)
+    ds = zb.dataset(tmp_path / "t")
+    ds.create_scalar_index("x", "HASH", number_of_items=1, spark=False)
+    lower_limits(monkeypatch)
+    keys = pa.array([dtype(value) for value in [1.0, 2.0, 3.0, key]], kind)
+    assert_located(ds, tables, ["x"], pa.table({"x": keys}))
+    rows = ds.lookup("x", keys)
+    assert (rows["key_index"].to_pylist(), rows["n"].to_pylist()) == ([3], [1])
+
+
+def test_many_keys_are_found_in_new_and_changed_files(tmp_path, monkeypatch):
+    tables = [pa.table({"a": range(f, f + 50), "n": range(f, f + 50)}) for f in (0, 50, 100)]
+    write_files(tmp_path / "t", tables)
+    zb.dataset(tmp_path / "t").create_scalar_index("a", "HASH", number_of_items=4, spark=False)
+    tables[1] = pa.table({"a": range(250, 320), "n": range(50, 120)})
+    tables.append(pa.table({"a": [900, 901], "n": [900, 901]}))
+    write_files(tmp_path / "t", tables[1:2], 1)
+    write_files(tmp_path / "t", tables[3:], 3)
+    lower_limits(monkeypatch)
+    ds = zb.dataset(tmp_path / "t")
+    keys = pa.array([7, 70, 300, 900, 5000, 149])
+    with pytest.warns(errors.StaleIndexWarning, match=r"01\.parquet.*03\.parquet"):
+        rows = ds.locate("a", keys)
+    assert rows["row"].to_pylist() == [7, None, 50, 0, None, 49]
+    assert_located(ds, tables, ["a"], pa.table({"a": keys}))
+    assert_scanned(ds, tables, "a", keys)
+    with pytest.raises(errors.StaleIndex):
+        zb.dataset(tmp_path / "t", stale="raise").locate("a", keys)
+
+
+# 20,000 keys and more, with the limits of the package
+
+MANY = 20_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> tuple[zb.Dataset, list[pa.Table]]:
+    folder = tmp_path_factory.mktemp("large") / "t"
+    rng = np.random.default_rng(5)
+    tables = []
+    for number in range(4):
+        ids = pa.array(rng.integers(0, 10**12, 100_000), mask=rng.random(100_000) < 0.01)
+        rows = range(number * 100_000, (number + 1) * 100_000)
+        tables.append(pa.table({"a": ids, "n": rows}))
+        folder.mkdir(exist_ok=True)
+        pq.write_table(tables[-1], folder / f"{number}.parquet", max_rows_per_page=2048)
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("a", "HASH", probability=1e-6, spark=False)
+    return ds, tables
+
+
+def keys_of(tables: list[pa.Table], num_present: int) -> pa.Array:
+    rng = np.random.default_rng(7)
+    stored = pa.concat_tables(tables)["a"].drop_null().to_numpy()
+    present_keys = rng.choice(stored, num_present, replace=False)
+    new_keys = rng.integers(10**12, 10**13, MANY - num_present)
+    keys = rng.permutation(np.concatenate([present_keys, new_keys]))
+    return pa.concat_arrays([pa.array(keys), pa.array([None, keys[3], -1], pa.int64())])
+
+
+@pytest.mark.parametrize("num_present", [0, 20, MANY // 2, MANY])
+def test_twenty_thousand_keys(large, num_present):
+    ds, tables = large
+    keys = keys_of(tables, num_present)
+    assert_located(ds, tables, ["a"], pa.table({"a": keys}))
+    if num_present in (0, 20):
+        assert_scanned(ds, tables, "a", keys.drop_null())
+
+
+def test_new_keys_read_no_data(large):
+    ds, tables = large
+    keys = keys_of(tables, 0).drop_null()
+    ran = ds.scanner(filter=pc.field("a").isin(keys)).analyze_plan()
+    assert (ran.stats.fragments_read, ran.stats.rows_read, ran.stats.rows_found) == (0, 0, 0)
+    plan = ds.scanner(filter=pc.field("a").isin(keys) | (pc.field("n") == -1)).plan()
+    assert len(plan.fragments) == 4
+
+
+def test_few_of_many_keys_read_few_zones(large):
+    ds, tables = large
+    keys = keys_of(tables, 20).drop_null()
+    ran = ds.scanner(filter=pc.field("a").isin(keys)).analyze_plan()
+    assert ran.stats.rows_found == 20
+    assert ran.stats.rows_read <= 20 * 1024
+
+
+def test_keys_that_are_in_most_zones_are_not_all_looked_up(large):
+    ds, tables = large
+    keys = keys_of(tables, MANY)
+    on_column = ds.opened.look().indices_of_column(("a",))
+    view = ds.opened.look().view(on_column.indices[0])
+    bulk = hash_keys(pa.int64(), keys)
+    assert search_keys(view, bulk, len(keys)) is None
+    # More keys than rows are not looked up either.
+    everything = pa.array(np.arange(400_000))
+    assert search_keys(view, hash_keys(pa.int64(), everything), len(everything)) is None
+
+
+@given(
+    size=st.integers(1, 2000),
+    sample=st.integers(1000, 2000),
+    scale=st.integers(1, 50),
+    seed=st.integers(0, 1000),
+)
+def test_the_number_of_zones_is_estimated_from_a_sample(size, sample, scale, seed):
+    draws = np.random.default_rng(seed).integers(0, size, sample * scale)
+    num_distinct = np.unique(draws[:sample]).size
+    estimate = extrapolate_zones(num_distinct, sample, sample * scale, 2000)
+    assert np.unique(draws).size == pytest.approx(estimate, rel=0.3)
+
+
+def test_an_estimate_without_hits_is_zero():
+    assert extrapolate_zones(0, 0, 0, 100) == 0
+    assert extrapolate_zones(1, 500, 50_000, 100) == pytest.approx(1)
+    assert extrapolate_zones(100, 5000, 50_000, 100) == pytest.approx(100)

@@ -1,0 +1,126 @@
+"""Look up very many keys in an index whose kind finds few zones for each key.
+
+A sample of the keys tells whether this takes less time than reading the rows without an index.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from zonebloom.base.arrays import distinct_numbers
+from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
+from zonebloom.index.matching import IndexView
+from zonebloom.values.probe import BulkProbe
+
+_SAMPLE_KEYS = 1 << 10
+# The lookup of a key takes as long as reading so many rows of its column without an index, and so
+# does the processing of each zone that is found.
+_ROWS_PER_KEY = 8
+_ROWS_PER_PAIR = 4
+# A search is given up if it finds more pairs than there are rows, and more than this.
+_MIN_MAX_PAIRS = 1 << 20
+# Zones that were found several times are merged when there are so many.
+_MIN_MERGED_ZONES = 1 << 20
+
+
+class KeySearch(NamedTuple):
+    """The places where the keys of a column may be.
+
+    Attributes
+    ----------
+    rows : RowRanges
+        The rows of zones that may hold a key, and all rows that the index does not cover.
+    may_exist : bool array
+        Whether a row may hold a key. False for nulls, and for keys that the column cannot hold.
+    """
+
+    rows: RowRanges
+    may_exist: np.ndarray
+
+
+class _Hits(NamedTuple):
+    """The addresses of the first rows of zones that may hold a hash, and which hashes they hold."""
+
+    zones: np.ndarray
+    is_held: np.ndarray
+    num_pairs: int
+
+
+def search_keys(view: IndexView, bulk: BulkProbe, num_keys: int) -> KeySearch | None:
+    """Return where keys may be, or None if looking them up takes longer than reading the rows."""
+    if bulk.anywhere.size or not view.num_zones:
+        return None
+    hashes = bulk.of_keys_and_zeros()
+    if not _pays(view, hashes):
+        return None
+    hits = _find(view, hashes, max_pairs=max(len(view.covered), _MIN_MAX_PAIRS))
+    if hits is None:
+        return None
+    zones = RowRanges.from_arrays(hits.zones, hits.zones + view.index.entry.number_of_items)
+    is_held = hits.is_held if not view.uncovered else np.ones(hashes.size, dtype=bool)
+    may_exist = np.zeros(num_keys, dtype=bool)
+    may_exist[bulk.positions] = is_held[: bulk.positions.size]
+    may_exist[bulk.zeros] = is_held[bulk.positions.size :].any()
+    return KeySearch((zones & view.covered) | view.uncovered, may_exist)
+
+
+def _pays(view: IndexView, hashes: np.ndarray) -> bool:
+    """Return whether so few zones may hold any of the hashes that a search takes less time."""
+    if hashes.size < 2 * _SAMPLE_KEYS:
+        return True
+    num_rows, cost = len(view.covered), _ROWS_PER_KEY * hashes.size
+    if cost >= num_rows:
+        return False
+    sample = hashes[:: hashes.size // _SAMPLE_KEYS]
+    scale = hashes.size / sample.size
+    max_pairs = int((num_rows - cost) / (_ROWS_PER_PAIR * scale))
+    hits = _find(view, sample, max_pairs)
+    if hits is None:
+        return False
+    num_pairs = hits.num_pairs * scale
+    kept_zones = extrapolate_zones(hits.zones.size, hits.num_pairs, num_pairs, view.num_zones)
+    kept_rows = num_rows * kept_zones / view.num_zones
+    return cost + _ROWS_PER_PAIR * num_pairs + kept_rows < num_rows
+
+
+def extrapolate_zones(num_distinct: int, num_drawn: int, num_to_draw: float, most: int) -> float:
+    """Return how many distinct zones many draws are expected to find, from those of a sample.
+
+    The zones are supposed to be drawn uniformly from a part of all zones, of unknown size.
+    """
+    if not num_drawn:
+        return 0.0
+    low, high = float(min(num_distinct, most)), float(most)
+    if _expected_distinct(high, num_drawn) > num_distinct:
+        for _ in range(50):
+            middle = (low + high) / 2
+            if _expected_distinct(middle, num_drawn) < num_distinct:
+                low = middle
+            else:
+                high = middle
+    return _expected_distinct(high, num_to_draw)
+
+
+def _expected_distinct(size: float, num_drawn: float) -> float:
+    return -size * float(np.expm1(-num_drawn / size))
+
+
+def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
+    """Return the zones that may hold a hash, or None if there are too many pairs of them."""
+    is_held = np.zeros(hashes.size, dtype=bool)
+    parts, num_pairs = [np.empty(0, dtype=np.int64)], 0
+    num_unmerged, merge_at = 0, _MIN_MERGED_ZONES
+    for positions, fragment_ids, starts in view.pairs(hashes):
+        is_held[positions] = True
+        num_pairs += positions.size
+        if num_pairs > max_pairs:
+            return None
+        parts.append(((fragment_ids << np.uint64(OFFSET_BITS)) | starts).astype(np.int64))
+        num_unmerged += positions.size
+        if num_unmerged > merge_at:
+            parts = [distinct_numbers(np.concatenate(parts))]
+            num_unmerged = parts[0].size
+            merge_at = max(_MIN_MERGED_ZONES, 2 * num_unmerged)
+    return _Hits(distinct_numbers(np.concatenate(parts)), is_held, num_pairs)
