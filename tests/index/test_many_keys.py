@@ -24,7 +24,7 @@ from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index.key_search import extrapolate_zones, search_keys
+from zonebloom.index.key_search import extrapolate_zones, hashes_among, search_keys
 from zonebloom.scan import locate, recheck, search
 from zonebloom.values.probe import hash_keys
 
@@ -273,3 +273,13 @@ def test_an_estimate_without_hits_is_zero():
     assert extrapolate_zones(0, 0, 0, 100) == 0
     assert extrapolate_zones(1, 500, 50_000, 100) == pytest.approx(1)
     assert extrapolate_zones(100, 5000, 50_000, 100) == pytest.approx(100)
+
+
+@given(
+    hashes=st.lists(st.integers(0, 20) | st.integers(0, 2**64 - 1)),
+    others=st.lists(st.integers(0, 20) | st.integers(0, 2**64 - 1)),
+)
+def test_hashes_are_found_among_sorted_ones(hashes, others):
+    ordered = np.array(sorted(others), dtype=np.uint64)
+    result = hashes_among(np.array(hashes, dtype=np.uint64), ordered)
+    assert result.tolist() == [hashed in others for hashed in hashes]

@@ -109,10 +109,13 @@ def _expected_distinct(size: float, num_drawn: float) -> float:
 
 def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
     """Return the zones that may hold a hash, or None if there are too many pairs of them."""
-    is_held = np.zeros(hashes.size, dtype=bool)
+    # Tables visit their blocks in the order of hashes. Sorting the hashes, and finding those that
+    # are held again, takes less time than sorting them with their positions.
+    ordered = np.sort(hashes)
+    is_held = np.zeros(ordered.size, dtype=bool)
     parts, num_pairs = [np.empty(0, dtype=np.int64)], 0
     num_unmerged, merge_at = 0, _MIN_MERGED_ZONES
-    for positions, fragment_ids, starts in view.pairs(hashes):
+    for positions, fragment_ids, starts in view.pairs(ordered):
         is_held[positions] = True
         num_pairs += positions.size
         if num_pairs > max_pairs:
@@ -123,4 +126,20 @@ def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
             parts = [distinct_numbers(np.concatenate(parts))]
             num_unmerged = parts[0].size
             merge_at = max(_MIN_MERGED_ZONES, 2 * num_unmerged)
-    return _Hits(distinct_numbers(np.concatenate(parts)), is_held, num_pairs)
+    zones = distinct_numbers(np.concatenate(parts))
+    return _Hits(zones, hashes_among(hashes, ordered[is_held]), num_pairs)
+
+
+def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Return which hashes are among some sorted ones, bool."""
+    if not ordered.size:
+        return np.zeros(hashes.size, dtype=bool)
+    # A bitmap of the low bits excludes most of the others, if few hashes are among them.
+    mask = np.uint64((1 << (8 * ordered.size).bit_length()) - 1)
+    has_low_bits = np.zeros(int(mask) + 1, dtype=bool)
+    has_low_bits[ordered & mask] = True
+    is_among = has_low_bits[hashes & mask]
+    candidates = np.flatnonzero(is_among)
+    found = np.minimum(ordered.searchsorted(hashes[candidates]), ordered.size - 1)
+    is_among[candidates] = ordered[found] == hashes[candidates]
+    return is_among
