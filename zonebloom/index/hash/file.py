@@ -195,7 +195,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         shape.block_bits > 40
         or shape.bucket_bits > 40
         or shape.remainder_bits < 1
-        or not 1 <= shape.zone_bits <= 33
+        or not 1 <= shape.zone_bits <= 32
         or shape.entry_bits > MAX_ENTRY_BITS
         or shape.hash_bits > 64
         or head.zone_shift > 32

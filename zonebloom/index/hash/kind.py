@@ -78,9 +78,9 @@ class HashKind:
     def merge(
         self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
     ) -> WrittenTable:
-        from zonebloom.index.hash.merge import merge_tables
+        from zonebloom.index.hash.merge import merge_hash_tables
 
-        return merge_tables(_require_hash_tables(tables), catalog, path)
+        return merge_hash_tables(_require_hash_tables(tables), catalog, path)
 
     def statistics(
         self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]

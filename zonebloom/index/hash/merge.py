@@ -19,7 +19,7 @@ from zonebloom.storage.files import FileCreator
 _PAIRS_PER_PART = 1 << 16
 
 
-def merge_tables(tables: Sequence[HashTable], creator: FileCreator, path: str) -> WrittenTable:
+def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: str) -> WrittenTable:
     """Write the zones of all tables, in order, as one file.
 
     The merged file keeps as many bits of each hash as the table that has the fewest. So a key that

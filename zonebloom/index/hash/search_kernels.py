@@ -106,7 +106,7 @@ def find_sorted(
     key_starts, key_stops : int64 array, one item per block
         Which hashes belong to the block.
     shape : int64 array
-        The fields of `BlockShape`.
+        The fields of `BlockShape`, and the number of groups of the file.
     first_block : int
         The block at which to begin. ``state[NEXT_KEY]`` is the hash at which to begin.
     out_keys, out_groups : int64 array
@@ -124,6 +124,7 @@ def find_sorted(
     entry_bits = remainder_bits + zone_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
     mark = (_U1 << zone_bits) - _U1
+    num_groups = shape[4]
     capacity = min(out_keys.shape[0], out_postings.shape[0])
     num_matches = num_postings = np.int64(0)
     state[NEEDED] = 0
@@ -178,12 +179,18 @@ def find_sorted(
                 state[NUM_POSTINGS] = num_postings
                 state[NEEDED] = size
                 return
+            # The groups of a hash ascend, and a posting has no other entry beside it.
+            previous = np.int64(-1)
             for i in range(first, last):
                 value = _entry(blocks, entries, i, entry_bits)
                 if value >> zone_bits != remainder:
                     continue
                 group = value & mark
                 if group != mark:
+                    if np.int64(group) <= previous or np.int64(group) >= num_groups:
+                        is_damaged[number] = True
+                        break
+                    previous = np.int64(group)
                     out_keys[num_matches] = key
                     out_groups[num_matches] = np.int64(group)
                     num_matches += 1
@@ -192,9 +199,10 @@ def find_sorted(
                 for j in range(i):
                     if _entry(blocks, entries, j, entry_bits) & mark == mark:
                         rank += 1
-                if rank >= num_pointers:
+                if rank >= num_pointers or previous >= 0:
                     is_damaged[number] = True
                     break
+                previous = num_groups
                 out_posting_keys[num_postings] = key
                 out_postings[num_postings, 0] = np.int64(blocks[pointers + 2 * rank])
                 out_postings[num_postings, 1] = np.int64(blocks[pointers + 2 * rank + 1])
@@ -232,6 +240,8 @@ def decode_block(words, shape, block, out_hashes, out_groups):
         if count == num_entries or bucket == num_buckets:
             return -1
         value = _entry(words, entries, count, entry_bits)
+        if value & mark != mark and np.int64(value & mark) >= shape[4]:
+            return -1
         prefix = (np.uint64(block) << bucket_bits) | np.uint64(bucket)
         prefix = (prefix << remainder_bits) | (value >> zone_bits)
         out_hashes[count] = prefix << (_U64 - hash_bits)

@@ -6,6 +6,7 @@ which has its own checksum. A damaged block may hold its keys in every zone.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ class HashTable(IndexTable):
         self.num_bytes = self.file.num_bytes
         self.shape = self.head.shape
         self.groups = Groups.of_runs(self.runs.num_zones, self.head.zone_shift)
-        self._shape = np.array(self.shape, dtype=np.int64)
+        self._shape = np.array([*self.shape, len(self.groups)], dtype=np.int64)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
         self._max_cached_blocks = max(1, _MAX_CACHED_BYTES // self.head.slot_bytes)
         self._lock = threading.Lock()
@@ -228,7 +229,7 @@ class HashTable(IndexTable):
         if words is None:
             return np.arange(len(self))
         try:
-            groups, spans = _find_in_block(words, hashed, self.head)
+            groups, spans = _find_in_block(words, hashed, self.head, len(self.groups))
         except ValueError:
             return self._report_block()
         return self._zones_of_groups([groups, *map(self._posting, spans)])
@@ -545,7 +546,7 @@ def _posting_words(words: np.ndarray, head: Head) -> int:
 
 
 def _find_in_block(
-    words: np.ndarray, hashed: int, head: Head
+    words: np.ndarray, hashed: int, head: Head, num_groups: int
 ) -> tuple[np.ndarray, list[tuple[int, int]]]:
     """Find a hash in a block without kernels. Return its groups, and the pieces of its postings.
 
@@ -587,4 +588,8 @@ def _find_in_block(
             raise ValueError("a block has fewer postings than its entries name")
         offset, size = words[first_posting + 2 * rank :][:2].tolist()
         spans.append((offset, size))
+    is_ascending = all(group < following for group, following in itertools.pairwise(groups))
+    has_too_many = len(spans) > 1 or (spans and groups)
+    if not is_ascending or has_too_many or (groups and groups[-1] >= num_groups):
+        raise ValueError("the groups of a hash do not ascend or do not exist")
     return np.array(groups, dtype=np.int64), spans
