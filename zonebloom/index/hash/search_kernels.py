@@ -65,6 +65,80 @@ def _select_zero(word, number):
     return np.int64(trailing_zeros(zeros))
 
 
+@linked
+def _entries_of(words, counts, num_bits, num_entries, bucket, word, zeros_before):
+    """Return the first entry of a bucket and the one after its last, and where the search stopped.
+
+    The search for the bucket begins at a word of the counts, before which there are
+    ``zeros_before`` zeros. The first entry is -1 if the block contradicts itself.
+    """
+    # The entries of a bucket begin after the zero that ends the bucket before.
+    position = np.int64(0)
+    if bucket:
+        zeros = 64 - np.int64(count_ones(words[counts + word]))
+        while zeros_before + zeros < bucket and (word + 1) * 64 < num_bits:
+            zeros_before += zeros
+            word += 1
+            zeros = 64 - np.int64(count_ones(words[counts + word]))
+        if zeros_before + zeros < bucket:
+            return np.int64(-1), np.int64(0), word, zeros_before
+        position = word * 64 + 1
+        position += _select_zero(words[counts + word], bucket - 1 - zeros_before)
+    first = position - bucket
+    while position < num_bits and (
+        (words[counts + (position >> 6)] >> np.uint64(position & 63)) & _U1
+    ):
+        position += 1
+    if position - bucket > num_entries or position >= num_bits:
+        return np.int64(-1), np.int64(0), word, zeros_before
+    return first, position - bucket, word, zeros_before
+
+
+@linked
+def _bucket_and_remainder(hashed, block_bits, bucket_bits, remainder_bits):
+    low = hashed << block_bits
+    # Shift by one bit first, because a shift by 64 bits has no result.
+    bucket = np.int64((low >> _U1) >> (_U63 - bucket_bits))
+    return bucket, (low << bucket_bits) >> (_U64 - remainder_bits)
+
+
+@kernel(int64(readonly(uint64), readonly(uint64), readonly(int64), int64[::1]))
+def find_one(words, hashes, shape, out):
+    """Find the groups of one hash in its block, and return their number.
+
+    Return -1 if that needs `find_sorted`: if the hash has a posting or too many entries for
+    ``out``, or if the block contradicts itself. ``shape`` is the same as for `find_sorted`.
+    """
+    block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
+    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + zone_bits
+    num_buckets = np.int64(1) << np.int64(bucket_bits)
+    num_entries = np.int64(words[1] & _LOW_HALF)
+    num_pointers = np.int64(words[1] >> _U32)
+    if not _fits(num_entries, num_pointers, num_buckets, np.int64(entry_bits), words.shape[0]):
+        return -1
+    num_bits = num_entries + num_buckets
+    bucket, remainder = _bucket_and_remainder(hashes[0], block_bits, bucket_bits, remainder_bits)
+    first, last, _, _ = _entries_of(
+        words, HEAD_WORDS, num_bits, num_entries, bucket, np.int64(0), np.int64(0)
+    )
+    if first < 0 or last - first > out.shape[0]:
+        return -1
+    entries = HEAD_WORDS + _words_of(num_bits)
+    zone_mask = (_U1 << zone_bits) - _U1
+    count, previous = np.int64(0), np.int64(-1)
+    for i in range(first, last):
+        value = _entry(words, entries, i, entry_bits)
+        if value >> zone_bits == remainder:
+            group = np.int64(value & zone_mask)
+            # The mark of a posting is also larger than any group.
+            if group <= previous or group >= shape[4]:
+                return -1
+            out[count] = previous = group
+            count += 1
+    return count
+
+
 @kernel(
     void(
         readonly(uint64),
@@ -146,30 +220,13 @@ def find_sorted(
         pointers = entries + _words_of(num_entries * np.int64(entry_bits))
         word, zeros_before = np.int64(0), np.int64(0)
         while key < stop_key:
-            low = hashes[key] << block_bits
-            bucket = np.int64((low >> _U1) >> (_U63 - bucket_bits))
-            remainder = (low << bucket_bits) >> (_U64 - remainder_bits)
-            # The entries of a bucket begin after the zero that ends the bucket before.
-            position = np.int64(0)
-            if bucket:
-                zeros = 64 - np.int64(count_ones(blocks[counts + word]))
-                while zeros_before + zeros < bucket and (word + 1) * 64 < num_bits:
-                    zeros_before += zeros
-                    word += 1
-                    zeros = 64 - np.int64(count_ones(blocks[counts + word]))
-                if zeros_before + zeros < bucket:
-                    is_damaged[number] = True
-                    break
-                position = word * 64 + 1
-                position += _select_zero(blocks[counts + word], bucket - 1 - zeros_before)
-            first = position - bucket
-            last = first
-            while position < num_bits and (
-                (blocks[counts + (position >> 6)] >> np.uint64(position & 63)) & _U1
-            ):
-                position += 1
-                last += 1
-            if last > num_entries or position >= num_bits:
+            bucket, remainder = _bucket_and_remainder(
+                hashes[key], block_bits, bucket_bits, remainder_bits
+            )
+            first, last, word, zeros_before = _entries_of(
+                blocks, counts, num_bits, num_entries, bucket, word, zeros_before
+            )
+            if first < 0:
                 is_damaged[number] = True
                 break
             size = last - first

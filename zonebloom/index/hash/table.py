@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -51,7 +52,7 @@ _LOCAL_BATCH_BYTES = 1 << 20
 _REMOTE_BATCH_BYTES = 8 << 20
 _MAX_REMOTE_GAP = 256 << 10
 _MIN_MATCHES = 1 << 12
-# A bucket rarely has more entries than this.
+# A bucket rarely has more entries of one hash than this.
 _BUCKET_MATCHES = 64
 _CHECKSUM_BYTES = 8
 _HASH_BITS = 64
@@ -110,6 +111,7 @@ class HashTable(IndexTable):
         self.num_bytes = self.file.num_bytes
         self.shape = self.head.shape
         self.groups = Groups.of_runs(self.runs.num_zones, self.head.zone_shift)
+        self._slot_shift = _HASH_BITS - self.shape.block_bits
         self._shape = np.array([*self.shape, len(self.groups)], dtype=np.int64)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
         self._max_cached_blocks = max(1, _MAX_CACHED_BYTES // self.head.slot_bytes)
@@ -165,7 +167,7 @@ class HashTable(IndexTable):
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
         if hashes.size == 1 and len(self):
-            return self._zones_of(int(hashes[0]))
+            return self._zones_of(hashes)
         parts = [zones for _, zones in self._pairs(hashes)] if hashes.size and len(self) else []
         return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
 
@@ -181,48 +183,28 @@ class HashTable(IndexTable):
             zones, positions = self.groups.zones(groups)
             yield order[keys if not self.groups.shift else keys[positions]], zones
 
-    def _zones_of(self, hashed: int) -> np.ndarray:
+    def _zones_of(self, hashes: np.ndarray) -> np.ndarray:
         """Return the zones that may hold one hash: int64, ascending."""
+        hashed = int(hashes[0])
         if NUMPY.spend(_NUMPY_CHECKS_PER_BLOCK):
             return self._zones_by_numpy(hashed)
-        from zonebloom.index.hash import search_kernels as kernels
-
         words = self._block(self._slot_of(hashed))
         if words is None:
             return np.arange(len(self))
-        scratch = self._scratch
-        if not hasattr(scratch, "buffers"):
-            scratch.buffers = _SearchBuffers(_BUCKET_MATCHES)
-            scratch.buffers.key_stops[0] = 1
-        buffers: _SearchBuffers = scratch.buffers
-        buffers.hashes[0] = hashed
-        state = buffers.state
-        while True:
-            state[kernels.NEXT_KEY] = 0
-            buffers.is_damaged[0] = False
-            kernels.find_sorted(
-                words,
-                words.size,
-                buffers.key_starts,
-                buffers.key_stops,
-                buffers.hashes,
-                self._shape,
-                0,
-                *buffers.outputs,
-                buffers.is_damaged,
-                state,
-            )
-            _, num_matches, num_postings, needed = state.tolist()
-            if not needed:
-                break
-            buffers.grow(needed)
-        if buffers.is_damaged[0]:
-            return self._report_block()
-        groups = buffers.groups[:num_matches].copy()
-        if num_postings:
-            spans = [(offset, size) for offset, size in buffers.postings[:num_postings].tolist()]
-            return self._zones_of_groups([groups, *map(self._posting, spans)])
+        out = getattr(self._scratch, "groups", None)
+        if out is None:
+            out = self._scratch.groups = np.empty(_BUCKET_MATCHES, dtype=np.int64)
+        count = self._kernels.find_one(words, hashes, self._shape, out)
+        if count < 0:
+            return self._zones_by_numpy(hashed)
+        groups = out[:count].copy()
         return groups if not self.groups.shift else self.groups.zones(groups)[0]
+
+    @cached_property
+    def _kernels(self) -> ModuleType:
+        from zonebloom.index.hash import search_kernels
+
+        return search_kernels
 
     def _zones_by_numpy(self, hashed: int) -> np.ndarray:
         words = self._block(self._slot_of(hashed))
@@ -241,7 +223,7 @@ class HashTable(IndexTable):
         return self.groups.zones(groups)[0]
 
     def _slot_of(self, hashed: int) -> int:
-        return hashed >> (_HASH_BITS - self.shape.block_bits)
+        return hashed >> self._slot_shift
 
     def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         """Yield pairs of the position of a sorted hash and a group of zones."""
@@ -314,8 +296,7 @@ class HashTable(IndexTable):
         is_elsewhere: np.ndarray,
         matches: _BatchMatches,
     ) -> None:
-        from zonebloom.index.hash import search_kernels as kernels
-
+        kernels = self._kernels
         num_keys = int(batch.key_stops[-1] - batch.key_starts[0])
         buffers = _SearchBuffers(max(_MIN_MATCHES, num_keys + num_keys // 4))
         state = buffers.state
@@ -367,8 +348,6 @@ class HashTable(IndexTable):
 
     def _read_slots(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return slots one after another, and which of them are damaged."""
-        from zonebloom.index.hash import search_kernels
-
         size = self.head.slot_bytes
         words = np.empty(slots.size * (size // 8), dtype=np.uint64)
         offsets = slot_offset(0, size) + slots * size
@@ -386,7 +365,7 @@ class HashTable(IndexTable):
             self._report_damage(f"it cannot be read ({error})")
             return words, is_damaged
         salt = np.uint64(self.head.salt)
-        search_kernels.check_pieces(words, size // 8, offsets, salt, is_damaged)
+        self._kernels.check_pieces(words, size // 8, offsets, salt, is_damaged)
         return words, is_damaged
 
     def _block(self, slot: int) -> np.ndarray | None:
@@ -452,14 +431,12 @@ class HashTable(IndexTable):
 
         The pairs are in the order of the hashes. Raise `CorruptIndex` if the block is damaged.
         """
-        from zonebloom.index.hash import search_kernels
-
         words = self._block(slot)
         if words is None:
             raise self._corrupt_index("a block is damaged")
         capacity = min(int(words[1]) & 0xFFFFFFFF, words.size * _HASH_BITS)
         hashes, groups = np.empty(capacity, np.uint64), np.empty(capacity, np.int64)
-        count = search_kernels.decode_block(words, self._shape, slot, hashes, groups)
+        count = self._kernels.decode_block(words, self._shape, slot, hashes, groups)
         if count < 0:
             raise self._corrupt_index("a block contradicts itself")
         marks = np.flatnonzero(groups[:count] < 0)
@@ -509,13 +486,9 @@ class HashTable(IndexTable):
 
 
 class _SearchBuffers:
-    """The arrays that a search kernel reads and writes."""
+    """The arrays that a search kernel writes."""
 
     def __init__(self, capacity: int):
-        self.key_starts = np.zeros(1, dtype=np.int64)
-        self.key_stops = np.zeros(1, dtype=np.int64)
-        self.hashes = np.zeros(1, dtype=np.uint64)
-        self.is_damaged = np.zeros(1, dtype=bool)
         self.state = np.zeros(4, dtype=np.int64)
         self.grow(capacity)
 
