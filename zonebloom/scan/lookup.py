@@ -23,6 +23,8 @@ from zonebloom.values.normal_types import normalized_type
 
 # Rows per key in a batch. Keys are looked up in each batch, so many keys need large batches.
 _ROWS_PER_KEY = 4
+# For fewer rows, hashing the values of the rows takes less time than hashing the keys.
+_VALUES_PER_ROW = 4
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # The value number of a row that holds none of the keys.
 _NO_KEY = array_of([-2], pa.int32())[0]
@@ -155,8 +157,23 @@ class ColumnKeys:
     def _value_numbers(self, table: pa.Table) -> np.ndarray:
         """Return for each row the number of the key that it holds: -1 for null, -2 for no key."""
         values = normalized_column(table, self._path)
+        if self.num_values > _VALUES_PER_ROW * len(values):
+            return self._numbers_of_few(values)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))
         if not numbers.null_count:
             return to_numpy(numbers)
         is_null = to_numpy(pc.call_function("is_null", [values]))
         return np.where(is_null, -1, to_numpy(pc.call_function("coalesce", [numbers, _NO_KEY])))
+
+    def _numbers_of_few(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """Return the numbers of the keys of few rows, without a hash table of all keys."""
+        distinct = values.unique().drop_null()
+        codes = pc.call_function("index_in", [self._values], pc.SetLookupOptions(distinct))
+        is_held = to_numpy(codes.is_valid())
+        # Null rows have the code after the last one.
+        numbers = np.full(len(distinct) + 1, -2)
+        numbers[-1] = -1
+        numbers[to_numpy(codes.drop_null())] = np.flatnonzero(is_held)
+        row_codes = pc.call_function("index_in", [values], pc.SetLookupOptions(distinct))
+        # A value among no keys has a code, but no number.
+        return numbers[to_numpy(row_codes.fill_null(len(distinct)))]

@@ -50,6 +50,7 @@ from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.planner import plan_search, plan_whole_files
+from zonebloom.scan.recheck import is_long_list
 from zonebloom.scan.search import Search, preferred_index, search_indices
 from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
@@ -420,6 +421,9 @@ class OpenedDataset:
             return join_filters([self.translate([part], is_applied=is_applied) for part in filters])
         (filter,) = filters
         expression, predicate = translate_filter(filter, self.source.schema)
+        if isinstance(predicate, IsIn) and is_long_list(expression, predicate, self.source.schema):
+            # The check would hash the whole list, and PyArrow can apply it to any row.
+            return expression, predicate
         # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
         is_key_search = isinstance(predicate, Equals | IsIn)
         if not isinstance(filter, str) or (not is_key_search and unknowns(predicate)):
