@@ -147,6 +147,55 @@ def test_every_type_is_tagged_in_every_way(spark, lake, rows, column, monkeypatc
         assert result == expected, way
 
 
+@pytest.fixture(scope="module")
+def hashed_lake(lake, tmp_path_factory):
+    """Return the lake with a hash index of every column."""
+    dataset = zb.dataset(lake, index_dir=str(tmp_path_factory.mktemp("hashed")))
+    for column in ABSENT:
+        dataset.create_scalar_index(column, "HASH", number_of_items=50, spark=False)
+    return dataset
+
+
+@pytest.mark.parametrize("on", [*([column] for column in ABSENT), ["id", "name"]], ids=str)
+def test_many_keys_are_looked_up_in_a_hash_index(spark, hashed_lake, rows, on, monkeypatch):
+    set_constant(monkeypatch, zonebloom.spark.tagging.locate, "MAX_SEARCHED_KEYS", 0)
+    keys = some_keys(rows, on, 7)
+    for name in on:
+        extra = [ABSENT[name], *ODD.get(name, [])]
+        keys += [{**keys[0], name: value, "number": len(keys) + n} for n, value in enumerate(extra)]
+    schema = [hashed_lake.schema.field(name) for name in on]
+    expected = brute(keys, rows, on)
+    assert tagged(tag_location(frame_of(spark, keys, schema), hashed_lake, on)) == expected
+
+
+def test_many_keys_are_tagged_in_files_that_a_hash_index_lacks(spark, tmp_path, monkeypatch):
+    def write(name, ids):
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / f"{name}.parquet")
+
+    write("a", range(0, 100))
+    write("b", range(100, 200))
+    zb.dataset(tmp_path).create_scalar_index("id", "HASH", number_of_items=10, spark=False)
+    write("b", range(1_000, 1_150))
+    write("c", [7, 150, 2_000])
+    set_constant(monkeypatch, zonebloom.spark.tagging.locate, "MAX_SEARCHED_KEYS", 0)
+    keys = [{"id": i, "number": i} for i in (7, 150, 250, 1_100, 2_000, 5_000)]
+    with pytest.warns(StaleIndexWarning, match="2 of 3 files are not covered"):
+        result = tag_location(
+            frame_of(spark, keys, [("id", pa.int64())]), zb.dataset(tmp_path), "id"
+        )
+    assert tagged(result) == Counter(
+        [
+            (7, "a.parquet", 7),
+            (7, "c.parquet", 0),
+            (150, "c.parquet", 1),
+            (250, None, None),
+            (1_100, "b.parquet", 100),
+            (2_000, "c.parquet", 2),
+            (5_000, None, None),
+        ]
+    )
+
+
 @pytest.mark.parametrize("way", WAYS, indirect=True)
 def test_composite_keys_are_tagged(spark, lake, rows, way):
     on = ["small", "x", "flag"]

@@ -19,11 +19,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from zonebloom.base.arrays import from_numpy
 from zonebloom.base.notices import warn
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.predicates import Predicate
+from zonebloom.predicates import Constant, Predicate
 from zonebloom.predicates.ast import conjunction
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.key_candidates import (
@@ -31,6 +32,7 @@ from zonebloom.scan.key_candidates import (
     NumberedPlan,
     key_terms,
     plan_candidates,
+    search_many_keys,
 )
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
@@ -38,6 +40,7 @@ from zonebloom.scan.key_summary import (
     fragment_key_ranges,
     summarize_keys,
 )
+from zonebloom.scan.key_values import normalized_values
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.memory import TableSource
@@ -61,6 +64,10 @@ from zonebloom.storage.files import is_local
 
 # The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.
 _MAX_COLLECTED_BYTES = 1 << 27
+# Keys are looked up on the driver if there are not more, and if they probably have less bytes.
+_MAX_KEYS_ON_DRIVER = 1 << 22
+_MAX_SEARCHED_BYTES = 1 << 26
+_ASSUMED_TEXT_BYTES = 64
 # Starting a Spark job takes as long as reading this number of rows on the driver.
 _MAX_DRIVER_ROWS = 1 << 22
 
@@ -129,7 +136,19 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     snapshot = ds.opened.look_at_all_files()
     fragments = snapshot.fragments
     indexed_names = _usable_indices(files, columns)
-    collected_keys = collect_keys(keys, columns, MAX_SEARCHED_KEYS)
+    searched_many = _columns_for_many_keys(files, snapshot, indexed_names)
+    max_keys = _max_collected_keys(columns.schema) if searched_many else MAX_SEARCHED_KEYS
+    collected_keys = collect_keys(keys, columns, max_keys)
+    found = None
+    if collected_keys is not None and collected_keys.num_rows > MAX_SEARCHED_KEYS:
+        values = {
+            (name,): normalized_values(collected_keys.column(number).combine_chunks())
+            for number, name in enumerate(columns.names)
+            if name in searched_many
+        }
+        found = search_many_keys(snapshot, values)
+        if found is not None:
+            collected_keys = collected_keys.take(from_numpy(found.keys))
     types = tuple(columns.schema.types)
     ranges = _key_ranges(files, columns, snapshot)
     if collected_keys is None:
@@ -139,7 +158,15 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
         batches = (batch.columns for batch in collected_keys.to_batches())
         sbbf, may_match = summarize_keys(batches, collected_keys.num_rows, types, ranges)
     search = None
-    if collected_keys is not None and may_match.any():
+    if found is not None:
+        search = ds.opened.search_within(
+            snapshot, Constant(True), rows=found.rows, views=found.views
+        )
+    elif (
+        collected_keys is not None
+        and collected_keys.num_rows <= MAX_SEARCHED_KEYS
+        and may_match.any()
+    ):
         predicate = _key_predicate(files, columns, indexed_names, collected_keys)
         search = None if predicate is None else ds.opened.search_snapshot(snapshot, predicate)
     numbered_plans = plan_candidates(snapshot, search, may_match)
@@ -185,6 +212,32 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     for name in usable_names if files.ignores_case else ():
         require_visible(ds, name)
     return usable_names
+
+
+def _columns_for_many_keys(
+    files: SparkFiles, snapshot: Snapshot, indexed_names: Sequence[str]
+) -> set[str]:
+    """Return the key columns with an index that finds few zones for any number of keys."""
+    return {
+        name
+        for name in indexed_names
+        # Spark may show times of such columns in another calendar than the one that was indexed.
+        if name not in files.rebase.time_columns
+        and any(
+            index.max_searched_keys is None for index in snapshot.indices_of_column((name,)).indices
+        )
+    }
+
+
+def _max_collected_keys(schema: pa.Schema) -> int:
+    """Return how many keys are collected to look them up on the driver."""
+    sizes = [
+        kind.byte_width
+        if pa.types.is_primitive(kind) and not pa.types.is_boolean(kind)
+        else _ASSUMED_TEXT_BYTES
+        for kind in schema.types
+    ]
+    return min(_MAX_SEARCHED_BYTES // max(sum(sizes), 1), _MAX_KEYS_ON_DRIVER)
 
 
 def _key_predicate(
