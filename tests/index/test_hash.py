@@ -9,23 +9,26 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-from helpers import cases
+from helpers import cases, xxh64
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seams import set_constant
+from seams import replace_function, set_constant
 
-from zonebloom.index.hash import table
+from zonebloom.index.hash import spool, table
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
+from zonebloom.index.table import WrittenTable
 from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
-from zonebloom.sbbf.hashing import Hashes
+from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.sbbf.numpy_budget import NumpyBudget
 
 LOCAL = pafs.LocalFileSystem()
@@ -112,21 +115,22 @@ def batches(rows: Rows, step: int) -> Iterator[tuple[int, Hashes | None]]:
         yield fragment_id(number), None
 
 
-def write(segment_writer: HashSegmentWriter | ZoneSegmentWriter, rows: Rows, step: int) -> int:
-    """Write all rows. Return the bytes of the file."""
+def write(
+    segment_writer: HashSegmentWriter | ZoneSegmentWriter, rows: Rows, step: int
+) -> WrittenTable:
     for number, hashes in batches(rows, step):
         if hashes is None:
             segment_writer.end_fragment(number)
         else:
             segment_writer.add(number, hashes)
-    return segment_writer.close().num_bytes
+    return segment_writer.close()
 
 
 def build(path: Path, rows: Rows, step: int = 1 << 16, **options: Any) -> HashTable:
     parameters = HashParameters(rows.items, **options)
-    num_bytes = write(HashSegmentWriter(LOCAL, str(path), parameters), rows, step)
-    assert num_bytes == os.path.getsize(path)
-    return HashTable(LOCAL, str(path), num_bytes)
+    written = write(HashSegmentWriter(LOCAL, str(path), parameters), rows, step)
+    assert written.num_bytes == os.path.getsize(path)
+    return HashTable(LOCAL, str(path), written.num_bytes, written.checksum)
 
 
 def pairs_of(opened: HashTable, hashes: np.ndarray) -> list[list[int]]:
@@ -256,3 +260,124 @@ def test_a_segment_without_rows_finds_nothing(tmp_path, fold, sizes):
     opened = build(tmp_path / "segment", rows, fold=fold)
     assert_right(opened, rows, np.array([0, 1, (1 << 64) - 1], np.uint64))
     assert len(opened) == 0
+
+
+def one_fragment(values: np.ndarray, items: int, is_null: np.ndarray | None = None) -> Rows:
+    return Rows([(values, np.zeros(values.size, bool) if is_null is None else is_null)], items)
+
+
+# False zones
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.05, 0.004])
+@pytest.mark.parametrize(
+    ("name", "size"), [("unique", 100_000), ("few values", 20_000), ("unique", 500)]
+)
+def test_absent_keys_have_no_more_false_zones_than_the_probability(
+    tmp_path, name, size, probability
+):
+    source = np.random.default_rng(3)
+    values = DISTRIBUTIONS[name](source, size, 100)
+    opened = build(tmp_path / "segment", one_fragment(values, 100), probability=probability)
+    num_asked = 200_000
+    num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, num_asked)))
+    # The number of false zones is binomial, or less where zones share postings. Six deviations.
+    zones_per_group = 1 << opened.head.zone_shift
+    largest = probability * num_asked + 6 * (probability * num_asked * zones_per_group) ** 0.5
+    assert num_found <= largest
+
+
+# Temporary files
+
+
+def decoded_pairs(opened: HashTable) -> list[tuple[int, int]]:
+    return [
+        pair
+        for slot in range(opened.shape.num_blocks)
+        for pair in zip(*(array.tolist() for array in opened.decode(slot)), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", ["unique", "zipf", "one bucket"])
+def test_a_build_in_little_memory_writes_the_same_segment(tmp_path, monkeypatch, name):
+    set_constant(monkeypatch, spool, "_CHUNK_ROWS", 1 << 14)
+    source = np.random.default_rng(4)
+    values = DISTRIBUTIONS[name](source, 200_000, 64)
+    is_null = source.random(values.size) < 0.01
+    rows = Rows([(values[:70_000], is_null[:70_000]), (values[70_000:], is_null[70_000:])], 64)
+    spilled_bytes = 0
+
+    class CountingArrays(spool._TemporaryArrays):
+        def append(self, array: np.ndarray) -> spool._FileSlice:
+            nonlocal spilled_bytes
+            spilled_bytes += array.nbytes
+            return super().append(array)
+
+    replace_function(monkeypatch, spool, "_TemporaryArrays", CountingArrays)
+    in_memory = build(tmp_path / "memory", rows, 10_000)
+    assert spilled_bytes == 0
+    spilled = build(tmp_path / "spilled", rows, 10_000, build_memory=1 << 20)
+    assert spilled_bytes > 1 << 20
+    assert replace(spilled.head, salt=0, content=0) == replace(in_memory.head, salt=0, content=0)
+    assert decoded_pairs(spilled) == decoded_pairs(in_memory)
+    assert spilled.num_bytes == in_memory.num_bytes
+    assert_right(spilled, rows, hashes_to_ask(rows, 1))
+
+
+# Adversarial keys
+
+PRIMES = [
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+]
+P1, P2, P3, P4, P5 = (np.uint64(prime) for prime in PRIMES)
+
+
+def rotate(values: np.ndarray, left: int) -> np.ndarray:
+    return (values << np.uint64(left)) | (values >> np.uint64(64 - left))
+
+
+def unshift(values: np.ndarray, shift: int) -> np.ndarray:
+    """Return x for each value of ``x ^ (x >> shift)``."""
+    result = values
+    for _ in range(64 // shift):
+        result = values ^ (result >> np.uint64(shift))
+    return result
+
+
+def inverse(prime: int) -> np.uint64:
+    return np.uint64(pow(prime, -1, 1 << 64))
+
+
+def keys_with_hashes(hashes: np.ndarray) -> np.ndarray:
+    """Return the int64 keys whose XXH64 are given: the steps of the hash, undone from the last."""
+    state = unshift(hashes, 32) * inverse(PRIMES[2])
+    state = unshift(state, 29) * inverse(PRIMES[1])
+    state = unshift(state, 33)
+    state = rotate((state - P4) * inverse(PRIMES[0]), 64 - 27)
+    state = (state ^ (P5 + np.uint64(8))) * inverse(PRIMES[0])
+    return (rotate(state, 64 - 31) * inverse(PRIMES[1])).view(np.int64)
+
+
+@pytest.mark.parametrize(("shared_bits", "bytes_per_row"), [(20, 6), (34, 6), (50, 6)])
+def test_keys_whose_hashes_share_their_first_bits_cost_no_row(tmp_path, shared_bits, bytes_per_row):
+    """An entry has at most 56 bits, so no keys need more than 7 bytes and a bit each."""
+    source = np.random.default_rng(6)
+    hashes = sharing(shared_bits)(source, 200_000, 1024)
+    keys = keys_with_hashes(hashes)
+    assert [xxh64(key.tobytes()) for key in keys[:100]] == hashes[:100].tolist()
+    assert np.array_equal(hash_array(pa.array(keys)).values, hashes)
+    rows = one_fragment(hashes, 1024)
+    opened = build(tmp_path / "segment", rows)
+    assert opened.num_bytes <= bytes_per_row * len(rows)
+    zones = np.arange(hashes.size) // 1024
+    # All keys together: each key's zone is among its zones.
+    held = np.zeros(hashes.size, dtype=bool)
+    for positions, found in opened.pairs(hashes[::20]):
+        held[20 * positions[zones[::20][positions] == found]] = True
+    assert held[::20].all()
+    for row in range(0, hashes.size, 10_007):
+        assert zones[row] in opened.find(hashes[row : row + 1])

@@ -20,6 +20,8 @@ NEXT_KEY, NUM_MATCHES, NUM_POSTINGS, NEEDED = range(4)
 
 _U0, _U1, _U6, _U8, _U32, _U63, _U64 = map(np.uint64, (0, 1, 6, 8, 32, 63, 64))
 _LOW_HALF = np.uint64(0xFFFFFFFF)
+# Larger buckets, which only crafted keys fill, are searched by halving.
+_MAX_SCANNED_ENTRIES = 64
 
 
 @kernel(void(readonly(uint64), int64, readonly(int64), uint64, boolean[::1]))
@@ -42,6 +44,18 @@ def _entry(words, first_word, number, entry_bits):
     if offset + entry_bits > _U64:
         value |= words[word + 1] << (_U64 - offset)
     return value & ((_U1 << entry_bits) - _U1)
+
+
+@linked
+def _first_not_below(words, first_word, start, stop, entry_bits, value):
+    """Return the first of the sorted entries from ``start`` to ``stop`` that is not below."""
+    while start < stop:
+        middle = (start + stop) >> 1
+        if _entry(words, first_word, middle, entry_bits) < value:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
 
 
 @linked
@@ -219,17 +233,28 @@ def find_sorted(
         entries = counts + _words_of(num_bits)
         pointers = entries + _words_of(num_entries * np.int64(entry_bits))
         word, zeros_before = np.int64(0), np.int64(0)
+        last_bucket = np.int64(-1)
+        first = last = np.int64(0)
+        num_marks = marks_counted_to = np.int64(0)
         while key < stop_key:
             bucket, remainder = _bucket_and_remainder(
                 hashes[key], block_bits, bucket_bits, remainder_bits
             )
-            first, last, word, zeros_before = _entries_of(
-                blocks, counts, num_bits, num_entries, bucket, word, zeros_before
-            )
-            if first < 0:
-                is_damaged[number] = True
-                break
-            size = last - first
+            if bucket != last_bucket:
+                first, last, word, zeros_before = _entries_of(
+                    blocks, counts, num_bits, num_entries, bucket, word, zeros_before
+                )
+                if first < 0:
+                    is_damaged[number] = True
+                    break
+                last_bucket = bucket
+            start, stop = first, last
+            if stop - start > _MAX_SCANNED_ENTRIES:
+                value = remainder << zone_bits
+                start = _first_not_below(blocks, entries, start, stop, entry_bits, value)
+                value = (remainder + _U1) << zone_bits
+                stop = _first_not_below(blocks, entries, start, stop, entry_bits, value)
+            size = stop - start
             if num_matches + size > capacity or num_postings + size > capacity:
                 state[NEXT_KEY] = key
                 state[NUM_MATCHES] = num_matches
@@ -238,7 +263,7 @@ def find_sorted(
                 return
             # The groups of a hash ascend, and a posting has no other entry beside it.
             previous = np.int64(-1)
-            for i in range(first, last):
+            for i in range(start, stop):
                 value = _entry(blocks, entries, i, entry_bits)
                 if value >> zone_bits != remainder:
                     continue
@@ -252,17 +277,18 @@ def find_sorted(
                     out_groups[num_matches] = np.int64(group)
                     num_matches += 1
                     continue
-                rank = np.int64(0)
-                for j in range(i):
+                # Hashes are sorted, so the marks before the last one need not be counted again.
+                for j in range(marks_counted_to, i):
                     if _entry(blocks, entries, j, entry_bits) & mark == mark:
-                        rank += 1
-                if rank >= num_pointers or previous >= 0:
+                        num_marks += 1
+                marks_counted_to = i
+                if num_marks >= num_pointers or previous >= 0:
                     is_damaged[number] = True
                     break
                 previous = num_groups
                 out_posting_keys[num_postings] = key
-                out_postings[num_postings, 0] = np.int64(blocks[pointers + 2 * rank])
-                out_postings[num_postings, 1] = np.int64(blocks[pointers + 2 * rank + 1])
+                out_postings[num_postings, 0] = np.int64(blocks[pointers + 2 * num_marks])
+                out_postings[num_postings, 1] = np.int64(blocks[pointers + 2 * num_marks + 1])
                 num_postings += 1
             key += 1
         key = stop_key

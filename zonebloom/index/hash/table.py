@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -549,10 +550,14 @@ def _find_in_block(
 
     mark = shape.posting_mark
     groups, spans = [], []
-    for number in range(first, int(zeros[bucket]) - bucket):
+    bucket_entries = range(first, int(zeros[bucket]) - bucket)
+    # Crafted keys may be many in one bucket.
+    start, stop = (
+        bisect_left(bucket_entries, limit << shape.zone_bits, key=entry)
+        for limit in (remainder, remainder + 1)
+    )
+    for number in bucket_entries[start:stop]:
         value = entry(number)
-        if value >> shape.zone_bits != remainder:
-            continue
         if value & mark != mark:
             groups.append(value & mark)
             continue
