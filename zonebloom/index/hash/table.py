@@ -34,6 +34,7 @@ from zonebloom.index.hash.file import (
     slot_offset,
     tail_bytes,
 )
+from zonebloom.index.hash.parameters import BlockShape
 from zonebloom.index.hash.postings import decode_posting
 from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 from zonebloom.sbbf.numpy_budget import NUMPY
@@ -561,7 +562,7 @@ def _find_in_block(
         if value & mark != mark:
             groups.append(value & mark)
             continue
-        rank = sum(entry(before) & mark == mark for before in range(number))
+        rank = _count_marks(words[entries_at:first_posting], number, shape)
         if rank >= num_postings:
             raise ValueError("a block has fewer postings than its entries name")
         offset, size = words[first_posting + 2 * rank :][:2].tolist()
@@ -571,3 +572,16 @@ def _find_in_block(
     if not is_ascending or has_too_many or (groups and groups[-1] >= num_groups):
         raise ValueError("the groups of a hash do not ascend or do not exist")
     return np.array(groups, dtype=np.int64), spans
+
+
+def _count_marks(words: np.ndarray, stop: int, shape: BlockShape) -> int:
+    """Return how many of the first ``stop`` entries of a block are marks of postings."""
+    positions = np.arange(stop, dtype=np.uint64) * np.uint64(shape.entry_bits)
+    first_words = (positions >> np.uint64(6)).astype(np.int64)
+    offsets = positions & np.uint64(63)
+    values = words[first_words] >> offsets
+    # Two shifts, because a shift by 64 bits is undefined.
+    next_words = words[np.minimum(first_words + 1, words.size - 1)]
+    values |= next_words << (np.uint64(63) - offsets) << np.uint64(1)
+    mark = np.uint64(shape.posting_mark)
+    return int(np.count_nonzero(values & mark == mark))
