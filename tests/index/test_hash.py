@@ -27,6 +27,7 @@ from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
 from zonebloom.index.table import WrittenTable
+from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 from zonebloom.sbbf.hashing import Hashes, hash_array
 from zonebloom.sbbf.numpy_budget import NumpyBudget
@@ -322,6 +323,56 @@ def test_a_build_in_little_memory_writes_the_same_segment(tmp_path, monkeypatch,
     assert decoded_pairs(spilled) == decoded_pairs(in_memory)
     assert spilled.num_bytes == in_memory.num_bytes
     assert_right(spilled, rows, hashes_to_ask(rows, 1))
+
+
+# Size
+
+
+def bloom_bytes(path: Path, rows: Rows) -> int:
+    """Return the size of the zone Bloom index of the same rows, with its defaults."""
+    return write(ZoneSegmentWriter(LOCAL, str(path), ZoneParameters()), rows, 1 << 16).num_bytes
+
+
+COLUMNS = {
+    **DISTRIBUTIONS,
+    "each value 1.25 times in a Bloom zone": lambda source, size, items: spread(
+        np.arange(size) // 8192 * 8192 + source.permutation(size) % 6553
+    ),
+    "1000 values": lambda source, size, items: spread(source.integers(0, 1000, size)),
+    "8000 values": lambda source, size, items: spread(source.integers(0, 8000, size)),
+    "50000 values": lambda source, size, items: spread(source.integers(0, 50_000, size)),
+    "the same in each of 8 zones": lambda source, size, items: spread(
+        np.arange(size) // 8192 * 1024 + np.arange(size) % 1024
+    ),
+    "each value twice, far apart": lambda source, size, items: spread(
+        np.arange(size) % (size // 2 + 1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_file_is_at_most_1_1_times_as_large_as_the_zone_bloom_index(tmp_path, name):
+    source = np.random.default_rng(5)
+    for size, num_fragments, null_share in [
+        (0, 0, 0.0), (1, 1, 0.0), (100, 1, 0.5), (3000, 7, 0.0), (8192, 1, 0.0), (30_000, 7, 0.5),
+        (100_000, 1, 0.0), (200_000, 7, 0.5),
+    ]:  # fmt: skip
+        values = COLUMNS[name](source, size, 1024)
+        is_null = source.random(size) < null_share
+        stops = [size * number // num_fragments for number in range(1, num_fragments)]
+        parts = list(zip(np.split(values, stops), np.split(is_null, stops), strict=True))
+        rows = Rows(parts[:num_fragments], 1024)
+        opened = build(tmp_path / "hash", rows)
+        assert opened.num_bytes <= 1.1 * bloom_bytes(tmp_path / "bloom", rows), (size, null_share)
+        opened.close()
+
+
+def test_zones_are_only_grouped_where_the_file_would_be_too_large(tmp_path):
+    source = np.random.default_rng(7)
+    for name, is_grouped in [("unique", False), ("one value", False), ("8000 values", True)]:
+        rows = one_fragment(COLUMNS[name](source, 200_000, 1024), 1024)
+        assert (build(tmp_path / "hash", rows).head.zone_shift > 0) == is_grouped, name
+        assert build(tmp_path / "hash", rows, fold=False).head.zone_shift == 0
 
 
 # Adversarial keys

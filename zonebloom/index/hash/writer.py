@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from statistics import NormalDist
 
 import numpy as np
 import xxhash
@@ -48,7 +50,12 @@ from zonebloom.index.hash.spool import (
 )
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.sbbf.hashing import Hashes
-from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, expected_folded_size, size_for
+from zonebloom.sbbf.sizing import (
+    DEFAULT_ZONE_PROBABILITY,
+    false_positive_probability,
+    size_for,
+)
+from zonebloom.sbbf.spec import BYTES_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 
 # A file may be this many times as large as the zone Bloom index of the same column. The estimate
@@ -57,6 +64,12 @@ _MAX_RELATIVE_SIZE = 1.05
 _BLOOM_ZONE_ROWS = 8192
 # Bytes of a row of a table of zone filters without the filter.
 _BLOOM_ROW_BYTES = 25
+# Standard deviation of the distinct values that the set bits of a filter tell, over their root.
+_FOLD_DEVIATION = 0.92
+# Deviations of a normal distribution, all equally likely.
+_NORMAL_STEPS = [NormalDist().inv_cdf((i + 0.5) / 16) for i in range(16)]
+# An estimate may be wrong by so many standard deviations.
+_DEVIATIONS = 2.5
 # An entry takes about this many bits for its bucket.
 _BUCKET_BITS_PER_ENTRY = 2
 _SAMPLE_PAIRS = 1 << 18
@@ -407,7 +420,8 @@ def _choose_plan(kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters) ->
     smallest = plan = _Plan.of(kept.measure, hash_bits)
     if not parameters.fold:
         return plan
-    largest_bytes = _MAX_RELATIVE_SIZE * _estimate_bloom_bytes(kept.pairs, runs)
+    enough = plan.num_bytes / _MAX_RELATIVE_SIZE
+    largest_bytes = _MAX_RELATIVE_SIZE * _estimate_bloom_bytes(kept.pairs, runs, enough)
     largest_run = int(runs.num_zones.max(initial=0))
     while plan.num_bytes > largest_bytes and (1 << plan.measure.groups.shift) < largest_run:
         groups = Groups.of_runs(runs.num_zones, plan.measure.groups.shift + 1)
@@ -424,30 +438,64 @@ def _measure_groups(kept: KeptPairs, groups: Groups) -> _Measure:
     return measurer.total(parts)
 
 
-def _estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns) -> int:
-    """Return the expected size of the zone Bloom index of the same rows."""
+def _estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns, enough: float) -> float:
+    """Return the size that the zone Bloom index of the same rows has at least, very likely.
+
+    Count a sample of the pairs if that shows that the size is at least ``enough``.
+    """
     from zonebloom.index.hash import encode_kernels
 
     shift = max(0, (_BLOOM_ZONE_ROWS // runs.items).bit_length() - 1) if runs.items > 0 else 0
     groups = Groups.of_runs(runs.num_zones, shift)
     group_of_zone = groups.by_zone()
     counts = np.zeros(len(groups), dtype=np.int64)
-    num_parts = num_pairs = 0
+    num_sampled = max(_SAMPLE_PAIRS, _SAMPLED_PAIRS_PER_ZONE * len(groups))
+    num_parts = 1 << pairs.part_bits
+    num_pairs = 0
     # Every part has a random share of the hashes of each zone.
-    for number in range(1 << pairs.part_bits):
+    for number in range(num_parts):
         part = pairs.part(number)
         encode_kernels.count_distinct(part, pairs.bits.zone_bits, group_of_zone, counts)
-        num_parts, num_pairs = number + 1, num_pairs + part.size
-        if num_pairs > max(_SAMPLE_PAIRS, _SAMPLED_PAIRS_PER_ZONE * len(groups)):
-            break
-    counts = counts * (1 << pairs.part_bits) // num_parts
-    full_size = size_for(_BLOOM_ZONE_ROWS, DEFAULT_ZONE_PROBABILITY)
-    zones_by_ndv = np.bincount(counts.clip(max=_BLOOM_ZONE_ROWS))
-    return sum(
-        int(zones_by_ndv[ndv])
-        * (expected_folded_size(ndv, full_size, DEFAULT_ZONE_PROBABILITY) + _BLOOM_ROW_BYTES)
-        for ndv in np.flatnonzero(zones_by_ndv).tolist()
+        if num_pairs <= num_sampled < num_pairs + part.size:
+            scale = num_parts / (number + 1)
+            fewest = counts - _DEVIATIONS * np.sqrt(counts)
+            size = _bloom_bytes(fewest.clip(min=0) * scale)
+            if size >= enough:
+                return size
+        num_pairs += part.size
+    return _bloom_bytes(counts)
+
+
+def _bloom_bytes(ndv: np.ndarray) -> float:
+    """Return the size that zone filters of so many distinct values have at least, very likely."""
+    sizes, most_values = _folded_sizes()
+    # A filter is folded by its set bits, and so as if it had a few values more or less.
+    deviations = _FOLD_DEVIATION * np.sqrt(ndv)
+    outcomes = np.array(
+        [sizes[np.searchsorted(most_values, ndv + step * deviations)] for step in _NORMAL_STEPS]
     )
+    likely = outcomes.mean(axis=0).sum() - _DEVIATIONS * np.sqrt(outcomes.var(axis=0).sum())
+    return float(max(likely, outcomes.min(axis=0).sum()) + _BLOOM_ROW_BYTES * ndv.size)
+
+
+@cache
+def _folded_sizes() -> tuple[np.ndarray, np.ndarray]:
+    """Return the sizes of a folded zone filter, and the distinct values up to which each is used.
+
+    There is no such number for the last size.
+    """
+    probability = DEFAULT_ZONE_PROBABILITY
+    full_size = size_for(_BLOOM_ZONE_ROWS, probability)
+    sizes = [BYTES_PER_BLOCK << i for i in range((full_size // BYTES_PER_BLOCK).bit_length())]
+    most_values = [
+        bisect_right(
+            range(1, _BLOOM_ZONE_ROWS),
+            probability,
+            key=lambda ndv, size=size: false_positive_probability(ndv, size),
+        )
+        for size in sizes[:-1]
+    ]
+    return np.array(sizes), np.array(most_values)
 
 
 def _choose_slot_bytes(block_bytes: np.ndarray) -> int:
