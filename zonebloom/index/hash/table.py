@@ -56,6 +56,8 @@ _MAX_REMOTE_GAP = 256 << 10
 _MIN_MATCHES = 1 << 12
 # A bucket rarely has more entries of one hash than this.
 _BUCKET_MATCHES = 64
+# As in `search_kernels`, larger buckets are searched by halving.
+_MAX_SCANNED_ENTRIES = 64
 _CHECKSUM_BYTES = 8
 _HASH_BITS = 64
 _VERIFY_STEP_BYTES = 4 << 20
@@ -552,13 +554,14 @@ def _find_in_block(
     mark = shape.posting_mark
     groups, spans = [], []
     bucket_entries = range(first, int(zeros[bucket]) - bucket)
-    # Crafted keys may be many in one bucket.
-    start, stop = (
-        bisect_left(bucket_entries, limit << shape.zone_bits, key=entry)
-        for limit in (remainder, remainder + 1)
-    )
-    for number in bucket_entries[start:stop]:
+    if len(bucket_entries) > _MAX_SCANNED_ENTRIES:
+        limits = remainder << shape.zone_bits, (remainder + 1) << shape.zone_bits
+        start, stop = (bisect_left(bucket_entries, limit, key=entry) for limit in limits)
+        bucket_entries = bucket_entries[start:stop]
+    for number in bucket_entries:
         value = entry(number)
+        if value >> shape.zone_bits != remainder:
+            continue
         if value & mark != mark:
             groups.append(value & mark)
             continue
