@@ -40,7 +40,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.hash.merge import merge_tables
+from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters as Parameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
@@ -572,7 +572,7 @@ def test_merged_tables_have_the_pairs_of_all(tmp_path, kind, shifts):
         content.parameters.zone_shift = shift
         content.parameters.slot_bytes = 512
         tables.append(open_table(path, content.write()))
-    written = merge_tables(tables, LOCAL, str(tmp_path / "merged"))
+    written = merge_hash_tables(tables, LOCAL, str(tmp_path / "merged"))
     data = (tmp_path / "merged").read_bytes()
     file = HashFile(data)
     assert (written.num_bytes, written.checksum) == (len(data), segment_checksum(data))
@@ -801,7 +801,7 @@ def test_a_key_with_forged_entries_may_be_anywhere(tmp_path, name):
         lambda: strict.find(hashes),
         lambda: list(strict.pairs(hashes)),
         lambda: strict.decode(0),
-        lambda: merge_tables([strict], LOCAL, str(tmp_path / "merged")),
+        lambda: merge_hash_tables([strict], LOCAL, str(tmp_path / "merged")),
     ]
     for lookup in lookups:
         with pytest.raises(CorruptIndex):
