@@ -73,10 +73,17 @@ def _fits(num_entries, num_postings, num_buckets, entry_bits, num_words):
 @linked
 def _select_zero(word, number):
     """Return the position of a zero bit of a word, which has more than ``number`` zeros."""
-    zeros = ~word
+    zeros, position = ~word, np.int64(0)
+    # Halve the word down to a byte.
+    for width in (32, 16, 8):
+        count = np.int64(count_ones(zeros & ((_U1 << np.uint64(width)) - _U1)))
+        if count <= number:
+            number -= count
+            zeros >>= np.uint64(width)
+            position += width
     for _ in range(number):
         zeros &= zeros - _U1
-    return np.int64(trailing_zeros(zeros))
+    return position + np.int64(trailing_zeros(zeros))
 
 
 @linked

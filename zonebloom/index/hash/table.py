@@ -351,9 +351,12 @@ class HashTable(IndexTable):
             matches.postings[:] = [part for part in matches.postings if part[0] not in damaged]
 
     def _read_slots(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return slots one after another, and which of them are damaged."""
+        """Return slots one after another, and which of them are damaged.
+
+        The next call in the same thread overwrites them.
+        """
         size = self.head.slot_bytes
-        words = np.empty(slots.size * (size // 8), dtype=np.uint64)
+        words = self._scratch_words(slots.size * (size // 8))
         offsets = slot_offset(0, size) + slots * size
         is_damaged = np.ones(slots.size, dtype=bool)
         try:
@@ -371,6 +374,12 @@ class HashTable(IndexTable):
         salt = np.uint64(self.head.salt)
         self._kernels.check_pieces(words, size // 8, offsets, salt, is_damaged)
         return words, is_damaged
+
+    def _scratch_words(self, size: int) -> np.ndarray:
+        words = getattr(self._scratch, "words", None)
+        if words is None or words.size < size:
+            words = self._scratch.words = np.empty(size, dtype=np.uint64)
+        return words[:size]
 
     def _block(self, slot: int) -> np.ndarray | None:
         """Return the words of a block. Report damage, and return None, if it is damaged."""
