@@ -128,7 +128,7 @@ class ExactSet:
     def choose_layout(self, layout, num_zones):
         return "table"
 
-    def create_writer(self, catalog, path, parameters):
+    def create_writer(self, catalog, path, parameters, num_writers):
         return ExactWriter(catalog, path, parameters["number_of_items"])
 
     def open(self, catalog, segment, report):

@@ -49,12 +49,15 @@ def train_locally(
         if progress is not None:
             progress(rows)
 
-    with thread_pool(min(workers, len(tasks))) as pool:
+    num_tasks = min(workers, len(tasks))
+    with thread_pool(num_tasks) as pool:
         try:
             return list(
                 map_in_order(
                     pool,
-                    lambda task: train_task(task, threads=threads, progress=report),
+                    lambda task: train_task(
+                        task, threads=threads, num_tasks=num_tasks, progress=report
+                    ),
                     tasks,
                     len(tasks) + 1,
                 )
@@ -66,17 +69,22 @@ def train_locally(
 
 
 def train_task(
-    task: TrainTask, *, threads: int = 1, progress: ReportRows | None = None
+    task: TrainTask,
+    *,
+    threads: int = 1,
+    num_tasks: int = 1,
+    progress: ReportRows | None = None,
 ) -> TrainedTask:
     """Train the indices of a task, write their segments, and return the result.
 
+    ``num_tasks`` tasks run at the same time in this process, each with ``threads`` threads.
     Raise `FragmentUnreadable` if a file changes while it is read.
     """
     num_rows: list[int] = []
     with ExitStack() as stack:
         outputs: list[_Output] = []
         for number in range(len(task.specs)):
-            outputs.append(_Output(task, number))
+            outputs.append(_Output(task, number, num_writers=num_tasks * len(task.specs)))
             stack.callback(outputs[-1].writer.abort)
         seen_at = _wait_for_rest(task, outputs[0].path)
         early_digests = _digests(task, seen_at)
@@ -164,7 +172,7 @@ def _train_fragment(
 class _Output:
     """The segment that a task writes for one index."""
 
-    def __init__(self, task: TrainTask, number: int):
+    def __init__(self, task: TrainTask, number: int, num_writers: int):
         self._catalog = task.catalog
         self._segment = task.segment_name(number)
         self._ids = tuple(fragment.fragment_id for fragment in task.fragments)
@@ -173,7 +181,7 @@ class _Output:
         self._file = kind.layouts[built_layout(kind)]
         self.path = self._catalog.path(self._segment, self._file)
         self.writer: SegmentWriter = kind.create_writer(
-            self._catalog, self.path, self.spec.parameters
+            self._catalog, self.path, self.spec.parameters, num_writers
         )
         self._ranges: list[dict] = []
         self._hashes = KeyHashes(self.spec.global_bytes)

@@ -94,9 +94,12 @@ class IndexKind(Protocol):
         ...
 
     def create_writer(
-        self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
+        self, catalog: Catalog, path: str, parameters: Mapping[str, Any], num_writers: int
     ) -> SegmentWriter:
-        """Create the file of a new segment in the layout of builds, and return a writer for it."""
+        """Create the file of a new segment in the layout of builds, and return a writer for it.
+
+        ``num_writers`` writers work at the same time in this process, and share its memory.
+        """
         ...
 
     def open(

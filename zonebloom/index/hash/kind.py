@@ -55,11 +55,11 @@ class HashKind:
         return "buckets"
 
     def create_writer(
-        self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
+        self, catalog: Catalog, path: str, parameters: Mapping[str, Any], num_writers: int
     ) -> HashSegmentWriter:
         from zonebloom.index.hash.writer import HashSegmentWriter
 
-        return HashSegmentWriter(catalog, path, HashParameters(**parameters))
+        return HashSegmentWriter(catalog, path, HashParameters(**parameters), num_writers)
 
     def open(
         self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None

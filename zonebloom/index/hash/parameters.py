@@ -37,7 +37,7 @@ class HashParameters:
     # If True, zones are grouped where the file would otherwise be larger than filters of zones.
     # None stands for True, or for False if zones have less than `DEFAULT_ZONE_ROWS` rows.
     fold: bool | None = None
-    # Bytes that a build may hold in memory. Above, it writes temporary files.
+    # Bytes that the builds of a process may hold in memory. Above, they write temporary files.
     build_memory: int = DEFAULT_BUILD_MEMORY
 
     def __post_init__(self) -> None:

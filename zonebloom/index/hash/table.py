@@ -468,6 +468,12 @@ class HashTable(IndexTable):
             expanded += [posting, part[1:]]
         return np.repeat(hashes[:count], counts), np.concatenate(expanded)
 
+    def prewarm(self) -> None:
+        """Read the whole file, and load the kernels that search it."""
+        self.verify()
+        NUMPY.end()
+        self.find(np.zeros(1, dtype=np.uint64))
+
     def verify(self) -> None:
         checksum = xxhash.xxh3_64()
         end = self.head.null_offset + self.head.null_bytes

@@ -86,12 +86,15 @@ _PAIR_BITS = 64
 class HashSegmentWriter:
     """The writer of a segment of a build."""
 
-    def __init__(self, creator: FileCreator, path: str, parameters: HashParameters):
+    def __init__(
+        self, creator: FileCreator, path: str, parameters: HashParameters, num_writers: int = 1
+    ):
         self._parameters = parameters
+        self._memory = parameters.build_memory // num_writers
         # Create the file at once, so that an error of the store is raised before the data is read.
         self._sink = HashingFile(creator.open_output_stream(path))
         # The rest of the memory is for sorted pairs, and for the parts that are being sorted.
-        self._spool = PairSpool(parameters.number_of_items, parameters.build_memory // 2)
+        self._spool = PairSpool(parameters.number_of_items, self._memory // 2)
         self._num_zones = 0
         self._num_rows = 0
         self._runs: list[tuple[int, int, int, int]] = []
@@ -127,7 +130,7 @@ class HashSegmentWriter:
                 num_entries,
                 hash_bits_to_keep(num_entries, self._parameters.probability),
                 Groups.of_runs(num_zones, shift=0),
-                self._parameters.build_memory // 4,
+                self._memory // 4,
             )
         finally:
             self._spool.close()

@@ -65,7 +65,7 @@ class ZoneBloom:
         return layout if num_zones else "table"
 
     def create_writer(
-        self, catalog: Catalog, path: str, parameters: Mapping[str, Any]
+        self, catalog: Catalog, path: str, parameters: Mapping[str, Any], num_writers: int
     ) -> ZoneSegmentWriter:
         from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 
