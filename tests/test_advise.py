@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import numpy as np
@@ -420,11 +421,17 @@ def test_advice_is_shown_as_a_table(data):
     title, headers, *lines = str(advices).splitlines()
     assert re.match(r"100,000 rows in 400 zones of 250; looked at \d+ zones, read .*B in", title)
     assert headers.split()[:4] == ["column", "type", "distinct", "size"]
-    assert len(lines) == 2 * len(advices)
+    # The table and the reasons, the reason for the kind of all indices, and their call.
+    assert len(lines) == 2 * len(advices) + 2
+    assert lines[len(advices) : -2] == [str(advice) for advice in advices]
+    assert lines[-2].startswith(f"{', '.join(advices.worth_it)}: BLOOMFILTER, because")
+    assert lines[-1] == advices.calls[0]
     assert repr(advices).startswith("<Advices: index ")
     html = advices._repr_html_()
-    assert html.count("<tr>") == 1 + len(advices)
-    assert "key ranges suffice" in html and html.count("<li>") == len(advices)
+    # Both kinds of the columns that are worth an index are compared in a second table.
+    assert html.count("<tr>") == 1 + len(advices) + 1 + 2 * len(advices.worth_it)
+    assert html.count("BLOOMFILTER (better)") == len(advices.worth_it)
+    assert "key ranges suffice" in html and html.count("<li>") == len(lines) - len(advices)
 
 
 def test_the_method_and_the_command_give_the_same_advice(data, capsys):
@@ -436,7 +443,7 @@ def test_the_method_and_the_command_give_the_same_advice(data, capsys):
     assert cli.main(options) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == [
-        *("column", "unique", "few", "unique:", "few:")
+        *("column", "unique", "few", "unique:", "few:", "unique:", "zonebloom")
     ]
     assert err.startswith("100,000 rows in 400 zones of 250")
     assert cli.main([*options, "--output=json"]) == 0
@@ -445,5 +452,120 @@ def test_the_method_and_the_command_give_the_same_advice(data, capsys):
         "index",
         "too few distinct values",
     ]
+    assert [kind["index_type"] for kind in document["columns"][0]["kinds"]] == [
+        *("BLOOMFILTER", "HASH")
+    ]
     assert document["read"]["bytes"] > 0
     assert document["num_zones"] == 400
+
+
+MANY_ROWS = 1_200_000
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Return a table of more than a million rows, and the advice on its columns."""
+    rng = np.random.default_rng(8)
+    table = pa.table(
+        {
+            "unique": rng.permutation(MANY_ROWS),
+            "dozen": rng.permutation(MANY_ROWS) // 12,
+            "fifty": rng.integers(0, MANY_ROWS // 50, MANY_ROWS),
+            "near": np.arange(MANY_ROWS) // 8000 * 500 + rng.integers(0, 500, MANY_ROWS),
+            "few": rng.integers(0, 40, MANY_ROWS),
+            "constant": np.zeros(MANY_ROWS, dtype=np.int64),
+            "some": pa.array(rng.permutation(MANY_ROWS), mask=rng.random(MANY_ROWS) < 0.5),
+        }
+    )
+    return table, advise(zb.dataset(table))
+
+
+# A constant needs some hundred bytes, and an estimate of them may be far off.
+@pytest.mark.parametrize("column", ["unique", "dozen", "fifty", "near", "few", "some"])
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_figures_of_both_kinds_are_those_of_real_indices(many, column, kind):
+    table, advices = many
+    estimate = advices[column].estimate(kind)
+    ds = zb.dataset(table.select([column]))
+    ds.create_scalar_index(column, kind, spark=False)
+    (built,) = ds.describe_indices()
+    assert estimate.num_zones == built.num_zones
+    assert estimate.index_bytes == pytest.approx(built.num_bytes, rel=0.15)
+    rows = np.random.default_rng(2).integers(0, MANY_ROWS, 200)
+    keys = [key for key in table[column].take(rows).to_pylist() if key is not None]
+    kept_rows = np.mean([len(ds.search([(column, "=", key)]).at_most) for key in keys])
+    assert estimate.rows_with_index == pytest.approx(kept_rows, rel=0.25)
+    absent_keys = np.random.default_rng(3).integers(1 << 60, 1 << 61, 100_000)
+    false_zones = ds.search_many(column, absent_keys).read_all().num_rows / absent_keys.size
+    assert estimate.false_zones == pytest.approx(false_zones, rel=0.5, abs=5e-4)
+
+
+def test_the_smaller_kind_is_advised_for_many_rows(many):
+    table, advices = many
+    assert [advice.column for advice in advices if advice.verdict == "too few distinct values"] == [
+        *("few", "constant")
+    ]
+    for advice in advices:
+        bloom, hashed = advice.estimate("bloomfilter"), advice.estimate("hash")
+        if not advice.is_worth_it:
+            assert (advice.index_type, advice.why_index_type) == (None, "")
+        elif hashed.index_bytes <= bloom.index_bytes:
+            assert advice.index_type == "HASH"
+            assert "in a billion such rows" in advice.why_index_type
+        else:
+            assert advice.index_type == "BLOOMFILTER"
+    assert {"unique", "dozen", "some"} <= set(advices.worth_it_by_type["HASH"])
+    assert table.num_rows == advices.num_rows
+    with pytest.raises(InvalidArgument, match="BLOOMFILTER, HASH"):
+        advices["unique"].estimate("BTREE")
+
+
+def test_false_zones_in_a_billion_rows_grow_only_for_zone_blooms(many):
+    _, advices = many
+    for advice in advices:
+        bloom, hashed = advice.kinds
+        growth = 1e9 / MANY_ROWS
+        # All zones of these rows are full, but for the last.
+        assert bloom.false_zones_per_billion == pytest.approx(bloom.false_zones * growth, rel=0.01)
+        assert hashed.false_zones_per_billion <= 0.004 * hashed.zones_per_group
+
+
+def test_the_suggested_calls_build_what_was_advised(many):
+    table, advices = many
+    ds = zb.dataset(table.slice(0, 50_000))
+    for call in advices.calls:
+        exec(call.replace(")", ", spark=False)"), {"ds": ds})
+    built = {index.column: index.index_type for index in ds.describe_indices()}
+    assert built == {advice.column: advice.index_type for advice in advices if advice.is_worth_it}
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters"),
+    [
+        ({}, {"number_of_items": 8192, "probability": 0.00057}),
+        (
+            {"number_of_items": 512, "probability": 0.01},
+            {"number_of_items": 512, "probability": 0.01},
+        ),
+    ],
+)
+def test_a_suggested_call_has_the_parameters_of_the_advice(options, parameters):
+    keys = np.random.default_rng(0).permutation(50_000)
+    ds = zb.dataset(pa.table({"a 'quoted' name": keys}))
+    (call,) = advise(ds, **options).calls
+    exec(call.replace(")", ", spark=False)"), {"ds": ds})
+    (entry,) = ds.opened.version.indices.values()
+    assert {name: entry.parameters[name] for name in parameters} == parameters
+
+
+def test_a_suggested_command_builds_what_was_advised(data, tmp_path, capsys):
+    pytest.importorskip("click")
+    _, folder, _ = data
+    options = [str(folder), "--index-dir", str(tmp_path)]
+    assert cli.main(["advise", *options, "--column=unique", "--output=json"]) == 0
+    (command,) = json.loads(capsys.readouterr().out)["commands"]
+    name, *words = shlex.split(command)
+    assert name == "zonebloom"
+    assert cli.main([*words, "--index-dir", str(tmp_path)]) == 0
+    (built,) = zb.dataset(folder, index_dir=str(tmp_path)).describe_indices()
+    assert (built.column, built.index_type) == ("unique", "BLOOMFILTER")

@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.advise.judge import FROM_PATHS, NOT_INDEXABLE, Advice, Advices, with_verdict
+from zonebloom.advise.kinds import ZoneSample, bloom_estimate, hash_estimate
 from zonebloom.advise.layout import KeyColumn, advise_layout
 from zonebloom.advise.sample import (
     Overlaps,
     draw_zones,
     estimate_distinct,
     estimate_zones_with_key,
+    find_clusters,
     find_overlaps,
 )
 from zonebloom.base import arguments
@@ -30,6 +32,7 @@ from zonebloom.base.threads import num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
+from zonebloom.index.hash.parameters import DEFAULT_ZONE_ROWS, HashParameters
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.parquet.layout_advice import LayoutAdvice
@@ -67,6 +70,8 @@ _KEYS_PER_ZONE = 256
 _TIMED_ROWS = 1 << 17
 # The bytes of a zone in the bloomfilter table without its filter.
 _ROW_BYTES = 28
+# At most about this many sampled zones of the kind HASH are compared with each other.
+_MAX_HASH_ZONES = 512
 
 
 def advise(
@@ -112,6 +117,7 @@ def advise(
         sample.counter.num_bytes,
         time.perf_counter() - start_time,
         layout,
+        probability,
     )
 
 
@@ -161,12 +167,16 @@ def _not_indexable(reason: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Zone:
-    """One sampled zone: its rows in a fragment, and its position among all zones."""
+    """One sampled zone: its rows in a fragment, and its position among all zones.
+
+    ``hash_position`` is that of its first rows among all zones of the kind HASH.
+    """
 
     fragment: PresentFragment
     start: int
     stop: int
     position: int
+    hash_position: int
 
 
 class _Sample:
@@ -180,6 +190,7 @@ class _Sample:
         self._source = opened.source
         self._snapshot = opened.look()
         self._parameters = parameters
+        self._hash_parameters = HashParameters(min(parameters.number_of_items, DEFAULT_ZONE_ROWS))
         self.counter = ReadCounter()
         self._warm_types: set[str] = set()
         self._is_parquet = opened.source.format.default_extname == "parquet"
@@ -187,6 +198,7 @@ class _Sample:
 
     def _draw(self) -> list[_Zone]:
         items = self._parameters.number_of_items
+        hash_items = self._hash_parameters.number_of_items
         present = self._snapshot.fragments
         max_zones = max(_MIN_ZONES, min(_MAX_ZONES, _MAX_ROWS // items))
         row_counts = self._count_some(present, max_zones)
@@ -194,7 +206,7 @@ class _Sample:
             fragment.identity.size for fragment in present if fragment.fragment.path in row_counts
         )
         rows_per_byte = sum(row_counts.values()) / max(num_bytes, 1)
-        self.num_rows = self.num_zones = 0
+        self.num_rows = self.num_zones = self._num_hash_zones = 0
         zones: list[_Zone] = []
         for fragment in present:
             num_rows = row_counts.get(fragment.fragment.path)
@@ -205,6 +217,7 @@ class _Sample:
                         start,
                         min(start + items, num_rows),
                         self.num_zones + start // items,
+                        self._num_hash_zones + start // hash_items,
                     )
                     for start in range(0, num_rows, items)
                 ]
@@ -214,6 +227,7 @@ class _Sample:
                 num_rows = round(fragment.identity.size * rows_per_byte)
             self.num_rows += num_rows
             self.num_zones += -(-num_rows // items)
+            self._num_hash_zones += -(-num_rows // hash_items)
         return [zones[number] for number in draw_zones(len(zones), max_zones).tolist()]
 
     def _count_some(self, present: Sequence[PresentFragment], max_zones: int) -> dict[str, int]:
@@ -372,6 +386,22 @@ class _Sample:
             else estimate_zones_with_key(range_shares, overlap.num_rows, positions, self.num_zones)
         )
         exact = replace(self._parameters, sizing="exact")
+        bloom = bloom_estimate(
+            number_of_items=self._parameters.number_of_items,
+            num_zones=self.num_zones,
+            num_rows=self.num_rows,
+            index_bytes=self._index_bytes(sizes),
+            zones_with_key=zones_with_key,
+            probability=fpp,
+        )
+        hashed = hash_estimate(
+            self._hash_sample(values_by_zone),
+            self._hash_parameters,
+            num_rows=self.num_rows,
+            num_non_null_rows=num_non_null_rows,
+            distinct=distinct,
+            bloom_bytes=bloom.index_bytes,
+        )
         advice = Advice(
             column.name,
             str(column.type),
@@ -381,14 +411,15 @@ class _Sample:
             null_share=float(null_share),
             distinct=distinct,
             distinct_per_zone=per_zone,
-            index_bytes=self._index_bytes(sizes),
+            index_bytes=bloom.index_bytes,
             index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact)),
             index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES),
             build_seconds=pace.seconds * self.num_rows / num_cores(),
-            zones_with_index=zones_with_key + fpp * (self.num_zones - zones_with_key),
+            zones_with_index=bloom.zones_with_index,
             zones_with_key_ranges=zones_in_range,
             zones_per_value=per_zone * self.num_zones / max(distinct, 1),
-            zones_if_absent=fpp * self.num_zones,
+            zones_if_absent=bloom.false_zones,
+            kinds=(bloom, hashed),
         )
         row_group_zones = pace.row_group_rows / self._parameters.number_of_items
         no_ranges = "" if self._is_parquet else "the files keep no key ranges"
@@ -401,6 +432,19 @@ class _Sample:
         sizes = [zone.stop - zone.start for zone in self.zones]
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
+
+    def _hash_sample(self, values_by_zone: list[pa.ChunkedArray]) -> ZoneSample:
+        """Return the zones of the kind HASH that are in the sampled zones, or the first of each."""
+        items = self._hash_parameters.number_of_items
+        max_parts = max(1, _MAX_HASH_ZONES // max(len(self.zones), 1))
+        hashes: list[np.ndarray] = []
+        positions: list[int] = []
+        for zone, values in zip(self.zones, values_by_zone, strict=True):
+            for part, start in enumerate(range(0, len(values), items)[:max_parts]):
+                hashes.append(_hash_values(values.slice(start, items)))
+                positions.append(zone.hash_position + part)
+        numbers = np.array(positions, dtype=np.int64)
+        return ZoneSample(hashes, numbers, find_clusters(numbers), self._num_hash_zones)
 
     def _index_bytes(self, filter_sizes: Sequence[int]) -> int:
         if not filter_sizes:

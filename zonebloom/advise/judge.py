@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zonebloom.advise.kinds import BLOOMFILTER, HASH, KindEstimate, choose_kind, zone_count_text
 from zonebloom.base import arguments
 from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, table_text
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound
+from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, DEFAULT_ZONE_ROWS
 from zonebloom.parquet.layout_advice import LayoutAdvice
+from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 
 INDEX = "index"
 KEY_RANGES = "key ranges suffice"
@@ -70,6 +74,14 @@ class Advice(Displayed):
         `zones_with_index` if a few values are frequent and most are rare.
     zones_if_absent : float or None
         The zones that a lookup reads for a key that no row has: false positives.
+    index_type : str or None
+        The better kind of index for the column, "HASH" or "BLOOMFILTER". None if the verdict is
+        not to index it.
+    why_index_type : str
+        The reason for the kind, or "".
+    kinds : tuple of KindEstimate
+        What an index of each kind would cost and save. The figures above are those of
+        "BLOOMFILTER".
     """
 
     column: str
@@ -89,9 +101,26 @@ class Advice(Displayed):
     zones_with_key_ranges: float | None = None
     zones_per_value: float | None = None
     zones_if_absent: float | None = None
+    index_type: str | None = None
+    why_index_type: str = ""
+    kinds: tuple[KindEstimate, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.column}: {self.why}"
+
+    @property
+    def verdict_and_type(self) -> str:
+        """The verdict without its reason, and the better kind, such as "index as HASH"."""
+        verdict = self.verdict.partition(":")[0]
+        return verdict if self.index_type is None else f"{verdict} as {self.index_type}"
+
+    def estimate(self, index_type: str) -> KindEstimate:
+        """Return the estimate for a kind, such as "HASH"."""
+        for estimate in self.kinds:
+            if estimate.index_type == index_type.upper():
+                return estimate
+        known = ", ".join(estimate.index_type for estimate in self.kinds) or "none"
+        raise arguments.invalid_value(index_type, "index_type", f"there is an estimate for {known}")
 
     @property
     def is_worth_it(self) -> bool:
@@ -119,12 +148,16 @@ class Advices(Displayed, Sequence[Advice]):
     file_layout : LayoutAdvice or None
         The judgement on how the files are laid out for lookups of the columns that are worth an
         index, and of whole rows. None if no column is, or if the files are not Parquet.
+    probability : float
+        The target false positive probability of a zone of the kind "BLOOMFILTER".
 
     Examples
     --------
     >>> advices = ds.advise(["id", "day"], number_of_items=100)
-    >>> advices.worth_it
-    ['id']
+    >>> advices.worth_it_by_type
+    {'BLOOMFILTER': ['id']}
+    >>> print(*advices.calls)
+    ds.create_scalar_index('id', 'BLOOMFILTER', number_of_items=100)
     >>> print(advices["day"])
     day: clustered: key ranges alone leave 10 of 30 zones, and Parquet keeps them
     """
@@ -137,6 +170,7 @@ class Advices(Displayed, Sequence[Advice]):
     read_bytes: int
     seconds: float
     file_layout: LayoutAdvice | None = None
+    probability: float = DEFAULT_ZONE_PROBABILITY
 
     def __len__(self) -> int:
         return len(self.advices)
@@ -158,27 +192,83 @@ class Advices(Displayed, Sequence[Advice]):
         """The names of the columns that are worth an index, for `create_scalar_index`."""
         return [advice.column for advice in self.advices if advice.is_worth_it]
 
+    @property
+    def worth_it_by_type(self) -> dict[str, list[str]]:
+        """The columns that are worth an index, by the better kind of index."""
+        columns: dict[str, list[str]] = {}
+        for advice in self.advices:
+            if advice.index_type is not None:
+                columns.setdefault(advice.index_type, []).append(advice.column)
+        return columns
+
+    @property
+    def parameters_by_type(self) -> dict[str, dict[str, float]]:
+        """The parameters of these indices that are not the defaults of their kind."""
+        hash_items = min(self.number_of_items, DEFAULT_ZONE_ROWS)
+        given = {
+            BLOOMFILTER: {
+                "number_of_items": (self.number_of_items, DEFAULT_NUMBER_OF_ITEMS),
+                "probability": (self.probability, DEFAULT_ZONE_PROBABILITY),
+            },
+            HASH: {"number_of_items": (hash_items, DEFAULT_ZONE_ROWS)},
+        }
+        return {
+            index_type: {name: value for name, (value, usual) in pairs.items() if value != usual}
+            for index_type, pairs in given.items()
+        }
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls that build the indices, as Python code for a dataset ``ds``."""
+        calls: list[str] = []
+        for index_type, columns in self.worth_it_by_type.items():
+            names = columns[0] if len(columns) == 1 else columns
+            parameters = self.parameters_by_type[index_type].items()
+            arguments_text = ", ".join(
+                [
+                    repr(names),
+                    repr(index_type),
+                    *(f"{name}={value!r}" for name, value in parameters),
+                ]
+            )
+            calls.append(f"ds.create_scalar_index({arguments_text})")
+        return calls
+
     def __str__(self) -> str:
         # A table with all columns is wider than a terminal.
         headers, *rows = [
             [row[position] for position in _TERMINAL_COLUMNS]
             for row in (_HEADERS, *map(_cells, self.advices))
         ]
-        lines = [self._title(), table_text(list(map(str, headers)), rows)]
-        return "\n".join([*lines, *map(str, self.advices), *self._file_layout_lines()])
+        table = table_text(list(map(str, headers)), rows)
+        return "\n".join([self._title(), table, *self.reasons, *self.calls])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Lines with the reasons of the verdicts, of the kinds, and of the judgement on files."""
+        columns: dict[str, list[str]] = {}
+        for advice in self.advices:
+            if advice.index_type is not None:
+                reason = f"{advice.index_type}, because {advice.why_index_type}"
+                columns.setdefault(reason, []).append(advice.column)
+        kinds = [f"{', '.join(names)}: {reason}" for reason, names in columns.items()]
+        layout = [] if self.file_layout is None else self.file_layout.lines
+        return [*map(str, self.advices), *kinds, *(f"file layout: {line}" for line in layout)]
 
     def __repr__(self) -> str:
         return f"<Advices: index {', '.join(self.worth_it) or 'no column'}; {self._title()}>"
 
     def _repr_html_(self) -> str:
         table = table_html(_HEADERS, list(map(_cells, self.advices)))
-        lines = list_html([*map(str, self.advices), *self._file_layout_lines()])
-        return styled_html(title_html(self._title()), table, lines)
-
-    def _file_layout_lines(self) -> list[str]:
-        """Return lines about the layout of the files, or none if it is fine."""
-        lines = [] if self.file_layout is None else self.file_layout.lines
-        return [f"file layout: {line}" for line in lines]
+        rows = [
+            _kind_cells(advice, estimate)
+            for advice in self.advices
+            if advice.is_worth_it
+            for estimate in advice.kinds
+        ]
+        kinds = [table_html(_KIND_HEADERS, rows)] if rows else []
+        lines = list_html([*self.reasons, *self.calls])
+        return styled_html(title_html(self._title()), table, *kinds, lines)
 
     def _title(self) -> str:
         rows, zones = f"{self.num_rows:,} rows", f"{self.num_zones:,} zones"
@@ -189,32 +279,56 @@ class Advices(Displayed, Sequence[Advice]):
 
 
 _HEADERS = [
-    *("column", "verdict", "type", "nulls", "distinct", "size", "exact", "unfolded", "build"),
-    *("zones read", "of a value", "by key ranges"),
+    *("column", "verdict", "type", "nulls", "distinct", "size", "as HASH", "exact", "unfolded"),
+    *("build", "zones read", "of a value", "by key ranges"),
 ]
 
 _TERMINAL_COLUMNS = [
-    _HEADERS.index(name) for name in ("column", "type", "distinct", "size", "zones read", "verdict")
+    _HEADERS.index(name)
+    for name in ("column", "type", "distinct", "size", "as HASH", "zones read", "verdict")
+]
+
+_KIND_HEADERS = [
+    *("column", "kind", "size", "rows of a zone", "zones read", "rows read"),
+    *("first lookup reads", "false zones", "in a billion rows", "memory of a build"),
 ]
 
 
 def _cells(advice: Advice) -> list[object]:
     if advice.distinct is None:
-        verdict = advice.verdict.partition(":")[0]
-        return [advice.column, verdict, advice.type, *["-"] * (len(_HEADERS) - 3)]
+        return [advice.column, advice.verdict_and_type, advice.type, *["-"] * (len(_HEADERS) - 3)]
     return [
         advice.column,
-        advice.verdict,
+        advice.verdict_and_type,
         advice.type,
         f"{advice.null_share or 0:.0%}",
         f"{_round_to_three_digits(advice.distinct):,}",
         bytes_text(advice.index_bytes or 0),
+        bytes_text(advice.estimate(HASH).index_bytes),
         bytes_text(advice.index_bytes_exact or 0),
         bytes_text(advice.index_bytes_unfolded or 0),
         f"{advice.build_seconds or 0:.1f} s",
         _zones_text(advice.zones_with_index),
         _zones_text(advice.zones_per_value),
         _zones_text(advice.zones_with_key_ranges),
+    ]
+
+
+def _kind_cells(advice: Advice, estimate: KindEstimate) -> list[object]:
+    is_better = estimate.index_type == advice.index_type
+    items = f"{estimate.number_of_items:,}"
+    build_bytes = estimate.build_bytes
+    return [
+        advice.column,
+        f"{estimate.index_type} (better)" if is_better else estimate.index_type,
+        bytes_text(estimate.index_bytes),
+        items if estimate.zones_per_group == 1 else f"{items}, in {estimate.zones_per_group}s",
+        _zones_text(estimate.zones_with_index),
+        f"{_round_to_three_digits(round(estimate.rows_with_index)):,}",
+        bytes_text(estimate.lookup_bytes),
+        zone_count_text(estimate.false_zones),
+        zone_count_text(estimate.false_zones_per_billion),
+        "-" if build_bytes is None else bytes_text(min(build_bytes, DEFAULT_BUILD_MEMORY)),
     ]
 
 
@@ -240,7 +354,12 @@ def with_verdict(
     if verdict == INDEX and is_measure:
         verdict = MEASURE
         reason = f"values of {advice.type} are measured, not looked up; if they were, {reason}"
-    return replace(advice, verdict=verdict, why=reason)
+    advice = replace(advice, verdict=verdict, why=reason)
+    if not advice.is_worth_it:
+        return advice
+    bloom, hashed = advice.estimate(BLOOMFILTER), advice.estimate(HASH)
+    index_type, why_index_type = choose_kind(bloom, hashed, advice.num_rows)
+    return replace(advice, index_type=index_type, why_index_type=why_index_type)
 
 
 def _verdict(figures: Advice, no_ranges: str, row_group_zones: float) -> tuple[str, str]:

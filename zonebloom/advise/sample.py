@@ -7,7 +7,9 @@ column, only near zones share keys. In an unsorted one, far zones share as many.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,8 +76,21 @@ class Overlaps:
         return counts[counts > 0]
 
 
-def find_overlaps(hashes: list[np.ndarray]) -> Overlaps:
-    """Return the overlaps of zones, given the hashes of the rows of each."""
+class ZoneKeys(NamedTuple):
+    """The distinct values of each zone, sorted by value, then zone.
+
+    ``numbers`` are those of the values, ``zones`` the zones, and ``num_rows`` the rows of a value
+    in a zone. ``num_distinct`` are the distinct values of each zone.
+    """
+
+    numbers: np.ndarray
+    zones: np.ndarray
+    num_rows: np.ndarray
+    num_distinct: np.ndarray
+
+
+def find_zone_keys(hashes: Sequence[np.ndarray]) -> ZoneKeys:
+    """Return the distinct values of zones, given the hashes of the rows of each."""
     uniques = [np.unique(zone_hashes, return_counts=True) for zone_hashes in hashes]
     num_distinct = np.array([values.size for values, _ in uniques], dtype=np.int64)
     zones = np.repeat(np.arange(len(uniques)), num_distinct)
@@ -84,10 +99,18 @@ def find_overlaps(hashes: list[np.ndarray]) -> Overlaps:
     # A stable sort keeps the zones of one value ascending.
     order = np.argsort(values, kind="stable")
     values, zones, counts = values[order], zones[order], counts[order]
-    keys = np.cumsum(np.diff(values, prepend=values[:1]) > 0)
+    numbers = np.cumsum(np.diff(values, prepend=values[:1]) > 0)
+    return ZoneKeys(numbers, zones, counts, num_distinct)
+
+
+def find_overlaps(hashes: Sequence[np.ndarray]) -> Overlaps:
+    """Return the overlaps of zones, given the hashes of the rows of each."""
+    keys = find_zone_keys(hashes)
     num_rows = np.array([zone_hashes.size for zone_hashes in hashes], dtype=np.int64)
-    shared_rows, shared_values = _count_shared(keys, zones, counts, len(uniques))
-    return Overlaps(num_rows, num_distinct, shared_rows, shared_values, keys, zones)
+    shared_rows, shared_values = _count_shared(keys.numbers, keys.zones, keys.num_rows, len(hashes))
+    return Overlaps(
+        num_rows, keys.num_distinct, shared_rows, shared_values, keys.numbers, keys.zones
+    )
 
 
 def _count_shared(
@@ -177,8 +200,7 @@ def estimate_distinct(
     num_sampled_values = overlap.num_keys
     if positions.size in (0, num_zones) or not num_sampled_values:
         return num_sampled_values
-    gaps = np.diff(positions, prepend=-(1 << 62))
-    group_starts = np.flatnonzero(gaps > _max_gap_in_group(positions))
+    group_starts = np.unique(find_clusters(positions), return_index=True)[1]
     run_length = _run_length(overlap, positions, num_zones)
     is_independent = run_length < _MAX_INDEPENDENT_RUN or group_starts.size < 2
     zones = np.arange(positions.size) if is_independent else group_starts
@@ -192,6 +214,14 @@ def estimate_distinct(
     num_unseen = q1**2 / denominator if denominator else 0
     estimate = (zones_per_value.size + num_unseen) / run_length
     return round(min(max(estimate, num_sampled_values), num_non_null_rows))
+
+
+def find_clusters(positions: np.ndarray) -> np.ndarray:
+    """Return for each sampled zone the number of its group of zones, int64, ascending from 0."""
+    if not positions.size:
+        return np.empty(0, dtype=np.int64)
+    gaps = np.diff(positions, prepend=positions[0])
+    return np.cumsum(gaps > _max_gap_in_group(positions))
 
 
 def _max_gap_in_group(positions: np.ndarray) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +22,7 @@ from zonebloom.cli.options import (
 from zonebloom.cli.output import CommandAnswer, is_in_terminal, terminal_width
 
 if TYPE_CHECKING:
+    from zonebloom.advise.judge import Advices
     from zonebloom.facade.opening import OpenedSource
 
 
@@ -176,23 +178,24 @@ def stats_command(
 def advise_command(
     source: OpenedSource, columns: list[str] | None, **parameters: Any
 ) -> CommandAnswer:
-    """Judge from a sample which columns are worth an index.
+    """Judge from a sample which columns are worth an index, and of which kind.
 
     The command also says if the pages of the files are too large for lookups. As JSON: path,
-    num_rows, num_zones, sampled_zones, columns (estimates, verdict and why of each), file_layout,
-    read (bytes, seconds).
+    num_rows, num_zones, sampled_zones, columns (estimates, verdict, why, index_type and kinds of
+    each), commands, file_layout, read (bytes, seconds).
     """
     from zonebloom.advise.advise import advise
 
     advices = advise(source.opened, columns, **drop_unset(parameters))
     title, *lines = str(advices).splitlines()
-    table, reasons = lines[: len(advices) + 1], lines[len(advices) + 1 :]
+    table = lines[: len(advices) + 1]
+    commands = _build_commands(advices, source.title)
     width = terminal_width()
     if width is not None and max(map(text_width, table)) > width:
         # The reasons below have the other figures.
         headers = ["column", "distinct", "zones read", "verdict"]
         cells = [
-            [row.column, row.distinct, row.zones_with_index, row.verdict.partition(":")[0]]
+            [row.column, row.distinct, row.zones_with_index, row.verdict_and_type]
             for row in advices
         ]
         table = [text.fitted_table(headers, cells, width)]
@@ -203,10 +206,26 @@ def advise_command(
             "num_zones": advices.num_zones,
             "sampled_zones": advices.sampled_zones,
             "columns": list(advices),
+            "commands": commands,
             "file_layout": advices.file_layout,
             "read": {"bytes": advices.read_bytes, "seconds": advices.seconds},
         },
         list(advices),
-        "\n".join([*table, *reasons]),
+        "\n".join([*table, *advices.reasons, *commands]),
         summary=title,
     )
+
+
+def _build_commands(advices: Advices, path: str) -> list[str]:
+    """Return the commands that build the indices that are worth it."""
+    commands: list[str] = []
+    for index_type, columns in advices.worth_it_by_type.items():
+        parameters = advices.parameters_by_type[index_type]
+        words = ["zonebloom", "build", path]
+        for column in columns:
+            words += ["--column", column]
+        words += ["--type", index_type]
+        for name, value in parameters.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        commands.append(shlex.join(words))
+    return commands

@@ -1,0 +1,325 @@
+"""Estimate from sampled zones what an index of each kind costs and saves, and choose the kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from zonebloom.advise.sample import (
+    ZoneKeys,
+    estimate_zones_with_key,
+    find_overlaps,
+    find_zone_keys,
+)
+from zonebloom.base.display import Displayed
+from zonebloom.base.text import bytes_text
+from zonebloom.index.hash.parameters import (
+    HashParameters,
+    choose_shape,
+    hash_bits_to_keep,
+    zone_bits_for,
+)
+from zonebloom.index.zone_bloom.kind import SLICED_ZONES
+
+BLOOMFILTER = "BLOOMFILTER"
+HASH = "HASH"
+
+# With fewer rows, an index of either kind is small and is searched within a moment.
+MIN_ROWS_FOR_HASH = 1_000_000
+# Both kinds are compared at this number of rows.
+BILLION = 10**9
+
+# A file of the kind HASH may be this many times as large as one of the kind BLOOMFILTER. Above, its
+# writer groups zones.
+_MAX_RELATIVE_SIZE = 1.05
+_MAX_SHIFT = 3
+# A hash in zones of this many far parts of the dataset is assumed to be as frequent everywhere.
+_MIN_CLUSTERS = 3
+_NEAR_ZONES = 8
+_POSTING_HEAD_BYTES = 16
+_POINTER_BITS = 128
+# A slot is larger than the mean block by about this many standard deviations.
+_SLOT_DEVIATIONS = 3
+_HASH_TAIL_BYTES = 16 << 10
+# The bytes of a hash and a zone, in the list of all rows and in that of sorted pairs.
+_BUILD_BYTES_PER_ROW = 24
+# Measured for a first lookup: 65.5 kB with 12,208 zones, and 225 kB with 122,071.
+_SLICED_LOOKUP_BYTES = 48_000
+_SLICED_LOOKUP_BYTES_PER_ZONE = 1.45
+
+
+@dataclass(frozen=True, slots=True)
+class KindEstimate(Displayed):
+    """The estimated costs and savings of an index of one kind on one column.
+
+    Attributes
+    ----------
+    index_type : str
+        "BLOOMFILTER" or "HASH".
+    number_of_items : int
+        Rows of a zone.
+    zones_per_group : int
+        The number of zones that the index tells apart only together. It is 1 for "BLOOMFILTER".
+        "HASH" groups zones if the index would otherwise be larger than one of "BLOOMFILTER".
+    num_zones : int
+        Zones of the dataset.
+    index_bytes : int
+        The size of the index without its key ranges and page maps.
+    lookup_bytes : int
+        The bytes of the index that the first lookup of one key reads.
+    zones_with_index : float
+        The zones that a lookup reads for the key of a random row: zones that hold the key, and
+        false ones.
+    rows_with_index : float
+        The rows of these zones.
+    false_zones : float
+        The zones that a lookup reads for a key that no row has.
+    false_zones_per_billion : float
+        The same in a dataset of a billion such rows, after a build from its rows.
+    build_bytes : int or None
+        Bytes of memory that a build holds for the rows of this column. Above ``build_memory``, it
+        writes temporary files. None for "BLOOMFILTER", which holds some zones at a time.
+    """
+
+    index_type: str
+    number_of_items: int
+    zones_per_group: int
+    num_zones: int
+    index_bytes: int
+    lookup_bytes: int
+    zones_with_index: float
+    rows_with_index: float
+    false_zones: float
+    false_zones_per_billion: float
+    build_bytes: int | None = None
+
+
+def choose_kind(bloom: KindEstimate, hashed: KindEstimate, num_rows: int) -> tuple[str, str]:
+    """Return the better kind for a column that is worth an index, and the reason."""
+    hash_size, bloom_size = bytes_text(hashed.index_bytes), bytes_text(bloom.index_bytes)
+    if num_rows < MIN_ROWS_FOR_HASH:
+        return BLOOMFILTER, (
+            f"both kinds are small and fast below {MIN_ROWS_FOR_HASH:,} rows, and Lance can read "
+            "this one"
+        )
+    if hashed.index_bytes <= bloom.index_bytes:
+        hash_zones = zone_count_text(hashed.false_zones_per_billion)
+        bloom_zones = zone_count_text(bloom.false_zones_per_billion)
+        return HASH, (
+            f"it takes {hash_size} where BLOOMFILTER takes {bloom_size}; in a billion such rows, a "
+            f"key that no row has would read {hash_zones} zones, and {bloom_zones} with BLOOMFILTER"
+        )
+    if bloom.false_zones > 1:
+        return HASH, (
+            f"a key that no row has reads {zone_count_text(hashed.false_zones)} zones, and "
+            f"{zone_count_text(bloom.false_zones)} with BLOOMFILTER; it takes {hash_size}, and "
+            f"BLOOMFILTER {bloom_size}"
+        )
+    return BLOOMFILTER, f"it takes {bloom_size} where HASH takes {hash_size}"
+
+
+def zone_count_text(count: float) -> str:
+    """Return a mean number of zones with about two digits."""
+    return f"{count:,.1f}" if count >= 0.95 else f"{count:.2g}"
+
+
+def bloom_estimate(
+    *,
+    number_of_items: int,
+    num_zones: int,
+    num_rows: int,
+    index_bytes: int,
+    zones_with_key: float,
+    probability: float,
+) -> KindEstimate:
+    """Return the estimate for zone Blooms. ``probability`` is that of a false zone."""
+    is_sliced = num_zones >= SLICED_ZONES
+    sliced_bytes = round(_SLICED_LOOKUP_BYTES + _SLICED_LOOKUP_BYTES_PER_ZONE * num_zones)
+    zones_with_index = zones_with_key + probability * (num_zones - zones_with_key)
+    return KindEstimate(
+        index_type=BLOOMFILTER,
+        number_of_items=number_of_items,
+        zones_per_group=1,
+        num_zones=num_zones,
+        index_bytes=index_bytes,
+        lookup_bytes=min(index_bytes, sliced_bytes) if is_sliced else index_bytes,
+        zones_with_index=zones_with_index,
+        rows_with_index=min(num_rows, zones_with_index * number_of_items),
+        false_zones=probability * num_zones,
+        false_zones_per_billion=probability * BILLION / number_of_items,
+    )
+
+
+class ZoneSample:
+    """The hashes of sampled zones, or of groups of such zones.
+
+    ``positions`` are the numbers of the zones among all ``num_zones`` zones, ascending.
+    ``clusters`` has equal numbers for zones that are near each other.
+    """
+
+    def __init__(
+        self,
+        hashes: Sequence[np.ndarray],
+        positions: np.ndarray,
+        clusters: np.ndarray,
+        num_zones: int,
+    ):
+        self._hashes = hashes
+        self.positions = positions
+        self.clusters = clusters
+        self.num_zones = num_zones
+
+    @cached_property
+    def keys(self) -> ZoneKeys:
+        return find_zone_keys(self._hashes)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.positions.size == self.num_zones
+
+    def grouped(self, shift: int) -> ZoneSample:
+        """Return the sample with groups of ``1 << shift`` zones in place of zones."""
+        if shift == 0:
+            return self
+        groups, first_zones = np.unique(self.positions >> shift, return_index=True)
+        bounds = [*first_zones.tolist(), len(self._hashes)]
+        hashes = [np.concatenate(self._hashes[start:stop]) for start, stop in pairwise(bounds)]
+        return ZoneSample(hashes, groups, self.clusters[first_zones], -(-self.num_zones >> shift))
+
+    def _is_compared(self) -> np.ndarray:
+        """Return a mask of some near zones of each cluster, and one zone of each other place.
+
+        The time to compare zones grows with the square of their number.
+        """
+        numbers = np.arange(self.positions.size)
+        is_run_start = np.diff(self.positions, prepend=-2) > 1
+        is_cluster_start = np.diff(self.clusters, prepend=-1) > 0
+        starts = np.maximum.accumulate(np.where(is_cluster_start, numbers, 0))
+        return is_run_start | (numbers - starts < _NEAR_ZONES)
+
+    def zones_with_key(self) -> float:
+        """Return the mean number of zones that hold the key of a random row."""
+        chosen = np.arange(self.positions.size)
+        if not self.is_complete:
+            chosen = np.flatnonzero(self._is_compared())
+        overlaps = find_overlaps([self._hashes[number] for number in chosen.tolist()])
+        shares = overlaps.shared_rows / np.maximum(overlaps.num_rows, 1)[:, None]
+        positions = self.positions[chosen]
+        return estimate_zones_with_key(shares, overlaps.num_rows, positions, self.num_zones)
+
+
+class _Plan(NamedTuple):
+    """The estimated file of a hash index with groups of ``1 << shift`` zones."""
+
+    shift: int
+    sample: ZoneSample
+    num_pairs: int
+    hash_bits: int
+    num_bytes: int
+    block_bytes: int
+
+
+def hash_estimate(
+    sample: ZoneSample,
+    parameters: HashParameters,
+    *,
+    num_rows: int,
+    num_non_null_rows: int,
+    distinct: int,
+    bloom_bytes: int,
+) -> KindEstimate:
+    """Return the estimate for a hash index. Group zones where its writer would do so."""
+    largest_bytes = _MAX_RELATIVE_SIZE * bloom_bytes
+    smallest = plan = _plan(sample, 0, parameters, distinct)
+    while parameters.fold and plan.num_bytes > largest_bytes and plan.shift < _MAX_SHIFT:
+        plan = _plan(sample, plan.shift + 1, parameters, distinct)
+        smallest = min(smallest, plan, key=lambda plan: plan.num_bytes)
+    if plan.num_bytes > largest_bytes:
+        plan = smallest
+    zones_per_group = 1 << plan.shift
+    false_zones = plan.num_pairs * 2.0**-plan.hash_bits * zones_per_group
+    zones_with_key = plan.sample.zones_with_key() * zones_per_group
+    zones_with_index = min(sample.num_zones, zones_with_key + false_zones)
+    pairs_in_billion = round(plan.num_pairs * BILLION / max(num_rows, 1))
+    bits_in_billion = hash_bits_to_keep(pairs_in_billion, parameters.probability)
+    return KindEstimate(
+        index_type=HASH,
+        number_of_items=parameters.number_of_items,
+        zones_per_group=zones_per_group,
+        num_zones=sample.num_zones,
+        index_bytes=plan.num_bytes,
+        lookup_bytes=min(plan.num_bytes, _HASH_TAIL_BYTES + plan.block_bytes),
+        zones_with_index=zones_with_index,
+        rows_with_index=min(num_rows, zones_with_index * parameters.number_of_items),
+        false_zones=false_zones,
+        false_zones_per_billion=pairs_in_billion * 2.0**-bits_in_billion * zones_per_group,
+        build_bytes=_BUILD_BYTES_PER_ROW * num_non_null_rows,
+    )
+
+
+def _plan(zones: ZoneSample, shift: int, parameters: HashParameters, distinct: int) -> _Plan:
+    sample = zones.grouped(shift)
+    # For each sampled key, the groups that hold it: in the sample, and about how many in all.
+    sampled_counts = np.bincount(sample.keys.numbers)
+    scale = sample.num_zones / max(sample.positions.size, 1)
+    num_pairs = round(sampled_counts.sum() * scale)
+    counts = _scale_counts(sample, sampled_counts, scale, num_pairs, distinct)
+    hash_bits = hash_bits_to_keep(num_pairs, parameters.probability)
+    # This is the width of an entry by which the writer chooses postings.
+    entry_bits = hash_bits // 3 + 2 + zone_bits_for(sample.num_zones)
+    posting_bits = _posting_bits(counts, sample.num_zones) + _POINTER_BITS + entry_bits
+    is_posting = posting_bits < counts * entry_bits
+    # A sampled key stands for as many keys as make its number of groups up to that of all groups.
+    weights = sampled_counts * scale / np.maximum(counts, 1)
+    num_postings = round(weights[is_posting].sum())
+    posting_bytes = float((weights * _posting_bits(counts, sample.num_zones))[is_posting].sum()) / 8
+    num_entries = round((weights * counts)[~is_posting].sum()) + num_postings
+    shape = choose_shape(max(1, num_entries), num_postings, sample.num_zones, hash_bits)
+    slot_bits = num_entries * (shape.entry_bits + 1) + shape.num_blocks * shape.num_buckets
+    slot_bytes = slot_bits / 8 + 16 * (num_postings + shape.num_blocks)
+    # All slots are as large as nearly the largest block. Keys with several entries make blocks
+    # less even.
+    entry_counts = (weights * counts)[~is_posting]
+    entries_per_key = entry_counts @ counts[~is_posting] / max(entry_counts.sum(), 1)
+    keys_per_block = num_entries / max(entries_per_key, 1) / shape.num_blocks
+    slot_bytes *= 1 + _SLOT_DEVIATIONS / np.sqrt(max(keys_per_block, 1))
+    num_bytes = round(slot_bytes + posting_bytes)
+    block_bytes = round(slot_bytes / shape.num_blocks)
+    return _Plan(shift, sample, num_pairs, hash_bits, num_bytes, block_bytes)
+
+
+def _scale_counts(
+    sample: ZoneSample, sampled_counts: np.ndarray, scale: float, num_pairs: int, distinct: int
+) -> np.ndarray:
+    """Return about how many of all groups hold each sampled key, float64.
+
+    A key in few parts of the sample may be rare, or be in one part of the dataset only. It counts
+    as the mean of all such keys.
+    """
+    if sample.is_complete:
+        return sampled_counts.astype(np.float64)
+    # Zones of a key are ascending, so its clusters are, too.
+    keys = sample.keys
+    clusters = sample.clusters[keys.zones]
+    is_new_key = np.diff(keys.numbers, prepend=-1) > 0
+    is_new_cluster = np.diff(clusters, prepend=-1) != 0
+    num_clusters = np.bincount(keys.numbers, is_new_key | is_new_cluster)
+    is_everywhere = num_clusters >= _MIN_CLUSTERS
+    counts = sampled_counts * scale
+    num_rare = max(1, distinct - int(is_everywhere.sum()))
+    rare_pairs = num_pairs - counts[is_everywhere].sum()
+    mean = np.clip(rare_pairs / num_rare, 1, sample.num_zones)
+    return np.where(is_everywhere, counts, np.maximum(mean, sampled_counts))
+
+
+def _posting_bits(counts: np.ndarray, num_groups: int) -> np.ndarray:
+    """Return the bits of postings of so many groups each, if the groups are in no order."""
+    gaps = counts * np.maximum(1, np.ceil(np.log2(num_groups / np.maximum(counts, 1)) / 7))
+    runs = 2 * counts * (1 - counts / num_groups) + 2
+    sizes = np.minimum(np.minimum(gaps, runs), 8 + num_groups / 8)
+    return 8 * (_POSTING_HEAD_BYTES + 8 * np.ceil(sizes / 8))
