@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zonebloom.advise.kinds import BLOOMFILTER, HASH, KindEstimate, choose_kind, zone_count_text
+from zonebloom.advise.kinds import BLOOM_TYPE, HASH_TYPE, KindEstimate, choose_kind, zone_count_text
 from zonebloom.base import arguments
 from zonebloom.base.display import Displayed, list_html, styled_html, table_html, title_html
 from zonebloom.base.text import bytes_text, table_text
@@ -115,7 +115,11 @@ class Advice(Displayed):
         return verdict if self.index_type is None else f"{verdict} as {self.index_type}"
 
     def estimate(self, index_type: str) -> KindEstimate:
-        """Return the estimate for a kind, such as "HASH"."""
+        """Return the estimate for a kind, such as "HASH".
+
+        >>> ds.advise("id")["id"].estimate("HASH").num_zones
+        3
+        """
         for estimate in self.kinds:
             if estimate.index_type == index_type.upper():
                 return estimate
@@ -206,11 +210,11 @@ class Advices(Displayed, Sequence[Advice]):
         """The parameters of these indices that are not the defaults of their kind."""
         hash_items = min(self.number_of_items, DEFAULT_ZONE_ROWS)
         given = {
-            BLOOMFILTER: {
+            BLOOM_TYPE: {
                 "number_of_items": (self.number_of_items, DEFAULT_NUMBER_OF_ITEMS),
                 "probability": (self.probability, DEFAULT_ZONE_PROBABILITY),
             },
-            HASH: {"number_of_items": (hash_items, DEFAULT_ZONE_ROWS)},
+            HASH_TYPE: {"number_of_items": (hash_items, DEFAULT_ZONE_ROWS)},
         }
         return {
             index_type: {name: value for name, (value, usual) in pairs.items() if value != usual}
@@ -304,7 +308,7 @@ def _cells(advice: Advice) -> list[object]:
         f"{advice.null_share or 0:.0%}",
         f"{_round_to_three_digits(advice.distinct):,}",
         bytes_text(advice.index_bytes or 0),
-        bytes_text(advice.estimate(HASH).index_bytes),
+        bytes_text(advice.estimate(HASH_TYPE).index_bytes),
         bytes_text(advice.index_bytes_exact or 0),
         bytes_text(advice.index_bytes_unfolded or 0),
         f"{advice.build_seconds or 0:.1f} s",
@@ -357,7 +361,7 @@ def with_verdict(
     advice = replace(advice, verdict=verdict, why=reason)
     if not advice.is_worth_it:
         return advice
-    bloom, hashed = advice.estimate(BLOOMFILTER), advice.estimate(HASH)
+    bloom, hashed = advice.estimate(BLOOM_TYPE), advice.estimate(HASH_TYPE)
     index_type, why_index_type = choose_kind(bloom, hashed, advice.num_rows)
     return replace(advice, index_type=index_type, why_index_type=why_index_type)
 

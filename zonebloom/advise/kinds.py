@@ -18,6 +18,7 @@ from zonebloom.advise.sample import (
 )
 from zonebloom.base.display import Displayed
 from zonebloom.base.text import bytes_text
+from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.index.hash.parameters import (
     HashParameters,
     choose_shape,
@@ -26,8 +27,8 @@ from zonebloom.index.hash.parameters import (
 )
 from zonebloom.index.zone_bloom.kind import SLICED_ZONES
 
-BLOOMFILTER = "BLOOMFILTER"
-HASH = "HASH"
+BLOOM_TYPE = DEFAULT_KIND
+HASH_TYPE = "HASH"
 
 # With fewer rows, an index of either kind is small and is searched within a moment.
 MIN_ROWS_FOR_HASH = 1_000_000
@@ -84,6 +85,12 @@ class KindEstimate(Displayed):
     build_bytes : int or None
         Bytes of memory that a build holds for the rows of this column. Above ``build_memory``, it
         writes temporary files. None for "BLOOMFILTER", which holds some zones at a time.
+
+    Examples
+    --------
+    >>> advice = ds.advise("id")["id"]
+    >>> [(kind.index_type, kind.number_of_items, kind.num_zones) for kind in advice.kinds]
+    [('BLOOMFILTER', 8192, 3), ('HASH', 1024, 3)]
     """
 
     index_type: str
@@ -103,24 +110,24 @@ def choose_kind(bloom: KindEstimate, hashed: KindEstimate, num_rows: int) -> tup
     """Return the better kind for a column that is worth an index, and the reason."""
     hash_size, bloom_size = bytes_text(hashed.index_bytes), bytes_text(bloom.index_bytes)
     if num_rows < MIN_ROWS_FOR_HASH:
-        return BLOOMFILTER, (
+        return BLOOM_TYPE, (
             f"both kinds are small and fast below {MIN_ROWS_FOR_HASH:,} rows, and Lance can read "
             "this one"
         )
     if hashed.index_bytes <= bloom.index_bytes:
         hash_zones = zone_count_text(hashed.false_zones_per_billion)
         bloom_zones = zone_count_text(bloom.false_zones_per_billion)
-        return HASH, (
+        return HASH_TYPE, (
             f"it takes {hash_size} where BLOOMFILTER takes {bloom_size}; in a billion such rows, a "
             f"key that no row has would read {hash_zones} zones, and {bloom_zones} with BLOOMFILTER"
         )
     if bloom.false_zones > 1:
-        return HASH, (
+        return HASH_TYPE, (
             f"a key that no row has reads {zone_count_text(hashed.false_zones)} zones, and "
             f"{zone_count_text(bloom.false_zones)} with BLOOMFILTER; it takes {hash_size}, and "
             f"BLOOMFILTER {bloom_size}"
         )
-    return BLOOMFILTER, f"it takes {bloom_size} where HASH takes {hash_size}"
+    return BLOOM_TYPE, f"it takes {bloom_size} where HASH takes {hash_size}"
 
 
 def zone_count_text(count: float) -> str:
@@ -142,7 +149,7 @@ def bloom_estimate(
     sliced_bytes = round(_SLICED_LOOKUP_BYTES + _SLICED_LOOKUP_BYTES_PER_ZONE * num_zones)
     zones_with_index = zones_with_key + probability * (num_zones - zones_with_key)
     return KindEstimate(
-        index_type=BLOOMFILTER,
+        index_type=BLOOM_TYPE,
         number_of_items=number_of_items,
         zones_per_group=1,
         num_zones=num_zones,
@@ -248,7 +255,7 @@ def hash_estimate(
     pairs_in_billion = round(plan.num_pairs * BILLION / max(num_rows, 1))
     bits_in_billion = hash_bits_to_keep(pairs_in_billion, parameters.probability)
     return KindEstimate(
-        index_type=HASH,
+        index_type=HASH_TYPE,
         number_of_items=parameters.number_of_items,
         zones_per_group=zones_per_group,
         num_zones=sample.num_zones,

@@ -799,20 +799,26 @@ class Dataset(pads.UnionDataset, Displayed):
         number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
         probability: float = DEFAULT_ZONE_PROBABILITY,
     ) -> Advices:
-        """Return which columns are worth an index, judged by a sample, as `Advices`.
+        """Return which columns are worth an index, and of which kind, as `Advices`.
+
+        The answer is estimated from a sample of zones. It compares the kinds "BLOOMFILTER" and
+        "HASH", and has the calls that build the better ones.
 
         Parameters
         ----------
         columns : str or list of str, optional
             By default all columns that can be indexed.
         number_of_items, probability
-            As in `Dataset.create_scalar_index`.
+            The parameters of "BLOOMFILTER", as in `Dataset.create_scalar_index`. "HASH" is judged
+            with its defaults, but its zones are not larger.
 
         Examples
         --------
         >>> advices = ds.advise(number_of_items=100)
         >>> advices.worth_it
         ['id', 'customer']
+        >>> advices.calls
+        ["ds.create_scalar_index(['id', 'customer'], 'BLOOMFILTER', number_of_items=100)"]
         >>> print(advices["day"])
         day: clustered: key ranges alone leave 10 of 30 zones, and Parquet keeps them
         """
