@@ -25,7 +25,7 @@ from zonebloom.index.hash.parameters import (
     hash_bits_to_keep,
     zone_bits_for,
 )
-from zonebloom.index.zone_bloom.kind import SLICED_ZONES
+from zonebloom.index.kinds import index_kind
 
 BLOOM_TYPE = DEFAULT_KIND
 HASH_TYPE = "HASH"
@@ -145,7 +145,7 @@ def bloom_estimate(
     probability: float,
 ) -> KindEstimate:
     """Return the estimate for zone Blooms. ``probability`` is that of a false zone."""
-    is_sliced = num_zones >= SLICED_ZONES
+    is_sliced = index_kind(BLOOM_TYPE).choose_layout("auto", num_zones) == "sliced"
     sliced_bytes = round(_SLICED_LOOKUP_BYTES + _SLICED_LOOKUP_BYTES_PER_ZONE * num_zones)
     zones_with_index = zones_with_key + probability * (num_zones - zones_with_key)
     return KindEstimate(

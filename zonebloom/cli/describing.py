@@ -178,11 +178,11 @@ def stats_command(
 def advise_command(
     source: OpenedSource, columns: list[str] | None, **parameters: Any
 ) -> CommandAnswer:
-    """Judge from a sample which columns are worth an index, and of which kind.
+    """Judge from a sample which columns are worth an index.
 
-    The command also says if the pages of the files are too large for lookups. As JSON: path,
-    num_rows, num_zones, sampled_zones, columns (estimates, verdict, why, index_type and kinds of
-    each), commands, file_layout, read (bytes, seconds).
+    The command also says which kind of index is better, and if the pages of the files are too
+    large for lookups. As JSON: path, num_rows, num_zones, sampled_zones, columns (estimates,
+    verdict, why, index_type and kinds of each), commands, file_layout, read (bytes, seconds).
     """
     from zonebloom.advise.advise import advise
 
