@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measures import ABSENT, IN_SIZES, Result, in_name
-from bench.scale import ScaleResult
+from bench.scale import MERGED, ScaleResult
 from bench.tables import count_text, shares_of_scans, size_text, time_text
 
 # The competitors of one family share a colour, and differ by their markers.
@@ -40,7 +40,7 @@ _LAYOUTS = {
     "Spark": ("#e69f00", "v"),
     "tpchgen-cli": ("#56b4e9", "P"),
 }
-SHARES = "against-scans.png"
+SHARES, GROWTH = "against-scans.png", "growth.png"
 
 
 def _pyplot() -> Any:
@@ -198,7 +198,11 @@ _GROWTH: tuple[tuple[str, Callable[[ScaleResult], float | None], Callable[[float
     ("first lookup, cold: read from disk", lambda result: result.cold_storage_bytes, size_text),
     ("first lookup, cold: memory", lambda result: result.cold_peak_bytes, size_text),
     ("one key, warm", lambda result: result.warm_seconds, time_text),
-    ("batch of absent keys, keys/s", lambda result: result.batch_keys_per_second, count_text),
+    (
+        "batch of keys, half present, keys/s",
+        lambda result: result.batch_keys_per_second,
+        count_text,
+    ),
     ("index on disk", lambda result: result.index_bytes, size_text),
 )
 
@@ -206,7 +210,12 @@ _GROWTH: tuple[tuple[str, Callable[[ScaleResult], float | None], Callable[[float
 def plot_growth(all_results: Sequence[ScaleResult], folder: Path) -> Path:
     """Plot lookups in the index alone by the rows that it covers, with one line for each layout."""
     figure, axes = _panels(len(_GROWTH), 4.4, 3.1, sharex=True)
-    colors = {"table": "#1f5fbf", "sliced": "#c2372e"}
+    styles = {
+        "table": ("#1f5fbf", "o"),
+        "sliced": ("#c2372e", "s"),
+        "buckets": ("#2e8b57", "^"),
+        MERGED: ("#7fb89a", "v"),
+    }
     handles: dict[str, Any] = {}
     for ax, (title, value_of, text) in zip(axes, _GROWTH, strict=True):
         for layout in dict.fromkeys(result.layout for result in all_results):
@@ -215,8 +224,8 @@ def plot_growth(all_results: Sequence[ScaleResult], folder: Path) -> Path:
             (handles[layout],) = ax.plot(
                 [rows for rows, _ in points],
                 [value for _, value in points],
-                marker="o" if layout == "table" else "s",
-                color=colors[layout],
+                color=styles[layout][0],
+                marker=styles[layout][1],
                 linewidth=2,
             )
         ax.set_title(title, fontsize=10.5, loc="left")
@@ -233,4 +242,4 @@ def plot_growth(all_results: Sequence[ScaleResult], folder: Path) -> Path:
         ax.set_xlabel("rows")
     labels = [f"{layout} layout" for layout in handles]
     _legend_above(figure, list(handles.values()), labels, len(handles))
-    return _save(figure, folder / "growth.png")
+    return _save(figure, folder / GROWTH)

@@ -8,22 +8,23 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 from bench import data, layouts, scale
 from bench.competitors import PEERS, Competitor, competitors
 from bench.data import DataSet
 from bench.measures import Effort, Questions, Result, measure
-from bench.plotting import SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
+from bench.plotting import GROWTH, SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
 from bench.scale import ScaleResult
-from bench.sections import BENCHMARKS, read_section, section
+from bench.sections import ALL, BENCHMARKS, SCALE, SIMULATION, read_section, section
 from bench.tables import full_table, import_table, ratio_table, scale_table
 
-SCALE = "scale"
-SETS = (*data.makers(0, 1, None), SCALE)
+SCALE_SET = "scale"
+SETS = (*data.makers(0, 1, None), SCALE_SET)
 # These data sets are measured in all layouts. The others are measured as they were first written,
 # and in the recommended layout.
 IN_EVERY_LAYOUT = ("random-int64", "uuid-36-bytes", "text-1-000-distinct", "tpch-lineitem")
@@ -34,6 +35,18 @@ _PARTS = (
     "`int64` id, a uuid as text, a `float64`, an `int64`; for Spark the same in 16 files, and a "
     "join of 10 million), measures, and writes this table. Ours and theirs are timed in one run: "
     "compare the ratios, for the times are the machine's."
+)
+
+SCALE_WORDS = (
+    "The index alone, without data, for generated keys: filters of 8,192 rows in both layouts, and "
+    "the hash index with zones of 1,024 rows, in one file of a build and in one that is merged "
+    "from eight. The build hashes the keys and writes the file; the sliced file is written from "
+    "the table, and the merged one from its eight. First lookup and memory are those of a new "
+    "process after its imports, with the file not in the page cache. Each warm lookup has a new "
+    "key, with the file in the page cache. The table layout first verifies the checksum of the "
+    "whole file, and its memory includes the mapped file. A batch has a million keys, of which "
+    "half are present, or fewer if they take more than two seconds; its rate per core is that by "
+    "CPU time. False zones are those of absent keys."
 )
 
 Progress = Callable[[str], object]
@@ -106,7 +119,7 @@ def run(options: Options, progress: Progress = print) -> Report:
             data_set, available, options.effort, is_short=is_short, progress=progress
         )
         report.loads.append(os.getloadavg()[0])
-    if SCALE in options.sets:
+    if SCALE_SET in options.sets:
         report.scale_results = scale.run(
             full=options.full, root=options.root, sizes=options.scale_sizes, progress=progress
         )
@@ -146,7 +159,7 @@ def _measure_set(
 def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator[DataSet]:
     """Yield each data set in each layout to measure, and report those that cannot be made."""
     makers = data.makers(options.rows, options.scale_factor, options.root)
-    for name in (name for name in options.sets if name != SCALE):
+    for name in (name for name in options.sets if name != SCALE_SET):
         try:
             first = makers[name]()
         except (ImportError, FileNotFoundError) as error:
@@ -159,8 +172,11 @@ def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator
                 yield first.in_layout(layout)
 
 
-def markdown(report: Report) -> str:
-    """Return the whole report as Markdown."""
+def markdown(report: Report, old_sections: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the whole report as Markdown.
+
+    ``old_sections`` are the texts of sections, for those that this report does not measure.
+    """
     lines = ["# Against other tools", "", *_preface(report)]
     if report.results:
         lines += ["", f"![Time of lookups against scans](plots/{SHARES})"]
@@ -176,16 +192,14 @@ def markdown(report: Report) -> str:
         lines += ["", f"## {data_set.name}", "", _describe_set(data_set), "", *full_table(results)]
     if any(result.first for result in first_results):
         lines += ["", "## Importing", "", *_import_words(), "", *import_table(first_results)]
+    sections = {name: old_sections.get(name, "") for name in ALL}
     if report.scale_results:
-        lines += [
-            "",
-            "## The index alone",
-            "",
-            *_scale_words(),
-            "",
-            *scale_table(report.scale_results),
-        ]
-        lines += ["", "![Growth with rows](plots/growth.png)"]
+        sections[SCALE] = "\n".join(scale_table(report.scale_results)) + "\n"
+    lines += ["", "## The index alone", "", SCALE_WORDS, "", section(SCALE, sections[SCALE])]
+    if sections[SCALE]:
+        lines += ["", f"![Growth with rows](plots/{GROWTH})"]
+    lines += ["", "## To a trillion rows", "", section(SIMULATION, sections[SIMULATION])]
+    lines += ["", "## Parts", "", _PARTS, "", section(BENCHMARKS, sections[BENCHMARKS])]
     return "\n".join(lines) + "\n"
 
 
@@ -223,9 +237,11 @@ def _preface(report: Report) -> list[str]:
         "`python -m bench report` measures, and writes this file and the plots. "
         "`--ratios` measures only what is compared with Lance and the scans, "
         "`--sets` and `--layouts` select by parts of names, and `--full` adds an index of a "
-        "billion rows. Every data set is measured in the recommended layout, lineitem and orders "
-        "also in that of their generator, and four of them in the default layouts of pyarrow, "
-        "Polars, DuckDB and Spark. The heading of each table describes the layout of the files.",
+        "billion rows. `python -m bench scale --write` and `python -m bench simulate --write` "
+        "measure only the index alone and the simulation. Every data set is measured in the "
+        "recommended layout, lineitem and orders also in that of their generator, and four of them "
+        "in the default layouts of pyarrow, Polars, DuckDB and Spark. The heading of each table "
+        "describes the layout of the files.",
         "",
         "The tables by layout show zonebloom's `lookup`, and its time divided by that of others; "
         "in brackets, the same for CPU time on all cores. In the tables by data set, numbers in "
@@ -248,15 +264,6 @@ def _import_words() -> list[str]:
     return ["The time of imports before the first lookup of a process, and its memory after it."]
 
 
-def _scale_words() -> list[str]:
-    return [
-        "The index alone, without data, for generated keys. First lookup and memory are those of "
-        "a new process after its imports, with the file not in the page cache. Each warm lookup "
-        "has a new key, with the file in the page cache. The table layout first verifies the "
-        "checksum of the whole file, and its memory includes the mapped file."
-    ]
-
-
 def _version(package: str) -> str:
     try:
         return version(package)
@@ -265,10 +272,10 @@ def _version(package: str) -> str:
 
 
 def write(report: Report, out: Path) -> None:
-    """Write REPORT.md and plots to a folder. Keep the section that `pytest bench --write` wrote."""
+    """Write REPORT.md and plots to a folder. Keep the sections that were not measured."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "REPORT.md"
-    benchmarks = read_section(path, BENCHMARKS) if path.exists() else ""
+    old_sections = {name: read_section(path, name) for name in ALL} if path.exists() else {}
     first_results = [result for result in report.results if result.data.is_first]
     other_results = [result for result in report.results if not result.data.is_first]
     if report.results:
@@ -280,5 +287,4 @@ def write(report: Report, out: Path) -> None:
         plot_in_sizes(other_results, out / "plots" / "layouts.png")
     if report.scale_results:
         plot_growth(report.scale_results, out / "plots")
-    text = f"{markdown(report)}\n## Parts\n\n{_PARTS}\n\n{section(BENCHMARKS, benchmarks)}\n"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(markdown(report, old_sections), encoding="utf-8")

@@ -1,32 +1,40 @@
 """Make and measure an index of up to a billion rows, from generated keys without data files.
 
 The key of row ``i`` is SplitMix64 of ``i``, so all keys are different, and the zone of each key is
-known. The filters are those of a build with defaults (8,192 rows, 32 KiB), written by the same
-kernels and the same writer. Both layouts contain the same bits.
+known. The files are those of a build with defaults, written by the same kernels and writers. Both
+layouts of filters contain the same bits. `bench.scale_build` writes a file, and
+`bench.scale_lookup` looks up keys in it, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.fs as pafs
 
 from bench.cold import drop_from_cache
 from bench.processes import run_module
 
-SIZES = (1_000_000, 10_000_000, 100_000_000)
+# 20 M rows is what `pytest bench` uses.
+SIZES = (1_000_000, 10_000_000, 20_000_000, 100_000_000)
 FULL_SIZES = (*SIZES, 1_000_000_000)
-LAYOUTS = ("table", "sliced")
+# The layouts, with the file that each has. The last one is a hash index that is merged from several
+# segments, as an index that grew by appends.
+MERGED = "buckets, merged"
+FILES = {
+    "table": "bloomfilter.arrow",
+    "sliced": "bloomfilter.sliced",
+    "buckets": "hash.buckets",
+    MERGED: "merged.buckets",
+}
+LAYOUTS = tuple(FILES)
 
-# A fragment has 2**20 rows.
-_FRAGMENT_ZONES = 128
 _MANIFEST = "index.json"
+_TIMEOUT = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +43,17 @@ class Index:
 
     Attributes
     ----------
-    layout : {"table", "sliced"}
+    layout : str
+        A member of `LAYOUTS`.
     rows : int
     path : str
     num_bytes : int
     checksum : str
     build_seconds : float
-        Time to build the table from keys, or the sliced file from the table.
+        Time to hash the keys and write the file. The sliced file is written from the table, and the
+        merged file from its segments.
+    build_peak_bytes : int
+        Peak memory of the build, minus that of the imports. Includes mapped files.
     """
 
     layout: str
@@ -50,11 +62,17 @@ class Index:
     num_bytes: int
     checksum: str
     build_seconds: float
+    build_peak_bytes: int
+
+    @property
+    def zone_rows(self) -> int:
+        """The number of rows in a zone."""
+        return zone_rows(self.layout)
 
     @property
     def num_zones(self) -> int:
         """The number of zones of all rows."""
-        return num_zones(self.rows)
+        return -(-self.rows // self.zone_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +83,22 @@ class ScaleResult:
     ----------
     cold_seconds : float
         Time to open and verify the index, and look up one key, with an empty page cache.
-    cold_storage_bytes, cold_read_bytes : int or None
-        Bytes read from the disk, and by read calls.
+    cold_index_bytes : int
+        Bytes of the index that this needs.
+    cold_storage_bytes : int or None
+        Bytes read from the disk, including readahead.
     cold_peak_bytes : int
         Peak memory after the first lookup, minus that of the imports.
     warm_seconds : float
         Median time to look up one key.
     batch_keys_per_second : float
-        Rate of a lookup of many absent keys.
+        Rate of a lookup of many keys, half of them present.
+    batch_keys_per_core_second : float
+        The same by CPU time.
     peak_bytes : int
         Peak memory at the end, minus that of the imports, including mapped files.
     false_zones : float
-        Mean number of kept zones that do not contain the key.
+        Mean number of zones that are kept for an absent key.
     """
 
     layout: str
@@ -84,21 +106,24 @@ class ScaleResult:
     num_zones: int
     index_bytes: int
     build_seconds: float
+    build_peak_bytes: int
     cold_seconds: float
+    cold_index_bytes: int
     cold_storage_bytes: int | None
-    cold_read_bytes: int | None
     cold_peak_bytes: int
     warm_seconds: float
     batch_keys_per_second: float
+    batch_keys_per_core_second: float
     peak_bytes: int
     false_zones: float
 
 
-def num_zones(rows: int) -> int:
-    """Return the number of zones of a number of rows."""
+def zone_rows(layout: str) -> int:
+    """Return the number of rows in a zone of a layout."""
     from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
+    from zonebloom.index.hash.parameters import DEFAULT_ZONE_ROWS
 
-    return -(-rows // DEFAULT_NUMBER_OF_ITEMS)
+    return DEFAULT_NUMBER_OF_ITEMS if layout in ("table", "sliced") else DEFAULT_ZONE_ROWS
 
 
 def keys_of(rows: np.ndarray) -> np.ndarray:
@@ -126,60 +151,21 @@ def make(rows: int, root: Path | None = None) -> list[Index]:
     manifest = folder / _MANIFEST
     if manifest.exists():
         records = json.loads(manifest.read_text(encoding="utf-8"))
-        indices = [Index(**record) for record in records]
-        if [index.layout for index in indices] == list(LAYOUTS):
-            return indices
+        if [record["layout"] for record in records] == list(LAYOUTS):
+            return [Index(**record) for record in records]
     folder.mkdir(parents=True, exist_ok=True)
-    indices = [_make_table(rows, str(folder / "bloomfilter.arrow"))]
-    indices.append(_make_sliced(indices[0], str(folder / "bloomfilter.sliced")))
+    indices: list[Index] = []
+    for layout in LAYOUTS:
+        table = json.dumps(asdict(indices[0])) if layout == "sliced" else ""
+        path = str(folder / FILES[layout])
+        arguments = (layout, str(rows), path, table)
+        record = run_module("bench.scale_build", *arguments, timeout=_TIMEOUT)
+        indices.append(Index(layout, rows, path, **record))
     manifest.write_text(json.dumps([asdict(index) for index in indices]), encoding="utf-8")
     return indices
 
 
-def _make_table(rows: int, path: str) -> Index:
-    from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
-    from zonebloom.index.zone_bloom.parameters import ZoneParameters
-    from zonebloom.index.zone_bloom.rows import RowTableWriter
-    from zonebloom.index.zone_bloom.table import Zones
-    from zonebloom.sbbf import blocks, xxh64
-    from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
-
-    words = ZoneParameters().filter_bytes // 4
-    no_nulls = np.empty(0, dtype=np.uint8)
-    start = time.perf_counter()
-    writer = RowTableWriter(
-        pafs.LocalFileSystem(), path, DEFAULT_NUMBER_OF_ITEMS, DEFAULT_ZONE_PROBABILITY
-    )
-    for fragment, first in enumerate(range(0, rows, _FRAGMENT_ZONES * DEFAULT_NUMBER_OF_ITEMS)):
-        count = min(_FRAGMENT_ZONES * DEFAULT_NUMBER_OF_ITEMS, rows - first)
-        keys = keys_of(np.arange(first, first + count, dtype=np.uint64))
-        hashes = np.empty(count, dtype=np.uint64)
-        xxh64.hash_width_8(keys, hashes)
-        zones = num_zones(count)
-        filters = np.zeros((zones, words), dtype=np.uint32)
-        has_null = np.zeros(zones, dtype=bool)
-        blocks.insert_zones(filters, hashes, no_nulls, 0, 0, DEFAULT_NUMBER_OF_ITEMS, has_null)
-        starts = np.arange(zones, dtype=np.uint64) * np.uint64(DEFAULT_NUMBER_OF_ITEMS)
-        stops = np.minimum(starts + np.uint64(DEFAULT_NUMBER_OF_ITEMS), np.uint64(count))
-        writer.write(fragment, Zones(starts, stops - starts, has_null, filters))
-    file = writer.close()
-    seconds = time.perf_counter() - start
-    return Index("table", rows, path, file.num_bytes, file.checksum, seconds)
-
-
-def _make_sliced(table: Index, path: str) -> Index:
-    from zonebloom.index.zone_bloom.rows import read_row_table
-    from zonebloom.index.zone_bloom.sliced_merge import merge_tables
-
-    filesystem = pafs.LocalFileSystem()
-    start = time.perf_counter()
-    row_table = read_row_table(filesystem, table.path, table.num_bytes, table.checksum)
-    file = merge_tables([row_table], filesystem, path)
-    seconds = time.perf_counter() - start
-    return Index("sliced", table.rows, path, file.num_bytes, file.checksum, seconds)
-
-
-def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> ScaleResult:
+def measure(index: Index, *, keys: int = 200, batch: int = 1_000_000) -> ScaleResult:
     """Measure an index in a new process.
 
     Parameters
@@ -191,7 +177,7 @@ def measure(index: Index, *, keys: int = 200, batch: int = 100_000) -> ScaleResu
     """
     drop_from_cache([Path(index.path)])
     arguments = (json.dumps(asdict(index)), str(keys), str(batch))
-    return ScaleResult(**run_module("bench.scale_lookup", *arguments, timeout=1800))
+    return ScaleResult(**run_module("bench.scale_lookup", *arguments, timeout=_TIMEOUT))
 
 
 def run(
@@ -206,7 +192,7 @@ def run(
     Parameters
     ----------
     full : bool
-        Whether to go up to a billion rows, which are 4 GB per layout.
+        Whether to go up to a billion rows, which need 40 GB of disk, 15 GB of them at the end.
     root : Path, optional
     sizes : tuple of int, optional
         Numbers of rows.

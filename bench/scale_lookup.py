@@ -18,34 +18,35 @@ import xxhash
 
 from bench.cold import bytes_read, peak_bytes
 from bench.scale import Index, ScaleResult, keys_of
-from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
+from zonebloom.index.hash.table import HashTable
+from zonebloom.index.table import IndexTable
 from zonebloom.index.zone_bloom.rows import read_row_table
 from zonebloom.index.zone_bloom.sliced import SlicedTable
 
 _BATCH_SECONDS = 2.0
+# Hashes that are looked up together. The row layout tests each in every zone.
+_TABLE_BATCH = 4096
 
 
-class Lookup:
-    """An open index: the whole file in row layout, or the directory of a sliced file."""
-
-    def __init__(self, index: Index):
-        open_index = read_row_table if index.layout == "table" else SlicedTable
-        self._table = open_index(
-            pafs.LocalFileSystem(), index.path, index.num_bytes, index.checksum
-        )
-        self.batch_piece = 4096 if index.layout == "table" else 100_000
-
-    def find_one(self, key_hash: int) -> np.ndarray:
-        """Return the zones that may contain a hash. The first lookups do not need Numba."""
-        return self._table.find(np.array([key_hash], dtype=np.uint64))
-
-    def count_many(self, hashes: np.ndarray) -> int:
-        """Return the total number of zones that may contain the hashes."""
-        return sum(zones.size for _, zones in self._table.pairs(hashes))
+def _open(index: Index) -> IndexTable:
+    """Open an index: the whole file in row layout, or the end of a file in another layout."""
+    openers = {"table": read_row_table, "sliced": SlicedTable}
+    open_index = openers.get(index.layout, HashTable)
+    return open_index(pafs.LocalFileSystem(), index.path, index.num_bytes, index.checksum)
 
 
-def _hash(key: int) -> int:
-    return xxhash.xxh64_intdigest(key.to_bytes(8, "little"))
+def _find_one(table: IndexTable, key_hash: int) -> np.ndarray:
+    """Return the zones that may hold a hash. The first lookups do not need Numba."""
+    return table.find(np.array([key_hash], dtype=np.uint64))
+
+
+def _count_zones(table: IndexTable, hashes: np.ndarray) -> int:
+    """Return the total number of zones that may hold the hashes."""
+    return sum(zones.size for _, zones in table.pairs(hashes))
+
+
+def _hash(keys: np.ndarray) -> list[int]:
+    return [xxhash.xxh64_intdigest(key.to_bytes(8, "little")) for key in keys.tolist()]
 
 
 def main(index_json: str, num_keys: str, batch: str) -> None:
@@ -53,47 +54,48 @@ def main(index_json: str, num_keys: str, batch: str) -> None:
     index = Index(**json.loads(index_json))
     random = np.random.default_rng(11)
     rows = random.integers(0, index.rows, int(num_keys)).tolist()
-    hashes = [_hash(key) for key in keys_of(np.array(rows)).tolist()]
+    hashes = _hash(keys_of(np.array(rows)))
 
     # The first conversion to NumPy makes pyarrow import pandas if it is installed.
     pa.array([0]).to_numpy()
     memory_before, bytes_before = peak_bytes(), bytes_read()
     start = time.perf_counter()
-    lookup = Lookup(index)
-    zones = lookup.find_one(hashes[0])
+    table = _open(index)
+    zones = _find_one(table, hashes[0])
     cold_seconds = time.perf_counter() - start
-    bytes_after, cold_peak = bytes_read(), peak_bytes()
-    _require_zone_of_row(zones, rows[0])
+    bytes_after, cold_peak, cold_index_bytes = bytes_read(), peak_bytes(), table.loaded_bytes
+    _require_zone_of_row(zones, rows[0], index)
 
     import zonebloom.sbbf.blocks  # noqa: F401
 
     _load_into_page_cache(index.path)
-    lookup.find_one(hashes[0])
-    lookup_seconds, false_zones = [], []
+    _find_one(table, hashes[0])
+    lookup_seconds = []
     for row, key_hash in zip(rows, hashes, strict=True):
         start = time.perf_counter()
-        zones = lookup.find_one(key_hash)
+        zones = _find_one(table, key_hash)
         lookup_seconds.append(time.perf_counter() - start)
-        _require_zone_of_row(zones, row)
-        false_zones.append(zones.size - 1)
-    storage_bytes = read_bytes = None
+        _require_zone_of_row(zones, row, index)
+    storage_bytes = None
     if bytes_before is not None and bytes_after is not None:
         storage_bytes = bytes_after[0] - bytes_before[0]
-        read_bytes = bytes_after[1] - bytes_before[1]
+    rate, core_rate, false_zones = _measure_batch(table, index, int(batch))
     result = ScaleResult(
         layout=index.layout,
         rows=index.rows,
         num_zones=index.num_zones,
         index_bytes=index.num_bytes,
         build_seconds=index.build_seconds,
+        build_peak_bytes=index.build_peak_bytes,
         cold_seconds=cold_seconds,
+        cold_index_bytes=cold_index_bytes,
         cold_storage_bytes=storage_bytes,
-        cold_read_bytes=read_bytes,
         cold_peak_bytes=cold_peak - memory_before,
         warm_seconds=statistics.median(lookup_seconds),
-        batch_keys_per_second=_batch_rate(lookup, int(batch), index.rows),
+        batch_keys_per_second=rate,
+        batch_keys_per_core_second=core_rate,
         peak_bytes=peak_bytes() - memory_before,
-        false_zones=statistics.mean(false_zones),
+        false_zones=false_zones,
     )
     print(json.dumps(asdict(result)))
 
@@ -105,24 +107,32 @@ def _load_into_page_cache(path: str) -> None:
             pass
 
 
-def _require_zone_of_row(zones: np.ndarray, row: int) -> None:
+def _require_zone_of_row(zones: np.ndarray, row: int, index: Index) -> None:
     """Fail if the zone of a row is not among some zones."""
-    assert row // DEFAULT_NUMBER_OF_ITEMS in zones, (row, zones)
+    assert row // index.zone_rows in zones, (row, zones)
 
 
-def _batch_rate(lookup: Lookup, count: int, rows: int) -> float:
-    """Return the keys looked up per second. Stop after a few seconds if there are keys left."""
-    # The row numbers are beyond the last row, so their keys are absent.
-    keys = keys_of(np.arange(rows, rows + count, dtype=np.uint64))
-    hashes = np.array([_hash(key) for key in keys.tolist()], dtype=np.uint64)
-    size = min(count, lookup.batch_piece)
-    lookup.count_many(hashes[:size])
-    start = time.perf_counter()
+def _measure_batch(table: IndexTable, index: Index, count: int) -> tuple[float, float, float]:
+    """Look up keys of which about half are present, and then absent keys.
+
+    Return the keys per second and per second of CPU time, and the mean number of zones of an absent
+    key. Stop after a few seconds if there are keys left.
+    """
+    # Rows from the number of rows on do not exist.
+    rows = np.random.default_rng(13).integers(0, 2 * index.rows, count)
+    hashes = np.array(_hash(keys_of(rows)), dtype=np.uint64)
+    absent = hashes[rows >= index.rows]
+    size = min(count, _TABLE_BATCH if index.layout == "table" else count)
+    _count_zones(table, hashes[:_TABLE_BATCH])
+    start, cpu_start = time.perf_counter(), time.process_time()
     position = 0
     while position < count and time.perf_counter() - start < _BATCH_SECONDS:
-        lookup.count_many(hashes[position : position + size])
+        _count_zones(table, hashes[position : position + size])
         position += size
-    return min(position, count) / (time.perf_counter() - start)
+    num_keys = min(position, count)
+    rates = num_keys / (time.perf_counter() - start), num_keys / (time.process_time() - cpu_start)
+    absent = absent[: max(1, num_keys)]
+    return *rates, _count_zones(table, absent) / absent.size
 
 
 if __name__ == "__main__":

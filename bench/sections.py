@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# The section of REPORT.md that `pytest bench --write` writes.
-BENCHMARKS = "benchmarks"
+# The sections of REPORT.md that `pytest bench --write`, `python -m bench scale --write` and
+# `python -m bench simulate --write` write.
+BENCHMARKS, SCALE, SIMULATION = "benchmarks", "index-alone", "simulation"
+ALL = (BENCHMARKS, SCALE, SIMULATION)
 
 
 def read_section(path: Path, name: str) -> str:

@@ -23,7 +23,7 @@ def time_text(seconds: float) -> str:
 
 def size_text(num_bytes: float) -> str:
     """Return a size with three digits."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{_digits(num_bytes / size)} {unit}"
     return f"{num_bytes:.0f} B"
@@ -31,7 +31,7 @@ def size_text(num_bytes: float) -> str:
 
 def count_text(count: float) -> str:
     """Return a count with three digits."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
             return f"{_digits(count / size)} {unit}"
     return _digits(count)
@@ -64,7 +64,7 @@ def full_table(results: Sequence[Result]) -> list[str]:
         count_text,
     )
     columns = (*COLUMNS, *warm_columns, rate)
-    lines = _header([name for name, *_ in columns])
+    lines = header([name for name, *_ in columns])
     for result in results:
         cells = []
         for _, value_of, text in columns:
@@ -81,7 +81,7 @@ def _warm_column(name: str) -> Column:
 def ratio_table(results: Sequence[Result]) -> list[str]:
     """Return the times of zonebloom divided by those of others, for data sets of one layout."""
     names = list(dict.fromkeys(name for result in results for name in result.warm))
-    lines = _header(["", *names], "data")
+    lines = header(["", *names], "data")
     for data in dict.fromkeys(result.data.name for result in results):
         by_name = {result.competitor: result.warm for result in results if result.data.name == data}
         ours = by_name.get(OURS)
@@ -129,7 +129,7 @@ def _share(name: str, ours: dict[str, LookupTime], peers: Sequence[dict[str, Loo
 
 def import_table(results: Sequence[Result]) -> list[str]:
     """Return the shortest import time and smallest peak memory of a process with one lookup."""
-    lines = _header(["imports", "memory"])
+    lines = header(["imports", "memory"])
     for name in dict.fromkeys(result.competitor for result in results):
         runs = [result.first for result in results if result.competitor == name and result.first]
         if runs:
@@ -139,41 +139,39 @@ def import_table(results: Sequence[Result]) -> list[str]:
     return lines
 
 
+_SCALE_COLUMNS: tuple[tuple[str, Callable[[ScaleResult], str]], ...] = (
+    ("index", lambda result: size_text(result.index_bytes)),
+    ("bits per row", lambda result: f"{8 * result.index_bytes / result.rows:.1f}"),
+    ("build, per row", lambda result: f"{1e9 * result.build_seconds / result.rows:.0f} ns"),
+    ("memory of the build", lambda result: size_text(result.build_peak_bytes)),
+    ("first lookup", lambda result: time_text(result.cold_seconds)),
+    ("bytes it needs", lambda result: size_text(result.cold_index_bytes)),
+    ("read from disk", lambda result: _size_or_nothing(result.cold_storage_bytes)),
+    ("its memory", lambda result: size_text(result.cold_peak_bytes)),
+    ("one key", lambda result: time_text(result.warm_seconds)),
+    ("batch, keys/s", lambda result: count_text(result.batch_keys_per_second)),
+    ("per core", lambda result: count_text(result.batch_keys_per_core_second)),
+    ("memory, all", lambda result: size_text(result.peak_bytes)),
+    ("false zones", lambda result: f"{result.false_zones:.3g}"),
+)
+
+
+def _size_or_nothing(num_bytes: int | None) -> str:
+    return "" if num_bytes is None else size_text(num_bytes)
+
+
 def scale_table(results: Sequence[ScaleResult]) -> list[str]:
     """Return the measurements of the index alone, by rows and layout."""
-    lines = _header(
-        [
-            "index",
-            "build",
-            "first lookup",
-            "read from disk",
-            "memory",
-            "one key",
-            "batch, keys/s",
-            "memory, all",
-            "false zones",
-        ],
-        "rows, zones, layout",
-    )
+    lines = header([name for name, _ in _SCALE_COLUMNS], "rows, zones, layout")
     for result in results:
-        disk = result.cold_storage_bytes
-        cells = [
-            size_text(result.index_bytes),
-            time_text(result.build_seconds),
-            time_text(result.cold_seconds),
-            "" if disk is None else size_text(disk),
-            size_text(result.cold_peak_bytes),
-            time_text(result.warm_seconds),
-            count_text(result.batch_keys_per_second),
-            size_text(result.peak_bytes),
-            f"{result.false_zones:.3g}",
-        ]
+        cells = [text_of(result) for _, text_of in _SCALE_COLUMNS]
         label = f"{result.rows:,}, {result.num_zones:,}, {result.layout}"
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return lines
 
 
-def _header(names: Sequence[str], first: str = "") -> list[str]:
+def header(names: Sequence[str], first: str = "") -> list[str]:
+    """Return the first two lines of a table."""
     return [
         f"| {first} | {' | '.join(names)} |",
         f"| --- |{' ---: |' * len(names)}",

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from helpers import ROOT
 from seams import replace_function, set_constant
 
-from bench import cold, competitors, data, headline, layouts, report, scale, sections, tables
+from bench import (
+    cold,
+    competitors,
+    data,
+    headline,
+    layouts,
+    report,
+    scale,
+    sections,
+    simulation,
+    tables,
+)
 from bench.measures import BATCH, Effort, LookupTime, Questions, Result, WrongAnswer, measure
+from zonebloom.index.hash.table import HashTable
+from zonebloom.index.zone_bloom.sliced import SlicedTable
 
 SLICED = "zonebloom sliced"
 TINY = Effort(keys=3, seconds=0.01, rounds=(1, 2), in_sizes=(1, 10, 100), batch=1_000, cold_runs=0)
@@ -78,13 +94,19 @@ def test_plots_and_readme_are_written(measured_report, tmp_path):
     report.write(measured_report, tmp_path)
     linked = set(re.findall(r"plots/[\w-]+\.png", report.markdown(measured_report)))
     assert linked == {f"plots/{path.name}" for path in (tmp_path / "plots").iterdir()}
-    # The report keeps the section that `pytest bench --write` writes.
+    # The report keeps the sections that other commands write.
     path = tmp_path / "REPORT.md"
-    sections.write_section(path, sections.BENCHMARKS, "| a | table |\n")
+    for name in (sections.BENCHMARKS, sections.SIMULATION):
+        sections.write_section(path, name, f"| {name} | table |\n")
     report.write(measured_report, tmp_path)
-    assert path.read_text(encoding="utf-8").endswith(
-        "<!-- benchmarks -->\n| a | table |\n<!-- /benchmarks -->\n"
-    )
+    text = path.read_text(encoding="utf-8")
+    assert "<!-- simulation -->\n| simulation | table |\n<!-- /simulation -->\n" in text
+    assert text.endswith("<!-- benchmarks -->\n| benchmarks | table |\n<!-- /benchmarks -->\n")
+    # A report that does not measure the index alone keeps its table.
+    table = sections.read_section(path, sections.SCALE)
+    assert table.count("\n") == 2 + len(measured_report.scale_results)
+    report.write(replace(measured_report, scale_results=[]), tmp_path)
+    assert sections.read_section(path, sections.SCALE) == table
 
 
 def test_the_ratio_of_the_best_scan_is_that_of_the_shortest_time(measured_report):
@@ -125,7 +147,7 @@ def test_the_headline_table_has_a_number_for_each_competitor(root, tmp_path, mon
 def test_readme_and_report_have_their_markers():
     for name, section in (
         ("README.md", headline.SECTION),
-        ("bench/REPORT.md", sections.BENCHMARKS),
+        *(("bench/REPORT.md", section) for section in sections.ALL),
     ):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert text.count(f"<!-- {section} -->") == text.count(f"<!-- /{section} -->") == 1
@@ -267,3 +289,45 @@ def test_the_start_of_each_program_is_measured():
     times = cold.start_times(rounds=1)
     assert list(times) == list(cold.STARTS)
     assert min(times.values()) > 0
+
+
+def test_a_simulated_index_is_like_a_real_one(root):
+    """Compare the simulation of the runs of real files with these files."""
+    indices = {index.layout: index for index in scale.make(20_000, root)}
+    local = pafs.LocalFileSystem()
+    real = HashTable(local, indices["buckets"].path)
+    simulated = simulation.simulate_hash(real.runs, root)
+    assert simulated.shape == real.shape
+    assert simulated.costs.num_bytes == pytest.approx(real.num_bytes, rel=0.1)
+    assert simulated.costs.end_bytes == real.num_bytes - real.head.null_offset
+    key_hash = np.array([xxhash.xxh64_intdigest(scale.keys_of(np.array([7])).tobytes())], np.uint64)
+    assert 7 // 1024 in real.find(key_hash)
+    assert simulated.costs.first_requests == real.counter.num_requests
+    assert simulated.costs.first_bytes == pytest.approx(real.counter.num_bytes, rel=0.1)
+    # The file has holes, and it is deleted.
+    assert not (root / "hash.buckets").exists()
+
+    sliced = SlicedTable(local, indices["sliced"].path)
+    costs = simulation.zone_bloom_costs(sliced.runs)
+    assert costs.num_bytes == sliced.num_bytes
+    sliced.find(key_hash)
+    assert costs.first_bytes == sliced.counter.num_bytes
+
+
+def test_a_simulation_grows_to_a_trillion_rows(root, tmp_path):
+    """The reader opens the file of a trillion rows, and finds the zone of each sampled key."""
+    runs = simulation.make_runs(10**12, 1024)
+    assert int(runs.num_rows.sum()) == 10**12
+    simulated = simulation.simulate_hash(runs, tmp_path)
+    assert simulated.costs.num_bytes > 10**12
+    assert simulated.costs.next_requests == 1
+
+
+def test_the_simulation_has_a_row_for_every_index(root):
+    result = simulation.run(root=root, sizes=(20_000, 10**6), merge_rows=20_000, lance_rows=5_000)
+    text = simulation.markdown(result)
+    for label in ("20 k, HASH", "1 M, BLOOMFILTER, sliced", "1 M, Lance BTREE"):
+        assert text.count(f"| {label} | ") == 1
+    # All segments of 17 appends become one, so 20 appends rewrite 17 of 20 rows once.
+    assert simulation.simulate_appends(20).rewrites == 17 / 20
+    assert simulation.simulate_appends(20).max_segments == 16
