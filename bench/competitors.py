@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
 from bench.data import ZONE_ROWS, DataSet
 from bench.layouts import RECOMMENDED_OPTIONS, ROW_GROUP_ROWS, without_views
+
+if TYPE_CHECKING:
+    import zonebloom as zb
 
 # The default of Lance's BLOOMFILTER and of zonebloom, used for filters in files as well.
 PROBABILITY = 0.00057
@@ -421,7 +424,7 @@ class ZoneBloom(Competitor):
     name = "zonebloom"
     package = "zonebloom"
     layout: ClassVar[str] = "table"
-    sizing: ClassVar[str] = "log2"
+    sizing: ClassVar[Literal["log2", "exact"]] = "log2"
 
     def _folder(self) -> Path:
         return self.data.folder / re.sub(r"\W+", "-", self.name)
@@ -434,10 +437,13 @@ class ZoneBloom(Competitor):
         shutil.rmtree(self._folder(), ignore_errors=True)
         dataset = zb.dataset(self.data.plain, index_dir=str(self._folder()))
         start = time.perf_counter()
+        self._create_index(dataset)
+        return BuildResult(time.perf_counter() - start, folder_bytes(self._folder()))
+
+    def _create_index(self, dataset: zb.Dataset) -> None:
         dataset.create_scalar_index(
             self.column, spark=False, sizing=self.sizing, layout=self.layout
         )
-        return BuildResult(time.perf_counter() - start, folder_bytes(self._folder()))
 
     def open(self) -> None:
         import zonebloom as zb
@@ -485,11 +491,27 @@ class ZoneBloomExact(ZoneBloom):
     sizing = "exact"
 
 
+class ZoneBloomHash(ZoneBloom):
+    """The hash index of zonebloom, from the hash of a key to its zones of 1,024 rows."""
+
+    name = "zonebloom HASH"
+
+    def _create_index(self, dataset: zb.Dataset) -> None:
+        dataset.create_scalar_index(self.column, "HASH", spark=False)
+
+    def zones_kept(self, key: Any) -> int | None:
+        """Return the rows of the kept zones as zones of filters, rounded up."""
+        from zonebloom.index.hash.parameters import DEFAULT_ZONE_ROWS
+
+        return math.ceil((super().zones_kept(key) or 0) * DEFAULT_ZONE_ROWS / ZONE_ROWS)
+
+
 ALL: tuple[type[Competitor], ...] = (
     ZoneBloom,
     ZoneBloomFilter,
     ZoneBloomSliced,
     ZoneBloomExact,
+    ZoneBloomHash,
     LanceBloom,
     LanceZoneMap,
     LanceBTree,
@@ -504,7 +526,7 @@ BY_NAME = {competitor.name: competitor for competitor in ALL}
 
 # The competitors that zonebloom is compared with in every layout.
 SCANS = (DuckDB, Polars, PyArrow)
-PEERS = (ZoneBloom, ZoneBloomFilter, LanceBloom, *SCANS)
+PEERS = (ZoneBloom, ZoneBloomFilter, ZoneBloomHash, LanceBloom, LanceBTree, *SCANS)
 
 
 def competitors() -> tuple[list[type[Competitor]], list[str]]:

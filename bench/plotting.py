@@ -16,6 +16,7 @@ _STYLES = {
     "zonebloom, by a filter": ("#1f5fbf", "D"),
     "zonebloom sliced": ("#1f5fbf", "s"),
     "zonebloom exact size": ("#1f5fbf", "^"),
+    "zonebloom HASH": ("#1f5fbf", "*"),
     "Lance BLOOMFILTER": ("#d9731a", "o"),
     "Lance ZONEMAP": ("#d9731a", "s"),
     "Lance BTREE": ("#d9731a", "^"),

@@ -243,11 +243,12 @@ def _preface(report: Report) -> list[str]:
         "in the default layouts of pyarrow, Polars, DuckDB and Spark. The heading of each table "
         "describes the layout of the files.",
         "",
-        "The tables by layout show zonebloom's `lookup`, and its time divided by that of others; "
-        "in brackets, the same for CPU time on all cores. In the tables by data set, numbers in "
-        "brackets are multiples of zonebloom's figure. A first lookup includes opening the data "
-        "set, in a new process after its imports, with data and index dropped from the page "
-        "cache. False zones is the mean number of kept zones without the key.",
+        "The tables by layout show zonebloom's `lookup` with an index of each kind, BLOOMFILTER "
+        "and HASH, and its time divided by that of others; in brackets, the same for CPU time on "
+        "all cores. In the tables by data set, numbers in brackets are multiples of zonebloom's "
+        "figure. A first lookup includes opening the data set, in a new process after its imports, "
+        "with data and index dropped from the page cache. False zones is the mean number of kept "
+        "zones of 8,192 rows without the key.",
     ]
     if report.loads:
         low, high = min(report.loads), max(report.loads)

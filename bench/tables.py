@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bench.competitors import SCANS, LanceBloom, ZoneBloom, ZoneBloomFilter
+from bench.competitors import (
+    SCANS,
+    LanceBloom,
+    LanceBTree,
+    ZoneBloom,
+    ZoneBloomFilter,
+    ZoneBloomHash,
+)
 from bench.data import DataSet
 from bench.measures import BATCH, IN_SIZES, LookupTime, Result, in_name
 from bench.scale import ScaleResult
@@ -88,21 +95,42 @@ def ratio_table(results: Sequence[Result]) -> list[str]:
         if ours is None:
             continue
         times = {name: time_text(ours[name].wall) for name in ours}
-        rows = {f"{data} | {OURS}": times}
-        for label, peers in _AGAINST.items():
-            warm = [by_name[peer] for peer in peers if peer in by_name]
-            if warm:
-                rows[f" | of {label}"] = {name: _share(name, ours, warm) for name in ours}
+        rows = {f"{data} | {OURS}": times, **_share_rows("of", ours, by_name, _AGAINST)}
+        hashed = by_name.get(ZoneBloomHash.name)
+        if hashed is not None:
+            rows[f" | {ZoneBloomHash.name}"] = {
+                name: time_text(hashed[name].wall) for name in hashed
+            }
+            rows |= _share_rows("HASH of", hashed, by_name, _HASH_AGAINST)
         for label, cells in rows.items():
             lines.append(f"| {label} | {' | '.join(cells.get(name, '') for name in names)} |")
     return lines
 
 
-# The times of zonebloom are divided by the shortest time of each group.
+def _share_rows(
+    prefix: str,
+    ours: dict[str, LookupTime],
+    by_name: dict[str, dict[str, LookupTime]],
+    groups: dict[str, tuple[str, ...]],
+) -> dict[str, dict[str, str]]:
+    """Return times divided by the shortest time of each group, by label and question."""
+    rows = {}
+    for label, peers in groups.items():
+        warm = [by_name[peer] for peer in peers if peer in by_name]
+        if warm:
+            rows[f" | {prefix} {label}"] = {name: _share(name, ours, warm) for name in ours}
+    return rows
+
+
 _AGAINST = {
     LanceBloom.name: (LanceBloom.name,),
     "the best scan": tuple(scan.name for scan in SCANS),
     "`to_table(filter=)`": (ZoneBloomFilter.name,),
+}
+_HASH_AGAINST = {
+    LanceBTree.name: (LanceBTree.name,),
+    LanceBloom.name: (LanceBloom.name,),
+    OURS: (OURS,),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
@@ -53,4 +54,27 @@ def test_build_in_process(versus, lake, lance_lake, tmp_path, column):
             "pyarrow reading the column": lambda: read_column(lake, column),
         },
         rounds=7,
+    )
+
+
+@pytest.mark.parametrize("column", ["id", "uuid"])
+def test_build_hash_in_process(versus, lake, lance_lake, tmp_path, column):
+    """Compare the hash index with the other kind, and with Lance's filters and B-tree."""
+    dataset = zb.dataset(lake, index_dir=str(tmp_path / "index"))
+
+    def build(kind: str) -> None:
+        dataset.create_scalar_index(column, kind, name=kind, spark=False)
+
+    def build_lance(kind: Literal["BLOOMFILTER", "BTREE"]) -> None:
+        lance_lake.create_scalar_index(column, kind, replace=True)
+
+    versus(
+        lambda: build("HASH"),
+        {
+            "BLOOMFILTER": lambda: build("BLOOMFILTER"),
+            "pylance BLOOMFILTER": lambda: build_lance("BLOOMFILTER"),
+            "pylance BTREE": lambda: build_lance("BTREE"),
+        },
+        rounds=3,
+        in_turn=True,
     )

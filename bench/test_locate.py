@@ -17,14 +17,20 @@ import zonebloom as zb
 KEYS = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def indexed(paged, tmp_path_factory):
+@pytest.fixture(scope="module", params=["BLOOMFILTER", "HASH"])
+def indexed(request, paged, tmp_path_factory):
+    """Return a dataset with one index. Only filters need a global filter for many keys."""
     dataset = zb.dataset(paged, index_dir=str(tmp_path_factory.mktemp("index")))
-    dataset.create_scalar_index("id", spark=False, global_filter=True)
+    is_bloom = request.param == "BLOOMFILTER"
+    dataset.create_scalar_index("id", request.param, spark=False, global_filter=is_bloom)
     return dataset
 
 
-@pytest.mark.parametrize("share", [0.001, 1.0], ids=["1 in 1,000 present", "all present"])
+@pytest.mark.parametrize(
+    "share",
+    [0.0, 0.001, 1.0],
+    ids=["none present", "1 in 1,000 present", "all present"],
+)
 def test_locate_a_million_keys(versus, paged, indexed, share):
     ids = pq.read_table(paged, columns=["id"])["id"].to_numpy()
     random = np.random.default_rng(3)

@@ -6,7 +6,6 @@ Run it with ``--rows`` 5 and 20 million to see the growth. The peers read only t
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,20 @@ import zonebloom as zb
 import zonebloom.spark as zs
 
 
+def _index(lake16: Path, folder: Path, kind: str) -> zb.Dataset:
+    dataset = zb.dataset(lake16, index_dir=str(folder))
+    dataset.create_scalar_index("id", kind, spark=False)
+    return zb.dataset(lake16, index_dir=str(folder))
+
+
 @pytest.fixture(scope="module")
-def indexed(lake16: Path):
-    dataset = zb.dataset(lake16)
-    dataset.create_scalar_index("id", spark=False)
-    yield zb.dataset(lake16)
-    shutil.rmtree(dataset.index_dir)
+def indexed(lake16: Path, tmp_path_factory):
+    return _index(lake16, tmp_path_factory.mktemp("bloomfilter"), "BLOOMFILTER")
+
+
+@pytest.fixture(scope="module")
+def hash_indexed(lake16: Path, tmp_path_factory):
+    return _index(lake16, tmp_path_factory.mktemp("hash"), "HASH")
 
 
 @pytest.fixture
@@ -84,6 +91,30 @@ def test_many_keys(versus, spark, indexed, lake16, key_frame, on):
     versus(
         lambda: _run(zs.tag_location(keys, indexed, on)),
         {"left join": lambda: _run(theirs())},
+        rounds=3,
+    )
+
+
+@pytest.mark.parametrize("key_frame", [(500_000, 0.5)], ids=["half present"], indirect=True)
+def test_many_keys_by_kind(versus, spark, indexed, hash_indexed, lake16, key_frame):
+    """Compare the hash index with a join and with the other kind of index."""
+    keys = key_frame.select("id", "value")
+
+    def by_join():
+        return keys.join(_rows(spark, lake16, ["id"]), ["id"], "left")
+
+    def by_index(dataset: zb.Dataset):
+        return zs.tag_location(keys, dataset, ["id"])
+
+    expected = _summarize_locations(by_join())
+    for dataset in (indexed, hash_indexed):
+        assert _summarize_locations(by_index(dataset)) == expected
+    versus(
+        lambda: _run(by_index(hash_indexed)),
+        {
+            "left join": lambda: _run(by_join()),
+            "BLOOMFILTER": lambda: _run(by_index(indexed)),
+        },
         rounds=3,
     )
 

@@ -72,7 +72,15 @@ def test_the_report_has_a_row_for_every_result(measured_report):
     for table in (recommended, default):
         assert "| int64, 10 % null | zonebloom | " in table
         assert "absent key | one key | IN of 10 | IN of 100 | batch |" in table
-        for label in ("of Lance BLOOMFILTER", "of the best scan", "of `to_table(filter=)`"):
+        for label in (
+            "of Lance BLOOMFILTER",
+            "of the best scan",
+            "of `to_table(filter=)`",
+            "zonebloom HASH",
+            "HASH of Lance BTREE",
+            "HASH of Lance BLOOMFILTER",
+            "HASH of zonebloom",
+        ):
             assert table.count(f"|  | {label} | ") == 1
     for result in measured_report.scale_results:
         assert f"| {result.rows:,}, {result.num_zones:,}, {result.layout} |" in text
