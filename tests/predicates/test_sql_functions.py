@@ -358,9 +358,9 @@ def duckdb_rows(text: str, name: str) -> list[int]:
 
 REFUSALS = (
     "fails on values of the rows",
-    "cannot divide uint64",
-    "cannot divide integers of more",
     "is not compared exactly",
+    "at most 76 are supported",
+    "rounds some doubles",
 )
 
 
@@ -402,6 +402,22 @@ def as_rows(texts: list[str]) -> list[tuple[str, str]]:
             *("CAST(8 AS DECIMAL(4, 1)) // 16 = 0.5", "CAST(7.0 AS INT) // 2 = 3"),
             *("CAST(i8 AS DECIMAL(5, 1)) / 2 = 3.5", "CAST(i8 AS FLOAT) / 2 = 3.5"),
             *("NOT isnan(CAST(i8 AS DOUBLE))", "CAST(f32 AS DOUBLE) * 0.1 = 0.15"),
+            # Integers that int64 cannot hold are divided as integers, and decimals are not.
+            *("(coalesce(u64, NULL, i8) // nullif(i8, 0)) = 0", "u64 // nullif(i8, 0) = -3"),
+            *("(i8 // nullif((u64 + i8), 0)) = 0", "(u64 + 1) // 2 = 3", "-(u64 + i8) // 2 = -2"),
+            *("(u64 * 3) // (i8 - 9) = -1", "greatest(u64, i8) // 2 = 3", "(u64 + i8) // 2 = i8"),
+            *("u64 // -2 = -3", "round(u64 + i8, -1) // 3 = 3", "abs(u64 + i8) // 3 = 2"),
+            *("CAST(u64 AS DECIMAL(20, 0)) // 2 = 3.5", "(u64 + dec) // 2 = 3.5"),
+            *("CAST(u64 + i8 AS DECIMAL(20, 0)) // 2 = 3.5", "coalesce(u64, dec) // 2 = 3.5"),
+            *("(i8 + round(dec, -9)) // 2 = 3.5", "(i8 + round(dec, 0)) // 2 = 1.5"),
+            *("trunc(i8) // 2 = 3", "trunc(u64 + i8) // 2 = 3", "floor(i8) // 2 = 3.5"),
+            *("99999999999999999999 // 70000000000000000000 = 1", "u64 // nullif(u8, 0) = 1"),
+            "170141183460469231731687303715884105727 > 170141183460469231731687303715884105726",
+            *("18446744073709551616 // 2 - 9223372036854775807 = i8", "floor(u64 + i8) = 7"),
+            "floor(u64 + i8 * 0) = 18446744073709551614",
+            # All digits of a long number count.
+            "1000000000000000000000000000000000001 + i8 = 1000000000000000000000000000000000002",
+            "big_dec + 9999999999999999999999999999.99999 = 10000000000000000000000000001.49999",
             # The nearest double of a decimal.
             *("CAST(dec AS DOUBLE) = 1.55", "dec / 1 = 1.55", "dec * 1e0 = CAST(dec AS DOUBLE)"),
             *("dec / 100 = 0.0155", "dec = i8 * 0 + 1.55e0"),
@@ -684,7 +700,6 @@ ERRORS = [
     ("regexp_matches(s, 'a', 'x')", "'x' is not an option", "write 'i'"),
     ("round(f64, 2) = 1", "rounds some doubles", 'pc.round(pc.field("x"), ndigits=2)'),
     ("i8 // 0 = 1", "divides by zero", "another divisor"),
-    ("u64 // i8 = 1", "cannot divide uint64", "CAST(x AS BIGINT)"),
     ("coalesce(s, 1) = 1", "string and int64 are mixed", "cast them"),
     ("date_trunc('decade', ts) = d", "'decade' is not a unit", "quarter"),
     ("extract(century from ts) = 1", "'century' is not a part", "The parts are year"),
@@ -724,8 +739,6 @@ ERRORS = [
     ("list_extract(tags, 99999999999999999999) = 'a'", "list_extract takes an integer", "write"),
     ("tags[9223372036854775808] = 'a'", "element 9223372036854775808", "up to 16777216"),
     ("ts < DATE '2020-01-01' + INTERVAL 200000000 YEAR", "the interval is out of range", "fewer"),
-    ("i64 // 99999999999999999999 = 0", "more than 64 bits", "CAST(x AS BIGINT)"),
-    ("(u64 + i8) // 2 = 0", "more than 64 bits", "CAST(x AS BIGINT)"),
     ("CAST(at AS VARCHAR) = 'x'", "depends on a time zone", "AT TIME ZONE 'UTC'"),
     ("CAST(ts AS BIGINT) = 1", "depend on the unit of the column", "year(x)"),
     ("CAST(i64 AS TIMESTAMP) = ts", "depend on the unit of the column", "year(x)"),

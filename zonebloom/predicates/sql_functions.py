@@ -45,7 +45,7 @@ def call_function(name: str, values: Sequence[TypedValue]) -> SqlValue:
     """Return the result of a function of SQL. Raise `Unanswerable` if the call is wrong."""
     function = _find_function(name)
     arguments_ = _check_arguments(name, function, values)
-    is_null = any(pt.is_null(value.type) or _is_null_constant(value) for value in values)
+    is_null = any(value.is_null for value in values)
     if is_null and name not in _NULL_AWARE:
         return Literal("null")
     return function.build(*arguments_).to_sql_value(_reason(name))
@@ -345,7 +345,3 @@ def _constant(name: str, kind: str, value: TypedValue) -> Any:
             f"write {_find_function(name).signature(name)}",
         )
     return value.value.as_py()
-
-
-def _is_null_constant(value: TypedValue) -> bool:
-    return isinstance(value.value, pa.Scalar) and not value.value.is_valid

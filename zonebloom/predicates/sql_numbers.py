@@ -7,6 +7,7 @@ integers are widened to int64 first, uint64 to decimals, and an overflow beyond 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from zonebloom.values.literal import Unanswerable
 _functions: Any = pc
 # An int64 is below 10**19, so PyArrow rounds it to at most 18 zeros.
 _MAX_INT64_ZEROS = 18
+# PyArrow's quotient of decimals of p digits has 2 * p + 1 digits, and a decimal at most 76.
+_MAX_DIVIDED_DIGITS = 37
 
 
 def add(left: TypedValue, right: TypedValue) -> TypedValue:
@@ -63,23 +66,16 @@ def divide(left: TypedValue, right: TypedValue) -> TypedValue:
 
 def divide_integers(left: TypedValue, right: TypedValue) -> TypedValue:
     """Return ``left // right``: rounded towards zero for integers, else the same as `divide`."""
-    if any(map(_is_wide_integer, (left, right))):
-        raise Unanswerable(
-            "PyArrow cannot divide integers of more than 64 bits exactly",
-            "cast them: CAST(x AS BIGINT) // y",
-        )
-    if not pt.is_integer(left.type) or not pt.is_integer(right.type):
+    if not left.is_integer or not right.is_integer:
         return divide(left, _null_for_zero(right))
-    types = {left.type, right.type}
-    if pa.uint64() not in types:
+    if left.is_big_integer or right.is_big_integer:
+        return _divide_big_integers(left, right)
+    if pa.uint64() not in (left.type, right.type):
         type_ = pa.int64()
     elif all(_is_never_negative(side) for side in (left, right)):
         type_ = pa.uint64()
     else:
-        raise Unanswerable(
-            "PyArrow cannot divide uint64 and a signed integer exactly",
-            "cast the uint64 column: CAST(x AS BIGINT) // y",
-        )
+        return _divide_big_integers(left, right)
     return call(_functions.divide_checked, left.cast(type_), _null_for_zero(right.cast(type_)))
 
 
@@ -143,7 +139,7 @@ def ceil(number: TypedValue) -> TypedValue:
 
 
 def trunc(number: TypedValue) -> TypedValue:
-    return _round_in_one_direction(_functions.trunc, number)
+    return number if number.is_integer else _round_in_one_direction(_functions.trunc, number)
 
 
 def is_nan(number: TypedValue) -> TypedValue:
@@ -158,15 +154,25 @@ def is_finite(number: TypedValue) -> TypedValue:
     return call(_functions.is_finite, number)
 
 
+def _divide_big_integers(left: TypedValue, right: TypedValue) -> TypedValue:
+    num_digits = max(decimal_form(side.type).precision for side in (left, right))
+    # The cast fails for the values of a wider type that have more digits.
+    num_digits = min(num_digits, _MAX_DIVIDED_DIGITS)
+    type_ = pa.decimal256(num_digits)
+    divisor = _null_for_zero(to_decimal(right, type_))
+    quotient = call(_functions.divide_checked, to_decimal(left, type_), divisor)
+    return to_decimal(call(_functions.trunc, quotient), decimal_type(num_digits, 0))
+
+
 def _round_in_one_direction(function: Callable[..., Any], number: TypedValue) -> TypedValue:
-    if pt.is_integer(number.type):
+    if number.is_integer:
         return to_float(number, pa.float64())
     return call(function, _with_room_to_round(number))
 
 
 def _zero_or_null(number: TypedValue) -> TypedValue:
-    """Return zero, or null where a number is null."""
-    zero = TypedValue.constant(0, pa.int64())
+    """Return a zero of a number's type, or null where the number is null."""
+    zero = replace(TypedValue.constant(0, number.type), is_big_integer=number.is_big_integer)
     is_null = call(_functions.is_null, number)
     return call(_functions.if_else, is_null, null_of(zero.type), zero)
 
@@ -185,8 +191,10 @@ def _combine(
     if pt.is_floating(type_):
         return call(plain, to_float(left, type_), to_float(right, type_))
     if pt.is_decimal(type_):
-        # One more digit for a carry.
-        type_ = decimal_type(type_.precision + 1, type_.scale)
+        # One more digit for a carry. PyArrow adds another one to the type of the result.
+        result = decimal_type(type_.precision + 2, type_.scale)
+        decimal_of = pa.decimal256 if pt.is_decimal256(result) else pa.decimal128
+        type_ = decimal_of(type_.precision + 1, type_.scale)
         left, right = to_decimal(left, type_), to_decimal(right, type_)
         return call(checked, left, right)
     return call(checked, _widened(left), _widened(right))
@@ -200,15 +208,6 @@ def _is_never_negative(number: TypedValue) -> bool:
     if isinstance(number.value, pa.Scalar):
         return number.value.is_valid and number.value.as_py() >= 0
     return pt.is_unsigned_integer(number.type)
-
-
-def _is_wide_integer(number: TypedValue) -> bool:
-    """Return whether a decimal may stand for an integer that DuckDB would compute as HUGEINT."""
-    return (
-        pt.is_decimal(number.type)
-        and number.type.scale == 0
-        and number.type.precision >= decimal_form(pa.uint64()).precision
-    )
 
 
 def _widened(number: TypedValue) -> TypedValue:

@@ -29,7 +29,8 @@ class Operand:
 
     A column has a `path`. A computed value has none, and `reason` tells why no index can answer
     conditions on it. `cast_type` is the type of numbers or times that functions take the value for,
-    if a CAST names one that keeps all values of the column.
+    if a CAST names one that keeps all values of the column. `is_big_integer` is explained at
+    `TypedValue`.
     """
 
     expression: pc.Expression
@@ -37,6 +38,7 @@ class Operand:
     path: ast.ColumnPath | None = None
     reason: str = ast.ONLY_LITERALS
     cast_type: pa.DataType | None = None
+    is_big_integer: bool = False
 
 
 SqlValue: TypeAlias = Operand | Literal

@@ -30,6 +30,8 @@ from zonebloom.values.types import SECONDS_PER_DAY, TICKS_PER_SECOND, family, ti
 MAX_DECIMAL128_DIGITS, MAX_DECIMAL256_DIGITS = 38, 76
 _MAX_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _MAX_UINT64_DIGITS = 20
+# DuckDB's longest integers have 128 bits. Longer ones are doubles.
+_HUGEINT_LIMIT = 2**128
 _NULL = pa.nulls(1)[0]
 # PyArrow has no interval of months alone.
 MONTH_INTERVAL = pa.month_day_nano_interval()
@@ -47,10 +49,15 @@ class NumberLiteral(Literal):
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """A value of a SQL expression: an expression over columns, or a scalar if it is constant."""
+    """A value of a SQL expression: an expression over columns, or a scalar if it is constant.
+
+    A big integer has a decimal type, because int64 may not hold it. It is computed from integers
+    alone, so ``//`` divides it as an integer and not as a decimal: u64 + 1.
+    """
 
     value: pc.Expression | pa.Scalar
     type: pa.DataType
+    is_big_integer: bool = False
 
     @classmethod
     def constant(cls, value: Any, type_: pa.DataType) -> TypedValue:
@@ -61,18 +68,31 @@ class TypedValue:
         """Return an operand or a literal with the type that it has for functions."""
         if isinstance(value, Literal):
             scalar = _literal_scalar(value)
-            return cls(scalar, scalar.type)
+            is_big_integer = (
+                pt.is_decimal(scalar.type)
+                and not isinstance(value, NumberLiteral)
+                and value.value.denominator == 1
+            )
+            return cls(scalar, scalar.type, is_big_integer)
         if pt.is_nested(value.type):
             return cls(value.expression, without_views(value.type))
         if pt.is_date64(value.type):
             plain = cls(value.expression.cast(pa.date32()), pa.date32())
         else:
-            plain = cls(*cast_to_comparable(value.expression, value.type))
+            plain = cls(*cast_to_comparable(value.expression, value.type), value.is_big_integer)
         return plain if value.cast_type is None else _cast_without_loss(plain, value.cast_type)
 
     @property
     def is_constant(self) -> bool:
         return isinstance(self.value, pa.Scalar)
+
+    @property
+    def is_null(self) -> bool:
+        return isinstance(self.value, pa.Scalar) and not self.value.is_valid
+
+    @property
+    def is_integer(self) -> bool:
+        return pt.is_integer(self.type) or self.is_big_integer
 
     @property
     def family(self) -> str:
@@ -81,7 +101,7 @@ class TypedValue:
     def to_sql_value(self, reason: str) -> SqlValue:
         """Return a literal if the value is constant, else an operand that no index answers."""
         if not isinstance(self.value, pa.Scalar):
-            return Operand(self.value, self.type, reason=reason)
+            return Operand(self.value, self.type, reason=reason, is_big_integer=self.is_big_integer)
         if not self.value.is_valid:
             return Literal("null")
         literal = Literal.from_scalar(self.value)
@@ -89,6 +109,8 @@ class TypedValue:
             raise Unanswerable(f"a constant of type {self.type} is not supported")
         # The digits matter only for literals whose SQL text an engine parses.
         literal = replace(literal, digits=(0, 0))
+        if self.is_integer:
+            return literal
         return with_number_type(literal, self.type)
 
     def cast(self, type_: pa.DataType, *, safe: bool = True) -> TypedValue:
@@ -107,7 +129,7 @@ def call(function: Callable[..., Any], *arguments: TypedValue, **options: Any) -
     try:
         if all(argument.is_constant for argument in arguments):
             result = function(*values, **options)
-            return TypedValue(result, result.type)
+            return TypedValue(result, result.type, _is_big_integer(result.type, arguments))
         # PyArrow tells the type of an expression only for a dataset, but that of an array at once.
         samples = [
             argument.value if argument.is_constant else pa.array([], argument.type)
@@ -120,7 +142,7 @@ def call(function: Callable[..., Any], *arguments: TypedValue, **options: Any) -
     expressions = [
         value if isinstance(value, pc.Expression) else pc.scalar(value) for value in values
     ]
-    return TypedValue(function(*expressions, **options), type_)
+    return TypedValue(function(*expressions, **options), type_, _is_big_integer(type_, arguments))
 
 
 def null_of(type_: pa.DataType) -> TypedValue:
@@ -193,15 +215,18 @@ def decimal_form(type_: pa.DataType) -> pa.DataType:
 
 
 def to_decimal(value: TypedValue, type_: pa.DataType) -> TypedValue:
-    """Cast an integer or decimal to a decimal type."""
+    """Cast an integer or decimal to a decimal type. An integer becomes a big integer."""
+    is_integer = value.is_integer
     if isinstance(value.value, pa.Scalar):
         if not value.value.is_valid:
             return null_of(type_)
-        return TypedValue(pa.scalar(Decimal(value.value.as_py()), type_), type_)
-    if pt.is_integer(value.type):
+        if pt.is_integer(value.type):
+            scalar = pa.scalar(Decimal(value.value.as_py()), type_)
+            return TypedValue(scalar, type_, is_big_integer=True)
+    elif pt.is_integer(value.type):
         # PyArrow casts an integer only to a decimal that has room for all integers of its type.
         value = value.cast(decimal_form(value.type))
-    return value.cast(type_)
+    return replace(value.cast(type_), is_big_integer=is_integer)
 
 
 def to_float(value: TypedValue, type_: pa.DataType) -> TypedValue:
@@ -227,7 +252,7 @@ def cast_number(value: TypedValue, type_: pa.DataType) -> TypedValue:
     if pt.is_floating(type_):
         return to_float(value, type_)
     if pt.is_decimal(type_) and not pt.is_floating(value.type):
-        return to_decimal(value, type_)
+        return replace(to_decimal(value, type_), is_big_integer=False)
     return value.cast(type_)
 
 
@@ -250,11 +275,22 @@ def number_literal(text: str) -> Literal:
     return with_number_type(literal, pa.decimal128(precision, len(decimals)))
 
 
+def _is_big_integer(result: pa.DataType, arguments: Sequence[TypedValue]) -> bool:
+    """Return whether a decimal result is computed from big integers and nulls alone."""
+    numbers = [
+        argument for argument in arguments if pt.is_decimal(argument.type) and not argument.is_null
+    ]
+    is_computed_from_them = all(number.is_big_integer for number in numbers)
+    return pt.is_decimal(result) and bool(numbers) and is_computed_from_them
+
+
 def _cast_to_common(value: TypedValue, type_: pa.DataType) -> TypedValue:
     if pt.is_null(value.type):
         return null_of(type_)
     if value.family == "text" and value.is_constant and family(type_) != "text":
         return _parse_constant(value, type_)
+    if pt.is_decimal(type_):
+        return to_decimal(value, type_)
     return cast_number(value, type_)
 
 
@@ -338,12 +374,15 @@ def _number_scalar(value: Fraction | float, type_: pa.DataType | None) -> pa.Sca
         if 0 <= value < 2**64:
             return pa.scalar(int(value), pa.uint64())
     scale = _num_decimals(value)
-    whole_digits = len(str(abs(value.numerator) // value.denominator))
-    if scale is None or scale + whole_digits > MAX_DECIMAL128_DIGITS:
+    num_digits = len(str(abs(value.numerator) // value.denominator)) + (scale or 0)
+    is_hugeint = type_ is None and value.denominator == 1 and abs(value) < _HUGEINT_LIMIT
+    if scale is None or (num_digits > MAX_DECIMAL128_DIGITS and not is_hugeint):
         # DuckDB also makes doubles of such long numbers.
         return _float_scalar(value, pa.float64())
-    number = Decimal(value.numerator * 10**scale // value.denominator).scaleb(-scale)
-    return pa.scalar(number, pa.decimal128(whole_digits + scale, scale))
+    unscaled = value.numerator * 10**scale // value.denominator
+    # Decimal.scaleb would round to the 28 digits of Python's decimal context.
+    number = Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+    return pa.scalar(number, decimal_type(num_digits, scale))
 
 
 def _float_scalar(value: Fraction | float | Decimal, type_: pa.DataType) -> pa.Scalar:
