@@ -361,6 +361,7 @@ REFUSALS = (
     "is not compared exactly",
     "at most 76 are supported",
     "rounds some doubles",
+    "may be rounded",
 )
 
 
@@ -415,6 +416,14 @@ def as_rows(texts: list[str]) -> list[tuple[str, str]]:
             "170141183460469231731687303715884105727 > 170141183460469231731687303715884105726",
             *("18446744073709551616 // 2 - 9223372036854775807 = i8", "floor(u64 + i8) = 7"),
             "floor(u64 + i8 * 0) = 18446744073709551614",
+            # PyArrow would reorder nested sums and products.
+            *("NOT isnan(f64 * (f64 * f32)) AND (f64 * (f64 * f32)) <> 1.5",),
+            *("f64 + (0.2e0 + 0.3e0 * i8) = 0.6", "0.1e0 + (f64 * 0.1e0 + 0.3e0) = 0.55"),
+            *("f64 * (0.1e0 * i8) = 0.03", "0.1e0 + (f64 + (i8 + 0.7e0)) = 2.3"),
+            # Big integers are mixed with decimals.
+            *("coalesce(u64 + i8, 1.5, dec) = 7", "nullif(u64 + i8, dec) // 2 = 3"),
+            *("(u64 + i8) * 1.5 = 10.5", "round(u64 * 1.5) = 11", "floor(big_dec) = 1"),
+            *("round(big_dec * 1.5, 1) = 2.3", "floor(dec) // 2 = -1", "trunc(dec) * 0.5 = 0.5"),
             # All digits of a long number count.
             "1000000000000000000000000000000000001 + i8 = 1000000000000000000000000000000000002",
             "big_dec + 9999999999999999999999999999.99999 = 10000000000000000000000000001.49999",
@@ -471,7 +480,7 @@ def as_rows(texts: list[str]) -> list[tuple[str, str]]:
 def test_examples_select_the_rows_of_duckdb(text, name):
     try:
         expected = duckdb_rows(text, name)
-    except duckdb.OutOfRangeException:
+    except (duckdb.OutOfRangeException, duckdb.ConversionException):
         assert name == "wild"
     else:
         assert our_rows(text, TABLES[name]) == expected
@@ -700,6 +709,10 @@ ERRORS = [
     ("regexp_matches(s, 'a', 'x')", "'x' is not an option", "write 'i'"),
     ("round(f64, 2) = 1", "rounds some doubles", 'pc.round(pc.field("x"), ndigits=2)'),
     ("i8 // 0 = 1", "divides by zero", "another divisor"),
+    ("(u64 + 1) % dec = 1", "may be rounded", "CAST(x AS DOUBLE)"),
+    ("dec % (big_dec * big_dec) = 1", "may be rounded", "CAST(x AS DOUBLE)"),
+    ("greatest(floor(big_dec * 2), dec) = 1", "may be rounded", "CAST(a AS DOUBLE)"),
+    ("coalesce((u64 + i8) * 1.5, dec) = 1", "may be rounded", "CAST(a AS DOUBLE)"),
     ("coalesce(s, 1) = 1", "string and int64 are mixed", "cast them"),
     ("date_trunc('decade', ts) = d", "'decade' is not a unit", "quarter"),
     ("extract(century from ts) = 1", "'century' is not a part", "The parts are year"),
@@ -737,7 +750,7 @@ ERRORS = [
     ("CAST(f64 AS DECIMAL(9, 2)) = 1", "different decimals", "compare the number"),
     ("tags[2147483648] = 'a'", "element 2147483648", "up to 16777216"),
     ("list_extract(tags, 99999999999999999999) = 'a'", "list_extract takes an integer", "write"),
-    ("tags[9223372036854775808] = 'a'", "element 9223372036854775808", "up to 16777216"),
+    ("tags[9223372036854775808] = 'a'", "[] takes an integer", "write"),
     ("ts < DATE '2020-01-01' + INTERVAL 200000000 YEAR", "the interval is out of range", "fewer"),
     ("CAST(at AS VARCHAR) = 'x'", "depends on a time zone", "AT TIME ZONE 'UTC'"),
     ("CAST(ts AS BIGINT) = 1", "depend on the unit of the column", "year(x)"),

@@ -9,7 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.predicates.sql_values import TypedValue, call, cast_to_common_type, null_of
+from zonebloom.predicates.sql_values import (
+    TypedValue,
+    call,
+    cast_to_common_type,
+    is_inexact_mixture,
+    null_of,
+)
 from zonebloom.values.literal import Unanswerable
 
 _functions: Any = pc
@@ -53,6 +59,11 @@ def least(*values: TypedValue) -> TypedValue:
 
 def _cast(values: Sequence[TypedValue]) -> list[TypedValue]:
     choices = cast_to_common_type(values)
+    if is_inexact_mixture(values):
+        raise Unanswerable(
+            "a choice between decimals that need more than 38 digits may be rounded",
+            "cast them to DOUBLE: coalesce(CAST(a AS DOUBLE), b)",
+        )
     if pt.is_nested(choices[0].type):
         raise Unanswerable(
             f"a choice between values of type {choices[0].type} is not supported",

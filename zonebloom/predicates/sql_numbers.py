@@ -21,6 +21,8 @@ from zonebloom.predicates.sql_values import (
     common_type,
     decimal_form,
     decimal_type,
+    has_long_form,
+    is_inexact_mixture,
     null_of,
     to_decimal,
     to_float,
@@ -49,12 +51,17 @@ def multiply(left: TypedValue, right: TypedValue) -> TypedValue:
     sides = decimal_form(left.type), decimal_form(right.type)
     precision = sum(side.precision for side in sides) + 1
     result = decimal_type(precision, sum(side.scale for side in sides))
+    # The common type is long if DuckDB's product is.
+    min_precision = type_.precision if has_long_form([left, right]) else 0
     is_wide = pt.is_decimal256(result)
     left, right = (
         to_decimal(side, pa.decimal256(type_.precision, type_.scale) if is_wide else type_)
         for side, type_ in zip((left, right), sides, strict=True)
     )
-    return call(_functions.multiply_checked, left, right)
+    product = call(_functions.multiply_checked, left, right)
+    if precision >= min_precision:
+        return product
+    return to_decimal(product, decimal_type(min_precision, result.scale))
 
 
 def divide(left: TypedValue, right: TypedValue) -> TypedValue:
@@ -84,6 +91,7 @@ def remainder(left: TypedValue, right: TypedValue) -> TypedValue:
     type_ = _arithmetic_type(left, right)
     if pt.is_floating(type_):
         return call(_functions.remainder, to_float(left, type_), to_float(right, type_))
+    _require_decimal_remainder(left, right)
     left, right = cast_to_common_type([_widened(left), _widened(right)])
     return call(_functions.remainder, left, _null_for_zero(right))
 
@@ -127,7 +135,10 @@ def round_number(number: TypedValue, num_decimals: int = 0) -> TypedValue:
         number = _with_room_to_round(number)
     elif num_decimals < -_MAX_INT64_ZEROS:
         return _zero_or_null(number)
-    return call(_functions.round, number, ndigits=num_decimals, round_mode="half_towards_infinity")
+    rounded = call(
+        _functions.round, number, ndigits=num_decimals, round_mode="half_towards_infinity"
+    )
+    return _without_decimals(rounded, max(num_decimals, 0))
 
 
 def floor(number: TypedValue) -> TypedValue:
@@ -154,6 +165,15 @@ def is_finite(number: TypedValue) -> TypedValue:
     return call(_functions.is_finite, number)
 
 
+def _require_decimal_remainder(left: TypedValue, right: TypedValue) -> None:
+    """Raise `Unanswerable` for operands that DuckDB may cast to doubles."""
+    if is_inexact_mixture([left, right]) or has_long_form([left, right]):
+        raise Unanswerable(
+            f"the remainder of {left.type} and {right.type} may be rounded",
+            "cast an operand: CAST(x AS DOUBLE) % y",
+        )
+
+
 def _divide_big_integers(left: TypedValue, right: TypedValue) -> TypedValue:
     num_digits = max(decimal_form(side.type).precision for side in (left, right))
     # The cast fails for the values of a wider type that have more digits.
@@ -167,7 +187,14 @@ def _divide_big_integers(left: TypedValue, right: TypedValue) -> TypedValue:
 def _round_in_one_direction(function: Callable[..., Any], number: TypedValue) -> TypedValue:
     if number.is_integer:
         return to_float(number, pa.float64())
-    return call(function, _with_room_to_round(number))
+    return _without_decimals(call(function, _with_room_to_round(number)), 0)
+
+
+def _without_decimals(number: TypedValue, num_decimals: int) -> TypedValue:
+    """Return a rounded decimal without the zeros that rounding left. DuckDB keeps its precision."""
+    if not pt.is_decimal(number.type):
+        return number
+    return to_decimal(number, decimal_type(number.type.precision, num_decimals))
 
 
 def _zero_or_null(number: TypedValue) -> TypedValue:
@@ -189,7 +216,7 @@ def _combine(
 ) -> TypedValue:
     type_ = _arithmetic_type(left, right)
     if pt.is_floating(type_):
-        return call(plain, to_float(left, type_), to_float(right, type_))
+        return _unchained(call(plain, to_float(left, type_), to_float(right, type_)))
     if pt.is_decimal(type_):
         # One more digit for a carry. PyArrow adds another one to the type of the result.
         result = decimal_type(type_.precision + 2, type_.scale)
@@ -198,6 +225,17 @@ def _combine(
         left, right = to_decimal(left, type_), to_decimal(right, type_)
         return call(checked, left, right)
     return call(checked, _widened(left), _widened(right))
+
+
+def _unchained(number: TypedValue) -> TypedValue:
+    """Return a sum or product that PyArrow keeps in its parentheses.
+
+    PyArrow computes a + (b + c) as (a + b) + c, which rounds floats differently. A cast between
+    the two operators prevents this.
+    """
+    if not isinstance(number.value, pc.Expression):
+        return number
+    return replace(number, value=number.value.cast(number.type))
 
 
 def _arithmetic_type(left: TypedValue, right: TypedValue) -> Any:

@@ -160,9 +160,11 @@ def common_type(values: Iterable[TypedValue]) -> pa.DataType:
     if not typed_values:
         return pa.null()
     types = list(dict.fromkeys(value.type for value in typed_values))
+    families = {family(type_) for type_ in types}
+    if families <= {"integer", "decimal"} and has_long_form(typed_values):
+        return _long_decimal_type(types)
     if len(types) == 1:
         return types[0]
-    families = {family(type_) for type_ in types}
     if families <= {"integer", "decimal", "float"}:
         return _common_number_type(types, families)
     # A quoted date is a date beside dates.
@@ -193,6 +195,23 @@ def common_type(values: Iterable[TypedValue]) -> pa.DataType:
     raise Unanswerable(
         f"values of types {' and '.join(map(str, types))} are mixed", "cast them to one type"
     )
+
+
+def has_long_form(values: Sequence[TypedValue]) -> bool:
+    """Return whether big integers are mixed with decimals, so that DuckDB uses 38 digits."""
+    decimals = [value for value in values if pt.is_decimal(value.type) and not value.is_null]
+    return len({value.is_big_integer for value in decimals}) == 2
+
+
+def is_inexact_mixture(values: Sequence[TypedValue]) -> bool:
+    """Return whether DuckDB may round some decimals and integers to cast them to one type.
+
+    DuckDB's decimals have at most 38 digits. A big integer may take all of them.
+    """
+    numbers = [value for value in values if not value.is_null]
+    if all(number.is_integer for number in numbers):
+        return False
+    return pt.is_decimal256(common_type(numbers))
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
@@ -313,6 +332,11 @@ def _common_number_type(types: Sequence[pa.DataType], families: set[str]) -> pa.
     return decimal_type(whole_digits + scale, scale)
 
 
+def _long_decimal_type(types: Sequence[pa.DataType]) -> pa.DataType:
+    type_: Any = _common_number_type(types, {"decimal"})
+    return decimal_type(max(type_.precision, MAX_DECIMAL128_DIGITS), type_.scale)
+
+
 def _finest_timestamp_type(types: Sequence[Any]) -> pa.DataType:
     timestamps = [type_ for type_ in types if pt.is_timestamp(type_)]
     if not timestamps:
@@ -368,11 +392,8 @@ def _number_scalar(value: Fraction | float, type_: pa.DataType | None) -> pa.Sca
     if isinstance(value, float):
         return _float_scalar(value, pa.float64())
     value = Fraction(value)
-    if type_ is None and value.denominator == 1:
-        if -(2**63) <= value < 2**63:
-            return pa.scalar(int(value), pa.int64())
-        if 0 <= value < 2**64:
-            return pa.scalar(int(value), pa.uint64())
+    if type_ is None and value.denominator == 1 and -(2**63) <= value < 2**63:
+        return pa.scalar(int(value), pa.int64())
     scale = _num_decimals(value)
     num_digits = len(str(abs(value.numerator) // value.denominator)) + (scale or 0)
     is_hugeint = type_ is None and value.denominator == 1 and abs(value) < _HUGEINT_LIMIT
