@@ -1,4 +1,4 @@
-"""Kernels that partition pairs of a hash and a zone by the hash, sort them, and drop duplicates.
+"""Kernels that partition pairs of a hash and a zone by the hash, and pack them for sorting.
 
 An unsorted pair is one number: the 32 bits of the hash after those that choose its partition, then
 the 32 bits of the zone.
@@ -11,9 +11,6 @@ from numba import boolean, int64, uint8, uint64, void
 
 from zonebloom.sbbf.addresses import load_64
 from zonebloom.sbbf.jit import kernel, linked, readonly
-
-# Pairs of one bucket up to this number are sorted by insertion.
-_MAX_INSERTIONS = 32
 
 _U32 = np.uint64(32)
 _ZONE_MASK = np.uint64(0xFFFFFFFF)
@@ -107,63 +104,11 @@ def scatter_pairs(
             num_left = items
 
 
-@linked
-def _is_sorted(values, start, stop):
-    i = start + 1
-    while i < stop and values[i - 1] <= values[i]:
-        i += 1
-    return i >= stop
+@kernel(void(readonly(uint64), readonly(int64), int64, int64, int64, int64, uint64[::1]))
+def pack_pairs(addresses, sizes, partition, partition_bits, hash_bits, zone_bits, out):
+    """Pack the pairs of one partition so that they can be sorted as numbers.
 
-
-@linked
-def _sort_by_insertion(values, start, stop):
-    for i in range(start + 1, stop):
-        value = values[i]
-        j = i - 1
-        while j >= start and values[j] > value:
-            values[j + 1] = values[j]
-            j -= 1
-        values[j + 1] = value
-
-
-@linked
-def _sort_by_merging(values, start, stop, scratch):
-    """Sort in time n log n whatever the order."""
-    width = np.int64(1)
-    while width < stop - start:
-        for low in range(start, stop, 2 * width):
-            left, middle = low, min(low + width, stop)
-            right, high = middle, min(low + 2 * width, stop)
-            for i in range(low, high):
-                if left < middle and (right >= high or values[left] <= values[right]):
-                    scratch[i] = values[left]
-                    left += 1
-                else:
-                    scratch[i] = values[right]
-                    right += 1
-        values[start:stop] = scratch[start:stop]
-        width *= 2
-
-
-@kernel(
-    int64(
-        readonly(uint64),
-        readonly(int64),
-        int64,
-        int64,
-        int64,
-        int64,
-        int64[::1],
-        uint64[::1],
-        uint64[::1],
-    )
-)
-def sort_pairs(
-    addresses, sizes, partition, partition_bits, hash_bits, zone_bits, counts, scratch, out
-):
-    """Sort the pairs of one partition, and drop duplicates. Return how many are left.
-
-    A sorted pair is the first ``hash_bits`` bits of the hash, then ``zone_bits`` bits of the zone.
+    A packed pair is the first ``hash_bits`` bits of the hash, then ``zone_bits`` bits of the zone.
 
     Parameters
     ----------
@@ -175,50 +120,27 @@ def sort_pairs(
         The leading bits of all hashes.
     hash_bits, zone_bits : int
         At most 64 together.
-    counts : int64 array
-        A power of two of items, at least two. Pairs are distributed to as many buckets, before each
-        bucket is sorted.
-    scratch, out : uint64 array, shape (pairs,)
+    out : uint64 array, shape (pairs,)
     """
-    bits = np.uint64(0)
-    while np.int64(1) << np.int64(bits) < counts.shape[0]:
-        bits += np.uint64(1)
-    bucket_shift = np.uint64(64) - bits
     hash_shift = np.uint64(partition_bits + 32 - hash_bits)
     zone_shift = np.uint64(zone_bits)
     prefix = np.uint64(partition) << _U32
-    counts[:] = 0
-    for number in range(addresses.shape[0]):
-        address = addresses[number]
-        for i in range(sizes[number]):
-            pair = load_64(address + np.uint64(8 * i))
-            counts[np.int64(pair >> bucket_shift)] += 1
     place = np.int64(0)
-    for bucket in range(counts.shape[0]):
-        count = counts[bucket]
-        counts[bucket] = place
-        place += count
     for number in range(addresses.shape[0]):
         address = addresses[number]
         for i in range(sizes[number]):
             pair = load_64(address + np.uint64(8 * i))
-            bucket = np.int64(pair >> bucket_shift)
-            place = counts[bucket]
-            counts[bucket] = place + 1
             kept_hash = (prefix | (pair >> _U32)) >> hash_shift
             out[place] = (kept_hash << zone_shift) | (pair & _ZONE_MASK)
-    # Each count is now the end of its bucket.
-    start = count = np.int64(0)
-    for bucket in range(counts.shape[0]):
-        stop = counts[bucket]
-        if stop - start <= _MAX_INSERTIONS:
-            _sort_by_insertion(out, start, stop)
-        elif not _is_sorted(out, start, stop):
-            _sort_by_merging(out, start, stop, scratch)
-        for i in range(start, stop):
-            value = out[i]
-            if count == 0 or value != out[count - 1]:
-                out[count] = value
-                count += 1
-        start = stop
+            place += 1
+
+
+@kernel(int64(uint64[::1]))
+def drop_duplicates(pairs):
+    """Keep each of some sorted numbers once, at the front. Return how many are left."""
+    count = np.int64(0)
+    for i in range(pairs.shape[0]):
+        if i == 0 or pairs[i] != pairs[count - 1]:
+            pairs[count] = pairs[i]
+            count += 1
     return count

@@ -191,23 +191,16 @@ def pack_unsorted(hashes: np.ndarray, zones: np.ndarray, partition_bits: int) ->
 def sort_distinct(
     arrays: PairArrays, bits: PairBits, partition: int, partition_bits: int
 ) -> np.ndarray:
-    """Return the pairs of a partition as numbers, sorted and distinct: uint64.
-
-    The leading bits of the hash, which choose the partition, are fewer than those kept.
-    """
+    """Return the pairs of a partition as numbers, sorted and distinct: uint64."""
     from zonebloom.index.hash import sort_kernels
 
     sizes = np.array([array.size for array in arrays], dtype=np.int64)
     addresses = np.array([array.ctypes.data for array in arrays], dtype=np.uint64)
-    size = int(sizes.sum())
-    out, scratch = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.uint64)
-    # About four pairs for each bucket. Bits that are not kept must not choose the bucket.
-    count_bits = min((size // 4).bit_length(), bits.hash_bits - partition_bits)
-    counts = np.empty(1 << max(1, count_bits), dtype=np.int64)
-    count = sort_kernels.sort_pairs(
-        addresses, sizes, partition, partition_bits, *bits, counts, scratch, out
-    )
-    return out[:count].copy() if 2 * count < size else out[:count]
+    pairs = np.empty(sizes.sum(), dtype=np.uint64)
+    sort_kernels.pack_pairs(addresses, sizes, partition, partition_bits, *bits, pairs)
+    pairs.sort()
+    count = sort_kernels.drop_duplicates(pairs)
+    return pairs[:count].copy() if 2 * count < pairs.size else pairs[:count]
 
 
 class SortedPairs:
