@@ -367,6 +367,17 @@ def test_a_file_is_at_most_1_1_times_as_large_as_the_zone_bloom_index(tmp_path, 
         opened.close()
 
 
+@pytest.mark.parametrize(("num_fragments", "num_rows"), [(500, 108), (30, 6900), (1500, 13)])
+def test_a_file_of_many_small_fragments_is_not_too_large(tmp_path, num_fragments, num_rows):
+    """Filters of these sizes are used best, and zones of two fragments are never grouped."""
+    source = np.random.default_rng(8)
+    is_null = np.zeros(num_rows, dtype=bool)
+    rows = Rows([(random_hashes(source, num_rows), is_null) for _ in range(num_fragments)], 1024)
+    opened = build(tmp_path / "hash", rows)
+    assert opened.num_bytes <= 1.1 * bloom_bytes(tmp_path / "bloom", rows)
+    assert_right(opened, rows, hashes_to_ask(rows, 1))
+
+
 def test_zones_are_only_grouped_where_the_file_would_be_too_large(tmp_path):
     source = np.random.default_rng(7)
     for name, is_grouped in [("unique", False), ("one value", False), ("8000 values", True)]:

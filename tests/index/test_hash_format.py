@@ -545,9 +545,9 @@ def test_the_reader_reads_files_without_keys(tmp_path, fragments):
 
 
 def test_zonebloom_groups_zones_of_repeated_keys(tmp_path):
-    """Each value is in a random half of the zones, so exact zones would take more than filters."""
+    """Each value is in about a tenth of the zones, so exact zones would take more than filters."""
     source = np.random.default_rng(0)
-    keys = source.integers(0, 3000, 200_000).tolist()
+    keys = source.integers(0, 8000, 200_000).tolist()
     fragments: Fragments = {0: keys[:150_000], 1: keys[150_000:]}
     data = build(tmp_path / "file", fragments, Parameters(number_of_items=1024), 1 << 16)
     file = HashFile(data)

@@ -35,6 +35,7 @@ class HashParameters:
     # The expected number of zones that a segment returns for a key that it does not hold.
     probability: float = DEFAULT_PROBABILITY
     # If True, zones are grouped where the file would otherwise be larger than filters of zones.
+    # Where that is not enough, as for many small fragments, fewer bits of each hash are kept.
     # None stands for True, or for False if zones have less than `DEFAULT_ZONE_ROWS` rows.
     fold: bool | None = None
     # Bytes that the builds of a process may hold in memory. Above, they write temporary files.

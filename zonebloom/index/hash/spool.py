@@ -222,6 +222,13 @@ class SortedPairs:
         stored, size = self._parts[number]
         return self._store.slice(stored, 0, size)
 
+    def part_with_fewer_bits(self, number: int, hash_bits: int) -> np.ndarray:
+        """Return the pairs of a part with the first bits of each hash, sorted and distinct."""
+        pairs, zone_bits = self.part(number), np.uint64(self.bits.zone_bits)
+        dropped_bits = np.uint64(self.bits.hash_bits - hash_bits)
+        zones = pairs & ((np.uint64(1) << zone_bits) - np.uint64(1))
+        return np.unique((pairs >> (zone_bits + dropped_bits) << zone_bits) | zones)
+
     def parts(self, start: int, stop: int) -> np.ndarray:
         """Return the pairs of parts that follow one another."""
         if stop - start == 1:

@@ -10,8 +10,10 @@ import secrets
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
+from math import ceil
 from statistics import NormalDist
 
 import numpy as np
@@ -36,6 +38,7 @@ from zonebloom.index.hash.parameters import (
     HashParameters,
     choose_shape,
     hash_bits_to_keep,
+    needed_hash_bits,
     zone_bits_for,
 )
 from zonebloom.index.hash.spool import (
@@ -58,9 +61,9 @@ from zonebloom.sbbf.sizing import (
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 
-# A file may be this many times as large as the zone Bloom index of the same column. The estimate
-# of the latter may be a few percent too large.
-_MAX_RELATIVE_SIZE = 1.05
+# A file may be this many times as large as the zone Bloom index of the same column, apart from null
+# flags and tail.
+_MAX_RELATIVE_SIZE = 1.08
 _BLOOM_ZONE_ROWS = 8192
 # Bytes of a row of a table of zone filters without the filter.
 _BLOOM_ROW_BYTES = 25
@@ -315,12 +318,21 @@ class _Plan:
         return cls(measure, choose_shape(max(1, num_entries), num_postings, num_groups, hash_bits))
 
     @property
+    def num_entries(self) -> int:
+        return int(self.measure.cells[:, 0].sum())
+
+    @property
     def num_bytes(self) -> int:
-        """Return the size of the file, about."""
-        num_entries, num_postings, posting_bytes = self.measure.cells.sum(axis=0).tolist()
-        shape = self.shape
-        bits = num_entries * (shape.entry_bits + 1) + shape.num_blocks * shape.num_buckets
-        return bits // 8 + posting_bytes + 16 * (num_postings + shape.num_blocks)
+        """Return the size of the file without null flags and tail."""
+        slot_bytes, heap_bytes = self.slots_and_heap()
+        return self.shape.num_blocks * slot_bytes + int(heap_bytes.sum())
+
+    def slots_and_heap(self) -> tuple[int, np.ndarray]:
+        """Return the bytes of a slot, and those that each block has in the heap: int64."""
+        needs = self.block_needs()
+        block_bytes, posting_bytes = 8 * needs[:, 0], needs[:, 3]
+        slot_bytes = _choose_slot_bytes(block_bytes)
+        return slot_bytes, posting_bytes + np.where(block_bytes > slot_bytes, block_bytes, 0)
 
     def block_needs(self) -> np.ndarray:
         """Return words, entries, postings and bytes of postings of blocks; int64, shape (n, 4)."""
@@ -340,12 +352,10 @@ def write_file(
     parameters: HashParameters,
 ) -> WrittenTable:
     """Write the file of a segment, and close it."""
-    plan = _choose_plan(kept, runs, parameters)
+    kept, plan = _choose_plan(kept, runs, parameters)
     shape, groups = plan.shape, plan.measure.groups
     needs = plan.block_needs()
-    block_bytes, posting_bytes = 8 * needs[:, 0], needs[:, 3]
-    slot_bytes = _choose_slot_bytes(block_bytes)
-    heap_bytes = posting_bytes + np.where(block_bytes > slot_bytes, block_bytes, 0)
+    slot_bytes, heap_bytes = plan.slots_and_heap()
     heap_starts = slot_offset(shape.num_blocks, slot_bytes) + np.cumsum(heap_bytes) - heap_bytes
     salt = secrets.randbits(64)
     part_bits = kept.pairs.part_bits
@@ -378,7 +388,11 @@ def write_file(
         )
         return slots, heap
 
-    with sink, tempfile.SpooledTemporaryFile(_MAX_HEAP_IN_MEMORY, prefix="zonebloom-") as heap_file:
+    with (
+        sink,
+        closing(kept.pairs),
+        tempfile.SpooledTemporaryFile(_MAX_HEAP_IN_MEMORY, prefix="zonebloom-") as heap_file,
+    ):
         sink.write(MAGIC)
         for slots, heap in _map_in_threads(encode, range(shape.num_blocks // blocks_per_task)):
             sink.write(slots.data.cast("B"))
@@ -417,20 +431,54 @@ def write_file(
     return WrittenTable(sink.size, xxhash.xxh3_64_hexdigest(tail), num_zones)
 
 
-def _choose_plan(kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters) -> _Plan:
-    """Return the plan with the smallest groups whose file is small enough, or the smallest file."""
-    hash_bits = kept.pairs.bits.hash_bits
-    smallest = plan = _Plan.of(kept.measure, hash_bits)
+def _choose_plan(
+    kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters
+) -> tuple[KeptPairs, _Plan]:
+    """Return the plan with the smallest groups whose file is small enough, or the smallest file.
+
+    The pairs of the plan may have fewer bits of each hash than the given ones, which then are
+    closed: first without the reserve for merges, and last where zones cannot be grouped any more.
+    """
+    plan = _Plan.of(kept.measure, kept.pairs.bits.hash_bits)
     if not parameters.fold:
-        return plan
+        return kept, plan
     enough = plan.num_bytes / _MAX_RELATIVE_SIZE
     largest_bytes = _MAX_RELATIVE_SIZE * _estimate_bloom_bytes(kept.pairs, runs, enough)
+    if plan.num_bytes <= largest_bytes:
+        return kept, plan
+    needed_bits = needed_hash_bits(kept.num_entries, parameters.probability)
+    kept = _keep_fewer_bits(kept, needed_bits, parameters)
+    smallest = plan = _Plan.of(kept.measure, kept.pairs.bits.hash_bits)
     largest_run = int(runs.num_zones.max(initial=0))
     while plan.num_bytes > largest_bytes and (1 << plan.measure.groups.shift) < largest_run:
         groups = Groups.of_runs(runs.num_zones, plan.measure.groups.shift + 1)
-        plan = _Plan.of(_measure_groups(kept, groups), hash_bits)
+        plan = _Plan.of(_measure_groups(kept, groups), kept.pairs.bits.hash_bits)
         smallest = min(smallest, plan, key=lambda plan: plan.num_bytes)
-    return plan if plan.num_bytes <= largest_bytes else smallest
+    if plan.num_bytes <= largest_bytes:
+        return kept, plan
+    # An entry is smaller by each bit that its hash lacks, down to a remainder of one bit.
+    too_many = ceil(8 * (smallest.num_bytes - largest_bytes) / max(1, smallest.num_entries))
+    too_many = min(too_many, smallest.shape.remainder_bits - 1)
+    kept = _keep_fewer_bits(kept, smallest.shape.hash_bits - too_many, parameters)
+    return kept, _Plan.of(_measure_groups(kept, smallest.measure.groups), kept.pairs.bits.hash_bits)
+
+
+def _keep_fewer_bits(kept: KeptPairs, hash_bits: int, parameters: HashParameters) -> KeptPairs:
+    """Return pairs with fewer bits of each hash, and close the given ones."""
+    pairs = kept.pairs
+    hash_bits = max(hash_bits, pairs.part_bits + 1)
+    if hash_bits >= pairs.bits.hash_bits:
+        return kept
+    bits = PairBits(hash_bits, pairs.bits.zone_bits)
+    fewer = SortedPairs(bits, pairs.part_bits, parameters.build_memory // 4)
+    measurer = _Measurer(kept.measure.groups, bits, pairs.part_bits, kept.num_entries)
+    measures = []
+    for number in range(1 << pairs.part_bits):
+        part = pairs.part_with_fewer_bits(number, hash_bits)
+        fewer.append(part)
+        measures.append(measurer.measure(number, part))
+    pairs.close()
+    return KeptPairs(fewer, kept.num_entries, measurer.total(measures))
 
 
 def _measure_groups(kept: KeptPairs, groups: Groups) -> _Measure:
