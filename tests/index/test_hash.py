@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from seams import replace_function, set_constant
 
 from zonebloom.index.hash import spool, table
+from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter
@@ -41,6 +42,7 @@ class Rows:
 
     def __init__(self, fragments: Sequence[tuple[np.ndarray, np.ndarray]], items: int):
         self.fragments = fragments
+        self.first_fragment = 0
         self.items = items
         zones_before = 0
         hashes, zones = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
@@ -105,7 +107,7 @@ def groups_of_zones(opened: HashTable) -> list[tuple[int, int]]:
 
 def batches(rows: Rows, step: int) -> Iterator[tuple[int, Hashes | None]]:
     """Yield the hashes of each fragment in batches, and None where a fragment ends."""
-    for number, (values, is_null) in enumerate(rows.fragments):
+    for number, (values, is_null) in enumerate(rows.fragments, rows.first_fragment):
         for start in range(0, values.size, step):
             part = slice(start, start + step)
             nulls = int(is_null[part].sum())
@@ -128,6 +130,7 @@ def write(
 
 
 def build(path: Path, rows: Rows, step: int = 1 << 16, **options: Any) -> HashTable:
+    path.parent.mkdir(exist_ok=True)
     parameters = HashParameters(rows.items, **options)
     written = write(HashSegmentWriter(LOCAL, str(path), parameters), rows, step)
     assert written.num_bytes == os.path.getsize(path)
@@ -272,7 +275,7 @@ def one_fragment(values: np.ndarray, items: int, is_null: np.ndarray | None = No
 
 @pytest.mark.parametrize("probability", [0.5, 0.05, 0.004])
 @pytest.mark.parametrize(
-    ("name", "size"), [("unique", 100_000), ("few values", 20_000), ("unique", 500)]
+    ("name", "size"), [("unique", 100_000), ("one value", 100_000), ("unique", 500)]
 )
 def test_absent_keys_have_no_more_false_zones_than_the_probability(
     tmp_path, name, size, probability
@@ -443,3 +446,89 @@ def test_keys_whose_hashes_share_their_first_bits_cost_no_row(tmp_path, shared_b
     assert held[::20].all()
     for row in range(0, hashes.size, 10_007):
         assert zones[row] in opened.find(hashes[row : row + 1])
+
+
+# Merges
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of several segments as those of one."""
+    return Rows([fragment for part in parts for fragment in part.fragments], parts[0].items)
+
+
+def build_all(
+    folder: str | Path, parts: Sequence[Rows], num_fragments: int = 0, **options: Any
+) -> list[HashTable]:
+    """Write each part as a segment. There are some fragments before those of the parts."""
+    tables = []
+    for number, rows in enumerate(parts):
+        path = Path(folder, f"{number}")
+        rows.first_fragment = num_fragments
+        num_fragments += len(rows.fragments)
+        tables.append(build(path, rows, **options))
+    return tables
+
+
+def merged(folder: str | Path, tables: Sequence[HashTable]) -> HashTable:
+    path = str(Path(folder, "merged"))
+    written = merge_hash_tables(tables, LOCAL, path)
+    return HashTable(LOCAL, path, written.num_bytes, written.checksum)
+
+
+@given(
+    parts=st.lists(drawn_rows(max_fragments=4), min_size=2, max_size=20),
+    items=st.sampled_from([1, 10, 1024]),
+    probability=st.sampled_from([0.5, 0.004]),
+    fold=st.sampled_from([None, True]),
+    seed=st.integers(0, 1 << 20),
+)
+@settings(max_examples=cases(60))
+def test_a_merged_segment_finds_the_zones_of_all(parts, items, probability, fold, seed):
+    parts = [Rows(part.fragments, items) for part in parts]
+    with tempfile.TemporaryDirectory() as folder:
+        tables = build_all(folder, parts, probability=probability, fold=fold)
+        opened = merged(folder, tables)
+        hash_bits = min(table.shape.hash_bits for table in tables)
+        assert opened.shape.hash_bits <= hash_bits
+        assert_right(opened, joined(parts), hashes_to_ask(joined(parts), seed))
+
+
+def test_segments_of_different_sizes_and_groups_are_merged(tmp_path):
+    source = np.random.default_rng(9)
+    parts = [
+        one_fragment(COLUMNS[name](source, size, 128), 128)
+        for name, size in [("unique", 300), ("8000 values", 60_000), ("one value", 100_000),
+                           ("unique", 100_000), ("one value", 1)]
+    ]  # fmt: skip
+    tables = build_all(tmp_path, parts, fold=True)
+    shifts = [table.head.zone_shift for table in tables]
+    assert len(set(shifts)) > 1
+    assert sum(table.head.num_postings for table in tables) > 0
+    rows = joined(parts)
+    opened = merged(tmp_path, tables)
+    assert opened.head.zone_shift >= max(shifts)
+    assert_right(opened, rows, hashes_to_ask(rows, 2, 3000))
+    # A small segment has a reserve of bits, so merging it does not add false zones.
+    head = opened.head
+    expected = head.num_pairs * 2.0 ** (head.zone_shift - opened.shape.hash_bits)
+    num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, 200_000)))
+    spread_of_sum = (200_000 * expected * (1 << head.zone_shift)) ** 0.5
+    assert abs(num_found - 200_000 * expected) <= 6 * spread_of_sum
+
+
+def test_merging_unique_keys_step_by_step_keeps_the_probability(tmp_path):
+    """256 times as many keys use the reserve of 8 bits completely."""
+    source = np.random.default_rng(10)
+    opened: HashTable | None = None
+    parts: list[Rows] = []
+    for step in range(4):
+        more = [one_fragment(random_hashes(source, 500 * 4**step), 64) for _ in range(3)]
+        tables = build_all(tmp_path / f"{step}", more, len(parts))
+        parts += more
+        opened = merged(tmp_path / f"{step}", tables if opened is None else [opened, *tables])
+    assert opened is not None
+    rows = joined(parts)
+    assert len(opened) == len(rows.zones)
+    num_found = sum(zones.size for _, zones in opened.pairs(random_hashes(source, 200_000)))
+    assert num_found <= 0.004 * 200_000 + 6 * (0.004 * 200_000) ** 0.5
+    assert_right(opened, rows, hashes_to_ask(rows, 3))
