@@ -1,0 +1,213 @@
+"""Test datasets with a HASH index: refresh, merges, vacuum, damage, a Bloom index beside it."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from helpers import index_folder
+from seams import set_constant
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.building import segments
+from zonebloom.building.segments import compact_indices
+from zonebloom.index.hash.table import HashTable
+
+ROWS, ZONE = 1000, 50
+NUM_FILES = 3
+
+
+def id_of(row: int) -> int | None:
+    """Return the id in a row of all files together: some repeat, every 29th is null."""
+    if row % 29 == 3:
+        return None
+    # Value 5 is in every second zone, so it has a posting.
+    return 5 if row % 7 == 0 and row // ZONE % 2 else row * 2_654_435_761 % 2**31
+
+
+def append_file(folder: Path, number: int, first_row: int | None = None) -> None:
+    """Write the rows of one file, or others in their place."""
+    folder.mkdir(exist_ok=True)
+    first = number * ROWS if first_row is None else first_row
+    rows = range(first, first + ROWS)
+    table = pa.table({"id": pa.array(map(id_of, rows), pa.int64()), "row": rows})
+    pq.write_table(table, folder / f"{number:02d}.parquet", row_group_size=ROWS // 2)
+
+
+def rows_of(numbers: Iterable[int]) -> list[int]:
+    return [row for number in numbers for row in range(number * ROWS, (number + 1) * ROWS)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number in range(NUM_FILES):
+        append_file(tmp_path / "data", number)
+    zb.dataset(tmp_path / "data").create_scalar_index(
+        "id", "HASH", number_of_items=ZONE, spark=False
+    )
+    return tmp_path / "data"
+
+
+def assert_finds_all_rows(ds: zb.Dataset, rows: list[int]) -> None:
+    """Compare scans, lookups and locations with a walk over all rows, which are in file order."""
+    present = sorted({key for key in map(id_of, rows[::97]) if key is not None} | {5})
+    absent = [key + 1 for key in present if key + 1 not in set(map(id_of, rows))]
+    for key in (*present[::5], *absent[::5]):
+        expected = [row for row in rows if id_of(row) == key]
+        assert ds.to_table(filter=f"id = {key}")["row"].to_pylist() == expected
+    nulls = [row for row in rows if id_of(row) is None]
+    assert ds.to_table(filter="id IS NULL")["row"].to_pylist() == nulls
+    keys = [*present, *absent]
+    positions = {key: [i for i, row in enumerate(rows) if id_of(row) == key] for key in present}
+    matches = [(k, i) for k, key in enumerate(keys) for i in positions.get(key, [None])]
+    lookup = ds.lookup("id", keys)
+    # A lookup returns rows in the order of the dataset.
+    in_order = sorted((i, k) for k, i in matches if i is not None)
+    assert lookup["row"].to_pylist() == [rows[i] for i, _ in in_order]
+    assert lookup["key_index"].to_pylist() == [k for _, k in in_order]
+    located = ds.locate("id", keys)
+    assert located["key_index"].to_pylist() == [k for k, _ in matches]
+    places = zip(located["path"].to_pylist(), located["row"].to_pylist(), strict=True)
+    assert list(places) == [
+        (None, None) if i is None else (ds.files[i // ROWS], i % ROWS) for _, i in matches
+    ]
+
+
+def test_an_index_prunes_and_can_be_validated(folder):
+    ds = zb.dataset(folder)
+    rows = rows_of(range(NUM_FILES))
+    assert_finds_all_rows(ds, rows)
+    (description,) = ds.describe_indices()
+    assert (description.index_type, description.layout) == ("HASH", "buckets")
+    key = id_of(1234)
+    zones = {row // ZONE for row in rows if id_of(row) == key}
+    assert len(ds.search(f"id = {key}").at_most) == ZONE * len(zones)
+    null_zones = {row // ZONE for row in rows if id_of(row) is None}
+    assert len(ds.search("id IS NULL").at_most) == ZONE * len(null_zones)
+    assert ds.validate_index("id_idx", sample="all") == len(rows) // ZONE
+    statistics = ds.index_statistics("id_idx")
+    pairs = {(id_of(row), row // ZONE) for row in rows if id_of(row) is not None}
+    num_repeated = sum(key == 5 for key, _ in pairs)
+    assert statistics["num_entries"] == len(pairs) - num_repeated + 1
+    assert statistics["num_postings"] == 1
+
+
+def test_appended_changed_and_removed_files_are_refreshed(folder, monkeypatch):
+    set_constant(monkeypatch, segments, "_MANY_SEGMENTS", 2)
+    for number in range(NUM_FILES, 8):
+        append_file(folder, number)
+        (refreshed,) = zb.dataset(folder).optimize.optimize_indices(spark=False)
+        assert (refreshed.fragments_added, refreshed.layout) == (1, "buckets")
+        assert_finds_all_rows(zb.dataset(folder), rows_of(range(number + 1)))
+    assert refreshed.num_segments <= 2
+    append_file(folder, 0, 20 * ROWS)
+    (folder / "06.parquet").unlink()
+    rows = rows_of([20, 1, 2, 3, 4, 5, 7])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.StaleIndexWarning)
+        assert_finds_all_rows(zb.dataset(folder), rows)
+    zb.dataset(folder).optimize.optimize_indices(spark=False)
+    assert_finds_all_rows(zb.dataset(folder), rows)
+    compact_indices(zb.dataset(folder).opened.catalog, ["id_idx"], everything=True)
+    ds = zb.dataset(folder)
+    assert len(ds.opened.version.indices["id_idx"].segments) == 1
+    ds.vacuum(timedelta(0))
+    ds = zb.dataset(folder)
+    assert_finds_all_rows(ds, rows)
+    assert ds.validate_index("id_idx", sample="all").zones_read == 7 * ROWS // ZONE
+    assert len(list(index_folder(folder).rglob("hash.buckets"))) == 1
+
+
+def positions_to_flip(path: Path, part: str, rng: random.Random) -> Iterator[int]:
+    """Yield the position of a byte of every slot, of every piece of the heap, or of a part."""
+    opened = HashTable(pafs.LocalFileSystem(), str(path))
+    head = opened.head
+    opened.close()
+    starts = [8, head.heap_offset, head.null_offset, head.null_offset + head.null_bytes]
+    stops = [*starts[1:], path.stat().st_size]
+    number = ["slots", "heap", "nulls", "tail"].index(part)
+    start, stop = starts[number], stops[number]
+    assert start < stop
+    if part == "slots":
+        yield from (
+            slot + rng.randrange(head.slot_bytes) for slot in range(start, stop, head.slot_bytes)
+        )
+    else:
+        yield rng.randrange(start, stop)
+
+
+@pytest.mark.parametrize("part", ["slots", "heap", "nulls", "tail"])
+@pytest.mark.parametrize("seed", range(2))
+def test_damage_loses_no_row_and_can_be_repaired(folder, part, seed):
+    [path] = index_folder(folder).rglob("hash.buckets")
+    data = bytearray(path.read_bytes())
+    for position in positions_to_flip(path, part, random.Random(seed)):
+        data[position] ^= 1 << seed
+    path.write_bytes(data)
+    ds = zb.dataset(folder)
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        assert_finds_all_rows(ds, rows_of(range(NUM_FILES)))
+    messages = [str(warning.message) for warning in issued]
+    assert len(messages) == 1, messages
+    assert issubclass(issued[0].category, errors.IndexNotUsedWarning)
+    assert "hash.buckets" in messages[0]
+    with pytest.raises(errors.CorruptIndex, match=r"hash\.buckets.*build the index again"):
+        zb.dataset(folder).validate_index("id_idx")
+    (repaired,) = zb.dataset(folder).optimize.optimize_indices(repair=True, spark=False)
+    assert repaired.damage
+    ds = zb.dataset(folder)
+    assert_finds_all_rows(ds, rows_of(range(NUM_FILES)))
+    assert ds.validate_index("id_idx", sample="all") == NUM_FILES * ROWS // ZONE
+
+
+def test_damage_is_not_merged(folder):
+    append_file(folder, NUM_FILES)
+    zb.dataset(folder).optimize.optimize_indices(spark=False)
+    path = max(index_folder(folder).rglob("hash.buckets"), key=lambda path: path.stat().st_size)
+    data = bytearray(path.read_bytes())
+    for position in positions_to_flip(path, "heap", random.Random(0)):
+        data[position] ^= 1
+    path.write_bytes(data)
+    ds = zb.dataset(folder)
+    with pytest.raises(errors.CorruptIndex, match=r"hash\.buckets"):
+        compact_indices(ds.opened.catalog, ["id_idx"], everything=True)
+    with pytest.warns(errors.IndexNotUsedWarning):
+        assert_finds_all_rows(zb.dataset(folder), rows_of(range(NUM_FILES + 1)))
+
+
+@pytest.mark.parametrize("order", ["hash first", "bloom first"])
+def test_a_bloom_filter_index_of_the_same_column_narrows_it_further(folder, order):
+    ds = zb.dataset(folder)
+    if order == "bloom first":
+        ds.drop_index("id_idx")
+    # Zones of 30 and of 50 rows overlap in fewer rows than either has.
+    ds.create_scalar_index("id", "BLOOMFILTER", "bloom", number_of_items=30, spark=False)
+    if order == "bloom first":
+        ds.create_scalar_index("id", "HASH", number_of_items=ZONE, spark=False)
+    ds = zb.dataset(folder)
+    rows = rows_of(range(NUM_FILES))
+    assert_finds_all_rows(ds, rows)
+    row = 1234
+    text = f"id = {id_of(row)}"
+    (start, stop), *others = ds.search(text).at_most
+    assert others == []
+    # Row 234 of the second file is in rows 200 to 250 and in rows 210 to 240.
+    assert stop - start == 30
+    plan = ds.scanner(filter=text).plan()
+    assert {use.name for use in plan.indices} == {"id_idx", "bloom"}
+    assert all(name in ds.scanner(filter=text).explain_plan() for name in ("id_idx", "bloom"))
+    append_file(folder, NUM_FILES)
+    ds = zb.dataset(folder)
+    assert [r.fragments_added for r in ds.optimize.optimize_indices(spark=False)] == [1, 1]
+    assert_finds_all_rows(zb.dataset(folder), rows_of(range(NUM_FILES + 1)))
+    for name in ("id_idx", "bloom"):
+        zb.dataset(folder).validate_index(name, sample="all")
