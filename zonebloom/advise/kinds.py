@@ -34,6 +34,8 @@ HASH_TYPE = "HASH"
 MIN_ROWS_FOR_HASH = 1_000_000
 # Both kinds are compared at this number of rows.
 BILLION = 10**9
+# Sizes that differ by less are called equal, because they are estimates.
+_MIN_SMALLER_SIZE = 0.95
 
 # A file of the kind HASH may be this many times as large as one of the kind BLOOMFILTER. Above, its
 # writer groups zones.
@@ -117,9 +119,12 @@ def choose_kind(bloom: KindEstimate, hashed: KindEstimate, num_rows: int) -> tup
     if hashed.index_bytes <= bloom.index_bytes:
         hash_zones = zone_count_text(hashed.false_zones_per_billion)
         bloom_zones = zone_count_text(bloom.false_zones_per_billion)
+        sizes = f"it takes {hash_size} where BLOOMFILTER takes {bloom_size}"
+        if hashed.index_bytes > _MIN_SMALLER_SIZE * bloom.index_bytes:
+            sizes = f"both kinds take about {bloom_size}"
         return HASH_TYPE, (
-            f"it takes {hash_size} where BLOOMFILTER takes {bloom_size}; in a billion such rows, a "
-            f"key that no row has would read {hash_zones} zones, and {bloom_zones} with BLOOMFILTER"
+            f"{sizes}; in a billion such rows, a key that no row has would read {hash_zones} "
+            f"zones, and {bloom_zones} with BLOOMFILTER"
         )
     if bloom.false_zones > 1:
         return HASH_TYPE, (

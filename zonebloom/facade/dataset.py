@@ -709,8 +709,11 @@ class Dataset(pads.UnionDataset, Displayed):
             The files are read once for all of them, and one commit adds them all.
         index_type : str or IndexConfig
             The name of a kind of index in any case, or a configuration with its parameters. The
-            default "BLOOMFILTER" has a Bloom filter for each zone. Each kind has its own
-            parameters, layouts and defaults; below are those of "BLOOMFILTER".
+            default "BLOOMFILTER" has a Bloom filter for each zone. "HASH" goes from the hash of a
+            key to its zones; `Dataset.advise` says which is better. Each kind has its own
+            parameters, layouts and defaults; below are those of "BLOOMFILTER". "HASH" takes
+            ``number_of_items`` (1024), ``probability`` (0.004), ``fold``, and, in a
+            configuration, ``build_memory`` (in bytes).
         name : str, optional
             ``<column>_idx`` by default.
         replace : bool
