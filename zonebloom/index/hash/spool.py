@@ -212,6 +212,7 @@ class SortedPairs:
     def __init__(self, bits: PairBits, part_bits: int, memory_bytes: int):
         self.bits = bits
         self.part_bits = part_bits
+        self.memory_bytes = memory_bytes
         self._store = _ArrayStore(memory_bytes)
         self._parts: list[tuple[_Stored, int]] = []
 

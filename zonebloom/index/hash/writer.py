@@ -447,7 +447,7 @@ def _choose_plan(
     if plan.num_bytes <= largest_bytes:
         return kept, plan
     needed_bits = needed_hash_bits(kept.num_entries, parameters.probability)
-    kept = _keep_fewer_bits(kept, needed_bits, parameters)
+    kept = _keep_fewer_bits(kept, needed_bits)
     smallest = plan = _Plan.of(kept.measure, kept.pairs.bits.hash_bits)
     largest_run = int(runs.num_zones.max(initial=0))
     while plan.num_bytes > largest_bytes and (1 << plan.measure.groups.shift) < largest_run:
@@ -459,18 +459,18 @@ def _choose_plan(
     # An entry is smaller by each bit that its hash lacks, down to a remainder of one bit.
     too_many = ceil(8 * (smallest.num_bytes - largest_bytes) / max(1, smallest.num_entries))
     too_many = min(too_many, smallest.shape.remainder_bits - 1)
-    kept = _keep_fewer_bits(kept, smallest.shape.hash_bits - too_many, parameters)
+    kept = _keep_fewer_bits(kept, smallest.shape.hash_bits - too_many)
     return kept, _Plan.of(_measure_groups(kept, smallest.measure.groups), kept.pairs.bits.hash_bits)
 
 
-def _keep_fewer_bits(kept: KeptPairs, hash_bits: int, parameters: HashParameters) -> KeptPairs:
+def _keep_fewer_bits(kept: KeptPairs, hash_bits: int) -> KeptPairs:
     """Return pairs with fewer bits of each hash, and close the given ones."""
     pairs = kept.pairs
     hash_bits = max(hash_bits, pairs.part_bits + 1)
     if hash_bits >= pairs.bits.hash_bits:
         return kept
     bits = PairBits(hash_bits, pairs.bits.zone_bits)
-    fewer = SortedPairs(bits, pairs.part_bits, parameters.build_memory // 4)
+    fewer = SortedPairs(bits, pairs.part_bits, pairs.memory_bytes)
     measurer = _Measurer(kept.measure.groups, bits, pairs.part_bits, kept.num_entries)
     measures = []
     for number in range(1 << pairs.part_bits):
