@@ -91,6 +91,8 @@ class ScaleResult:
         Peak memory after the first lookup, minus that of the imports.
     warm_seconds : float
         Median time to look up one key.
+    again_seconds : float
+        The same for keys that were looked up before, whose blocks may be in memory.
     batch_keys_per_second : float
         Rate of a lookup of many keys, half of them present.
     batch_keys_per_core_second : float
@@ -112,6 +114,7 @@ class ScaleResult:
     cold_storage_bytes: int | None
     cold_peak_bytes: int
     warm_seconds: float
+    again_seconds: float
     batch_keys_per_second: float
     batch_keys_per_core_second: float
     peak_bytes: int

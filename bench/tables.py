@@ -177,6 +177,7 @@ _SCALE_COLUMNS: tuple[tuple[str, Callable[[ScaleResult], str]], ...] = (
     ("read from disk", lambda result: _size_or_nothing(result.cold_storage_bytes)),
     ("its memory", lambda result: size_text(result.cold_peak_bytes)),
     ("one key", lambda result: time_text(result.warm_seconds)),
+    ("again", lambda result: time_text(result.again_seconds)),
     ("batch, keys/s", lambda result: count_text(result.batch_keys_per_second)),
     ("per core", lambda result: count_text(result.batch_keys_per_core_second)),
     ("memory, all", lambda result: size_text(result.peak_bytes)),
