@@ -181,11 +181,16 @@ class HashTable(IndexTable):
                 zones = self._zones_by_numpy(hashed)
                 yield np.full(zones.size, position), zones
             return
-        order = np.argsort(hashes)
-        ordered = hashes[order]
-        for keys, groups in self._sorted_pairs(ordered):
-            zones, positions = self.groups.zones(groups)
-            yield order[keys if not self.groups.shift else keys[positions]], zones
+        order = None
+        if (hashes[1:] < hashes[:-1]).any():
+            order = np.argsort(hashes)
+            hashes = hashes[order]
+        for keys, groups in self._sorted_pairs(hashes):
+            zones = groups
+            if self.groups.shift:
+                zones, positions = self.groups.zones(groups)
+                keys = keys[positions]
+            yield keys if order is None else order[keys], zones
 
     def _zones_of(self, hashes: np.ndarray) -> np.ndarray:
         """Return the zones that may hold one hash: int64, ascending."""
@@ -231,17 +236,12 @@ class HashTable(IndexTable):
 
     def _sorted_pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         """Yield pairs of the position of a sorted hash and a group of zones."""
-        if self.shape.block_bits:
-            slots = (hashes >> np.uint64(_HASH_BITS - self.shape.block_bits)).astype(np.int64)
-        else:
-            slots = np.zeros(hashes.size, dtype=np.int64)
-        starts = np.flatnonzero(np.diff(slots, prepend=-1))
-        stops = np.append(starts[1:], hashes.size)
+        slots, starts, stops = self._slots_of(hashes)
         max_bytes = _LOCAL_BATCH_BYTES if self.file.is_local else _REMOTE_BATCH_BYTES
         step = max(1, max_bytes // self.head.slot_bytes)
         batches = [
-            _SlotBatch(slots[starts[i : i + step]], starts[i : i + step], stops[i : i + step])
-            for i in range(0, starts.size, step)
+            _SlotBatch(slots[i : i + step], starts[i : i + step], stops[i : i + step])
+            for i in range(0, slots.size, step)
         ]
 
         def search(batch: _SlotBatch) -> _BatchMatches:
@@ -254,6 +254,21 @@ class HashTable(IndexTable):
         with thread_pool(threads) as pool:
             for matches in map_in_order(pool, search, batches, threads + 1):
                 yield from self._expand(matches)
+
+    def _slots_of(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the slots of sorted hashes, and the first and the last hash of each, plus one."""
+        shift, num_slots = np.uint64(self._slot_shift), self.shape.num_blocks
+        if 1 < num_slots < hashes.size:
+            # Many hashes are cheaper to search than to shift.
+            firsts = np.arange(num_slots, dtype=np.uint64) << shift
+            starts = np.searchsorted(hashes, firsts)
+            stops = np.append(starts[1:], hashes.size)
+            slots = np.flatnonzero(starts < stops)
+            return slots, starts[slots], stops[slots]
+        # A shift by 64 bits has no result.
+        slots = (hashes >> shift).astype(np.int64) if num_slots > 1 else np.zeros(hashes.size, int)
+        starts = np.flatnonzero(np.diff(slots, prepend=-1))
+        return slots[starts], starts, np.append(starts[1:], hashes.size)
 
     def _expand(self, matches: _BatchMatches) -> Iterator[Pairs]:
         yield from matches.pairs
