@@ -125,6 +125,9 @@ class ExactSet:
             raise errors.InvalidArgument(f"number_of_items is the only parameter of {self.name}")
         return parameters
 
+    def probability_for(self, max_false_zones, num_zones):
+        return max_false_zones
+
     def choose_layout(self, layout, num_zones):
         return "table"
 

@@ -168,8 +168,7 @@ class IndexRequest:
             raise arguments.invalid_value(most, "max_false_zones", "give a number above 0")
         zone_rows = self._parameters["number_of_items"]
         zones = sum(-(-rows // zone_rows) for rows in _row_counts(opened)) or 1
-        # Limit the probability to 0.5, because a filter that passes more is almost useless.
-        probability = min(min(most, zones) / zones, 0.5)
+        probability = self.kind.probability_for(most, zones)
         return self.kind.check_parameters({**self._chosen_parameters, "probability": probability})
 
     def _global_size(self, opened: OpenedDataset) -> GlobalFilterSize | None:

@@ -86,6 +86,13 @@ class IndexKind(Protocol):
         """
         ...
 
+    def probability_for(self, max_false_zones: float, num_zones: int) -> float:
+        """Return the parameter "probability" for so many false zones of a key, on average.
+
+        ``num_zones`` are all zones of the index.
+        """
+        ...
+
     def choose_layout(self, layout: str, num_zones: int) -> str:
         """Return the layout that a file of so many zones gets.
 

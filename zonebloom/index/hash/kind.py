@@ -51,6 +51,10 @@ class HashKind:
             )
         return asdict(HashParameters(**parameters))
 
+    def probability_for(self, max_false_zones: float, num_zones: int) -> float:
+        # The number of segments is not known yet. Most builds have one.
+        return min(max_false_zones, 0.5)
+
     def choose_layout(self, layout: str, num_zones: int) -> str:
         return "buckets"
 

@@ -58,6 +58,10 @@ class ZoneBloom:
             )
         return asdict(ZoneParameters(**parameters))
 
+    def probability_for(self, max_false_zones: float, num_zones: int) -> float:
+        # Limit the probability to 0.5, because a filter that passes more is almost useless.
+        return min(min(max_false_zones, num_zones) / num_zones, 0.5)
+
     def choose_layout(self, layout: str, num_zones: int) -> str:
         if layout == "auto":
             return "sliced" if num_zones >= SLICED_ZONES else "table"
