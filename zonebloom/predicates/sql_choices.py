@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +40,8 @@ def coalesce(*values: TypedValue) -> TypedValue:
 
 def nullif(value: TypedValue, other: TypedValue) -> TypedValue:
     left, right = _cast([value, other])
-    return case([call(_functions.equal, left, right)], [null_of(value.type), value])
+    null = replace(null_of(value.type), is_big_integer=value.is_big_integer)
+    return case([call(_functions.equal, left, right)], [null, value])
 
 
 def greatest(*values: TypedValue) -> TypedValue:

@@ -31,7 +31,12 @@ from zonebloom.predicates.sql_row_filter import (
     lists_with_match,
 )
 from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Operand, SqlValue
-from zonebloom.predicates.sql_values import TypedValue, number_literal, with_number_type
+from zonebloom.predicates.sql_values import (
+    TypedValue,
+    null_literal,
+    number_literal,
+    with_number_type,
+)
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable
 from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
@@ -399,6 +404,8 @@ class SqlExpressionTranslator(PlainSqlTranslator):
     def _translate_cast(self, node: Any) -> SqlValue:
         self.require_only(node, "this", "to")
         target, value = sql_casts.cast_type(node.args["to"]), self.translate_operand(node.this)
+        if isinstance(value, Literal) and value.kind == "null":
+            return null_literal(target)
         if isinstance(value, Literal):
             return with_number_type(sql_literals.cast_literal(value, target), target)
         if isinstance(decoded_type(value.type), pa.UuidType) and target != value.type:

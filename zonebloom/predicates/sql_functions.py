@@ -14,7 +14,7 @@ A null argument makes the result null, unless the function is one of `_NULL_AWAR
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from zonebloom.predicates import sql_numbers as numbers
 from zonebloom.predicates import sql_strings as strings
 from zonebloom.predicates import sql_times as times
 from zonebloom.predicates.sql_tree import SqlValue
-from zonebloom.predicates.sql_values import TypedValue, call
+from zonebloom.predicates.sql_values import TypedValue, call, null_literal, null_of
 from zonebloom.values.literal import Literal, Unanswerable
 
 _functions: Any = pc
@@ -47,8 +47,34 @@ def call_function(name: str, values: Sequence[TypedValue]) -> SqlValue:
     arguments_ = _check_arguments(name, function, values)
     is_null = any(value.is_null for value in values)
     if is_null and name not in _NULL_AWARE:
-        return Literal("null")
+        return _null_result(name, function, values)
     return function.build(*arguments_).to_sql_value(_reason(name))
+
+
+def _null_result(name: str, function: SqlFunction, values: Sequence[TypedValue]) -> SqlValue:
+    """Return a null with the type of DuckDB's result, if other functions may depend on it.
+
+    ``coalesce(f64 + NULL, i8)`` is a double.
+    """
+    typed_values = [value for value in values if not pt.is_null(value.type)]
+    if name in ("+", "-") and len(typed_values) == 1 and times.is_moment(typed_values[0]):
+        return null_literal(typed_values[0].type)
+    takes_numbers = function.kinds[0] == "number" or name in ("+", "-", "*")
+    if not takes_numbers or any(value.family not in _NUMBERS for value in typed_values):
+        return Literal("null")
+    is_decimal = any(value.family == "decimal" and not value.is_integer for value in typed_values)
+    if is_decimal and len(typed_values) < len(values) and name not in ("/", "//"):
+        # DuckDB gives no type to dec + NULL either.
+        return Literal("null")
+    if name == "round":
+        return null_literal(values[0].type)
+    default = typed_values[0] if typed_values else null_of(pa.int64())
+    operands = [default if pt.is_null(value.type) else value for value in values]
+    nulls = [
+        replace(null_of(operand.type), is_big_integer=operand.is_big_integer)
+        for operand in operands
+    ]
+    return function.build(*nulls).to_sql_value(_reason(name))
 
 
 def choose_case(conditions: Sequence[TypedValue], values: Sequence[TypedValue]) -> SqlValue:

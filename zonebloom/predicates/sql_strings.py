@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.predicates.sql_values import TypedValue, call, cast_to_common_type
+from zonebloom.predicates.sql_values import TypedValue, call, cast_to_common_type, null_of
 from zonebloom.values.literal import Unanswerable
 
 _functions: Any = pc
@@ -138,7 +138,9 @@ def _join(values: tuple[TypedValue, ...], separator: str, null_handling: str) ->
 def _as_text(value: TypedValue) -> TypedValue:
     if value.family == "text":
         return value
-    if pt.is_null(value.type) or pt.is_integer(value.type):
+    if value.is_null:
+        return null_of(pa.string())
+    if pt.is_integer(value.type):
         return value.cast(pa.string())
     raise Unanswerable(
         f"a value of type {value.type} is joined to a string",

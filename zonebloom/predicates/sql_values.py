@@ -33,6 +33,8 @@ _MAX_UINT64_DIGITS = 20
 # DuckDB's longest integers have 128 bits. Longer ones are doubles.
 _HUGEINT_LIMIT = 2**128
 _NULL = pa.nulls(1)[0]
+# The families whose types are widened to each other, so that even a null decides the result.
+_FAMILIES_OF_NULLS = ("integer", "decimal", "float", "date", "timestamp", "instant")
 # PyArrow has no interval of months alone.
 MONTH_INTERVAL = pa.month_day_nano_interval()
 
@@ -42,6 +44,16 @@ class NumberLiteral(Literal):
     """A number that a function or operator takes for a decimal or float, even if it is whole.
 
     ``7 // 2`` is 3, but ``7.0 // 2`` is 3.5.
+    """
+
+    type: pa.DataType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NullLiteral(Literal):
+    """A null that functions take for a value of a type.
+
+    ``coalesce(CAST(NULL AS DOUBLE), i8) // 2`` divides doubles.
     """
 
     type: pa.DataType | None = None
@@ -70,7 +82,7 @@ class TypedValue:
             scalar = _literal_scalar(value)
             is_big_integer = (
                 pt.is_decimal(scalar.type)
-                and not isinstance(value, NumberLiteral)
+                and not isinstance(value, NumberLiteral | NullLiteral)
                 and value.value.denominator == 1
             )
             return cls(scalar, scalar.type, is_big_integer)
@@ -103,7 +115,8 @@ class TypedValue:
         if not isinstance(self.value, pa.Scalar):
             return Operand(self.value, self.type, reason=reason, is_big_integer=self.is_big_integer)
         if not self.value.is_valid:
-            return Literal("null")
+            # A null literal does not tell big integers from decimals.
+            return Literal("null") if self.is_big_integer else null_literal(self.type)
         literal = Literal.from_scalar(self.value)
         if literal is None:
             raise Unanswerable(f"a constant of type {self.type} is not supported")
@@ -152,7 +165,10 @@ def null_of(type_: pa.DataType) -> TypedValue:
 def cast_to_common_type(values: Sequence[TypedValue]) -> list[TypedValue]:
     """Cast values to the one type that DuckDB would choose for them, or to a wider one."""
     type_ = common_type(values)
-    return [_cast_to_common(value, type_) for value in values]
+    is_big_integer = pt.is_decimal(type_) and all(map(_is_integer_or_null, values))
+    return [
+        replace(_cast_to_common(value, type_), is_big_integer=is_big_integer) for value in values
+    ]
 
 
 def common_type(values: Iterable[TypedValue]) -> pa.DataType:
@@ -199,7 +215,7 @@ def common_type(values: Iterable[TypedValue]) -> pa.DataType:
 
 def has_long_form(values: Sequence[TypedValue]) -> bool:
     """Return whether big integers are mixed with decimals, so that DuckDB uses 38 digits."""
-    decimals = [value for value in values if pt.is_decimal(value.type) and not value.is_null]
+    decimals = [value for value in values if pt.is_decimal(value.type)]
     return len({value.is_big_integer for value in decimals}) == 2
 
 
@@ -208,10 +224,9 @@ def is_inexact_mixture(values: Sequence[TypedValue]) -> bool:
 
     DuckDB's decimals have at most 38 digits. A big integer may take all of them.
     """
-    numbers = [value for value in values if not value.is_null]
-    if all(number.is_integer for number in numbers):
+    if all(map(_is_integer_or_null, values)):
         return False
-    return pt.is_decimal256(common_type(numbers))
+    return pt.is_decimal256(common_type(values))
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType:
@@ -238,7 +253,7 @@ def to_decimal(value: TypedValue, type_: pa.DataType) -> TypedValue:
     is_integer = value.is_integer
     if isinstance(value.value, pa.Scalar):
         if not value.value.is_valid:
-            return null_of(type_)
+            return replace(null_of(type_), is_big_integer=is_integer)
         if pt.is_integer(value.type):
             scalar = pa.scalar(Decimal(value.value.as_py()), type_)
             return TypedValue(scalar, type_, is_big_integer=True)
@@ -282,6 +297,12 @@ def with_number_type(literal: Literal, type_: pa.DataType) -> Literal:
     return NumberLiteral("number", literal.value, literal.bits, literal.digits, type_)
 
 
+def null_literal(type_: pa.DataType) -> Literal:
+    """Return a null that functions take for a value of a type of numbers or times."""
+    has_type = family(type_) in _FAMILIES_OF_NULLS
+    return NullLiteral("null", type=type_) if has_type else Literal("null")
+
+
 def number_literal(text: str) -> Literal:
     """Return the literal of a number: 1e0 is a double, 1.0 a decimal, and 1 an integer."""
     literal = parse_number(text)
@@ -296,11 +317,15 @@ def number_literal(text: str) -> Literal:
 
 def _is_big_integer(result: pa.DataType, arguments: Sequence[TypedValue]) -> bool:
     """Return whether a decimal result is computed from big integers and nulls alone."""
-    numbers = [
-        argument for argument in arguments if pt.is_decimal(argument.type) and not argument.is_null
-    ]
+    decimals = [argument for argument in arguments if pt.is_decimal(argument.type)]
+    # `null_of` does not mark its nulls, so they count only if there is nothing else.
+    numbers = [number for number in decimals if not number.is_null] or decimals
     is_computed_from_them = all(number.is_big_integer for number in numbers)
     return pt.is_decimal(result) and bool(numbers) and is_computed_from_them
+
+
+def _is_integer_or_null(value: TypedValue) -> bool:
+    return value.is_integer or pt.is_null(value.type)
 
 
 def _cast_to_common(value: TypedValue, type_: pa.DataType) -> TypedValue:
@@ -350,7 +375,8 @@ def _literal_scalar(literal: Literal) -> pa.Scalar:
     value = literal.value
     match literal.kind:
         case "null":
-            return _NULL
+            type_ = literal.type if isinstance(literal, NullLiteral) else None
+            return _NULL if type_ is None else null_of(type_).value
         case "boolean":
             return pa.scalar(value, pa.bool_())
         case "text":
