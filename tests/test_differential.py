@@ -71,7 +71,10 @@ def data(tmp_path_factory):
         )
     ds = zb.dataset(str(folder))
     names = [column.name for column in columns]
-    ds.create_scalar_index(names, spark=False, number_of_items=50)
+    # Each kind has half of the columns, and both have one.
+    ds.create_scalar_index(names[::2], spark=False, number_of_items=50)
+    ds.create_scalar_index(names[1::2], "HASH", spark=False, number_of_items=50)
+    ds.create_scalar_index(names[0], "HASH", "hash", spark=False, number_of_items=40)
     return ds, columns
 
 

@@ -81,9 +81,11 @@ def test_an_error_without_keys_names_the_file(source):
         zb.dataset(source.files).create_scalar_index("id", plaintext=True, spark=False)
 
 
-def test_an_encrypted_index_of_encrypted_files_needs_no_confirmation(source):
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_an_encrypted_index_of_encrypted_files_needs_no_confirmation(source, kind):
     keys = zb.Encryption("key", {"key": bytes(16)})
-    zb.dataset(source, encryption=keys).create_scalar_index("id", number_of_items=1000, spark=False)
+    options = {"number_of_items": 1000, "spark": False}
+    zb.dataset(source, encryption=keys).create_scalar_index("id", kind, **options)
     dataset = zb.dataset(source, encryption=keys)
     expression = pads.field("id") == 77
     assert dataset.to_table(filter=expression).equals(source.to_table(filter=expression))

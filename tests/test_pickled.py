@@ -99,8 +99,8 @@ def write(folder: Path, files: int = 3) -> Path:
     return folder
 
 
-def build(ds: zb.Dataset) -> zb.Dataset:
-    ds.create_scalar_index("id", number_of_items=ZONE, spark=False)
+def build(ds: zb.Dataset, kind: str = "BLOOMFILTER") -> zb.Dataset:
+    ds.create_scalar_index("id", kind, number_of_items=ZONE, spark=False)
     return ds
 
 
@@ -221,11 +221,14 @@ SOURCES: dict[str, Callable[[Path], zb.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize(
+    ("source", "index_kind"),
+    [(source, "BLOOMFILTER") for source in SOURCES] + [(next(iter(SOURCES)), "HASH")],
+)
 def test_another_process_opens_the_same(
-    kind: str, tmp_path: Path, elsewhere: concurrent.futures.Executor
+    source: str, index_kind: str, tmp_path: Path, elsewhere: concurrent.futures.Executor
 ):
-    ds = build(SOURCES[kind](tmp_path / "data"))
+    ds = build(SOURCES[source](tmp_path / "data"), index_kind)
     wanted = facts(ds)
     assert wanted["rows"].filter(FILTER).equals(wanted["matches"]) and len(wanted["matches"])
     assert all(zones <= 3 for zones in wanted["zones"]) and wanted["zones"]

@@ -207,9 +207,11 @@ def test_a_changed_file_always_raises():
 # An index
 
 
-@pytest.mark.parametrize("layout", ["table", "sliced"])
-def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, layout):
-    build(folder, layout=layout)
+@pytest.mark.parametrize(
+    ("kind", "layout"), [("BLOOMFILTER", "table"), ("BLOOMFILTER", "sliced"), ("HASH", "buckets")]
+)
+def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, kind, layout):
+    build(folder, index_type=kind, layout=layout)
     ds = zb.dataset(folder, encryption=KEYS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -222,13 +224,14 @@ def test_an_encrypted_index_answers_like_an_unencrypted_one(folder, layout):
         over_all = ds.global_filter("id")
         assert over_all is not None and over_all.is_current
     plain = zb.dataset(folder, index_dir=str(folder.parent / "plain"))
-    plain.create_scalar_index("id", number_of_items=100, spark=False, layout=layout)
+    plain.create_scalar_index("id", kind, number_of_items=100, spark=False, layout=layout)
     for key in (*keys, -1):
         assert ds.search(f"id = {key}").at_most == plain.search(f"id = {key}").at_most
 
 
-def test_an_encrypted_index_is_refreshed_compacted_and_vacuumed(folder):
-    build(folder)
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_an_encrypted_index_is_refreshed_compacted_and_vacuumed(folder, kind):
+    build(folder, index_type=kind)
     for number in range(PARTS, PARTS + 3):
         pq.write_table(part(number), folder / f"part-{number}.parquet")
         ds = zb.dataset(folder, encryption=KEYS)

@@ -35,7 +35,7 @@ import zonebloom as zb
 from zonebloom.index.zone_bloom.sliced import SlicedTable
 from zonebloom.predicates import translate_filter
 
-LAYOUTS = ("table", "sliced", "mixed", "data", "data, stale", "data without an index")
+LAYOUTS = ("table", "sliced", "buckets", "mixed", "data", "data, stale", "data without an index")
 FLIPS = 6
 
 
@@ -105,7 +105,7 @@ def run_case(report: Report, number: int, folder: Path, max_damages: int | None 
                 build(zb.dataset(data), "table")
             files = sorted(data.glob("*.parquet"))
         else:
-            prepare(data, "sliced" if layout == "sliced" else "table")
+            prepare(data, layout if layout in ("sliced", "buckets") else "table")
             if layout == "mixed":
                 zb.dataset(data).optimize.optimize_indices(spark=False)
                 # No version that is left uses the older files, so delete them.

@@ -39,6 +39,7 @@ KINDS = {"python": PythonCalls, "file system": FileSystemCalls, "native": Native
 READS = ("open and look up", "look up", "count", "no index", "take", "search_many", "to_polars")
 READS += ("validate",)
 SCENARIOS = [(name, layout, False) for name in READS for layout in ("table", "sliced")]
+SCENARIOS += [(name, "buckets", False) for name in ("open and look up", "look up", "validate")]
 SCENARIOS += [(name, layout, True) for name, layout in WRITERS]
 IN_POLARS = "id = 1370"
 # A number that no call has, to count the calls without a fault.

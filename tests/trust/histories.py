@@ -140,10 +140,12 @@ class History:
 
     def create(self) -> None:
         reader = self.dataset()
-        layout = self.rng.choice(["table", "sliced"])
+        kind, layout = self.rng.choice(
+            [("BLOOMFILTER", "table"), ("BLOOMFILTER", "sliced"), ("HASH", "buckets")]
+        )
         column = self.rng.choice(["id", "name"])
         reader.opened.create_scalar_index(
-            column, spark=False, number_of_items=16, probability=0.001, layout=layout
+            column, kind, spark=False, number_of_items=16, probability=0.001, layout=layout
         )
         self.listed(reader)
 

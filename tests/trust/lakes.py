@@ -447,9 +447,14 @@ def index(lake: Lake, rng: random.Random) -> None:
         "plaintext": True,
         "spark": False,
     }
+    of_all_kinds = {k: v for k, v in options.items() if k not in ("sizing", "layout")}
     for name in wanted:
+        kinds = rng.choice([("BLOOMFILTER",), ("HASH",), ("HASH", "BLOOMFILTER")])
         try:
-            ds.create_scalar_index(name, **options)
+            for kind in kinds:
+                kind_options = options if kind == "BLOOMFILTER" else of_all_kinds
+                index_name = None if kind == kinds[0] else f"{name} {kind}"
+                ds.create_scalar_index(name, kind, index_name, **kind_options)
         except (zb.errors.UnsupportedType, zb.errors.InvalidArgument):
             # Booleans and partition columns have no index.
             continue

@@ -146,13 +146,17 @@ class Writer(Worker):
 
     def create(self) -> None:
         name = self.rng.choice(list(INDICES))
+        kind, layout = self.rng.choice(
+            [("BLOOMFILTER", "table"), ("BLOOMFILTER", "sliced"), ("HASH", "buckets")]
+        )
         self.ds.create_scalar_index(
             INDICES[name],
+            kind,
             name=name,
             spark=False,
             number_of_items=20,
             probability=0.001,
-            layout=self.rng.choice(["table", "sliced"]),
+            layout=layout,
         )
         self.note("create", [name])
 

@@ -83,6 +83,7 @@ def check_answers(ds: zb.Dataset, numbers: Any, filters: Any = FILTERS) -> int:
 def build(ds: zb.Dataset, layout: str, **options: Any) -> None:
     ds.create_scalar_index(
         ["id", "name", "twin"],
+        "HASH" if layout == "buckets" else "BLOOMFILTER",
         spark=False,
         number_of_items=20,
         probability=0.001,
@@ -134,7 +135,7 @@ def write_anew(ds: zb.Dataset, operation: str) -> None:
 WRITERS = [
     ("build", None), ("build sliced", None), ("build", "table"), ("optimize", "table"),
     ("optimize", "sliced"), ("merge", "table"), ("drop", "table"), ("vacuum", "table"),
-    ("vacuum", "sliced"), ("move", "table"),
+    ("vacuum", "sliced"), ("move", "table"), ("optimize", "buckets"),
 ]  # fmt: skip
 
 
