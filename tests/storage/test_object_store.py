@@ -84,6 +84,21 @@ def test_lookups_equal_pyarrow_and_read_few_bytes(indexed, s3):
         assert stats[0].data_reads <= 6
 
 
+def test_lookups_in_a_hash_index_equal_pyarrow(s3):
+    for seed in range(3):
+        write(s3, seed)
+    zb.dataset("lake/data", filesystem=s3).create_scalar_index("id", "HASH", spark=False)
+    indexed = zb.dataset("lake/data", filesystem=s3)
+    scan = pads.dataset("lake/data", filesystem=s3, format="parquet")
+    for key in (0, ROWS + 5, 3 * ROWS - 1, 4 * ROWS):
+        expected = scan.to_table(filter=pc.field("id") == key)
+        assert indexed.to_table(filter=pc.field("id") == key).equals(expected)
+    keys = list(range(0, 4 * ROWS, 97))
+    table = scan.to_table()
+    expected = table.filter(pc.is_in(table["id"], pa.array(keys)))
+    assert indexed.lookup("id", keys).select(table.schema.names).equals(expected)
+
+
 def test_objects_are_read_by_obstore_where_it_is_installed(indexed, s3, reader):
     bucket = object_store.object_reader(s3, *indexed.files)
     assert (bucket is not None) == (reader == "obstore")
