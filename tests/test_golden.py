@@ -11,6 +11,7 @@ one in sliced layout. They differ in the format of the catalog:
 - ``golden/catalog-5``: the folder was vacuumed, and names the segments marked for deletion.
 - ``golden/catalog-6``: indices have a kind, and segments name their file.
 - ``golden/sealed-4``, ``golden/sealed-5`` and ``golden/sealed-6``: as these, but encrypted.
+- ``golden/hash-6``: both indices are of kind HASH, over the files of ``golden/catalog-6``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pytest
 from helpers import GOLDEN, copy_golden
 
 import zonebloom as zb
+from zonebloom.building.segments import compact_indices
 from zonebloom.catalog.versions import decode_listing
 from zonebloom.index.key_ranges import read_ranges
 from zonebloom.index.zone_bloom.rows import RowTable
@@ -87,6 +89,24 @@ def test_an_earlier_encrypted_catalog_can_be_opened_and_searched(
 def test_an_earlier_catalog_can_be_opened_and_searched(folder: tuple[Path, int]):
     path, version = folder
     assert_opens(path, zb.dataset(path), version)
+
+
+def test_an_earlier_hash_index_can_be_searched_and_merged(tmp_path: Path):
+    path = copy_golden(tmp_path, "catalog-6")
+    shutil.rmtree(path / "_zonebloom")
+    shutil.copytree(GOLDEN / "hash-6" / "_zonebloom", path / "_zonebloom")
+    ds = zb.dataset(path)
+    assert ds.version == 2
+    assert [(index.index_type, index.layout) for index in ds.describe_indices()] == [
+        ("HASH", "buckets"),
+        ("HASH", "buckets"),
+    ]
+    assert_used_and_right(path, ds)
+    assert [ds.validate_index(name) for name in ("id_idx", "name_idx")] == [10, 10]
+    compact_indices(ds.opened.catalog, ["id_idx", "name_idx"], everything=True)
+    ds = zb.dataset(path)
+    assert [index.num_segments for index in ds.describe_indices()] == [1, 1]
+    assert_used_and_right(path, ds)
 
 
 def assert_opens(path: Path, ds: zb.Dataset, version: int) -> None:
