@@ -86,6 +86,7 @@ def displayed(ds: zb.Dataset) -> dict[str, object]:
         "validate_index": ds.validate_index("id_idx", sample=0),
         "advise": ds.advise(),
         "one advice": ds.advise("id")[0],
+        "estimate of a kind": ds.advise("id")["id"].estimate("HASH"),
         "file layout": LayoutAdvice(2, 2, 9000, (column_layout,), ("large",)),
         "layout of a column": column_layout,
         "rewrite": Rewritten("new", (written,)),

@@ -107,6 +107,13 @@ class KindEstimate(Displayed):
     false_zones_per_billion: float
     build_bytes: int | None = None
 
+    def __str__(self) -> str:
+        return (
+            f"{self.index_type}: {bytes_text(self.index_bytes)}, {self.num_zones:,} zones of "
+            f"{self.number_of_items:,} rows; a lookup reads {self.rows_with_index:,.0f} rows, and "
+            f"{zone_count_text(self.false_zones)} zones for a key that no row has"
+        )
+
 
 def choose_kind(bloom: KindEstimate, hashed: KindEstimate, num_rows: int) -> tuple[str, str]:
     """Return the better kind for a column that is worth an index, and the reason."""
