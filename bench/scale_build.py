@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 
 from bench.cold import peak_bytes
 from bench.scale import MERGED, Index, keys_of, zone_rows
-from zonebloom.index.hash.merge import merge_tables as merge_hash_tables
+from zonebloom.index.hash.merge import merge_hash_tables
 from zonebloom.index.hash.parameters import HashParameters
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import HashSegmentWriter

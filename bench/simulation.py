@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
+import xxhash
 
 from bench import scale
 from bench.scale import MERGED, keys_of
@@ -32,7 +33,7 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, Segment
 from zonebloom.index.hash.file import (
     HEAD_WORDS,
     MAGIC,
-    Groups,
+    OVERFLOW,
     Head,
     compress_runs,
     encode_tail,
@@ -44,10 +45,11 @@ from zonebloom.index.hash.parameters import (
     BlockShape,
     choose_shape,
     hash_bits_to_keep,
+    zone_bits_for,
 )
-from zonebloom.index.hash.spool import sort_distinct
+from zonebloom.index.hash.spool import MORE_HASH_BITS, PARTITION_BITS
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import _choose_slot_bytes
+from zonebloom.index.hash.writer import _PAIR_BITS, _choose_slot_bytes
 from zonebloom.index.table import ZoneRuns
 from zonebloom.index.zone_bloom.sliced import _TAIL_BYTES as _SLICED_TAIL_BYTES
 from zonebloom.index.zone_bloom.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
@@ -148,19 +150,34 @@ def make_runs(rows: int, items: int) -> ZoneRuns:
     )
 
 
-def simulate_hash(runs: ZoneRuns, folder: Path) -> SimulatedHash:
-    """Write a hash index with holes to a folder, look up keys in it, and delete it."""
+def simulate_hash(runs: ZoneRuns, folder: Path, hash_bits: int | None = None) -> SimulatedHash:
+    """Write a hash index with holes to a folder, look up keys in it, and delete it.
+
+    Parameters
+    ----------
+    runs : ZoneRuns
+    folder : Path
+    hash_bits : int, optional
+        Leading bits of each hash that the index keeps. By default as many as the probability needs.
+    """
     path = folder / "hash.buckets"
+    bits = hash_bits or hash_bits_to_keep(int(runs.num_rows.sum()), DEFAULT_PROBABILITY)
     try:
-        return _measure_hash(runs, _write_with_holes(runs, path), path)
+        return _measure_hash(runs, _write_with_holes(runs, path, bits), path)
     finally:
         path.unlink(missing_ok=True)
 
 
-def _write_with_holes(runs: ZoneRuns, path: Path) -> list[_SampledBlock]:
+def writer_hash_bits(runs: ZoneRuns) -> int:
+    """Return how many bits of each hash the writer of one segment keeps. It packs hash and zone."""
+    rows = int(runs.num_rows.sum())
+    widest = min(PARTITION_BITS + MORE_HASH_BITS, _PAIR_BITS - zone_bits_for(len(runs)))
+    return min(hash_bits_to_keep(rows, DEFAULT_PROBABILITY), widest)
+
+
+def _write_with_holes(runs: ZoneRuns, path: Path, hash_bits: int) -> list[_SampledBlock]:
     """Write the end of a hash index, and some blocks, which are returned. The rest are holes."""
     rows, num_zones = int(runs.num_rows.sum()), len(runs)
-    hash_bits = hash_bits_to_keep(rows, DEFAULT_PROBABILITY)
     shape = choose_shape(rows, 0, num_zones, hash_bits)
     random = np.random.default_rng(19)
     counts = _draw_counts(rows, shape, random)
@@ -172,12 +189,11 @@ def _write_with_holes(runs: ZoneRuns, path: Path) -> list[_SampledBlock]:
         _fill_block(number, count, num_zones, shape, random)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=False)
     ]
-    encoder = _BlockEncoder(shape, runs, slot_bytes)
     heap_offset = heap_end = slot_offset(shape.num_blocks, slot_bytes)
     with path.open("wb") as file:
         file.write(MAGIC)
         for block in sample:
-            slot, heap = encoder.encode(block, heap_end)
+            slot, heap = _encode_slot(block, shape, slot_bytes, heap_end)
             file.seek(slot_offset(block.number, slot_bytes))
             file.write(slot)
             file.seek(heap_end)
@@ -242,50 +258,46 @@ def _random_hashes(
     return hashes | np.uint64(block << free_bits)
 
 
-class _BlockEncoder:
-    """An encoder of single blocks, with the kernels of a build."""
+def _encode_block(block: _SampledBlock, shape: BlockShape) -> bytes:
+    """Return the words of a block after its checksum, as docs/format.md describes them."""
+    prefixes = block.hashes >> np.uint64(64 - shape.hash_bits)
+    order = np.lexsort((block.zones, prefixes))
+    prefixes, zones = prefixes[order], block.zones[order].astype(np.uint64)
+    is_new = np.ones(zones.size, dtype=bool)
+    is_new[1:] = (prefixes[1:] != prefixes[:-1]) | (zones[1:] != zones[:-1])
+    prefixes, zones = prefixes[is_new], zones[is_new]
+    remainders = prefixes & np.uint64((1 << shape.remainder_bits) - 1)
+    buckets = prefixes >> np.uint64(shape.remainder_bits) & np.uint64(shape.num_buckets - 1)
+    counts = np.zeros(zones.size + shape.num_buckets, dtype=bool)
+    counts[np.arange(zones.size) + buckets.astype(np.int64)] = True
+    entries = remainders << np.uint64(shape.zone_bits) | zones
+    entry_bits = entries[:, np.newaxis] >> np.arange(shape.entry_bits, dtype=np.uint64)
+    head = zones.size.to_bytes(8, "little")
+    return head + _pack_words(counts) + _pack_words((entry_bits & np.uint64(1)).ravel() == 1)
 
-    def __init__(self, shape: BlockShape, runs: ZoneRuns, slot_bytes: int):
-        self._shape = shape
-        self._groups = Groups.of_runs(runs.num_zones, 0)
-        self._slot_bytes = slot_bytes
 
-    def encode(self, block: _SampledBlock, heap_offset: int) -> tuple[memoryview, memoryview]:
-        """Return the slot of a block, and the block for the heap if it is larger than a slot."""
-        from zonebloom.index.hash import encode_kernels
+def _pack_words(bits: np.ndarray) -> bytes:
+    data = np.packbits(bits, bitorder="little").tobytes()
+    return data + bytes(-len(data) % 8)
 
-        shape, groups = self._shape, self._groups
-        hashes, zones = sort_distinct(
-            block.hashes.copy(), block.zones.copy(), shape.hash_bits, shape.block_bits
-        )
-        shared = (
-            hashes,
-            zones,
-            groups.shift,
-            groups.first_zones,
-            groups.first_groups,
-            np.array(shape, dtype=np.int64),
-            block.number,
-        )
-        scratch = np.empty(hashes.size + 1, dtype=np.uint32)
-        sizes = np.zeros((1, 4), dtype=np.int64)
-        encode_kernels.measure_blocks(*shared, scratch, sizes)
-        block_bytes = 8 * int(sizes[0, 0])
-        heap_bytes = block_bytes if block_bytes > self._slot_bytes else 0
-        slot = np.zeros(self._slot_bytes // 8, dtype=np.uint64)
-        # The kernel takes no empty array.
-        heap = np.zeros(max(8, heap_bytes), dtype=np.uint8)
-        encode_kernels.encode_blocks(
-            *shared,
-            sizes,
-            slot_offset(block.number, self._slot_bytes),
-            np.uint64(_SALT),
-            heap_offset,
-            scratch,
-            slot,
-            heap,
-        )
-        return slot.data.cast("B"), heap[:heap_bytes].data
+
+def _seal(content: bytes, offset: int) -> bytes:
+    """Return a piece of the file: the checksum, then the content."""
+    return xxhash.xxh64_intdigest(content, _SALT + offset).to_bytes(8, "little") + content
+
+
+def _encode_slot(
+    block: _SampledBlock, shape: BlockShape, slot_bytes: int, heap_end: int
+) -> tuple[bytes, bytes]:
+    """Return the slot of a block, and the piece of the heap that it needs if it is too large."""
+    content = _encode_block(block, shape)
+    offset = slot_offset(block.number, slot_bytes)
+    free_bytes = slot_bytes - 8 - len(content)
+    if free_bytes >= 0:
+        return _seal(content + bytes(free_bytes), offset), b""
+    piece = _seal(content, heap_end)
+    pointer = np.array([OVERFLOW, heap_end, len(piece)], dtype="<u8").tobytes()
+    return _seal(pointer.ljust(slot_bytes - 8, b"\0"), offset), piece
 
 
 def _measure_hash(runs: ZoneRuns, sample: Sequence[_SampledBlock], path: Path) -> SimulatedHash:
@@ -465,6 +477,8 @@ class Simulation:
     Attributes
     ----------
     hash_indices : list of SimulatedHash
+    limited_indices : list of SimulatedHash or None
+        The same with as many bits of each hash as the writer of one segment can keep, if fewer.
     zone_blooms, btrees : list of IndexCosts
         For the same numbers of rows. There are no B-trees if Lance is not installed.
     merge_seconds_per_row : dict of str to float
@@ -475,6 +489,7 @@ class Simulation:
     """
 
     hash_indices: list[SimulatedHash]
+    limited_indices: list[SimulatedHash | None]
     zone_blooms: list[IndexCosts]
     btrees: list[IndexCosts]
     merge_seconds_per_row: dict[str, float]
@@ -503,11 +518,15 @@ def run(
     progress : callable, optional
         Called with one line at a time.
     """
-    hash_indices, zone_blooms = [], []
+    hash_indices, limited_indices, zone_blooms = [], [], []
     with tempfile.TemporaryDirectory(dir=root) as folder:
         for rows in sizes:
             progress(f"simulation: {rows:,} rows")
-            hash_indices.append(simulate_hash(make_runs(rows, DEFAULT_ZONE_ROWS), Path(folder)))
+            runs = make_runs(rows, DEFAULT_ZONE_ROWS)
+            hash_indices.append(simulate_hash(runs, Path(folder)))
+            bits = writer_hash_bits(runs)
+            is_limited = bits < hash_indices[-1].shape.hash_bits
+            limited_indices.append(simulate_hash(runs, Path(folder), bits) if is_limited else None)
             zone_blooms.append(zone_bloom_costs(make_runs(rows, DEFAULT_NUMBER_OF_ITEMS)))
     btrees = []
     if find_spec("lance") is not None:
@@ -520,7 +539,13 @@ def run(
         for name, layout in ((HASH, MERGED), (ZONE_BLOOM, "sliced"))
     }
     return Simulation(
-        hash_indices, zone_blooms, btrees, merge_seconds_per_row, merge_rows, simulate_appends()
+        hash_indices,
+        limited_indices,
+        zone_blooms,
+        btrees,
+        merge_seconds_per_row,
+        merge_rows,
+        simulate_appends(),
     )
 
 
@@ -549,7 +574,9 @@ def _words(simulation: Simulation) -> list[str]:
         "with the file in the page cache. The sizes of zone Blooms in sliced layout follow from "
         "the layout of their file, and those of Lance's BTREE from an index that was written, in "
         "proportion to the rows. A first lookup also reads the directory. Rows in vain are those "
-        "of the false zones of an absent key."
+        "of the false zones of an absent key. The file format allows as many bits of each hash as "
+        "the probability needs. Where the writer of one segment keeps fewer, because it packs hash "
+        "and zone in 64 bits, a row shows the file with these."
     ]
 
 
@@ -559,12 +586,19 @@ def _cost_table(simulation: Simulation) -> list[str]:
     lines = header(names, "rows, index")
     for number, hash_index in enumerate(simulation.hash_indices):
         rows = hash_index.rows
-        times = [time_text(hash_index.open_seconds), time_text(hash_index.lookup_seconds)]
-        lines.append(_cost_row(HASH, hash_index.costs, rows, hash_index.num_files, times))
+        lines.append(_hash_row(HASH, hash_index))
+        limited = simulation.limited_indices[number]
+        if limited is not None:
+            lines.append(_hash_row(f"{HASH}, {limited.shape.hash_bits} bits", limited))
         lines.append(_cost_row(ZONE_BLOOM, simulation.zone_blooms[number], rows))
         if simulation.btrees:
             lines.append(_cost_row("Lance BTREE", simulation.btrees[number], rows))
     return lines
+
+
+def _hash_row(name: str, index: SimulatedHash) -> str:
+    times = [time_text(index.open_seconds), time_text(index.lookup_seconds)]
+    return _cost_row(name, index.costs, index.rows, index.num_files, times)
 
 
 def _cost_row(
