@@ -73,6 +73,8 @@ _ABSENT_KEYS = 4096
 _SIZED_BLOCKS = 1 << 14
 # Appends to an index, each of as many rows, that are merged as `refresh` merges them.
 _APPENDS = 1000
+# Rows of an append, for the bits of each hash that an index keeps which grew by appends.
+_APPEND_ROWS = 1_000_000
 _LANCE_PAGE_ROWS = 4096
 _SALT = 23
 
@@ -633,7 +635,9 @@ def _merge_words(simulation: Simulation) -> list[str]:
         f"{appends.mean_segments:.1f} segments on average and at most {appends.max_segments}, and "
         f"rewrites each row {appends.rewrites:.1f} times. A lookup reads a directory and a block "
         f"in each segment. A merge of {simulation.merge_rows:,} rows takes "
-        f"{times}, on this machine. In proportion, all merges together write and take:"
+        f"{times}, on this machine. The first table shows the false zones of an index that was "
+        "built at once; a merge keeps as many bits of each hash as the smallest segment has. The "
+        "following is for all merges together, in proportion to the rows:"
     ]
 
 
@@ -641,7 +645,9 @@ def _merge_table(simulation: Simulation) -> list[str]:
     names = [
         f"{name}, {what}" for name in simulation.merge_seconds_per_row for what in ("bytes", "time")
     ]
+    names.append(f"false zones after appends of {count_text(_APPEND_ROWS)} rows")
     lines = header(names, "rows")
+    append_bits = hash_bits_to_keep(_APPEND_ROWS, DEFAULT_PROBABILITY)
     rewrites = simulation.appends.rewrites
     for hash_index, zone_bloom in zip(simulation.hash_indices, simulation.zone_blooms, strict=True):
         cells = []
@@ -650,6 +656,8 @@ def _merge_table(simulation: Simulation) -> list[str]:
         ):
             cells.append(size_text(rewrites * costs.num_bytes))
             cells.append(_duration_text(rewrites * seconds * hash_index.rows))
+        false_zones = hash_index.rows / 2 ** min(append_bits, hash_index.shape.hash_bits)
+        cells.append(f"{false_zones:.3g}")
         lines.append(f"| {count_text(hash_index.rows)} | {' | '.join(cells)} |")
     return lines
 
