@@ -381,6 +381,16 @@ def test_a_file_of_many_small_fragments_is_not_too_large(tmp_path, num_fragments
     assert_right(opened, rows, hashes_to_ask(rows, 1))
 
 
+@pytest.mark.parametrize("items", [8192, 10_000, 100_000])
+def test_large_zones_are_not_grouped_if_filters_of_the_same_rows_are_larger(tmp_path, items):
+    source = np.random.default_rng(11)
+    fragments = [random_hashes(source, size) for size in (250_000, 10, 8192)]
+    rows = Rows([(hashes, np.zeros(hashes.size, bool)) for hashes in fragments], items)
+    opened = build(tmp_path / "hash", rows)
+    assert (opened.head.zone_shift, opened.shape.hash_bits > 24) == (0, True)
+    assert opened.num_bytes <= 1.1 * bloom_bytes(tmp_path / "bloom", rows)
+
+
 def test_zones_are_only_grouped_where_the_file_would_be_too_large(tmp_path):
     source = np.random.default_rng(7)
     for name, is_grouped in [("unique", False), ("one value", False), ("8000 values", True)]:
@@ -507,7 +517,7 @@ def test_segments_of_different_sizes_and_groups_are_merged(tmp_path):
     rows = joined(parts)
     opened = merged(tmp_path, tables)
     assert opened.head.zone_shift >= max(shifts)
-    assert_right(opened, rows, hashes_to_ask(rows, 2, 3000))
+    assert_right(opened, rows, hashes_to_ask(rows, 2, 300))
     # A small segment has a reserve of bits, so merging it does not add false zones.
     head = opened.head
     expected = head.num_pairs * 2.0 ** (head.zone_shift - opened.shape.hash_bits)

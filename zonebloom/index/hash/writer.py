@@ -500,6 +500,11 @@ def _estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns, enough: float) -> 
     groups = Groups.of_runs(runs.num_zones, shift)
     group_of_zone = groups.by_zone()
     counts = np.zeros(len(groups), dtype=np.int64)
+    if shift or runs.items <= _BLOOM_ZONE_ROWS:
+        num_filters = np.ones(len(groups), dtype=np.int64)
+    else:
+        _, _, num_rows = runs.locate(np.arange(len(groups)))
+        num_filters = -(-num_rows.astype(np.int64) // _BLOOM_ZONE_ROWS)
     num_sampled = max(_SAMPLE_PAIRS, _SAMPLED_PAIRS_PER_ZONE * len(groups))
     num_parts = 1 << pairs.part_bits
     num_pairs = 0
@@ -510,23 +515,30 @@ def _estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns, enough: float) -> 
         if num_pairs <= num_sampled < num_pairs + part.size:
             scale = num_parts / (number + 1)
             fewest = counts - _DEVIATIONS * np.sqrt(counts)
-            size = _bloom_bytes(fewest.clip(min=0) * scale)
+            size = _bloom_bytes(fewest.clip(min=0) * scale, num_filters)
             if size >= enough:
                 return size
         num_pairs += part.size
-    return _bloom_bytes(counts)
+    return _bloom_bytes(counts, num_filters)
 
 
-def _bloom_bytes(ndv: np.ndarray) -> float:
-    """Return the size that zone filters of so many distinct values have at least, very likely."""
+def _bloom_bytes(counts: np.ndarray, num_filters: np.ndarray) -> float:
+    """Return the size that zone filters have at least, very likely.
+
+    Each of ``counts`` is the distinct values of so many filters together.
+    """
     sizes, most_values = _folded_sizes()
+    # Filters are smallest if each value is in one of them only.
+    ndv = counts / num_filters
     # A filter is folded by its set bits, and so as if it had a few values more or less.
     deviations = _FOLD_DEVIATION * np.sqrt(ndv)
     outcomes = np.array(
         [sizes[np.searchsorted(most_values, ndv + step * deviations)] for step in _NORMAL_STEPS]
     )
-    likely = outcomes.mean(axis=0).sum() - _DEVIATIONS * np.sqrt(outcomes.var(axis=0).sum())
-    return float(max(likely, outcomes.min(axis=0).sum()) + _BLOOM_ROW_BYTES * ndv.size)
+    variance = (outcomes.var(axis=0) * num_filters).sum()
+    likely = (outcomes.mean(axis=0) * num_filters).sum() - _DEVIATIONS * np.sqrt(variance)
+    smallest = (outcomes.min(axis=0) * num_filters).sum()
+    return float(max(likely, smallest) + _BLOOM_ROW_BYTES * num_filters.sum())
 
 
 @cache
