@@ -67,7 +67,12 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
     try:
         sink = HashingFile(creator.open_output_stream(path))
         return write_file(
-            sink, kept, runs, np.concatenate(nulls), HashParameters(items, probability)
+            sink,
+            kept,
+            runs,
+            np.concatenate(nulls),
+            # Groups of zones are as large as those of the tables, which may not be grouped at all.
+            HashParameters(items, probability, fold=False),
         )
     finally:
         kept.pairs.close()
