@@ -47,9 +47,9 @@ from zonebloom.index.hash.parameters import (
     hash_bits_to_keep,
     zone_bits_for,
 )
+from zonebloom.index.hash.plan import PAIR_BITS, choose_slot_bytes
 from zonebloom.index.hash.spool import MORE_HASH_BITS, PARTITION_BITS
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import _PAIR_BITS, _choose_slot_bytes
 from zonebloom.index.table import ZoneRuns
 from zonebloom.index.zone_bloom.sliced import _TAIL_BYTES as _SLICED_TAIL_BYTES
 from zonebloom.index.zone_bloom.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
@@ -173,7 +173,7 @@ def simulate_hash(runs: ZoneRuns, folder: Path, hash_bits: int | None = None) ->
 def writer_hash_bits(runs: ZoneRuns) -> int:
     """Return how many bits of each hash the writer of one segment keeps. It packs hash and zone."""
     rows = int(runs.num_rows.sum())
-    widest = min(PARTITION_BITS + MORE_HASH_BITS, _PAIR_BITS - zone_bits_for(len(runs)))
+    widest = min(PARTITION_BITS + MORE_HASH_BITS, PAIR_BITS - zone_bits_for(len(runs)))
     return min(hash_bits_to_keep(rows, DEFAULT_PROBABILITY), widest)
 
 
@@ -240,7 +240,7 @@ def _draw_counts(rows: int, shape: BlockShape, random: np.random.Generator) -> n
 def _size_slots(counts: np.ndarray, shape: BlockShape) -> tuple[int, float]:
     """Return the bytes of a slot, and the mean bytes that the block of a slot has in the heap."""
     words = HEAD_WORDS - (-(counts + shape.num_buckets) // 64) - (-counts * shape.entry_bits // 64)
-    slot_bytes = _choose_slot_bytes(8 * words)
+    slot_bytes = choose_slot_bytes(8 * words)
     return slot_bytes, float(np.where(8 * words > slot_bytes, 8 * words, 0).mean())
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.hash.file import Groups
 from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, HashParameters, hash_bits_to_keep
+from zonebloom.index.hash.plan import keep_pairs
 from zonebloom.index.hash.spool import PairArrays, pack_unsorted
 from zonebloom.index.hash.table import HashTable
-from zonebloom.index.hash.writer import keep_pairs, require_numbered_zones, write_file
+from zonebloom.index.hash.writer import require_numbered_zones, write_file
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
 from zonebloom.storage.files import FileCreator
 
