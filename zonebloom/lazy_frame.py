@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,19 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import MissingDependency, SchemaMismatch
-from zonebloom.predicates import And
-from zonebloom.predicates.polars import predicate_from_polars, pushed_down_filter, to_frame
+from zonebloom.predicates import IsIn
+from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates.polars import (
+    is_same_list,
+    predicate_from_polars,
+    pushed_down_filter,
+    to_frame,
+)
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
+from zonebloom.scan.recheck import is_long_list, narrow_filter
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
 
@@ -143,8 +151,8 @@ class _Query:
         names = tuple(arrow_schema.names)
         row_filter = predicate = None
         if filters:
-            predicate = And(
-                tuple(predicate_from_polars(filter, arrow_schema) for filter in filters)
+            predicate = conjunction(
+                predicate_from_polars(filter, arrow_schema) for filter in filters
             )
             row_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
         plan = self.opened.plan(names, row_filter, predicate)
@@ -218,15 +226,12 @@ class _Query:
             batch_size: int | None,
         ) -> Iterator[pl.DataFrame]:
             names = schema.names() if columns is None else columns
-            # The plan was made for rows that match all filters, so its filter may be applied even
-            # if Polars did not push a predicate down to here.
-            row_filter = plan.filter if predicate is None else pushed_down_filter(predicate, schema)
-            request = Request(
+            request = self._request(plan, predicate)
+            request = replace(
+                request,
                 # A Polars frame without columns has no rows, so read at least one column.
-                names or schema.names()[:1],
-                row_filter,
-                None,
-                batch_size or DEFAULT_BATCH_ROWS,
+                columns=names or schema.names()[:1],
+                batch_size=batch_size or DEFAULT_BATCH_ROWS,
             )
             num_rows_to_emit = limit
             for batch in Execution(self._source, request).batches(fragments):
@@ -242,6 +247,25 @@ class _Query:
         return register_io_source(
             read, schema=schema, explain_name="ZONEBLOOM", explain_detail=detail
         )
+
+    def _request(self, plan: ScanPlan, pushed_expr: pl.Expr | None) -> Request:
+        """Return a request of the rows that match the filter of a plan and an expression."""
+        # The plan was made for rows that match all filters, so its filter may be applied even if
+        # Polars did not push a predicate down to here.
+        row_filter, predicate, schema = plan.filter, plan.predicate, self._source.schema
+        if pushed_expr is not None:
+            row_filter = pushed_down_filter(pushed_expr, self.schema)
+            predicate = predicate_from_polars(pushed_expr, schema)
+        request = Request(None, row_filter, predicate=plan.narrow_predicate)
+        if (
+            isinstance(predicate, IsIn)
+            and is_same_list(predicate, plan.predicate)
+            and is_long_list(row_filter, predicate, schema)
+        ):
+            return replace(request, is_predicate_exact=True)
+        if not plan.narrow_lists:
+            return request
+        return replace(request, narrow_filter=narrow_filter(row_filter, plan.narrow_lists, schema))
 
 
 def _concatenate(frames: list[pl.LazyFrame]) -> pl.LazyFrame:

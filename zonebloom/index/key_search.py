@@ -73,7 +73,7 @@ def _pays(view: IndexView, hashes: np.ndarray) -> bool:
     num_rows, cost = len(view.covered), _ROWS_PER_KEY * hashes.size
     if cost >= num_rows:
         return False
-    sample = hashes[:: hashes.size // _SAMPLE_KEYS]
+    sample = _sample(hashes)
     scale = hashes.size / sample.size
     max_pairs = int((num_rows - cost) / (_ROWS_PER_PAIR * scale))
     hits = _find(view, sample, max_pairs)
@@ -83,6 +83,18 @@ def _pays(view: IndexView, hashes: np.ndarray) -> bool:
     kept_zones = extrapolate_zones(hits.zones.size, hits.num_pairs, num_pairs, view.num_zones)
     kept_rows = num_rows * kept_zones / view.num_zones
     return cost + _ROWS_PER_PAIR * num_pairs + kept_rows < num_rows
+
+
+def _sample(hashes: np.ndarray) -> np.ndarray:
+    """Return about as many of the hashes as a sample has.
+
+    They are the lowest ones, which lie in few blocks of a hash index. Hashes are random, so they
+    are in as many zones as others.
+    """
+    lowest = hashes[hashes < np.uint64((_SAMPLE_KEYS << 64) // hashes.size)]
+    if _SAMPLE_KEYS // 2 < lowest.size < 2 * _SAMPLE_KEYS:
+        return lowest
+    return hashes[:: hashes.size // _SAMPLE_KEYS]
 
 
 def extrapolate_zones(num_distinct: int, num_drawn: int, num_to_draw: float, most: int) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +106,27 @@ class PolarsFilter:
             return np.arange(frame.height if mask[0] else 0, dtype=np.int64)
         return np.flatnonzero(mask.to_numpy()).astype(np.int64, copy=False)
 
+    def with_lists(
+        self, lists: Sequence[tuple[ast.IsIn, ast.IsIn]], schema: pa.Schema
+    ) -> PolarsFilter | None:
+        """Return the filter with other lists of keys, or None if it does not have such lists.
+
+        Only lists that are terms of a conjunction are replaced. ``schema`` is that of the rows.
+        """
+        terms = list(_conjunction_terms(self.expr, _parse_tree(self.expr)))
+        is_changed = False
+        for number, (term, node) in enumerate(terms):
+            predicate = _predicate_from_tree(term, node, schema)
+            for old, new in lists:
+                if is_same_list(predicate, old):
+                    listed = _is_in(new, schema)
+                    if listed is not None:
+                        terms[number] = listed, None
+                        is_changed = True
+        if not is_changed:
+            return None
+        return replace(self, expr=reduce(and_, [term for term, _ in terms]))
+
     def __str__(self) -> str:
         return polars_text(self.expr)
 
@@ -137,6 +161,42 @@ def to_frame(table: pa.Table, schema: pl.Schema | None = None) -> pl.DataFrame:
         return frame
     casts = {name: schema[name] for name, dtype in frame.schema.items() if schema[name] != dtype}
     return frame.cast(casts) if casts else frame  # pyright: ignore[reportArgumentType]
+
+
+def _conjunction_terms(expr: pl.Expr, root: Any) -> Iterator[tuple[pl.Expr, Any]]:
+    """Yield the terms of a conjunction from left to right, with their trees."""
+    stack = [(expr, root)]
+    while stack:
+        inner_expr, node = stack.pop()
+        match node:
+            case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+                # `pop` returns the inputs in reverse order.
+                stack += zip(inner_expr.meta.pop(), (right, left), strict=True)
+            case _:
+                yield inner_expr, node
+
+
+def is_same_list(predicate: ast.Predicate | None, listed: ast.Predicate | None) -> bool:
+    return (
+        isinstance(predicate, ast.IsIn)
+        and isinstance(listed, ast.IsIn)
+        and predicate.column == listed.column
+        and predicate.null_matches == listed.null_matches
+        and predicate.values.equals(listed.values)
+    )
+
+
+def _is_in(listed: ast.IsIn, schema: pa.Schema) -> pl.Expr | None:
+    """Return the expression of a list of keys, or None if Polars may compare them otherwise."""
+    import polars as pl
+
+    name, *nested_path = listed.column
+    kind = schema.field(name).type
+    if nested_path or listed.null_matches or listed.values.type != kind:
+        return None
+    values = pl.from_arrow(listed.values)
+    assert isinstance(values, pl.Series)
+    return pl.col(name).is_in(values.implode())
 
 
 def _row_wise_columns(expr: pl.Expr, root: Any) -> frozenset[str]:
@@ -190,6 +250,6 @@ def _row_wise_inputs(expr: pl.Expr) -> list[pl.Expr]:
 
 def _parse_tree(expr: pl.Expr) -> Any:
     try:
-        return polars_expression.parse_polars_json(expr.meta.serialize(format="json"))
+        return polars_expression.parse_expression(expr)
     except Exception:  # noqa: BLE001 - an unknown expression means that all zones are read
         return None

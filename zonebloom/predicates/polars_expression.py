@@ -1,6 +1,6 @@
-"""Translate Polars expressions, serialized as JSON, to predicates.
+"""Translate Polars expressions, serialized as JSON or MessagePack, to predicates.
 
-The JSON uses the names of the Polars optimizer:
+Both use the names of the Polars optimizer:
 
     pl.col("id") == 5    {"BinaryExpr": {"left": {"Column": "id"}, "op": "Eq",
                                          "right": {"Literal": {"Dyn": {"Int": 5}}}}}
@@ -36,9 +36,15 @@ import pyarrow.types as pt
 
 from zonebloom.base.arrays import decode_dictionary
 from zonebloom.predicates import ast
+from zonebloom.predicates.message_pack import unpack
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
-from zonebloom.values.normal_types import decoded_type, is_opaque_extension, without_views
+from zonebloom.values.normal_types import (
+    decoded_type,
+    is_opaque_extension,
+    with_64_bit_offsets,
+    without_views,
+)
 from zonebloom.values.types import (
     family,
     has_nulls_outside_bitmap,
@@ -71,6 +77,8 @@ _POLARS_TYPES = {
 _POLARS_TIME_UNITS = {"Nanoseconds": "ns", "Microseconds": "us", "Milliseconds": "ms"}
 _LEFT_OPERAND_PREFIX = '{"BinaryExpr":{"left":'
 _OPERATOR_PATTERN = re.compile(r',"op":"(\w+)","right":')
+# Longer expressions, such as those with long lists of keys, are serialized as MessagePack.
+_MAX_JSON_BYTES = 1 << 14
 # A range of more values than this is not looked up value by value.
 _MAX_LOOKED_UP_VALUES = 2048
 
@@ -113,6 +121,17 @@ def parse_polars_json(text: str) -> Any:
         position += 2
         node = {"BinaryExpr": {"left": node, "op": match[1], "right": right}}
     return node
+
+
+def parse_expression(expr: pl.Expr) -> Any:
+    """Return the tree of an expression."""
+    data = expr.meta.serialize(format="binary")
+    if len(data) > _MAX_JSON_BYTES:
+        try:
+            return unpack(data)
+        except (ValueError, RecursionError):
+            pass
+    return parse_polars_json(expr.meta.serialize(format="json"))
 
 
 def polars_json_text(node: Any) -> str:
@@ -330,7 +349,18 @@ def _translate_is_in(column: Any, values: pa.Array, nulls_equal: bool) -> ast.Pr
     if column.stored != column.type:
         for value in values:
             _check_no_rounding(column, value)
-    return ast.IsIn(column.path, values, null_matches)
+    return ast.IsIn(column.path, _with_stored_offsets(values, column.stored), null_matches)
+
+
+def _with_stored_offsets(values: pa.Array, stored: pa.DataType) -> pa.Array:
+    """Return texts or bytes with offsets as wide as those of the column."""
+    if values.type == stored or with_64_bit_offsets(values.type) != with_64_bit_offsets(stored):
+        return values
+    try:
+        return values.cast(stored)
+    except pa.ArrowInvalid:
+        # There are more than 2 GiB of them.
+        return values
 
 
 def _translate_cast(inner: Any, target: pa.DataType) -> _PolarsColumn | pa.Scalar:
@@ -376,8 +406,11 @@ def _parse_scalar(value: Any) -> pa.Scalar:
     match value:
         case "Null" | {"Null": _}:
             return pa.scalar(None)
-        case {"Int": int(number)} | {"Int128": int(number)} | {"UInt128": int(number)}:
+        case {"Int": int(number)} | {"Int128": int(number)}:
             return _integer_scalar(number)
+        case {"UInt128": int(number)}:
+            # MessagePack holds it as a signed number.
+            return _integer_scalar(number % 2**128)
         case {"Float": float(number)} | {"Float64": float(number)}:
             return pa.scalar(number, pa.float64())
         case {"Float32": float(number)}:
@@ -447,7 +480,7 @@ def _parse_literal_set(node: Any) -> pa.Array:
     return column.cast(without_views(column.type))
 
 
-def _read_ipc_column(data: list[int]) -> Any:
+def _read_ipc_column(data: list[int] | bytes) -> Any:
     try:
         with pa.ipc.open_stream(bytes(data)) as stream:
             column = stream.read_all().column(0).combine_chunks()

@@ -282,8 +282,10 @@ class Execution:
         (identity,) = self._source.identities([plan.fragment])
         whole_plan = FragmentPlan(plan.fragment, None, plan.reason, identity)
         self._count(fragments_read=1)
-        # The predicate may lack keys that only the new file holds.
-        request = replace(self._request, predicate=None, is_predicate_exact=False)
+        # The predicate may lack keys that only the new file holds, and so may the narrow filter.
+        request = replace(
+            self._request, predicate=None, is_predicate_exact=False, narrow_filter=None
+        )
         for _, table in self._read_by_pyarrow(
             whole_plan, _ALL_ROWS, "it changed while it was read", request
         ):
@@ -523,6 +525,8 @@ class Execution:
 
 def _matching_rows(table: pa.Table, request: Request) -> np.ndarray:
     filter, predicate = request.filter, request.predicate
+    if request.narrow_filter is not None:
+        filter = request.narrow_filter
     if filter is None:
         return np.arange(table.num_rows)
     rows = None

@@ -19,7 +19,8 @@ from zonebloom.base.display import (
 from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.row_ranges import ranges_text
 from zonebloom.base.text import bytes_text, count_text, time_text
-from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.predicates import IsIn, Predicate, RowFilter
+from zonebloom.predicates.ast import replace_leaves
 from zonebloom.scan.plan import FileZones, FragmentPlan, ScanStats
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class ScanPlan(ProcessBound, Displayed):
         All files of the dataset with the zones that may match. Empty without a filter.
     all_bytes : int
         Size of all files of the dataset.
-    narrow_predicate : Predicate or None
-        The predicate without keys that no row holds, if indices found such keys.
+    narrow_lists : tuple of (IsIn, IsIn)
+        Long lists of keys in the predicate, and the same without keys that no row holds.
     """
 
     filter: RowFilter | None
@@ -92,7 +93,15 @@ class ScanPlan(ProcessBound, Displayed):
     partition_pruning: tuple[tuple[str, int], ...] = ()
     files: tuple[FileZones, ...] = ()
     all_bytes: int = 0
-    narrow_predicate: Predicate | None = field(default=None, repr=False)
+    narrow_lists: tuple[tuple[IsIn, IsIn], ...] = field(default=(), repr=False)
+
+    @property
+    def narrow_predicate(self) -> Predicate | None:
+        """Return the predicate without keys that no row holds, if indices found such keys."""
+        if self.predicate is None:
+            return None
+        lists = {id(leaf): narrow for leaf, narrow in self.narrow_lists}
+        return replace_leaves(self.predicate, lambda leaf: lists.get(id(leaf), leaf))
 
     @property
     def skipped(self) -> int:

@@ -24,7 +24,8 @@ class Request:
     """The validated request of a scan. ``columns`` of None means all columns.
 
     The predicate is true for every row that matches the filter. If ``is_predicate_exact``, the
-    filter also matches every row for which the predicate is true.
+    filter also matches every row for which the predicate is true. ``narrow_filter`` matches the
+    same rows as the filter, in files that have not changed since the plan was made.
     """
 
     columns: list[str] | dict[str, pc.Expression] | None
@@ -33,6 +34,7 @@ class Request:
     batch_size: int = DEFAULT_BATCH_ROWS
     predicate: Predicate | None = None
     is_predicate_exact: bool = False
+    narrow_filter: RowFilter | None = None
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the columns that the filter reads, and the other columns that are needed.

@@ -78,7 +78,7 @@ def plan_search(
         index_bytes=sum(read_bytes.values()) + snapshot.page_maps.read_bytes - map_bytes_before,
         data_bytes=counter.num_bytes,
         data_reads=counter.num_requests,
-        narrow_predicate=search.narrow_predicate if search.existing_keys else None,
+        narrow_lists=tuple(search.existing_keys.values()),
     )
     if not is_described:
         return plan

@@ -20,6 +20,7 @@ from zonebloom.predicates.evaluate import (
     row_value_error,
     schema_without_views,
 )
+from zonebloom.predicates.polars import PolarsFilter
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -57,16 +58,42 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
 def is_long_list(filter: RowFilter | None, predicate: IsIn, schema: pa.Schema) -> bool:
     """Return whether a filter only tests whether a column is in a long list of keys.
 
-    PyArrow hashes the list again for each batch that it filters, so plain comparisons pay here.
+    PyArrow and Polars hash the list again for each batch that they filter, so plain comparisons pay
+    here.
     """
     values, (name, *nested_path) = predicate.values, predicate.column
-    if nested_path or len(values) < _MIN_LONG_LIST:
+    if nested_path or predicate.null_matches or len(values) < _MIN_LONG_LIST:
         return False
     kind = schema.field(name).type
     if not pa.types.is_integer(kind) and kind not in _COMPARABLE_TYPES:
         return False
-    listed: Any = pc.field(name).isin(values)
-    return values.type == kind and isinstance(filter, pc.Expression) and listed.equals(filter)
+    if values.type != kind:
+        return False
+    if isinstance(filter, PolarsFilter):
+        # Polars does not round such values, so the predicate is true for the same rows.
+        return True
+    if not isinstance(filter, pc.Expression):
+        return False
+    column = pc.field(name)
+    is_listed: Any = column.isin(values)
+    # DuckDB writes the IN of SQL in the second form.
+    if is_listed.equals(filter):
+        return True
+    null: Any = pa.scalar(None, pa.bool_())
+    if_else: Any = pc.if_else  # pyright: ignore[reportAttributeAccessIssue]
+    return if_else(column.is_valid(), is_listed, null).equals(filter)
+
+
+def narrow_filter(
+    filter: RowFilter | None, narrow_lists: Sequence[tuple[IsIn, IsIn]], schema: pa.Schema
+) -> RowFilter | None:
+    """Return the filter without keys of long lists that no row holds, or None if that is unknown.
+
+    ``narrow_lists`` are long lists in the predicate of the filter, and the same without such keys.
+    """
+    if isinstance(filter, PolarsFilter):
+        return filter.with_lists(narrow_lists, schema)
+    return None
 
 
 def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.ndarray | None:

@@ -28,7 +28,7 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
-from zonebloom.scan.recheck import Columns, filter_text, gather, is_long_list
+from zonebloom.scan.recheck import Columns, filter_text, gather, is_long_list, narrow_filter
 from zonebloom.storage.files import ReadCounter
 
 
@@ -243,8 +243,14 @@ class Scanner(ProcessBound, Displayed):
         batches: Iterable[pa.RecordBatch] = ()
         if plan.fragments and wants_rows:
             request = self._request
-            if plan.narrow_predicate is not None:
-                request = replace(request, predicate=plan.narrow_predicate)
+            if plan.narrow_lists:
+                request = replace(
+                    request,
+                    predicate=plan.narrow_predicate,
+                    narrow_filter=narrow_filter(
+                        request.filter, plan.narrow_lists, self._source.schema
+                    ),
+                )
             execution = Execution(self._source, request, counter, stats)
             batches = execution.batches(plan.fragments)
         elif isinstance(self._request.filter, EngineFilter):

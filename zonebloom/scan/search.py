@@ -65,9 +65,9 @@ class Search:
         Parts of the filter that partition values answer, and the rows that they keep.
     unanswered : list of (Predicate, str)
         Parts of the filter that no index could answer, and the reasons.
-    existing_keys : dict of int to IsIn
-        The long lists of keys, by the id of their part of the filter, without keys that no row of
-        the snapshot holds.
+    existing_keys : dict of int to (IsIn, IsIn)
+        The parts of the filter that are long lists of keys, by their id, and the same without keys
+        that no row of the snapshot holds.
     """
 
     predicate: Predicate
@@ -75,7 +75,7 @@ class Search:
     used_views: dict[str, IndexView] = field(default_factory=dict)
     partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
-    existing_keys: dict[int, IsIn] = field(default_factory=dict)
+    existing_keys: dict[int, tuple[IsIn, IsIn]] = field(default_factory=dict)
 
     @property
     def narrow_predicate(self) -> Predicate:
@@ -85,7 +85,9 @@ class Search:
         """
         if not self.existing_keys:
             return self.predicate
-        return replace_leaves(self.predicate, lambda leaf: self.existing_keys.get(id(leaf), leaf))
+        return replace_leaves(
+            self.predicate, lambda leaf: self.existing_keys.get(id(leaf), (leaf, leaf))[1]
+        )
 
 
 def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
@@ -309,9 +311,12 @@ class _IndexLookup(_Answer):
         """Return the rows of zones that may hold a key, and all rows not covered."""
         if self._key_probe is None:
             return RowRanges()
-        predicate = self._search.existing_keys.get(id(self._predicate), self._predicate)
+        predicate = leaf = self._predicate
+        if id(leaf) in self._search.existing_keys:
+            _, predicate = self._search.existing_keys[id(leaf)]
         if (
             view.index.max_searched_keys is not None
+            or not isinstance(leaf, IsIn)
             or not isinstance(predicate, IsIn)
             or len(predicate.values) <= _MAX_SINGLE_SEARCH
         ):
@@ -324,7 +329,7 @@ class _IndexLookup(_Answer):
         if result is None:
             return view.covered | view.uncovered
         existing = predicate.values.take(from_numpy(np.flatnonzero(result.may_exist)))
-        self._search.existing_keys[id(self._predicate)] = replace(predicate, values=existing)
+        self._search.existing_keys[id(leaf)] = leaf, replace(leaf, values=existing)
         return result.rows
 
 
