@@ -46,17 +46,29 @@ def nullif(value: TypedValue, other: TypedValue) -> TypedValue:
 
 def greatest(*values: TypedValue) -> TypedValue:
     values = tuple(_cast(values))
+    if len(values) == 1:
+        return values[0]
     largest = call(_functions.max_element_wise, *values)
     if not pt.is_floating(largest.type):
         return largest
     # NaN is greater than every number, but PyArrow leaves it out.
     nan = TypedValue.constant(float("nan"), largest.type)
     has_nan = [call(_functions.is_nan, value) for value in values]
-    return case(has_nan, [*[nan] * len(values), largest])
+    return _without_negative_float_zero(case(has_nan, [*[nan] * len(values), largest]))
 
 
 def least(*values: TypedValue) -> TypedValue:
-    return call(_functions.min_element_wise, *_cast(values))
+    values = tuple(_cast(values))
+    if len(values) == 1:
+        return values[0]
+    return _without_negative_float_zero(call(_functions.min_element_wise, *values))
+
+
+def _without_negative_float_zero(number: TypedValue) -> TypedValue:
+    """Return 0 for -0 of type FLOAT, as DuckDB's greatest and least do."""
+    if number.type != pa.float32():
+        return number
+    return call(_functions.add, number, TypedValue.constant(0.0, number.type))
 
 
 def _cast(values: Sequence[TypedValue]) -> list[TypedValue]:
