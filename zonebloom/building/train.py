@@ -97,9 +97,9 @@ def train_task(
             num_rows.append(max(output.end_fragment() for output in outputs))
         digests = _digests(task)
         _require_unchanged(task, early_digests, digests)
+        segments = tuple(output.close() for output in outputs)
         # No error occurred, so keep the files.
         stack.pop_all()
-    segments = tuple(output.close() for output in outputs)
     parts = tuple(output.write_global_filter_part() for output in outputs)
     pages = write_page_map(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
     fragments = tuple(

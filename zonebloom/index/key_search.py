@@ -124,6 +124,9 @@ def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
     # Tables visit their blocks in the order of hashes. Sorting the hashes, and finding those that
     # are held again, takes less time than sorting them with their positions.
     ordered = np.sort(hashes)
+    is_repeated = ordered[1:] == ordered[:-1]
+    if is_repeated.any():
+        ordered = np.delete(ordered, np.flatnonzero(is_repeated))
     is_held = np.zeros(ordered.size, dtype=bool)
     parts, num_pairs = [np.empty(0, dtype=np.int64)], 0
     num_unmerged, merge_at = 0, _MIN_MERGED_ZONES

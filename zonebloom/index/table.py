@@ -46,7 +46,8 @@ class HashingFile(io.RawIOBase):
         return self.size
 
     def close(self) -> None:
-        self._stream.close()
+        if not self.closed:
+            self._stream.close()
         super().close()
 
 

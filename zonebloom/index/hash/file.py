@@ -189,7 +189,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         raise ValueError("the checksum of its tail does not match")
     head = Head(*_HEAD.unpack_from(tail))
     shape = head.shape
-    if head.num_zones >= MAX_ZONES or head.num_runs > MAX_ZONES:
+    if head.num_zones >= MAX_ZONES or head.num_runs > head.num_zones:
         raise ValueError(f"it claims {head.num_zones:,} zones in {head.num_runs:,} runs")
     if (
         shape.block_bits > 40
@@ -199,6 +199,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         or shape.entry_bits > MAX_ENTRY_BITS
         or shape.hash_bits > 64
         or head.zone_shift > 32
+        or head.reserved
     ):
         raise ValueError("its blocks have an impossible shape")
     if head.slot_bytes % 8 or head.slot_bytes < MIN_SLOT_BYTES or head.heap_bytes % 8:

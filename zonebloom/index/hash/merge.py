@@ -11,7 +11,7 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.index.hash.file import Groups
 from zonebloom.index.hash.parameters import DEFAULT_BUILD_MEMORY, HashParameters, hash_bits_to_keep
 from zonebloom.index.hash.plan import keep_pairs
-from zonebloom.index.hash.spool import PairArrays, pack_unsorted
+from zonebloom.index.hash.spool import MORE_HASH_BITS, PairArrays, pack_unsorted
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.hash.writer import require_numbered_zones, write_file
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
@@ -26,12 +26,12 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
     The merged file keeps as many bits of each hash as the table that has the fewest. So a key that
     is absent has more false zones in it than in a file that was built from the rows.
     """
-    parameters = {(table.head.number_of_items, table.head.probability) for table in tables}
-    if len(parameters) != 1:
+    all_parameters = {(table.head.number_of_items, table.head.probability) for table in tables}
+    if len(all_parameters) != 1:
         raise InvalidArgument(
-            f"{len(tables)} tables with {len(parameters)} sets of parameters cannot become one"
+            f"{len(tables)} tables with {len(all_parameters)} sets of parameters cannot become one"
         )
-    ((items, probability),) = parameters
+    ((items, probability),) = all_parameters
     num_zones = [len(table) for table in tables]
     require_numbered_zones(sum(num_zones))
     all_runs = [table.runs for table in tables]
@@ -51,7 +51,8 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
         hash_bits_to_keep(num_entries, probability), *(table.shape.hash_bits for table in tables)
     )
     # At least one kept bit has to follow those that choose the part.
-    part_bits = min(hash_bits - 1, 1 + (num_entries // _PAIRS_PER_PART).bit_length())
+    part_bits = 1 + (num_entries // _PAIRS_PER_PART).bit_length()
+    part_bits = min(hash_bits - 1, max(part_bits, hash_bits - MORE_HASH_BITS))
     readers = [
         _PartReader(table, part_bits, first)
         for table, first in zip(tables, first_zones, strict=True)
@@ -66,15 +67,14 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
         DEFAULT_BUILD_MEMORY // 4,
     )
     try:
+        # Groups of zones are as large as those of the tables, which may not be grouped at all.
+        parameters = HashParameters(items, probability, fold=False)
         sink = HashingFile(creator.open_output_stream(path))
-        return write_file(
-            sink,
-            kept,
-            runs,
-            np.concatenate(nulls),
-            # Groups of zones are as large as those of the tables, which may not be grouped at all.
-            HashParameters(items, probability, fold=False),
-        )
+        try:
+            return write_file(sink, kept, runs, np.concatenate(nulls), parameters)
+        except BaseException:
+            sink.close()
+            raise
     finally:
         kept.pairs.close()
 

@@ -119,9 +119,13 @@ def zone_bits_for(num_groups: int) -> int:
 
 
 def choose_shape(
-    num_entries: int, num_postings: int, num_groups: int, hash_bits: int
+    num_entries: int,
+    num_postings: int,
+    num_groups: int,
+    hash_bits: int,
+    max_block_bits: int = 40,
 ) -> BlockShape:
-    """Return the shape of the smallest file.
+    """Return the shape of the smallest file, with at most ``1 << max_block_bits`` blocks.
 
     More buckets cost a bit each, and save a bit of each remainder.
 
@@ -138,7 +142,7 @@ def choose_shape(
     remainder_bits = min(range(1, widest + 1), key=num_bits)
     num_bytes = num_bits(remainder_bits) // 8 + num_postings * _POSTING_POINTER_BYTES
     block_bits = ceil(log2(max(1, num_bytes / _MAX_BLOCK_BYTES)))
-    block_bits = min(block_bits, hash_bits - remainder_bits)
+    block_bits = min(block_bits, max_block_bits, hash_bits - remainder_bits)
     return BlockShape(
         block_bits, hash_bits - remainder_bits - block_bits, remainder_bits, zone_bits
     )

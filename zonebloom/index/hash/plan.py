@@ -183,7 +183,12 @@ class Plan:
     def of(cls, measure: _Measure, hash_bits: int) -> Plan:
         num_entries, num_postings, _ = measure.cells.sum(axis=0).tolist()
         num_groups = len(measure.groups)
-        return cls(measure, choose_shape(max(1, num_entries), num_postings, num_groups, hash_bits))
+        # Blocks consist of whole cells.
+        max_block_bits = len(measure.cells).bit_length() - 1
+        return cls(
+            measure,
+            choose_shape(max(1, num_entries), num_postings, num_groups, hash_bits, max_block_bits),
+        )
 
     @property
     def num_entries(self) -> int:
@@ -254,10 +259,14 @@ def _keep_fewer_bits(kept: KeptPairs, hash_bits: int) -> KeptPairs:
     fewer = SortedPairs(bits, pairs.part_bits, pairs.memory_bytes)
     measurer = _Measurer(kept.measure.groups, bits, pairs.part_bits, kept.num_entries)
     measures = []
-    for number in range(1 << pairs.part_bits):
-        part = pairs.part_with_fewer_bits(number, hash_bits)
-        fewer.append(part)
-        measures.append(measurer.measure(number, part))
+    try:
+        for number in range(1 << pairs.part_bits):
+            part = pairs.part_with_fewer_bits(number, hash_bits)
+            fewer.append(part)
+            measures.append(measurer.measure(number, part))
+    except BaseException:
+        fewer.close()
+        raise
     pairs.close()
     return KeptPairs(fewer, kept.num_entries, measurer.total(measures))
 

@@ -49,6 +49,8 @@ def _decode_runs(data: np.ndarray, count: int, num_groups: int) -> np.ndarray:
     gaps, lengths = gaps[:num_runs], lengths[:num_runs]
     if num_runs > lengths.size or lengths.sum() != count:
         raise ValueError("the runs of a posting do not have as many groups as it claims")
+    if gaps.sum(dtype=float) > num_groups:
+        raise ValueError("a posting has groups that do not exist")
     before = np.cumsum(lengths) - lengths
     firsts = np.cumsum(gaps) + before
     if firsts[-1] + lengths[-1] > num_groups:

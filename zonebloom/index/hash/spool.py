@@ -17,6 +17,8 @@ from zonebloom.sbbf.hashing import Hashes
 
 # Each chunk is partitioned when it has about this many rows. Larger chunks do not fit in the cache.
 _CHUNK_ROWS = 1 << 18
+# If a partition has so many times the mean number of pairs, a frequent key is in it.
+_MAX_SKEW = 4
 # Enough that a partition of a billion rows fits in memory several times.
 PARTITION_BITS = 8
 NUM_PARTITIONS = 1 << PARTITION_BITS
@@ -114,7 +116,6 @@ class PairSpool:
         self._num_waiting = 0
         # The pairs of each chunk, and where its partitions begin.
         self._chunks: list[tuple[_Stored, np.ndarray]] = []
-        self.num_pairs = 0
 
     def add(self, hashes: Hashes, first_row: int, first_zone: int) -> None:
         """Add rows of a fragment whose first zone is given."""
@@ -129,18 +130,19 @@ class PairSpool:
         rows, self._rows, self._num_waiting = self._rows, [], 0
         counts = np.zeros(NUM_PARTITIONS, dtype=np.int64)
         for part in rows:
-            sort_kernels.count_partitions(*self._arguments(part), counts)
+            sort_kernels.count_partitions(*self._kernel_args(part), counts)
         ends = np.cumsum(counts)
         starts = ends - counts
         offsets = np.append(starts, ends[-1])
         size = int(ends[-1])
         pairs = np.empty(size, dtype=np.uint64)
         for part in rows:
-            sort_kernels.scatter_pairs(*self._arguments(part), starts, pairs)
+            sort_kernels.scatter_pairs(*self._kernel_args(part), starts, pairs)
+        if counts.max() > _MAX_SKEW * max(1, size // NUM_PARTITIONS):
+            pairs, offsets = _drop_repeated(pairs, offsets)
         self._chunks.append((self._store.keep(pairs), offsets))
-        self.num_pairs += size
 
-    def _arguments(self, part: _Rows) -> tuple:
+    def _kernel_args(self, part: _Rows) -> tuple:
         hashes = part.hashes
         return (
             hashes.values,
@@ -157,12 +159,9 @@ class PairSpool:
         if self._rows:
             self._finish_chunk()
 
-    def partition_sizes(self) -> np.ndarray:
-        """Return the number of pairs of each partition, int64."""
-        sizes = np.zeros(NUM_PARTITIONS, dtype=np.int64)
-        for _, offsets in self._chunks:
-            sizes += np.diff(offsets)
-        return sizes
+    @property
+    def num_pairs(self) -> int:
+        return sum(int(offsets[-1]) for _, offsets in self._chunks)
 
     def partition(self, number: int) -> PairArrays:
         return [
@@ -172,6 +171,14 @@ class PairSpool:
 
     def close(self) -> None:
         self._store.close()
+
+
+def _drop_repeated(pairs: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop repeated pairs of the large partitions of a chunk. Return its pairs and offsets."""
+    parts = np.split(pairs, offsets[1:-1])
+    mean_size = pairs.size // NUM_PARTITIONS
+    parts = [np.unique(part) if part.size > _MAX_SKEW * mean_size else part for part in parts]
+    return np.concatenate(parts), np.cumsum([0, *(part.size for part in parts)])
 
 
 class PairBits(NamedTuple):

@@ -39,7 +39,7 @@ from zonebloom.index.hash.postings import decode_posting
 from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
 from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.storage.encryption import open_random_access
-from zonebloom.storage.files import ReadCounter
+from zonebloom.storage.files import FILE_ERRORS, ReadCounter
 from zonebloom.storage.random_access import read_merged_ranges
 
 # The first request reads this much of the file's end. Most tails fit in it.
@@ -54,6 +54,8 @@ _LOCAL_BATCH_BYTES = 1 << 20
 _REMOTE_BATCH_BYTES = 8 << 20
 _MAX_REMOTE_GAP = 256 << 10
 _MIN_MATCHES = 1 << 12
+# Zones of several hashes are merged when there are so many.
+_MIN_MERGED_ZONES = 1 << 20
 # A bucket rarely has more entries of one hash than this.
 _BUCKET_MATCHES = 64
 # As in `search_kernels`, larger buckets are searched by halving.
@@ -106,7 +108,11 @@ class HashTable(IndexTable):
         self._has_reported = False
         try:
             self.file = open_random_access(filesystem, path, self.counter, num_bytes)
-            self.head, self.runs = self._open(num_bytes, checksum)
+            try:
+                self.head, self.runs = self._open(num_bytes, checksum)
+            except BaseException:
+                self.file.close()
+                raise
         except (OSError, ValueError) as error:
             kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
             raise kind(
@@ -118,7 +124,7 @@ class HashTable(IndexTable):
         self._slot_shift = _HASH_BITS - self.shape.block_bits
         self._shape = np.array([*self.shape, len(self.groups)], dtype=np.int64)
         self._blocks: OrderedDict[int, np.ndarray] = OrderedDict()
-        self._max_cached_blocks = max(1, _MAX_CACHED_BYTES // self.head.slot_bytes)
+        self._cached_bytes = 0
         self._lock = threading.Lock()
         self._scratch = threading.local()
 
@@ -172,8 +178,15 @@ class HashTable(IndexTable):
     def find(self, hashes: np.ndarray) -> np.ndarray:
         if hashes.size == 1 and len(self):
             return self._zones_of(hashes)
-        parts = [zones for _, zones in self._pairs(hashes)] if hashes.size and len(self) else []
-        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        zones, parts, num_new = np.empty(0, dtype=np.int64), [], 0
+        for _, part in self._pairs(hashes) if hashes.size and len(self) else ():
+            parts.append(part)
+            num_new += part.size
+            if num_new > max(_MIN_MERGED_ZONES, zones.size):
+                zones, parts, num_new = np.unique(np.concatenate([zones, *parts])), [], 0
+                if zones.size == len(self):
+                    return zones
+        return np.unique(np.concatenate([zones, *parts]))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         if NUMPY.spend(_NUMPY_CHECKS_PER_BLOCK * hashes.size):
@@ -363,7 +376,10 @@ class HashTable(IndexTable):
                 for keys, groups in matches.pairs
                 for is_kept in [~np.isin(keys, damaged)]
             ]
-            matches.postings[:] = [part for part in matches.postings if part[0] not in damaged]
+            damaged_keys = set(damaged)
+            matches.postings[:] = [
+                posting for posting in matches.postings if posting[0] not in damaged_keys
+            ]
 
     def _read_slots(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return slots one after another, and which of them are damaged.
@@ -383,7 +399,7 @@ class HashTable(IndexTable):
                 target = words.data.cast("B")
                 for number, piece in enumerate(pieces):
                     target[number * size : number * size + len(piece)] = piece
-        except OSError as error:
+        except FILE_ERRORS as error:
             self._report_damage(f"it cannot be read ({error})")
             return words, is_damaged
         salt = np.uint64(self.head.salt)
@@ -411,9 +427,12 @@ class HashTable(IndexTable):
             self._report_block()
         else:
             with self._lock:
-                self._blocks[slot] = words
-                while len(self._blocks) > self._max_cached_blocks:
-                    self._blocks.popitem(last=False)
+                if slot not in self._blocks:
+                    self._blocks[slot] = words
+                    self._cached_bytes += words.nbytes
+                while self._cached_bytes > _MAX_CACHED_BYTES:
+                    _, oldest = self._blocks.popitem(last=False)
+                    self._cached_bytes -= oldest.nbytes
         return words
 
     def _overflow(self, slot_words: np.ndarray) -> np.ndarray | None:
@@ -423,7 +442,8 @@ class HashTable(IndexTable):
 
     def _read_heap(self, offset: int, size: int, min_size: int) -> np.ndarray | None:
         end = self.head.null_offset
-        if offset < self.head.heap_offset or size < min_size or size % 8 or offset > end - size:
+        is_aligned = offset % 8 == size % 8 == 0
+        if not is_aligned or size < min_size or not self.head.heap_offset <= offset <= end - size:
             return None
         return self._read_piece(offset, size)
 
@@ -431,7 +451,7 @@ class HashTable(IndexTable):
         """Return the words of a piece of the file, or None if its checksum does not match."""
         try:
             data = self.file.read([(offset, offset + size)])[0]
-        except OSError as error:
+        except FILE_ERRORS as error:
             self._report_damage(f"it cannot be read ({error})")
             return None
         if len(data) != size:
@@ -495,7 +515,7 @@ class HashTable(IndexTable):
         try:
             for start in range(0, end, _VERIFY_STEP_BYTES):
                 checksum.update(self.file.read([(start, min(start + _VERIFY_STEP_BYTES, end))])[0])
-        except OSError as error:
+        except FILE_ERRORS as error:
             raise self._corrupt_index(f"it cannot be read ({error})") from None
         if checksum.intdigest() != self.head.content:
             raise self._corrupt_index("its content is not what was written")

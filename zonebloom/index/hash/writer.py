@@ -39,6 +39,7 @@ from zonebloom.sbbf.hashing import Hashes
 from zonebloom.storage.files import FileCreator
 
 _SAMPLED_PAIRS = 1 << 18
+_MIN_SAMPLED_PARTITIONS = 4
 # Zones have 32 bits in a spool.
 _SAMPLE_BITS = PairBits(32, 32)
 # Above this, the heap of a file that is being written is in a temporary file.
@@ -80,6 +81,13 @@ class HashSegmentWriter:
         require_numbered_zones(self._num_zones)
 
     def close(self) -> WrittenTable:
+        try:
+            return self._write()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _write(self) -> WrittenTable:
         ids, first_rows, num_zones, num_rows = np.array(self._runs, np.uint64).reshape(-1, 4).T
         items = self._parameters.number_of_items
         runs = ZoneRuns(ids, first_rows, num_zones, num_rows, items)
@@ -118,16 +126,20 @@ def require_numbered_zones(num_zones: int) -> None:
 
 
 def _estimate_entries(spool: PairSpool) -> int:
-    """Estimate the number of distinct pairs from some partitions, which are random hashes."""
-    sizes = spool.partition_sizes()
-    num_sampled = num_distinct = 0
-    for number in np.flatnonzero(sizes).tolist():
-        pairs = sort_distinct(spool.partition(number), _SAMPLE_BITS, number, PARTITION_BITS)
-        num_distinct += pairs.size
-        num_sampled += int(sizes[number])
-        if num_sampled >= _SAMPLED_PAIRS:
-            break
-    return round(spool.num_pairs * num_distinct / max(num_sampled, 1))
+    """Estimate the number of distinct pairs from those of some partitions.
+
+    Distinct hashes are spread evenly over the partitions, but rows are not: a frequent key has all
+    its rows in one partition.
+    """
+    num_pairs = num_distinct = 0
+    for number in range(NUM_PARTITIONS):
+        arrays = spool.partition(number)
+        num_pairs += sum(array.size for array in arrays)
+        num_distinct += sort_distinct(arrays, _SAMPLE_BITS, number, PARTITION_BITS).size
+        num_partitions = number + 1
+        if num_pairs >= _SAMPLED_PAIRS and num_partitions >= _MIN_SAMPLED_PARTITIONS:
+            return min(spool.num_pairs, num_distinct * NUM_PARTITIONS // num_partitions)
+    return num_distinct
 
 
 def write_file(
