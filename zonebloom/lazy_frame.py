@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.arrays import empty_table
 from zonebloom.errors import MissingDependency, SchemaMismatch
+from zonebloom.index.key_search import FILTERED_BY_POLARS
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.ast import conjunction
 from zonebloom.predicates.polars import (
@@ -155,7 +156,11 @@ class _Query:
                 predicate_from_polars(filter, arrow_schema) for filter in filters
             )
             row_filter = pushed_down_filter(functools.reduce(and_, filters), self.schema)
-        plan = self.opened.plan(names, row_filter, predicate)
+        cost = FILTERED_BY_POLARS
+        if isinstance(predicate, IsIn) and self._can_use_polars():
+            # No other condition limits the rows.
+            cost = cost._replace(max_share=_MAX_READ_SHARE)
+        plan = self.opened.plan(names, row_filter, predicate, cost=cost)
         frames = [
             self._scan_whole(fragments) if is_whole else self._scan_kept_rows(plan, fragments)
             for is_whole, fragments in itertools.groupby(plan.fragments, self._is_read_whole)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -20,11 +21,21 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.index.key_search import extrapolate_zones, hashes_among, search_keys
+from zonebloom import lazy_frame as lazy_frame_module
+from zonebloom.index.key_search import (
+    COMPARED_BY_KERNELS,
+    FILTERED_BY_ARROW,
+    extrapolate_zones,
+    hashes_among,
+    search_keys,
+)
+from zonebloom.lazy_frame import lazy_frame
+from zonebloom.predicates import polars_expression
 from zonebloom.scan import locate, recheck, search
 from zonebloom.values.probe import hash_keys
 
@@ -250,10 +261,11 @@ def test_keys_that_are_in_most_zones_are_not_all_looked_up(large):
     on_column = ds.opened.look().indices_of_column(("a",))
     view = ds.opened.look().view(on_column.indices[0])
     bulk = hash_keys(pa.int64(), keys)
-    assert search_keys(view, bulk, len(keys)) is None
+    assert search_keys(view, bulk, len(keys), COMPARED_BY_KERNELS) is None
     # More keys than rows are not looked up either.
     everything = pa.array(np.arange(400_000))
-    assert search_keys(view, hash_keys(pa.int64(), everything), len(everything)) is None
+    bulk = hash_keys(pa.int64(), everything)
+    assert search_keys(view, bulk, len(everything), FILTERED_BY_ARROW) is None
 
 
 @given(
@@ -283,3 +295,87 @@ def test_hashes_are_found_among_sorted_ones(hashes, others):
     ordered = np.array(sorted(others), dtype=np.uint64)
     result = hashes_among(np.array(hashes, dtype=np.uint64), ordered)
     assert result.tolist() == [hashed in others for hashed in hashes]
+
+
+def scans(ds: zb.Dataset, folder: Path) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    return lazy_frame(ds), pl.scan_parquet(str(folder / "*.parquet"), glob=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**32))
+def test_polars_lists_of_keys_return_the_rows_of_polars(tmp_path_factory, seed):
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("polars")
+    tables = [a_table(rng, 100 * number) for number in range(rng.randint(1, 3))]
+    write_files(folder, tables)
+    ds = zb.dataset(folder)
+    for name in COLUMNS.names:
+        ds.create_scalar_index(name, "HASH", number_of_items=rng.choice([1, 3, 8]))
+    ours, theirs = scans(ds, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        lower_limits(patch)
+        set_constant(patch, polars_expression, "_MAX_JSON_BYTES", rng.choice([0, 1 << 14]))
+        for name in COLUMNS.names:
+            values = [value for value in VALUES[name] if not is_nan(value)]
+            listed = pl.Series(rng.choices(values, k=6), dtype=theirs.collect_schema()[name])
+            is_listed = pl.col(name).is_in(listed.implode(), nulls_equal=rng.random() < 0.3)
+            for condition in (
+                is_listed,
+                is_listed & (pl.col("a") > 2),
+                (pl.col("n") * 2 > 20) & is_listed & pl.col("b").is_in(["a", "É", "x"]),
+                is_listed | (pl.col("a") == 3),
+                ~is_listed,
+            ):
+                expected = theirs.filter(condition).collect()
+                assert_frame_equal(ours.filter(condition).collect(), expected)
+                assert_frame_equal(pl.from_arrow(ds.to_table(filter=condition)), expected)
+
+
+@pytest.mark.parametrize("num_present", [0, 20, MANY // 2, MANY])
+def test_twenty_thousand_keys_in_a_polars_list(large, num_present, monkeypatch):
+    set_constant(monkeypatch, lazy_frame_module, "FILTERED_BY_POLARS", FILTERED_BY_ARROW)
+    ds, tables = large
+    keys = keys_of(tables, num_present).drop_null()
+    expected = {key.as_py() for key in keys}
+    condition = pl.col("a").is_in(pl.Series(keys).implode())
+    rows = pa.concat_tables(tables)["a"].to_pylist()
+    matches = [key for key in rows if key in expected]
+    assert lazy_frame(ds).filter(condition).collect()["a"].to_list() == matches
+    assert lazy_frame(ds).filter(condition & (pl.col("a") + 1 > 0)).collect()["a"].to_list() == [
+        key for key in matches if key + 1 > 0
+    ]
+    if num_present <= 20:
+        assert "zones kept by a_idx" in lazy_frame(ds).filter(condition).explain()
+
+
+def test_a_file_that_changes_after_the_plan_is_read_with_all_keys_of_a_polars_list(
+    tmp_path, monkeypatch
+):
+    lower_limits(monkeypatch)
+    write_files(tmp_path, [pa.table({"a": pa.array(range(100), pa.int64())})])
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("a", "HASH", number_of_items=5)
+    condition = pl.col("a").is_in([7, 8, 500, 501]) & (pl.col("a") + 1 > 0)
+    scanner = ds.scanner(filter=condition)
+    planned = scanner.planned(scanner.plan())
+    write_files(tmp_path, [pa.table({"a": pa.array(range(450, 650), pa.int64())})])
+    assert planned.to_table()["a"].to_pylist() == [500, 501]
+
+
+@pytest.mark.parametrize("num_present", [0, 20, MANY])
+def test_twenty_thousand_keys_in_a_duckdb_list(large, num_present):
+    duckdb = pytest.importorskip("duckdb")
+    ds, tables = large
+    keys = keys_of(tables, num_present).drop_null()
+    literals = ", ".join(str(key.as_py()) for key in keys)
+    expected = {key.as_py() for key in keys}
+    stored = pa.concat_tables(tables)["a"].to_pylist()
+    with duckdb.connect() as connection:
+        connection.register("rows", ds)
+        for condition, accepts in (
+            (f"a IN ({literals})", lambda key: key in expected),
+            (f"a IN ({literals}) AND a > 5", lambda key: key in expected and key > 5),
+            (f"a NOT IN ({literals})", lambda key: key not in expected),
+        ):
+            rows = connection.sql(f"SELECT a FROM rows WHERE {condition}").fetchall()
+            matches = (key for key in stored if key is not None and accepts(key))
+            assert sorted(rows) == sorted((key,) for key in matches)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from zonebloom.base.arrays import from_numpy
 from zonebloom.base.row_ranges import RowRanges
-from zonebloom.index.key_search import search_keys
+from zonebloom.index.key_search import COMPARED_BY_KERNELS, may_pay, search_keys
 from zonebloom.index.matching import IndexView
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.ast import ColumnPath
@@ -98,9 +98,15 @@ def search_many_keys(
             if index.max_searched_keys is not None:
                 continue
             searched = values if numbers is None else values.take(from_numpy(numbers))
-            bulk = hash_keys(on_column.column_type, searched)
             view = snapshot.view(index)
-            result = None if bulk is None else search_keys(view, bulk, len(searched))
+            if not may_pay(view, len(searched), COMPARED_BY_KERNELS):
+                continue
+            bulk = hash_keys(on_column.column_type, searched)
+            result = (
+                None
+                if bulk is None
+                else search_keys(view, bulk, len(searched), COMPARED_BY_KERNELS)
+            )
             if result is not None:
                 kept = np.flatnonzero(result.may_exist)
                 numbers = kept if numbers is None else numbers[kept]

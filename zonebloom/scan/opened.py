@@ -36,6 +36,7 @@ from zonebloom.errors import (
     ZoneBloomWarning,
 )
 from zonebloom.index.fit import indexed_column
+from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates import (
     Equals,
@@ -188,20 +189,24 @@ class OpenedDataset:
             self._report_missing(snapshot.coverage.missing_keys)
         return snapshot
 
-    def search(self, predicate: Predicate) -> tuple[Snapshot, Search]:
+    def search(
+        self, predicate: Predicate, cost: ReadCost = FILTERED_BY_ARROW
+    ) -> tuple[Snapshot, Search]:
         """Look at the files, and search the indices for a predicate.
+
+        ``cost`` is that of reading rows without an index.
 
         While an object store lists the files, the tables of the indices are loaded. If there is an
         earlier snapshot, it is searched meanwhile, and the result is used if no file has changed.
         """
         if is_local(self.source.filesystem):
             snapshot = self.look_at_all_files()
-            return snapshot, self.search_snapshot(snapshot, predicate)
+            return snapshot, self.search_snapshot(snapshot, predicate, cost)
         last = None if self._last_look is None else self._last_look.snapshot
         early_search = None
         with thread_pool(REMOTE_THREADS) as pool:
             if last is not None:
-                early_search = pool.submit(search_indices, last, predicate)
+                early_search = pool.submit(search_indices, last, predicate, cost)
             else:
                 columns = probed_columns(predicate)
                 for index in self.indices.values():
@@ -209,14 +214,16 @@ class OpenedDataset:
                         pool.submit(index.tables)
             snapshot = self.look_at_all_files()
         if early_search is None or snapshot is not last:
-            return snapshot, self.search_snapshot(snapshot, predicate)
+            return snapshot, self.search_snapshot(snapshot, predicate, cost)
         search = early_search.result()
         self._report_gaps(snapshot, search)
         return snapshot, search
 
-    def search_snapshot(self, snapshot: Snapshot, predicate: Predicate) -> Search:
+    def search_snapshot(
+        self, snapshot: Snapshot, predicate: Predicate, cost: ReadCost = FILTERED_BY_ARROW
+    ) -> Search:
         """Search a snapshot, and warn of files that the indices used do not cover."""
-        search = search_indices(snapshot, predicate)
+        search = search_indices(snapshot, predicate, cost)
         self._report_gaps(snapshot, search)
         return search
 
@@ -248,13 +255,17 @@ class OpenedDataset:
         predicate: Predicate | None,
         *,
         is_described: bool = True,
+        cost: ReadCost = FILTERED_BY_ARROW,
     ) -> ScanPlan:
-        """Return the plan of a scan. Without an expression or a predicate, no index is used."""
+        """Return the plan of a scan. Without an expression or a predicate, no index is used.
+
+        ``cost`` is that of reading rows without an index.
+        """
         if predicate is None or expression is None:
             snapshot = self.look_at_all_files()
             return plan_whole_files(snapshot, columns, expression, is_described=is_described)
         bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
-        snapshot, search = self.search(predicate)
+        snapshot, search = self.search(predicate, cost)
         return plan_search(
             snapshot, search, columns, expression, bytes_before, is_described=is_described
         )

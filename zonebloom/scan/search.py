@@ -19,7 +19,7 @@ from zonebloom.base.notices import warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, IndexNotUsedWarning
 from zonebloom.index.key_ranges import fragment_ranges
-from zonebloom.index.key_search import search_keys
+from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, may_pay, search_keys
 from zonebloom.index.kinds import is_registered, why_no_kind_answers
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates.ast import (
@@ -58,6 +58,8 @@ class Search:
     Attributes
     ----------
     predicate : Predicate
+    cost : ReadCost
+        The cost of reading rows without an index.
     result : SearchResult
     used_views : dict of str to IndexView
         The indices that were searched, by name.
@@ -71,6 +73,7 @@ class Search:
     """
 
     predicate: Predicate
+    cost: ReadCost = FILTERED_BY_ARROW
     result: SearchResult = field(init=False)
     used_views: dict[str, IndexView] = field(default_factory=dict)
     partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
@@ -90,9 +93,15 @@ class Search:
         )
 
 
-def search_indices(snapshot: Snapshot, predicate: Predicate) -> Search:
-    """Search the indices of a snapshot for a predicate."""
-    universe, search = snapshot.universe, Search(predicate)
+def search_indices(
+    snapshot: Snapshot, predicate: Predicate, cost: ReadCost = FILTERED_BY_ARROW
+) -> Search:
+    """Search the indices of a snapshot for a predicate.
+
+    ``cost`` is that of reading the rows without an index. Long lists of keys are not searched if
+    this takes longer.
+    """
+    universe, search = snapshot.universe, Search(predicate, cost)
     answer = fold_predicate(
         predicate,
         lambda leaf: _answer_leaf(leaf, snapshot, search),
@@ -321,11 +330,13 @@ class _IndexLookup(_Answer):
             or len(predicate.values) <= _MAX_SINGLE_SEARCH
         ):
             return view.matches(self._key_probe)
+        if not may_pay(view, len(predicate.values), self._search.cost):
+            return view.covered | view.uncovered
         column_type = self._snapshot.indices_of_column(predicate.column).column_type
         bulk = None if column_type is None else hash_keys(column_type, predicate.values)
         if bulk is None:
             return view.matches(self._key_probe)
-        result = search_keys(view, bulk, len(predicate.values))
+        result = search_keys(view, bulk, len(predicate.values), self._search.cost)
         if result is None:
             return view.covered | view.uncovered
         existing = predicate.values.take(from_numpy(np.flatnonzero(result.may_exist)))

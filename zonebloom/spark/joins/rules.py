@@ -11,6 +11,7 @@ from functools import reduce
 from operator import and_
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -45,6 +46,8 @@ _MIN_BYTES_TO_PRUNE, _FILES_FACTOR = 64 << 20, 4
 # The cost of the Python data source, in bytes that Spark's own reader reads in the same time: a
 # fixed cost, and a factor for each byte.
 _ZONES_FIXED_COST, _ZONES_COST_FACTOR = 32 << 20, 2
+# Keys are an option of the load, which Spark copies to several processes.
+_MAX_KEY_BYTES = 4 << 20
 # Each literal of a condition costs planning time.
 _MAX_LITERALS = 200
 
@@ -68,13 +71,14 @@ def apply_key_rule(
         other.frame(spark), [other.key_field(name).name for name in names], max_keys
     )
     keys = keys.rename_columns([side.key_field(name).name for name in names])
-    zone_share, file_share, num_files = _candidate_shares(files, keys)
+    num_keys = keys.num_rows
+    keys, zone_share, file_share, num_files = _find_candidates(files, keys)
     zone_cost = float(total_bytes)
-    if side.is_indexed_files:
+    if side.is_indexed_files and keys.nbytes <= _MAX_KEY_BYTES:
         zone_cost = zone_share * total_bytes * _ZONES_COST_FACTOR + _ZONES_FIXED_COST
     terms = _key_conditions(side, keys) if is_classic(spark) else []
     file_cost = file_share * total_bytes if terms else total_bytes
-    keys_text = f"{keys.num_rows:,} keys of {other.name}"
+    keys_text = f"{num_keys:,} keys of {other.name}"
     if min(zone_cost, file_cost) > total_bytes / 2:
         raise RuleTooCostly(
             f"{keys_text} are in {zone_share:.0%} of the zones and {file_share:.0%} of the files"
@@ -113,10 +117,11 @@ def _searchable_names(
     return names
 
 
-def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int]:
-    """Return the share of rows in zones, and of bytes in files, that may hold one of the keys.
+def _find_candidates(files: Dataset, keys: pa.Table) -> tuple[pa.Table, float, float, int]:
+    """Return the keys that may be in the files, and where.
 
-    Also return the number of these files.
+    The places are the share of rows in zones that may hold a key, the share of bytes in files that
+    may, and the number of these files.
     """
     predicate = conjunction(key_terms(keys, keys.column_names))
     snapshot, search = files.opened.search(predicate)
@@ -129,7 +134,12 @@ def _candidate_shares(files: Dataset, keys: pa.Table) -> tuple[float, float, int
         fragment.identity.size for fragment in fragments if fragment.fragment_id in candidates
     )
     zone_share, file_share = len(rows) / max(total_rows, 1), kept_bytes / max(total_bytes, 1)
-    return zone_share, file_share, len(candidates)
+    for listed, existing in search.existing_keys.values():
+        is_existing = pc.call_function(
+            "is_in", [keys[listed.column[0]]], pc.SetLookupOptions(existing.values)
+        )
+        keys = keys.filter(is_existing)
+    return keys, zone_share, file_share, len(candidates)
 
 
 def _key_conditions(side: JoinSide, keys: pa.Table) -> list[Column]:

@@ -25,8 +25,6 @@ from zonebloom.values.columns import find_column, matching_names
 
 Index: TypeAlias = "FilePaths | Dataset | None"
 
-# Keys are an option of the load, which Spark copies to several processes.
-_MAX_KEY_BYTES = 4 << 20
 _MAX_SIDE_BYTES = 64 << 20
 
 
@@ -124,7 +122,7 @@ def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[Dat
         raise RuleNotUsed(f"the other side has more than max_keys={max_keys:,} rows")
     # Arrow drops only nulls; dropna() of a frame would also drop NaN.
     keys = rows.select(names).drop_null()
-    if rows.nbytes > _MAX_SIDE_BYTES or keys.nbytes > _MAX_KEY_BYTES:
+    if rows.nbytes > _MAX_SIDE_BYTES:
         raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
     session: Any = frame.sparkSession
     return session.createDataFrame(rows, schema=frame.schema), keys

@@ -1,0 +1,64 @@
+"""Compare the MessagePack of Polars expressions with their JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+
+from zonebloom.predicates.message_pack import unpack
+
+C = pl.col
+EXPRESSIONS = [
+    C("d") == Decimal("-1.50"), C("f").eq(float("nan")), C("f") == float("inf"), C("f") == -0.5,
+    C("b") == b"ab\xff", C("b") == b"0123456789abcdef", C("t") == dt.datetime(1920, 1, 1),
+    C("t") == dt.timedelta(days=1), C("t") == dt.time(1), C("i") == 2**100, C("i") == -(2**63),
+    C("i") == pl.lit(-(2**100), dtype=pl.Int128), C("i") == pl.lit(200, dtype=pl.UInt8),
+    C("i") == pl.lit(-1000, dtype=pl.Int16), C("f") == pl.lit(2.5, dtype=pl.Float32),
+    C("i").is_between(1, 2, closed="left"), C("s").struct.field("x") == 1, ~C("i").is_null(),
+    C("s").is_in(["é" * 1000] * 50), C("s").is_in([None, "a"], nulls_equal=True),
+    C("i").is_in(pl.Series(range(100_000)).implode()), C("s").str.contains("a" * 70_000),
+    pl.any_horizontal([C("i") == number for number in range(70_000)]),
+    C("x").cast(pl.Datetime("us", "UTC")) == dt.date(2020, 1, 1),
+    pl.lit(True) | C("i").is_not_null(),
+]  # fmt: skip
+
+
+def as_json(value: Any) -> Any:
+    """Return a value with lists of numbers in place of bytes."""
+    if isinstance(value, bytes):
+        return list(value)
+    if isinstance(value, list):
+        return [as_json(part) for part in value]
+    if isinstance(value, dict):
+        return {name: as_json(part) for name, part in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("expr", EXPRESSIONS, ids=range(len(EXPRESSIONS)))
+def test_the_tree_of_messagepack_is_that_of_json(expr):
+    tree = unpack(expr.meta.serialize(format="binary"))
+    assert as_json(tree) == json.loads(expr.meta.serialize(format="json"))
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [(b"\xde\x00\x01\xa1a\xc3", {"a": True}), (b"\xdf\x00\x00\x00\x01\x01\xc2", {1: False}),
+     (b"\xd0\x80", -128), (b"\xff", -1), (b"\xd3" + b"\xff" * 8, -1),
+     (b"\xcf" + b"\xff" * 8, 2**64 - 1),
+     (b"\xc4\x02ab", b"ab"), (b"\xd9\x01a", "a"), (b"\xc0", None)],
+)  # fmt: skip
+def test_values_of_the_specification(data, value):
+    assert unpack(data) == value
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xa2a", b"\x92\x01", b"\xc6\x00", b"\xc1", b"\x01\x01", b"\xcb\x00"]
+)
+def test_bytes_that_are_not_one_value_are_refused(data):
+    with pytest.raises(ValueError, match="byte"):
+        unpack(data)
