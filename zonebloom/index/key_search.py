@@ -84,7 +84,11 @@ def may_pay(view: IndexView, num_keys: int, cost: ReadCost) -> bool:
 def search_keys(
     view: IndexView, bulk: BulkProbe, num_keys: int, cost: ReadCost
 ) -> KeySearch | None:
-    """Return where keys may be, or None if looking them up takes longer than reading the rows."""
+    """Return where keys may be, or None if looking them up takes longer than reading the rows.
+
+    Also return None if a key is NaN or another float that any zone may hold, or if there are no
+    zones.
+    """
     if bulk.anywhere.size or not view.num_zones:
         return None
     hashes = bulk.of_keys_and_zeros()
@@ -123,7 +127,7 @@ def _pays(view: IndexView, hashes: np.ndarray, cost: ReadCost) -> bool:
 
 
 def _sample(hashes: np.ndarray) -> np.ndarray:
-    """Return about as many of the hashes as a sample has.
+    """Return about `_SAMPLE_KEYS` hashes.
 
     They are the lowest ones, which lie in few blocks of a hash index. Hashes are random, so they
     are in as many zones as others.
@@ -134,14 +138,16 @@ def _sample(hashes: np.ndarray) -> np.ndarray:
     return hashes[:: hashes.size // _SAMPLE_KEYS]
 
 
-def extrapolate_zones(num_distinct: int, num_drawn: int, num_to_draw: float, most: int) -> float:
-    """Return how many distinct zones many draws are expected to find, from those of a sample.
+def extrapolate_zones(
+    num_distinct: int, num_drawn: int, num_to_draw: float, num_zones: int
+) -> float:
+    """Extrapolate the number of distinct zones from a sample of draws.
 
     The zones are supposed to be drawn uniformly from a part of all zones, of unknown size.
     """
     if not num_drawn:
         return 0.0
-    low, high = float(min(num_distinct, most)), float(most)
+    low, high = float(min(num_distinct, num_zones)), float(num_zones)
     if _expected_distinct(high, num_drawn) > num_distinct:
         for _ in range(50):
             middle = (low + high) / 2
@@ -183,10 +189,10 @@ def _find(view: IndexView, hashes: np.ndarray, max_pairs: int) -> _Hits | None:
 
 
 def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Return which hashes are among some sorted ones, bool."""
+    """Return which hashes are in a sorted array, bool."""
     if not ordered.size:
         return np.zeros(hashes.size, dtype=bool)
-    # A bitmap of the low bits excludes most of the others, if few hashes are among them.
+    # A table of the low bits excludes most of the others, if few hashes are among them.
     mask = np.uint64((1 << (8 * ordered.size).bit_length()) - 1)
     has_low_bits = np.zeros(int(mask) + 1, dtype=bool)
     has_low_bits[ordered & mask] = True
