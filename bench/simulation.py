@@ -45,10 +45,9 @@ from zonebloom.index.hash.parameters import (
     BlockShape,
     choose_shape,
     hash_bits_to_keep,
-    zone_bits_for,
 )
 from zonebloom.index.hash.plan import PAIR_BITS, choose_slot_bytes
-from zonebloom.index.hash.spool import MORE_HASH_BITS, PARTITION_BITS
+from zonebloom.index.hash.spool import MORE_HASH_BITS, PARTITION_BITS, zone_bits_for
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.table import ZoneRuns
 from zonebloom.index.zone_bloom.sliced import _TAIL_BYTES as _SLICED_TAIL_BYTES
@@ -221,7 +220,7 @@ def _write_with_holes(runs: ZoneRuns, path: Path, hash_bits: int) -> list[_Sampl
             block_bits=shape.block_bits,
             bucket_bits=shape.bucket_bits,
             remainder_bits=shape.remainder_bits,
-            zone_bits=shape.zone_bits,
+            group_bits=shape.group_bits,
             zone_shift=0,
         )
         file.seek(heap_offset + heap_bytes)
@@ -272,7 +271,7 @@ def _encode_block(block: _SampledBlock, shape: BlockShape) -> bytes:
     buckets = prefixes >> np.uint64(shape.remainder_bits) & np.uint64(shape.num_buckets - 1)
     counts = np.zeros(zones.size + shape.num_buckets, dtype=bool)
     counts[np.arange(zones.size) + buckets.astype(np.int64)] = True
-    entries = remainders << np.uint64(shape.zone_bits) | zones
+    entries = remainders << np.uint64(shape.group_bits) | zones
     entry_bits = entries[:, np.newaxis] >> np.arange(shape.entry_bits, dtype=np.uint64)
     head = zones.size.to_bytes(8, "little")
     return head + _pack_words(counts) + _pack_words((entry_bits & np.uint64(1)).ravel() == 1)
@@ -298,8 +297,8 @@ def _encode_slot(
     if free_bytes >= 0:
         return _seal(content + bytes(free_bytes), offset), b""
     piece = _seal(content, heap_end)
-    pointer = np.array([OVERFLOW, heap_end, len(piece)], dtype="<u8").tobytes()
-    return _seal(pointer.ljust(slot_bytes - 8, b"\0"), offset), piece
+    reference = np.array([OVERFLOW, heap_end, len(piece)], dtype="<u8").tobytes()
+    return _seal(reference.ljust(slot_bytes - 8, b"\0"), offset), piece
 
 
 def _measure_hash(runs: ZoneRuns, sample: Sequence[_SampledBlock], path: Path) -> SimulatedHash:

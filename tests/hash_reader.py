@@ -35,7 +35,7 @@ class Head(NamedTuple):
     block_bits: int
     bucket_bits: int
     remainder_bits: int
-    zone_bits: int
+    group_bits: int
     zone_shift: int
     reserved: int
 
@@ -92,8 +92,8 @@ class HashFile:
         self.total_bits = head.block_bits + head.bucket_bits + head.remainder_bits
         require(max(head.block_bits, head.bucket_bits) <= 40, "too many blocks or buckets")
         require(head.remainder_bits >= 1 and self.total_bits <= 64, "bad bits of the hash")
-        require(1 <= head.zone_bits <= 32 and head.zone_shift <= 32, "bad bits of zones")
-        require(head.remainder_bits + head.zone_bits <= 56, "entries are too wide")
+        require(1 <= head.group_bits <= 32 and head.zone_shift <= 32, "bad bits of groups")
+        require(head.remainder_bits + head.group_bits <= 56, "entries are too wide")
         require(head.reserved == 0, "a reserved field is used")
         require(head.slot_bytes % 8 == 0 and head.slot_bytes >= 32, "a bad size of a slot")
         require(head.heap_bytes % 8 == 0, "a bad size of the heap")
@@ -121,7 +121,7 @@ class HashFile:
         self._first_zones = [0, *itertools.accumulate(zones)]
         self._first_groups = [0, *itertools.accumulate(-(-n // group_zones) for n in zones)]
         self.num_groups = self._first_groups[-1]
-        require(self.num_groups < 2**head.zone_bits, "too few bits for the groups")
+        require(self.num_groups < 2**head.group_bits, "too few bits for the groups")
 
     @property
     def zones_with_null(self):
@@ -166,7 +166,7 @@ class HashFile:
         numbers = range(2**self.head.block_bits)
         references = [self._reference(number) for number in numbers]
         postings = [entry.posting for number in numbers for entry in self._block(number)]
-        in_heap = {place for place in (*references, *postings) if place is not None}
+        in_heap = {piece for piece in (*references, *postings) if piece is not None}
         return [*map(self._slot, numbers), *sorted(in_heap)]
 
     def _zones_of_entry(self, entry):
@@ -194,7 +194,7 @@ class HashFile:
         return 8 + number * self.head.slot_bytes, self.head.slot_bytes
 
     def _reference(self, number):
-        """Return the place of a block in the heap, or None if it is in its slot."""
+        """Return the offset and size of a block in the heap, or None if it is in its slot."""
         body = self._piece(*self._slot(number))
         num_entries, num_postings, offset, size = struct.unpack_from("<IIQQ", body)
         require(num_entries != OVERFLOW or num_postings == 0, "a bad reference to the heap")
@@ -206,7 +206,7 @@ class HashFile:
         body = self._heap_piece(*reference) if reference else self._piece(*self._slot(number))
         num_entries, num_postings = struct.unpack_from("<II", body)
         require(num_entries != OVERFLOW, "a second reference to the heap")
-        width = head.remainder_bits + head.zone_bits
+        width = head.remainder_bits + head.group_bits
         num_buckets = 1 << head.bucket_bits
         entries_start = 8 + 8 * -(-(num_entries + num_buckets) // 64)
         postings_start = entries_start + 8 * -(-num_entries * width // 64)
@@ -220,8 +220,8 @@ class HashFile:
                 bucket += 1
                 continue
             value = values >> len(entries) * width & (1 << width) - 1
-            remainder, group = value >> head.zone_bits, value % 2**head.zone_bits
-            is_posting = group == 2**head.zone_bits - 1
+            remainder, group = value >> head.group_bits, value % 2**head.group_bits
+            is_posting = group == 2**head.group_bits - 1
             posting = next(postings, None) if is_posting else None
             require(bucket < num_buckets and is_posting == (posting is not None), "a bad block")
             prefix = (number << head.bucket_bits | bucket) << head.remainder_bits | remainder

@@ -24,7 +24,7 @@ class HashParameters:
     block_bits: int = 0
     bucket_bits: int = 0
     remainder_bits: int = 8
-    zone_bits: int | None = None
+    group_bits: int | None = None
     zone_shift: int = 0
     slot_bytes: int = 32
     postings: dict[int, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def write_hash_file(pairs, runs, zones_with_null, parameters):
     p = parameters
     group_of_zone = groups_of_zones(runs, p.zone_shift)
     num_groups = group_of_zone[-1] + 1 if runs else 0
-    zone_bits = max(num_groups.bit_length(), 1) if p.zone_bits is None else p.zone_bits
+    group_bits = max(num_groups.bit_length(), 1) if p.group_bits is None else p.group_bits
     groups = defaultdict(set)
     for hashed, zone in pairs:
         groups[p.prefix(hashed)].add(group_of_zone[zone])
@@ -72,11 +72,11 @@ def write_hash_file(pairs, runs, zones_with_null, parameters):
             if prefix >> p.total_bits - p.block_bits != number:
                 continue
             if prefix in encodings:
-                entries.append((prefix, 2**zone_bits - 1))
+                entries.append((prefix, 2**group_bits - 1))
                 references.append(heap.add(posting(sorted(groups[prefix]), encodings[prefix])))
             else:
                 entries += [(prefix, group) for group in sorted(groups[prefix])]
-        body = block(entries, references, p, zone_bits)
+        body = block(entries, references, p, group_bits)
         if 8 + len(body) > p.slot_bytes:
             body = struct.pack("<IIQQ", OVERFLOW, 0, *heap.add(body))
         slots += sealed(body.ljust(p.slot_bytes - 8, b"\0"), 8 + len(slots), p.salt)
@@ -105,7 +105,7 @@ def write_hash_file(pairs, runs, zones_with_null, parameters):
         block_bits=p.block_bits,
         bucket_bits=p.bucket_bits,
         remainder_bits=p.remainder_bits,
-        zone_bits=zone_bits,
+        group_bits=group_bits,
         zone_shift=p.zone_shift,
         reserved=0,
     )
@@ -170,16 +170,16 @@ def words(bits, num_bits):
     return bits.to_bytes(8 * -(-num_bits // 64), "little")
 
 
-def block(entries, references, p, zone_bits):
+def block(entries, references, p, group_bits):
     """Return the bytes of a block from its entries, which are pairs of a prefix and a value."""
-    num_buckets, width = 1 << p.bucket_bits, p.remainder_bits + zone_bits
+    num_buckets, width = 1 << p.bucket_bits, p.remainder_bits + group_bits
     counts = values = 0
     for number, (prefix, value) in enumerate(entries):
         bucket = (prefix >> p.remainder_bits) % num_buckets
         # One 0 bit for each bucket before this one.
         counts |= 1 << number + bucket
         remainder = prefix % 2**p.remainder_bits
-        values |= (remainder << zone_bits | value) << number * width
+        values |= (remainder << group_bits | value) << number * width
     return b"".join(
         [
             struct.pack("<II", len(entries), len(references)),

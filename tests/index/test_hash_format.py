@@ -117,9 +117,9 @@ def contents(draw: st.DrawFn, total_bits: int = 64) -> Content:
         pairs |= {(hashed, zone) for zone in of_key}
     zone_shift = draw(st.integers(0, 4))
     num_groups = sum(-(-run[2] // 2**zone_shift) for run in runs)
-    zone_bits = max(num_groups.bit_length(), 1) + draw(st.integers(0, 3))
+    group_bits = max(num_groups.bit_length(), 1) + draw(st.integers(0, 3))
     block_bits, bucket_bits = draw(st.integers(0, 3)), draw(st.integers(0, 7))
-    most = min(total_bits - block_bits - bucket_bits, 56 - zone_bits)
+    most = min(total_bits - block_bits - bucket_bits, 56 - group_bits)
     remainder_bits = draw(st.integers(1, most))
     encodings = st.sampled_from([None, BITMAP, GAPS, RUNS])
     postings = {hashed: draw(encodings) for hashed in hashes}
@@ -128,7 +128,7 @@ def contents(draw: st.DrawFn, total_bits: int = 64) -> Content:
         block_bits=block_bits,
         bucket_bits=bucket_bits,
         remainder_bits=remainder_bits,
-        zone_bits=zone_bits,
+        group_bits=group_bits,
         zone_shift=zone_shift,
         slot_bytes=draw(st.integers(4, 40)) * 8,
         postings={hashed: code for hashed, code in postings.items() if code is not None},
@@ -666,7 +666,7 @@ def test_zonebloom_refuses_forged_files_or_reads_within_their_bounds(
 
 FORGED_KEY = key_hash(0)
 FORM = HashParameters(
-    number_of_items=10, bucket_bits=2, remainder_bits=8, zone_bits=8, slot_bytes=256, salt=5
+    number_of_items=10, bucket_bits=2, remainder_bits=8, group_bits=8, slot_bytes=256, salt=5
 )
 FORGED_ZONES = 31
 
@@ -823,7 +823,7 @@ def test_zones_ascend_even_if_entries_do_not(tmp_path, groups):
         *((name, 41) for name in ("block_bits", "bucket_bits")),
         *((name, 2**32 - 1) for name in ("block_bits", "bucket_bits", "zone_shift")),
         *(("remainder_bits", bits) for bits in (0, 49, 61, 2**31)),
-        *(("zone_bits", bits) for bits in (0, 4, 49, 2**32 - 1)),
+        *(("group_bits", bits) for bits in (0, 4, 49, 2**32 - 1)),
         *(("slot_bytes", size) for size in (0, 24, 252, 2**64 - 8)),
         *(("heap_bytes", size) for size in (4, 8, 2**64 - 8)),
         *(("null_bytes", size) for size in (0, 2**64 - 1)),

@@ -22,9 +22,9 @@ from zonebloom.catalog.model import DEFAULT_KIND
 from zonebloom.index.hash.parameters import (
     HashParameters,
     choose_shape,
+    group_bits_for,
     hash_bits_to_keep,
     needed_hash_bits,
-    zone_bits_for,
 )
 from zonebloom.index.kinds import index_kind
 
@@ -46,7 +46,7 @@ _MAX_SHIFT = 3
 _MIN_CLUSTERS = 3
 _NEAR_ZONES = 8
 _POSTING_HEAD_BYTES = 16
-_POINTER_BITS = 128
+_REFERENCE_BITS = 128
 # A slot is larger than the mean block by about this many standard deviations.
 _SLOT_DEVIATIONS = 3
 _HASH_TAIL_BYTES = 16 << 10
@@ -311,8 +311,8 @@ def _plan(zones: ZoneSample, shift: int, hash_bits: int, distinct: int) -> _Plan
     scale, num_pairs = sample.scale, sample.num_pairs
     counts = _scale_counts(sample, sampled_counts, scale, num_pairs, distinct)
     # This is the width of an entry by which the writer chooses postings.
-    entry_bits = hash_bits // 3 + 2 + zone_bits_for(sample.num_zones)
-    posting_bits = _posting_bits(counts, sample.num_zones) + _POINTER_BITS + entry_bits
+    entry_bits = hash_bits // 3 + 2 + group_bits_for(sample.num_zones)
+    posting_bits = _posting_bits(counts, sample.num_zones) + _REFERENCE_BITS + entry_bits
     is_posting = posting_bits < counts * entry_bits
     # A sampled key stands for as many keys as make its number of groups up to that of all groups.
     weights = sampled_counts * scale / np.maximum(counts, 1)

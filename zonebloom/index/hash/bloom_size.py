@@ -21,7 +21,7 @@ from zonebloom.sbbf.spec import BYTES_PER_BLOCK
 _ZONE_ROWS = 8192
 # Bytes of a row of a table of zone filters without the filter.
 _ROW_BYTES = 25
-# Standard deviation of the distinct values that the set bits of a filter tell, over their root.
+# Distinct values estimated from set bits have a standard deviation of 0.92 * √values.
 _FOLD_DEVIATION = 0.92
 # Deviations of a normal distribution, all equally likely.
 _NORMAL_STEPS = [NormalDist().inv_cdf((i + 0.5) / 16) for i in range(16)]
@@ -32,10 +32,10 @@ _MIN_SAMPLED_PAIRS = 1 << 18
 _SAMPLED_PAIRS_PER_ZONE = 1024
 
 
-def estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns, enough: float) -> float:
+def estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns, stop_at: float) -> float:
     """Return the size that the zone Bloom index of the same rows has at least, very likely.
 
-    Count a sample of the pairs if that shows that the size is at least ``enough``.
+    Count a sample of the pairs if that shows that the size is at least ``stop_at``.
     """
     from zonebloom.index.hash import encode_kernels
 
@@ -59,7 +59,7 @@ def estimate_bloom_bytes(pairs: SortedPairs, runs: ZoneRuns, enough: float) -> f
             scale = num_parts / (number + 1)
             fewest = counts - _DEVIATIONS * np.sqrt(counts)
             size = _bloom_bytes(fewest.clip(min=0) * scale, num_filters)
-            if size >= enough:
+            if size >= stop_at:
                 return size
         num_pairs += part.size
     return _bloom_bytes(counts, num_filters)

@@ -20,13 +20,11 @@ ENTRIES, POSTINGS, POSTING_BYTES = range(3)
 # Positions in its sums.
 NUM_PAIRS, LARGEST = range(2)
 
-_U0, _U1, _U3, _U6, _U7, _U32, _U63, _U64, _U127, _U128 = map(
-    np.uint64, (0, 1, 3, 6, 7, 32, 63, 64, 127, 128)
-)
+_U0, _U1, _U6, _U32, _U63, _U64 = map(np.uint64, (0, 1, 6, 32, 63, 64))
 _OVERFLOW_HEAD = np.uint64(OVERFLOW)
 # A checksum, then the encoding and the number of groups.
 _POSTING_HEAD_BYTES = 16
-_POINTER_BITS = 128
+_REFERENCE_BITS = 128
 
 
 @linked
@@ -103,11 +101,11 @@ def _next_key(pairs, start, stop, zone_bits, shift, first_zones, first_groups, g
 @linked
 def _bytes_if_posting(groups, count, entry_bits):
     """Return the bytes of a posting of the groups, or 0 if entries are smaller."""
-    # Even runs of groups need this much.
-    if count * entry_bits <= 8 * (_POSTING_HEAD_BYTES + 8) + _POINTER_BITS + entry_bits:
+    # The smallest posting is 24 bytes; skip measuring if entries are not larger.
+    if count * entry_bits <= 8 * (_POSTING_HEAD_BYTES + 8) + _REFERENCE_BITS + entry_bits:
         return np.int64(0)
     size = _posting_bytes(groups, count)
-    if count * entry_bits <= 8 * size + _POINTER_BITS + entry_bits:
+    if count * entry_bits <= 8 * size + _REFERENCE_BITS + entry_bits:
         return np.int64(0)
     return size
 
@@ -338,7 +336,7 @@ def encode_blocks(
         words[block + 1] = np.uint64(num_entries) | (np.uint64(num_postings) << _U32)
         counts = block + HEAD_WORDS
         entries = counts + _words_of(num_entries + (np.int64(1) << np.int64(bucket_bits)))
-        pointers = entries + _words_of(num_entries * np.int64(entry_width))
+        references = entries + _words_of(num_entries * np.int64(entry_width))
         entry = _U0
         while start < stop:
             prefix = pairs[start] >> width
@@ -355,9 +353,9 @@ def encode_blocks(
                 value = (remainder << group_bits) | mark
                 _put_bits(words, entries, entry * entry_width, value, entry_width)
                 entry += _U1
-                words[pointers] = np.uint64(heap_offset + heap_at)
-                words[pointers + 1] = np.uint64(size)
-                pointers += 2
+                words[references] = np.uint64(heap_offset + heap_at)
+                words[references + 1] = np.uint64(size)
+                references += 2
                 offset = heap_offset + heap_at
                 heap_at += _write_posting(groups, count, heap, heap_at, offset, salt)
             else:

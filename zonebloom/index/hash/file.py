@@ -11,7 +11,7 @@
     block     entries u32, postings u32
               one bit 1 for each entry of a bucket, then a bit 0; bucket by bucket
               entries: remainder and group of zones, packed
-              postings: offset u64 and bytes u64 of a piece of the heap
+              references to postings: offset u64 and bytes u64 of a piece of the heap
 
 A slot and a piece of the heap each begin with the XXH64 of the rest, seeded with the salt of the
 file plus their offset. All numbers are little-endian. docs/format.md has every detail.
@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from zonebloom.index.hash.parameters import MAX_ENTRY_BITS, BlockShape, zone_bits_for
+from zonebloom.index.hash.parameters import MAX_ENTRY_BITS, BlockShape, group_bits_for
 from zonebloom.index.table import ZoneRuns
 
 MAGIC = b"ZBBUCKET"
@@ -72,14 +72,14 @@ class Head:
     block_bits: int
     bucket_bits: int
     remainder_bits: int
-    zone_bits: int
+    group_bits: int
     # A group is 2**zone_shift zones.
     zone_shift: int
     reserved: int = 0
 
     @property
     def shape(self) -> BlockShape:
-        return BlockShape(self.block_bits, self.bucket_bits, self.remainder_bits, self.zone_bits)
+        return BlockShape(self.block_bits, self.bucket_bits, self.remainder_bits, self.group_bits)
 
     @property
     def heap_offset(self) -> int:
@@ -195,7 +195,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         shape.block_bits > 40
         or shape.bucket_bits > 40
         or shape.remainder_bits < 1
-        or not 1 <= shape.zone_bits <= 32
+        or not 1 <= shape.group_bits <= 32
         or shape.entry_bits > MAX_ENTRY_BITS
         or shape.hash_bits > 64
         or head.zone_shift > 32
@@ -210,7 +210,7 @@ def decode_tail(tail: bytes, trailer: bytes, num_bytes: int) -> tuple[Head, Zone
         raise ValueError("the size of its tail does not match its runs")
     runs = _decode_runs(tail[_HEAD.size :], head)
     groups = Groups.of_runs(runs.num_zones, head.zone_shift)
-    if head.zone_bits < zone_bits_for(len(groups)):
+    if head.group_bits < group_bits_for(len(groups)):
         raise ValueError("its entries are too narrow for its zones")
     return head, runs
 

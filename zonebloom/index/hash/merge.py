@@ -46,22 +46,25 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
     nulls = [
         table.zones_with_null() + first for table, first in zip(tables, first_zones, strict=True)
     ]
-    num_entries = sum(table.head.num_pairs for table in tables)
+    # An upper bound, because pairs become equal where fewer bits of their hashes are kept.
+    max_pairs = sum(table.head.num_pairs for table in tables)
     hash_bits = min(
-        hash_bits_to_keep(num_entries, probability), *(table.shape.hash_bits for table in tables)
+        hash_bits_to_keep(max_pairs, probability), *(table.shape.hash_bits for table in tables)
     )
     # At least one kept bit has to follow those that choose the part.
-    part_bits = 1 + (num_entries // _PAIRS_PER_PART).bit_length()
+    part_bits = 1 + (max_pairs // _PAIRS_PER_PART).bit_length()
     part_bits = min(hash_bits - 1, max(part_bits, hash_bits - MORE_HASH_BITS))
     readers = [
         _PartReader(table, part_bits, first)
         for table, first in zip(tables, first_zones, strict=True)
     ]
     min_shift = max(table.head.zone_shift for table in tables)
+    # Parts are read here, in order, because a `_PartReader` is stateful and not thread-safe. The
+    # threads of `keep_pairs` only sort them.
     kept = keep_pairs(
         (partial(_same, _read_part(readers, number)) for number in range(1 << part_bits)),
         part_bits,
-        num_entries,
+        max_pairs,
         hash_bits,
         Groups.of_runs(runs.num_zones, min_shift),
         DEFAULT_BUILD_MEMORY // 4,

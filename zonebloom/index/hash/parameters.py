@@ -23,7 +23,7 @@ _MAX_BLOCK_BYTES = 16 << 10
 # Small segments keep up to this many more bits of each hash, because merged segments need them.
 _SPARE_BITS = 8
 _MAX_HASH_BITS_WITH_SPARE = 33
-_POSTING_POINTER_BYTES = 16
+_REFERENCE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class BlockShape(NamedTuple):
     block_bits: int
     bucket_bits: int
     remainder_bits: int
-    zone_bits: int
+    group_bits: int
 
     @property
     def hash_bits(self) -> int:
@@ -86,34 +86,34 @@ class BlockShape(NamedTuple):
 
     @property
     def entry_bits(self) -> int:
-        return self.remainder_bits + self.zone_bits
+        return self.remainder_bits + self.group_bits
 
     @property
     def posting_mark(self) -> int:
         """Return the number in place of a group of zones that marks a posting."""
-        return (1 << self.zone_bits) - 1
+        return (1 << self.group_bits) - 1
 
 
-def needed_hash_bits(num_entries: int, probability: float) -> int:
+def needed_hash_bits(num_pairs: int, probability: float) -> int:
     """Return how many leading bits of a hash tell absent keys apart well enough.
 
     >>> needed_hash_bits(20_000_000, 0.004)
     33
     """
-    return max(1, ceil(log2(max(num_entries, 1) / probability)))
+    return max(1, ceil(log2(max(num_pairs, 1) / probability)))
 
 
-def hash_bits_to_keep(num_entries: int, probability: float) -> int:
+def hash_bits_to_keep(num_pairs: int, probability: float) -> int:
     """Return how many leading bits a new segment keeps. Small segments have a reserve for merges.
 
     >>> [hash_bits_to_keep(count, 0.004) for count in (1000, 1_000_000, 20_000_000)]
     [26, 33, 33]
     """
-    needed = needed_hash_bits(num_entries, probability)
+    needed = needed_hash_bits(num_pairs, probability)
     return max(needed, min(needed + _SPARE_BITS, _MAX_HASH_BITS_WITH_SPARE))
 
 
-def zone_bits_for(num_groups: int) -> int:
+def group_bits_for(num_groups: int) -> int:
     """Return the bits that hold the number of each group of zones and the mark of a posting."""
     return max(1, num_groups.bit_length())
 
@@ -130,19 +130,19 @@ def choose_shape(
     More buckets cost a bit each, and save a bit of each remainder.
 
     >>> choose_shape(20_000_000, 0, 19_532, 33)
-    BlockShape(block_bits=12, bucket_bits=13, remainder_bits=8, zone_bits=15)
+    BlockShape(block_bits=12, bucket_bits=13, remainder_bits=8, group_bits=15)
     """
-    zone_bits = zone_bits_for(num_groups)
-    widest = min(hash_bits, MAX_ENTRY_BITS - zone_bits)
+    group_bits = group_bits_for(num_groups)
+    widest = min(hash_bits, MAX_ENTRY_BITS - group_bits)
 
     def num_bits(remainder_bits: int) -> int:
-        return num_entries * (remainder_bits + zone_bits + 1) + (1 << (hash_bits - remainder_bits))
+        return num_entries * (remainder_bits + group_bits + 1) + (1 << (hash_bits - remainder_bits))
 
     # At least one bit, so that the kernels never shift by a whole word.
     remainder_bits = min(range(1, widest + 1), key=num_bits)
-    num_bytes = num_bits(remainder_bits) // 8 + num_postings * _POSTING_POINTER_BYTES
+    num_bytes = num_bits(remainder_bits) // 8 + num_postings * _REFERENCE_BYTES
     block_bits = ceil(log2(max(1, num_bytes / _MAX_BLOCK_BYTES)))
     block_bits = min(block_bits, max_block_bits, hash_bits - remainder_bits)
     return BlockShape(
-        block_bits, hash_bits - remainder_bits - block_bits, remainder_bits, zone_bits
+        block_bits, hash_bits - remainder_bits - block_bits, remainder_bits, group_bits
     )

@@ -19,8 +19,8 @@ from zonebloom.index.hash.parameters import (
     BlockShape,
     HashParameters,
     choose_shape,
+    group_bits_for,
     needed_hash_bits,
-    zone_bits_for,
 )
 from zonebloom.index.hash.spool import (
     MORE_HASH_BITS,
@@ -28,6 +28,7 @@ from zonebloom.index.hash.spool import (
     PairBits,
     SortedPairs,
     sort_distinct,
+    zone_bits_for,
 )
 from zonebloom.index.table import ZoneRuns
 
@@ -75,14 +76,14 @@ class _Measure:
 class _Measurer:
     """Measures the parts of sorted pairs for groups of zones."""
 
-    def __init__(self, groups: Groups, bits: PairBits, part_bits: int, num_entries: int):
+    def __init__(self, groups: Groups, bits: PairBits, part_bits: int, estimated_pairs: int):
         self._groups = groups
         self._bits = bits
-        # About the bits by which an entry is told from the others of its bucket.
-        remainder_bits = max(1, bits.hash_bits - num_entries.bit_length())
-        zone_bits = zone_bits_for(len(groups))
-        self._entry_bits = remainder_bits + _BUCKET_BITS_PER_ENTRY + zone_bits
-        cell_bits = (num_entries // _PAIRS_PER_CELL).bit_length()
+        # Expected remainder bits, if there is about one bucket per entry.
+        remainder_bits = max(1, bits.hash_bits - estimated_pairs.bit_length())
+        group_bits = group_bits_for(len(groups))
+        self._entry_bits = remainder_bits + _BUCKET_BITS_PER_ENTRY + group_bits
+        cell_bits = (estimated_pairs // _PAIRS_PER_CELL).bit_length()
         cell_bits = min(max(cell_bits, part_bits), bits.hash_bits)
         self._cells_per_part = 1 << (cell_bits - part_bits)
         self._cell_shift = sum(bits) - cell_bits
@@ -121,14 +122,14 @@ class KeptPairs:
     """The sorted pairs of a file, and their measure for the smallest groups that it may have."""
 
     pairs: SortedPairs
-    num_entries: int
+    estimated_pairs: int
     measure: _Measure
 
 
 def keep_pairs(
     parts: Iterable[Callable[[], PairArrays]],
     part_bits: int,
-    num_entries: int,
+    estimated_pairs: int,
     hash_bits: int,
     groups: Groups,
     memory_bytes: int,
@@ -141,8 +142,8 @@ def keep_pairs(
         Functions that load the pairs of each value of the leading bits of the hash, in any order.
     part_bits : int
         The number of these bits.
-    num_entries : int
-        The number of distinct pairs, about.
+    estimated_pairs : int
+        About the number of distinct pairs.
     hash_bits : int
         The bits to keep of each hash. If that is impossible, fewer are kept.
     groups : Groups
@@ -154,7 +155,7 @@ def keep_pairs(
     hash_bits = min(hash_bits, part_bits + MORE_HASH_BITS, PAIR_BITS - zone_bits)
     bits = PairBits(hash_bits, zone_bits)
     sorted_pairs = SortedPairs(bits, part_bits, memory_bytes)
-    measurer = _Measurer(groups, bits, part_bits, num_entries)
+    measurer = _Measurer(groups, bits, part_bits, estimated_pairs)
 
     def sort(task: tuple[int, Callable[[], PairArrays]]) -> tuple:
         number, load = task
@@ -169,7 +170,7 @@ def keep_pairs(
     except BaseException:
         sorted_pairs.close()
         raise
-    return KeptPairs(sorted_pairs, num_entries, measurer.total(measures))
+    return KeptPairs(sorted_pairs, estimated_pairs, measurer.total(measures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +221,25 @@ class Plan:
 def choose_plan(
     kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters
 ) -> tuple[KeptPairs, Plan]:
-    """Return the plan with the smallest groups whose file is small enough, or the smallest file.
+    """Choose how to write a file. Return the plan, and the pairs that it is for.
 
-    The pairs of the plan may have fewer bits of each hash than the given ones, which then are
-    closed: first without the reserve for merges, and last where zones cannot be grouped any more.
+    If the file of the given pairs is too large compared with zone filters, and ``fold`` is set,
+    take these steps until one makes it small enough:
+
+    1. Drop the spare bits of each hash, which only merges need.
+    2. Double the groups, until each run is one group.
+    3. Drop more bits of each hash from the smallest plan so far. The result is used in any case.
+
+    The given pairs are closed if others are returned.
     """
     plan = Plan.of(kept.measure, kept.pairs.bits.hash_bits)
     if not parameters.fold:
         return kept, plan
-    enough = plan.num_bytes / _MAX_RELATIVE_SIZE
-    largest_bytes = _MAX_RELATIVE_SIZE * estimate_bloom_bytes(kept.pairs, runs, enough)
+    min_bloom_bytes = plan.num_bytes / _MAX_RELATIVE_SIZE
+    largest_bytes = _MAX_RELATIVE_SIZE * estimate_bloom_bytes(kept.pairs, runs, min_bloom_bytes)
     if plan.num_bytes <= largest_bytes:
         return kept, plan
-    needed_bits = needed_hash_bits(kept.num_entries, parameters.probability)
+    needed_bits = needed_hash_bits(kept.estimated_pairs, parameters.probability)
     kept = _keep_fewer_bits(kept, needed_bits)
     smallest = plan = Plan.of(kept.measure, kept.pairs.bits.hash_bits)
     largest_run = int(runs.num_zones.max(initial=0))
@@ -243,9 +250,10 @@ def choose_plan(
     if plan.num_bytes <= largest_bytes:
         return kept, plan
     # An entry is smaller by each bit that its hash lacks, down to a remainder of one bit.
-    too_many = ceil(8 * (smallest.num_bytes - largest_bytes) / max(1, smallest.num_entries))
-    too_many = min(too_many, smallest.shape.remainder_bits - 1)
-    kept = _keep_fewer_bits(kept, smallest.shape.hash_bits - too_many)
+    excess_bits = 8 * (smallest.num_bytes - largest_bytes)
+    num_dropped_bits = ceil(excess_bits / max(1, smallest.num_entries))
+    num_dropped_bits = min(num_dropped_bits, smallest.shape.remainder_bits - 1)
+    kept = _keep_fewer_bits(kept, smallest.shape.hash_bits - num_dropped_bits)
     return kept, Plan.of(_measure_groups(kept, smallest.measure.groups), kept.pairs.bits.hash_bits)
 
 
@@ -257,7 +265,7 @@ def _keep_fewer_bits(kept: KeptPairs, hash_bits: int) -> KeptPairs:
         return kept
     bits = PairBits(hash_bits, pairs.bits.zone_bits)
     fewer = SortedPairs(bits, pairs.part_bits, pairs.memory_bytes)
-    measurer = _Measurer(kept.measure.groups, bits, pairs.part_bits, kept.num_entries)
+    measurer = _Measurer(kept.measure.groups, bits, pairs.part_bits, kept.estimated_pairs)
     measures = []
     try:
         for number in range(1 << pairs.part_bits):
@@ -268,12 +276,12 @@ def _keep_fewer_bits(kept: KeptPairs, hash_bits: int) -> KeptPairs:
         fewer.close()
         raise
     pairs.close()
-    return KeptPairs(fewer, kept.num_entries, measurer.total(measures))
+    return KeptPairs(fewer, kept.estimated_pairs, measurer.total(measures))
 
 
 def _measure_groups(kept: KeptPairs, groups: Groups) -> _Measure:
     pairs = kept.pairs
-    measurer = _Measurer(groups, pairs.bits, pairs.part_bits, kept.num_entries)
+    measurer = _Measurer(groups, pairs.bits, pairs.part_bits, kept.estimated_pairs)
     numbers = range(1 << pairs.part_bits)
     parts = list(map_in_threads(lambda part: measurer.measure(part, pairs.part(part)), numbers))
     return measurer.total(parts)

@@ -16,7 +16,7 @@ from zonebloom.sbbf.vectors import count_ones, trailing_zeros
 from zonebloom.sbbf.xxh64 import hash_memory
 
 # Positions in the state of a search.
-NEXT_KEY, NUM_MATCHES, NUM_POSTINGS, NEEDED = range(4)
+NEXT_KEY, NUM_MATCHES, NUM_FOUND_POSTINGS, NEEDED = range(4)
 
 _U0, _U1, _U6, _U8, _U32, _U63, _U64 = map(np.uint64, (0, 1, 6, 8, 32, 63, 64))
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -105,6 +105,7 @@ def _entries_of(words, counts, num_bits, num_entries, bucket, word, zeros_before
             return np.int64(-1), np.int64(0), word, zeros_before
         position = word * 64 + 1
         position += _select_zero(words[counts + word], bucket - 1 - zeros_before)
+    # There are `bucket` zeros before this position, so the rest are entries.
     first = position - bucket
     while position < num_bits and (
         (words[counts + (position >> 6)] >> np.uint64(position & 63)) & _U1
@@ -131,12 +132,12 @@ def find_one(words, hashes, shape, out):
     ``out``, or if the block contradicts itself. ``shape`` is the same as for `find_sorted`.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + zone_bits
+    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + group_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
     num_entries = np.int64(words[1] & _LOW_HALF)
-    num_pointers = np.int64(words[1] >> _U32)
-    if not _fits(num_entries, num_pointers, num_buckets, np.int64(entry_bits), words.shape[0]):
+    num_postings = np.int64(words[1] >> _U32)
+    if not _fits(num_entries, num_postings, num_buckets, np.int64(entry_bits), words.shape[0]):
         return -1
     num_bits = num_entries + num_buckets
     bucket, remainder = _bucket_and_remainder(hashes[0], block_bits, bucket_bits, remainder_bits)
@@ -146,12 +147,12 @@ def find_one(words, hashes, shape, out):
     if first < 0 or last - first > out.shape[0]:
         return -1
     entries = HEAD_WORDS + _words_of(num_bits)
-    zone_mask = (_U1 << zone_bits) - _U1
+    group_mask = (_U1 << group_bits) - _U1
     count, previous = np.int64(0), np.int64(-1)
     for i in range(first, last):
         value = _entry(words, entries, i, entry_bits)
-        if value >> zone_bits == remainder:
-            group = np.int64(value & zone_mask)
+        if value >> group_bits == remainder:
+            group = np.int64(value & group_mask)
             # The mark of a posting is also larger than any group.
             if group <= previous or group >= shape[4]:
                 return -1
@@ -211,17 +212,17 @@ def find_sorted(
     is_damaged : bool array, one item per block
         Blocks to leave out. The kernel adds those that contradict themselves.
     state : int64 array
-        Receives the next hash, the numbers of matches and of postings, and, if even one hash does
-        not fit into the output, the room it needs.
+        Receives the next hash, the numbers of matches and of found postings, and, if even one hash
+        does not fit into the output, the room it needs.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + zone_bits
+    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + group_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
-    mark = (_U1 << zone_bits) - _U1
+    mark = (_U1 << group_bits) - _U1
     num_groups = shape[4]
     capacity = min(out_keys.shape[0], out_postings.shape[0])
-    num_matches = num_postings = np.int64(0)
+    num_matches = num_found_postings = np.int64(0)
     state[NEEDED] = 0
     key = state[NEXT_KEY]
     for number in range(first_block, key_starts.shape[0]):
@@ -229,16 +230,16 @@ def find_sorted(
         stop_key = key_stops[number]
         block = number * block_words
         num_entries = np.int64(blocks[block + 1] & _LOW_HALF)
-        num_pointers = np.int64(blocks[block + 1] >> _U32)
+        num_postings = np.int64(blocks[block + 1] >> _U32)
         if is_damaged[number]:
             continue
-        if not _fits(num_entries, num_pointers, num_buckets, np.int64(entry_bits), block_words):
+        if not _fits(num_entries, num_postings, num_buckets, np.int64(entry_bits), block_words):
             is_damaged[number] = True
             continue
         counts = block + HEAD_WORDS
         num_bits = num_entries + num_buckets
         entries = counts + _words_of(num_bits)
-        pointers = entries + _words_of(num_entries * np.int64(entry_bits))
+        references = entries + _words_of(num_entries * np.int64(entry_bits))
         word, zeros_before = np.int64(0), np.int64(0)
         last_bucket = np.int64(-1)
         first = last = np.int64(0)
@@ -257,22 +258,22 @@ def find_sorted(
                 last_bucket = bucket
             start, stop = first, last
             if stop - start > _MAX_SCANNED_ENTRIES:
-                value = remainder << zone_bits
+                value = remainder << group_bits
                 start = _first_not_below(blocks, entries, start, stop, entry_bits, value)
-                value = (remainder + _U1) << zone_bits
+                value = (remainder + _U1) << group_bits
                 stop = _first_not_below(blocks, entries, start, stop, entry_bits, value)
             size = stop - start
-            if num_matches + size > capacity or num_postings + size > capacity:
+            if num_matches + size > capacity or num_found_postings + size > capacity:
                 state[NEXT_KEY] = key
                 state[NUM_MATCHES] = num_matches
-                state[NUM_POSTINGS] = num_postings
+                state[NUM_FOUND_POSTINGS] = num_found_postings
                 state[NEEDED] = size
                 return
             # The groups of a hash ascend, and a posting has no other entry beside it.
             previous = np.int64(-1)
             for i in range(start, stop):
                 value = _entry(blocks, entries, i, entry_bits)
-                if value >> zone_bits != remainder:
+                if value >> group_bits != remainder:
                     continue
                 group = value & mark
                 if group != mark:
@@ -289,19 +290,21 @@ def find_sorted(
                     if _entry(blocks, entries, j, entry_bits) & mark == mark:
                         num_marks += 1
                 marks_counted_to = i
-                if num_marks >= num_pointers or previous >= 0:
+                if num_marks >= num_postings or previous >= 0:
                     is_damaged[number] = True
                     break
                 previous = num_groups
-                out_posting_keys[num_postings] = key
-                out_postings[num_postings, 0] = np.int64(blocks[pointers + 2 * num_marks])
-                out_postings[num_postings, 1] = np.int64(blocks[pointers + 2 * num_marks + 1])
-                num_postings += 1
+                out_posting_keys[num_found_postings] = key
+                out_postings[num_found_postings, 0] = np.int64(blocks[references + 2 * num_marks])
+                out_postings[num_found_postings, 1] = np.int64(
+                    blocks[references + 2 * num_marks + 1]
+                )
+                num_found_postings += 1
             key += 1
         key = stop_key
     state[NEXT_KEY] = key
     state[NUM_MATCHES] = num_matches
-    state[NUM_POSTINGS] = num_postings
+    state[NUM_FOUND_POSTINGS] = num_found_postings
 
 
 @kernel(int64(readonly(uint64), readonly(int64), int64, uint64[::1], int64[::1]))
@@ -311,15 +314,15 @@ def decode_block(words, shape, block, out_hashes, out_groups):
     The hashes have zeros after the bits that the index keeps. The group of a posting is -1.
     """
     block_bits, bucket_bits = np.uint64(shape[0]), np.uint64(shape[1])
-    remainder_bits, zone_bits = np.uint64(shape[2]), np.uint64(shape[3])
-    entry_bits = remainder_bits + zone_bits
+    remainder_bits, group_bits = np.uint64(shape[2]), np.uint64(shape[3])
+    entry_bits = remainder_bits + group_bits
     hash_bits = block_bits + bucket_bits + remainder_bits
     num_buckets = np.int64(1) << np.int64(bucket_bits)
-    mark = (_U1 << zone_bits) - _U1
+    mark = (_U1 << group_bits) - _U1
     num_entries = np.int64(words[1] & _LOW_HALF)
-    num_pointers = np.int64(words[1] >> _U32)
+    num_postings = np.int64(words[1] >> _U32)
     entry_width = np.int64(entry_bits)
-    if not _fits(num_entries, num_pointers, num_buckets, entry_width, words.shape[0]):
+    if not _fits(num_entries, num_postings, num_buckets, entry_width, words.shape[0]):
         return -1
     entries = HEAD_WORDS + _words_of(num_entries + num_buckets)
     bucket, count, num_marks = np.int64(0), np.int64(0), np.int64(0)
@@ -333,10 +336,10 @@ def decode_block(words, shape, block, out_hashes, out_groups):
         if value & mark != mark and np.int64(value & mark) >= shape[4]:
             return -1
         prefix = (np.uint64(block) << bucket_bits) | np.uint64(bucket)
-        prefix = (prefix << remainder_bits) | (value >> zone_bits)
+        prefix = (prefix << remainder_bits) | (value >> group_bits)
         out_hashes[count] = prefix << (_U64 - hash_bits)
         group = value & mark
         out_groups[count] = -1 if group == mark else np.int64(group)
         num_marks += group == mark
         count += 1
-    return count if count == num_entries and num_marks == num_pointers else np.int64(-1)
+    return count if count == num_entries and num_marks == num_postings else np.int64(-1)

@@ -127,31 +127,31 @@ class PairSpool:
     def _finish_chunk(self) -> None:
         from zonebloom.index.hash import sort_kernels
 
-        rows, self._rows, self._num_waiting = self._rows, [], 0
+        waiting_rows, self._rows, self._num_waiting = self._rows, [], 0
         counts = np.zeros(NUM_PARTITIONS, dtype=np.int64)
-        for part in rows:
-            sort_kernels.count_partitions(*self._kernel_args(part), counts)
+        for rows in waiting_rows:
+            sort_kernels.count_partitions(*self._kernel_args(rows), counts)
         ends = np.cumsum(counts)
         starts = ends - counts
         offsets = np.append(starts, ends[-1])
         size = int(ends[-1])
         pairs = np.empty(size, dtype=np.uint64)
-        for part in rows:
-            sort_kernels.scatter_pairs(*self._kernel_args(part), starts, pairs)
+        for rows in waiting_rows:
+            sort_kernels.scatter_pairs(*self._kernel_args(rows), starts, pairs)
         if counts.max() > _MAX_SKEW * max(1, size // NUM_PARTITIONS):
             pairs, offsets = _drop_repeated(pairs, offsets)
         self._chunks.append((self._store.keep(pairs), offsets))
 
-    def _kernel_args(self, part: _Rows) -> tuple:
-        hashes = part.hashes
+    def _kernel_args(self, rows: _Rows) -> tuple:
+        hashes = rows.hashes
         return (
             hashes.values,
             hashes.validity,
             hashes.validity_offset,
             hashes.null_count > 0,
-            part.first_row,
+            rows.first_row,
             self._items,
-            part.first_zone,
+            rows.first_zone,
             _PARTITION_SHIFT,
         )
 
@@ -186,6 +186,11 @@ class PairBits(NamedTuple):
 
     hash_bits: int
     zone_bits: int
+
+
+def zone_bits_for(num_zones: int) -> int:
+    """Return the bits of a zone in a pair."""
+    return max(1, num_zones.bit_length())
 
 
 def pack_unsorted(hashes: np.ndarray, zones: np.ndarray, partition_bits: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Look up hashes in the file of a hash index.
 
 The end of the file is read and verified when the table is opened. A lookup then reads one block,
-which has its own checksum. A damaged block may hold its keys in every zone.
+which has its own checksum. A damaged block counts as if its keys were in every
+zone.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ _CHECKSUM_BYTES = 8
 _HASH_BITS = 64
 _VERIFY_STEP_BYTES = 4 << 20
 
-# Offset and bytes of a piece of the file.
-_Span = tuple[int, int]
+# A reference to a piece of the heap: its offset and its bytes.
+_Reference = tuple[int, int]
 
 
 class _BatchMatches(NamedTuple):
     """The matches of sorted hashes in some slots, by position in the sorted hashes."""
 
     pairs: list[Pairs]
-    # Keys with the pieces that hold their postings.
-    postings: list[tuple[int, _Span]]
+    # Keys with references to their postings.
+    postings: list[tuple[int, _Reference]]
     # Keys whose block is damaged.
     damaged_keys: list[int]
 
@@ -233,10 +234,10 @@ class HashTable(IndexTable):
         if words is None:
             return np.arange(len(self))
         try:
-            groups, spans = _find_in_block(words, hashed, self.head, len(self.groups))
+            groups, references = _find_in_block(words, hashed, self.head, len(self.groups))
         except ValueError:
             return self._report_block()
-        return self._zones_of_groups([groups, *map(self._posting, spans)])
+        return self._zones_of_groups([groups, *map(self._posting, references)])
 
     def _zones_of_groups(self, parts: list[np.ndarray]) -> np.ndarray:
         groups = np.concatenate(parts)
@@ -269,7 +270,7 @@ class HashTable(IndexTable):
                 yield from self._expand(matches)
 
     def _slots_of(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the slots of sorted hashes, and the first and the last hash of each, plus one."""
+        """Return the slots of sorted hashes, and the half-open range of hashes of each."""
         shift, num_slots = np.uint64(self._slot_shift), self.shape.num_blocks
         if 1 < num_slots < hashes.size:
             # Many hashes are cheaper to search than to shift.
@@ -285,11 +286,11 @@ class HashTable(IndexTable):
 
     def _expand(self, matches: _BatchMatches) -> Iterator[Pairs]:
         yield from matches.pairs
-        last_span, groups = None, np.empty(0, dtype=np.int64)
-        for key, span in matches.postings:
+        last_reference, groups = None, np.empty(0, dtype=np.int64)
+        for key, reference in matches.postings:
             # Equal hashes follow one another, and have the same posting.
-            if span != last_span:
-                last_span, groups = span, self._posting(span)
+            if reference != last_reference:
+                last_reference, groups = reference, self._posting(reference)
             yield np.full(groups.size, key), groups
         if matches.damaged_keys:
             self._report_block()
@@ -301,21 +302,25 @@ class HashTable(IndexTable):
         words, is_damaged = self._read_slots(batch.slots)
         slot_words = self.head.slot_bytes // 8
         heads = words.reshape(-1, slot_words)[:, 1] & np.uint64(0xFFFFFFFF)
-        is_elsewhere = (heads == np.uint64(OVERFLOW)) & ~is_damaged
+        is_overflow = (heads == np.uint64(OVERFLOW)) & ~is_damaged
         matches = _BatchMatches([], [], [])
         # Leave blocks in the heap out of the search of the slots.
         self._search_words(
-            words, slot_words, batch, hashes, is_damaged | is_elsewhere, is_elsewhere, matches
+            words, slot_words, batch, hashes, is_damaged | is_overflow, is_overflow, matches
         )
-        for number in np.flatnonzero(is_elsewhere).tolist():
+        for number in np.flatnonzero(is_overflow).tolist():
             part = slice(number, number + 1)
-            alone = _SlotBatch(batch.slots[part], batch.key_starts[part], batch.key_stops[part])
+            single_slot = _SlotBatch(
+                batch.slots[part], batch.key_starts[part], batch.key_stops[part]
+            )
             block = self._overflow(words[number * slot_words : (number + 1) * slot_words])
             if block is None:
-                matches.damaged_keys.extend(_keys_of(alone, 0))
+                matches.damaged_keys.extend(_keys_of(single_slot, 0))
                 continue
-            none = np.zeros(1, dtype=bool)
-            self._search_words(block, block.size, alone, hashes, none, none.copy(), matches)
+            no_damage = np.zeros(1, dtype=bool)
+            self._search_words(
+                block, block.size, single_slot, hashes, no_damage, no_damage.copy(), matches
+            )
         return matches
 
     def _search_words(
@@ -325,7 +330,7 @@ class HashTable(IndexTable):
         batch: _SlotBatch,
         hashes: np.ndarray,
         is_left_out: np.ndarray,
-        is_elsewhere: np.ndarray,
+        is_overflow: np.ndarray,
         matches: _BatchMatches,
     ) -> None:
         kernels = self._kernels
@@ -348,24 +353,24 @@ class HashTable(IndexTable):
                 is_damaged,
                 state,
             )
-            next_key, num_matches, num_postings, needed = state.tolist()
+            next_key, num_matches, num_found_postings, needed = state.tolist()
             if num_matches:
                 keys, groups = buffers.keys[:num_matches], buffers.groups[:num_matches]
                 matches.pairs.append((keys.copy(), groups.copy()))
             for key, (offset, size) in zip(
-                buffers.posting_keys[:num_postings].tolist(),
-                buffers.postings[:num_postings].tolist(),
+                buffers.posting_keys[:num_found_postings].tolist(),
+                buffers.postings[:num_found_postings].tolist(),
                 strict=True,
             ):
                 matches.postings.append((key, (offset, size)))
             if not needed:
                 break
-            if not num_matches and not num_postings:
+            if not num_matches and not num_found_postings:
                 buffers.grow(needed)
             first = int(np.searchsorted(batch.key_stops, next_key, side="right"))
         damaged = [
             key
-            for number in np.flatnonzero(is_damaged & ~is_elsewhere).tolist()
+            for number in np.flatnonzero(is_damaged & ~is_overflow).tolist()
             for key in _keys_of(batch, number)
         ]
         if damaged:
@@ -394,8 +399,8 @@ class HashTable(IndexTable):
             if self.file.is_local:
                 self.file.read_pieces(offsets, np.full(slots.size, size), words)
             else:
-                spans = [(offset, offset + size) for offset in offsets.tolist()]
-                pieces = read_merged_ranges(self.file.read, spans, _MAX_REMOTE_GAP)
+                ranges = [(offset, offset + size) for offset in offsets.tolist()]
+                pieces = read_merged_ranges(self.file.read, ranges, _MAX_REMOTE_GAP)
                 target = words.data.cast("B")
                 for number, piece in enumerate(pieces):
                     target[number * size : number * size + len(piece)] = piece
@@ -461,9 +466,9 @@ class HashTable(IndexTable):
         checksum = xxhash.xxh64_intdigest(memoryview(data)[_CHECKSUM_BYTES:], seed)
         return words if checksum == words[0] else None
 
-    def _posting(self, span: _Span) -> np.ndarray:
+    def _posting(self, reference: _Reference) -> np.ndarray:
         """Return the groups of a posting. If it is damaged, return all groups."""
-        offset, size = span
+        offset, size = reference
         words = self._read_heap(offset, size, 24)
         if words is not None:
             try:
@@ -491,13 +496,13 @@ class HashTable(IndexTable):
         if not marks.size:
             return hashes[:count], groups[:count]
         num_postings = int(words[1]) >> 32
-        # The postings are the last words of a block in the heap, but not of a slot.
-        first = _posting_words(words, self.head)
-        spans = words[first : first + 2 * num_postings].reshape(-1, 2).tolist()
+        # The references are the last words of a block in the heap, but not of a slot.
+        first = _first_reference(words, self.head)
+        references = words[first : first + 2 * num_postings].reshape(-1, 2).tolist()
         parts = np.split(groups[:count], marks)
         expanded = [parts[0]]
         counts = np.ones(count, dtype=np.int64)
-        for mark, part, (offset, size) in zip(marks, parts[1:], spans, strict=True):
+        for mark, part, (offset, size) in zip(marks, parts[1:], references, strict=True):
             posting = self._posting((offset, size))
             counts[mark] = posting.size
             expanded += [posting, part[1:]]
@@ -562,8 +567,11 @@ def _count_words(num_bits: int) -> int:
     return -(-num_bits // 64)
 
 
-def _posting_words(words: np.ndarray, head: Head) -> int:
-    """Return the first word of the postings of a block. Raise `ValueError` if it is too short."""
+def _first_reference(words: np.ndarray, head: Head) -> int:
+    """Return the first word of a block's references to postings.
+
+    Raise `ValueError` if the block is too short.
+    """
     num_entries, num_postings = int(words[1]) & 0xFFFFFFFF, int(words[1]) >> 32
     first = HEAD_WORDS + _count_words(num_entries + head.shape.num_buckets)
     first += _count_words(num_entries * head.shape.entry_bits)
@@ -574,13 +582,13 @@ def _posting_words(words: np.ndarray, head: Head) -> int:
 
 def _find_in_block(
     words: np.ndarray, hashed: int, head: Head, num_groups: int
-) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """Find a hash in a block without kernels. Return its groups, and the pieces of its postings.
+) -> tuple[np.ndarray, list[_Reference]]:
+    """Find a hash in a block without kernels. Return its groups, and references to its postings.
 
     Raise `ValueError` if the block contradicts itself.
     """
     shape = head.shape
-    first_posting = _posting_words(words, head)
+    first_reference = _first_reference(words, head)
     num_entries, num_postings = int(words[1]) & 0xFFFFFFFF, int(words[1]) >> 32
     num_bits = num_entries + shape.num_buckets
     entries_at = HEAD_WORDS + _count_words(num_bits)
@@ -594,7 +602,7 @@ def _find_in_block(
     if zeros.size != shape.num_buckets:
         raise ValueError("a block does not have as many entries as it claims")
     first = int(zeros[bucket - 1]) + 1 - bucket if bucket else 0
-    data = words[entries_at:first_posting].tobytes() + bytes(8)
+    data = words[entries_at:first_reference].tobytes() + bytes(8)
 
     def entry(number: int) -> int:
         position = number * shape.entry_bits
@@ -602,29 +610,29 @@ def _find_in_block(
         return value >> (position & 7) & ((1 << shape.entry_bits) - 1)
 
     mark = shape.posting_mark
-    groups, spans = [], []
+    groups, references = [], []
     bucket_entries = range(first, int(zeros[bucket]) - bucket)
     if len(bucket_entries) > _MAX_SCANNED_ENTRIES:
-        limits = remainder << shape.zone_bits, (remainder + 1) << shape.zone_bits
+        limits = remainder << shape.group_bits, (remainder + 1) << shape.group_bits
         start, stop = (bisect_left(bucket_entries, limit, key=entry) for limit in limits)
         bucket_entries = bucket_entries[start:stop]
     for number in bucket_entries:
         value = entry(number)
-        if value >> shape.zone_bits != remainder:
+        if value >> shape.group_bits != remainder:
             continue
         if value & mark != mark:
             groups.append(value & mark)
             continue
-        rank = _count_marks(words[entries_at:first_posting], number, shape)
+        rank = _count_marks(words[entries_at:first_reference], number, shape)
         if rank >= num_postings:
             raise ValueError("a block has fewer postings than its entries name")
-        offset, size = words[first_posting + 2 * rank :][:2].tolist()
-        spans.append((offset, size))
+        offset, size = words[first_reference + 2 * rank :][:2].tolist()
+        references.append((offset, size))
     is_ascending = all(group < following for group, following in itertools.pairwise(groups))
-    has_too_many = len(spans) > 1 or (spans and groups)
+    has_too_many = len(references) > 1 or (references and groups)
     if not is_ascending or has_too_many or (groups and groups[-1] >= num_groups):
         raise ValueError("the groups of a hash do not ascend or do not exist")
-    return np.array(groups, dtype=np.int64), spans
+    return np.array(groups, dtype=np.int64), references
 
 
 def _count_marks(words: np.ndarray, stop: int, shape: BlockShape) -> int:

@@ -94,12 +94,12 @@ class HashSegmentWriter:
         nulls = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *self._null_zones]))
         try:
             self._spool.finish()
-            num_entries = _estimate_entries(self._spool)
+            estimated_pairs = _estimate_pairs(self._spool)
             kept = keep_pairs(
                 (partial(self._spool.partition, number) for number in range(NUM_PARTITIONS)),
                 PARTITION_BITS,
-                num_entries,
-                hash_bits_to_keep(num_entries, self._parameters.probability),
+                estimated_pairs,
+                hash_bits_to_keep(estimated_pairs, self._parameters.probability),
                 Groups.of_runs(num_zones, shift=0),
                 self._memory // 4,
             )
@@ -125,7 +125,7 @@ def require_numbered_zones(num_zones: int) -> None:
         )
 
 
-def _estimate_entries(spool: PairSpool) -> int:
+def _estimate_pairs(spool: PairSpool) -> int:
     """Estimate the number of distinct pairs from those of some partitions.
 
     Distinct hashes are spread evenly over the partitions, but rows are not: a frequent key has all
@@ -221,7 +221,7 @@ def write_file(
             block_bits=shape.block_bits,
             bucket_bits=shape.bucket_bits,
             remainder_bits=shape.remainder_bits,
-            zone_bits=shape.zone_bits,
+            group_bits=shape.group_bits,
             zone_shift=groups.shift,
         )
         tail = encode_tail(head, compressed_runs)
