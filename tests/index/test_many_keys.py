@@ -261,10 +261,12 @@ def test_keys_that_are_in_most_zones_are_not_all_looked_up(large):
     on_column = ds.opened.look().indices_of_column(("a",))
     view = ds.opened.look().view(on_column.indices[0])
     bulk = hash_keys(pa.int64(), keys)
+    assert bulk is not None
     assert search_keys(view, bulk, len(keys), COMPARED_BY_KERNELS) is None
     # More keys than rows are not looked up either.
     everything = pa.array(np.arange(400_000))
     bulk = hash_keys(pa.int64(), everything)
+    assert bulk is not None
     assert search_keys(view, bulk, len(everything), FILTERED_BY_ARROW) is None
 
 
@@ -327,7 +329,7 @@ def test_polars_lists_of_keys_return_the_rows_of_polars(tmp_path_factory, seed):
             ):
                 expected = theirs.filter(condition).collect()
                 assert_frame_equal(ours.filter(condition).collect(), expected)
-                assert_frame_equal(pl.from_arrow(ds.to_table(filter=condition)), expected)
+                assert_frame_equal(pl.DataFrame(ds.to_table(filter=condition)), expected)
 
 
 @pytest.mark.parametrize("num_present", [0, 20, MANY // 2, MANY])
