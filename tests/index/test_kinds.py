@@ -105,6 +105,7 @@ class ExactSet:
 
     name = "EXACTSET"
     max_searched_keys: int | None = 1 << 14
+    task_size_factor = 1
 
     def __init__(self):
         self.layouts = {"table": "exactset.arrow"}

@@ -14,6 +14,7 @@ from zonebloom.catalog.model import (
 )
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.global_filter import GlobalFilterPart
+from zonebloom.index.kinds import index_kind
 from zonebloom.sources.source import Source
 
 # Bytes of data for each task: enough to justify a segment, and few enough to share out evenly.
@@ -60,7 +61,8 @@ def split_into_tasks(
 ) -> list[TrainTask]:
     """Split fragments into tasks of about equal bytes. The result does not depend on the engine."""
     total = sum(fragment.identity.size for fragment in fragments)
-    limit = max(_TASK_BYTES, total // _MAX_TASKS)
+    factor = max(index_kind(spec.kind).task_size_factor for spec in specs)
+    limit = max(_TASK_BYTES * factor, total // _MAX_TASKS)
     groups: list[list[PresentFragment]] = [[]]
     size = 0
     for fragment in fragments:

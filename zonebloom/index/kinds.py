@@ -59,6 +59,9 @@ class IndexKind(Protocol):
         With more keys than this, a search usually keeps almost every zone, so only some of the keys
         are looked up. None if each key keeps few zones, so that any number of keys is looked up by
         `zonebloom.index.key_search`.
+    task_size_factor : int
+        How many times as large the tasks of a build are as the smallest ones. A task writes one
+        segment, and a lookup may have to read from each segment.
     """
 
     @property
@@ -69,6 +72,9 @@ class IndexKind(Protocol):
 
     @property
     def max_searched_keys(self) -> int | None: ...
+
+    @property
+    def task_size_factor(self) -> int: ...
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         """Return why columns of a type cannot be indexed and what to do, or None if they can."""

@@ -39,6 +39,8 @@ class ZoneBloom:
         {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
     )
     max_searched_keys: int | None = _MAX_SEARCHED_KEYS
+    # Merged tables in the sliced layout are searched as one.
+    task_size_factor = 1
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         return why_not_indexable(column_type, column)
