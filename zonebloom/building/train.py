@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
+from itertools import groupby
 from typing import NamedTuple
 
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
@@ -33,6 +34,9 @@ from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is
 from zonebloom.storage.random_access import FragmentFile
 
 ReportRows = Callable[[int], None]
+
+# Runs of more rows are not hashed ahead, because their hashes would take too much memory.
+_MAX_ROWS_AHEAD = 4 << 20
 
 
 def train_locally(
@@ -80,7 +84,6 @@ def train_task(
     ``num_tasks`` tasks run at the same time in this process, each with ``threads`` threads.
     Raise `FragmentUnreadable` if a file changes while it is read.
     """
-    num_rows: list[int] = []
     with ExitStack() as stack:
         outputs: list[_Output] = []
         for number in range(len(task.specs)):
@@ -88,13 +91,7 @@ def train_task(
             stack.callback(outputs[-1].writer.abort)
         seen_at = _wait_for_rest(task, outputs[0].path)
         early_digests = _digests(task, seen_at)
-        for fragment in task.fragments:
-            for output in outputs:
-                output.begin_fragment(fragment.fragment_id)
-            columns = [spec.column for spec in task.specs]
-            reader = columns_reader(task.source, fragment.fragment, columns)
-            _train_fragment(reader, outputs, threads, progress)
-            num_rows.append(max(output.end_fragment() for output in outputs))
+        num_rows = _train_fragments(task, outputs, threads, progress)
         digests = _digests(task)
         _require_unchanged(task, early_digests, digests)
         segments = tuple(output.close() for output in outputs)
@@ -131,20 +128,33 @@ def _wait_for_rest(task: TrainTask, own_file: str) -> int:
     return wait_for_rest(large_files, lag)
 
 
-def _train_fragment(
-    reader: ColumnsReader | TableColumns,
-    outputs: Sequence[_Output],
-    threads: int,
-    progress: ReportRows | None,
-) -> None:
-    """Read a fragment once, and train its zones for all outputs in row order.
+class _RunToRead(NamedTuple):
+    """A run of a fragment, or None for a fragment without rows."""
 
-    With several threads, runs of its rows are read and hashed in parallel.
+    fragment: PresentFragment
+    reader: ColumnsReader | TableColumns
+    run: Run | None
+
+
+class _HashedRun(NamedTuple):
+    """The hashes of a run with the number of their column, and the key range of each column."""
+
+    hashes: list[tuple[int, Hashes]]
+    ranges: list[KeyRangeBuilder]
+
+
+def _train_fragments(
+    task: TrainTask, outputs: Sequence[_Output], threads: int, progress: ReportRows | None
+) -> list[int]:
+    """Read fragments once, and train their zones for all outputs in row order.
+
+    With several threads, runs are read and hashed in parallel. Return the rows of each fragment.
     """
-    runs = reader.runs(split=threads > 1)
 
-    def hash_run(run: Run, ranges: Sequence[KeyRangeBuilder]) -> Iterator[tuple[int, Hashes]]:
-        for arrays in reader.read(run):
+    def hash_run(
+        part: _RunToRead, run: Run, ranges: Sequence[KeyRangeBuilder]
+    ) -> Iterator[tuple[int, Hashes]]:
+        for arrays in part.reader.read(run):
             for number, array in enumerate(arrays):
                 ranges[number].add(array)
                 for hashes in hash_in_batches(array):
@@ -152,21 +162,43 @@ def _train_fragment(
             if progress is not None:
                 progress(len(arrays[0]))
 
-    def hash_separately(run: Run) -> tuple[list[tuple[int, Hashes]], list[KeyRangeBuilder]]:
+    def hash_ahead(part: _RunToRead) -> tuple[_RunToRead, _HashedRun | None]:
+        run = part.run
+        if run is None or run.num_rows is None or run.num_rows > _MAX_ROWS_AHEAD:
+            return part, None
         ranges = [KeyRangeBuilder(output.spec.column.type) for output in outputs]
-        return list(hash_run(run, ranges)), ranges
+        return part, _HashedRun(list(hash_run(part, run, ranges)), ranges)
 
-    if threads > 1 and len(runs) > 1:
-        with thread_pool(threads) as pool:
-            for all_hashes, ranges in map_in_order(pool, hash_separately, runs, threads + 1):
-                for number, hashes in all_hashes:
-                    outputs[number].add(hashes)
-                for output, key_range in zip(outputs, ranges, strict=True):
-                    output.range.merge(key_range)
-        return
-    for run in runs:
-        for number, hashes in hash_run(run, [output.range for output in outputs]):
-            outputs[number].add(hashes)
+    num_rows: list[int] = []
+    with ExitStack() as stack:
+        runs = _runs_to_read(task, split=threads > 1)
+        hashed_runs: Iterator[tuple[_RunToRead, _HashedRun | None]] = ((run, None) for run in runs)
+        if threads > 1:
+            pool = stack.enter_context(thread_pool(threads))
+            hashed_runs = map_in_order(pool, hash_ahead, runs, threads + 1)
+        for fragment, parts in groupby(hashed_runs, key=lambda hashed: hashed[0].fragment):
+            for output in outputs:
+                output.begin_fragment(fragment.fragment_id)
+            for part, hashed in parts:
+                if hashed is not None:
+                    for number, hashes in hashed.hashes:
+                        outputs[number].add(hashes)
+                    for output, key_range in zip(outputs, hashed.ranges, strict=True):
+                        output.range.merge(key_range)
+                elif part.run is not None:
+                    ranges = [output.range for output in outputs]
+                    for number, hashes in hash_run(part, part.run, ranges):
+                        outputs[number].add(hashes)
+            num_rows.append(max(output.end_fragment() for output in outputs))
+    return num_rows
+
+
+def _runs_to_read(task: TrainTask, *, split: bool) -> Iterator[_RunToRead]:
+    columns = [spec.column for spec in task.specs]
+    for fragment in task.fragments:
+        reader = columns_reader(task.source, fragment.fragment, columns)
+        for run in reader.runs(split=split) or [None]:
+            yield _RunToRead(fragment, reader, run)
 
 
 class _Output:
