@@ -32,7 +32,7 @@ class HashKind:
     name = "HASH"
     layouts: Mapping[str, str] = MappingProxyType({"buckets": "hash.buckets"})
     max_searched_keys: int | None = None
-    task_size_factor = 8
+    task_size_factor = 16
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         return why_not_indexable(column_type, column)
