@@ -30,6 +30,7 @@ from bench.scale import MERGED, keys_of
 from bench.tables import count_text, header, size_text, time_text
 from zonebloom.building.segments import _MANY_SEGMENTS, _tiers
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, Segment
+from zonebloom.index.file_end import END_BYTES
 from zonebloom.index.hash.file import (
     HEAD_WORDS,
     MAGIC,
@@ -50,7 +51,6 @@ from zonebloom.index.hash.plan import PAIR_BITS, choose_slot_bytes
 from zonebloom.index.hash.spool import MORE_HASH_BITS, PARTITION_BITS, zone_bits_for
 from zonebloom.index.hash.table import HashTable
 from zonebloom.index.table import ZoneRuns
-from zonebloom.index.zone_bloom.sliced import _TAIL_BYTES as _SLICED_TAIL_BYTES
 from zonebloom.index.zone_bloom.sliced_file import PAGE_BYTES, SLICED_MAGIC, Directory
 from zonebloom.index.zone_bloom.sliced_merge import _ALIGNED_ROW_WORDS, MERGED_TILE_ZONES
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY, false_positive_probability, size_for
@@ -381,8 +381,8 @@ def zone_bloom_costs(runs: ZoneRuns) -> IndexCosts:
     return IndexCosts(
         num_bytes=num_bytes,
         end_bytes=end_bytes,
-        first_bytes=next_bytes + max(end_bytes, min(_SLICED_TAIL_BYTES, num_bytes)),
-        first_requests=next_requests + (1 if end_bytes <= _SLICED_TAIL_BYTES else 2),
+        first_bytes=next_bytes + max(end_bytes, min(END_BYTES, num_bytes)),
+        first_requests=next_requests + (1 if end_bytes <= END_BYTES else 2),
         next_bytes=next_bytes,
         next_requests=next_requests,
         false_zones=num_zones * false_positive_probability(runs.items, filter_bytes),

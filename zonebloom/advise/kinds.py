@@ -19,6 +19,7 @@ from zonebloom.advise.sample import (
 from zonebloom.base.display import Displayed
 from zonebloom.base.text import bytes_text
 from zonebloom.catalog.model import DEFAULT_KIND
+from zonebloom.index.file_end import END_BYTES
 from zonebloom.index.hash.parameters import (
     HashParameters,
     choose_shape,
@@ -49,7 +50,6 @@ _POSTING_HEAD_BYTES = 16
 _REFERENCE_BITS = 128
 # A slot is larger than the mean block by about this many standard deviations.
 _SLOT_DEVIATIONS = 3
-_HASH_TAIL_BYTES = 16 << 10
 # Measured for 20 million rows: 344 to 373 MiB.
 _BUILD_BYTES_PER_ROW = 19
 # Measured for a first lookup: 65.5 kB with 12,208 zones, and 225 kB with 122,071.
@@ -277,7 +277,7 @@ def hash_estimate(
         zones_per_group=zones_per_group,
         num_zones=sample.num_zones,
         index_bytes=plan.num_bytes,
-        lookup_bytes=min(plan.num_bytes, _HASH_TAIL_BYTES + plan.block_bytes),
+        lookup_bytes=min(plan.num_bytes, END_BYTES + plan.block_bytes),
         zones_with_index=zones_with_index,
         rows_with_index=min(num_rows, zones_with_index * parameters.number_of_items),
         false_zones=false_zones,

@@ -24,6 +24,7 @@ import xxhash
 from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thread_pool
 from zonebloom.catalog.folder import MissingIndexFile
 from zonebloom.errors import CorruptIndex
+from zonebloom.index.file_end import read_file_end
 from zonebloom.index.hash.file import (
     HEAD_WORDS,
     OVERFLOW,
@@ -43,8 +44,6 @@ from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
 from zonebloom.storage.random_access import read_merged_ranges
 
-# The first request reads this much of the file's end. Most tails fit in it.
-_TAIL_BYTES = 16 << 10
 # Verified blocks that a table keeps in memory.
 _MAX_CACHED_BYTES = 16 << 20
 # NumPy needs as long for one block as for testing this many blocks of filters in memory.
@@ -59,7 +58,7 @@ _MIN_MATCHES = 1 << 12
 _MIN_MERGED_ZONES = 1 << 20
 # A bucket rarely has more entries of one hash than this.
 _BUCKET_MATCHES = 64
-# As in `search_kernels`, larger buckets are searched by halving.
+# Larger buckets are searched by halving, as in `search_kernels`.
 _MAX_SCANNED_ENTRIES = 64
 _CHECKSUM_BYTES = 8
 _HASH_BITS = 64
@@ -130,20 +129,8 @@ class HashTable(IndexTable):
         self._scratch = threading.local()
 
     def _open(self, num_bytes: int | None, checksum: str | None) -> tuple[Head, ZoneRuns]:
-        size = self.file.num_bytes
-        if num_bytes is not None and size != num_bytes:
-            raise ValueError(f"it has {size:,} bytes, but {num_bytes:,} were written")
-        end = self.file.read([(max(0, size - _TAIL_BYTES), size)])[0]
-        trailer = end[-TRAILER.size :]
-        length = tail_bytes(trailer, size) + TRAILER.size
-        if length > len(end):
-            end = self.file.read([(size - length, size - len(end))])[0] + end
-        data = end[-length:]
-        if len(data) != length:
-            raise ValueError("it was truncated while it was read")
-        if checksum is not None and xxhash.xxh3_64_hexdigest(data) != checksum:
-            raise ValueError("the checksum of its tail is not the catalog's")
-        return decode_tail(data[: -TRAILER.size], trailer, size)
+        tail, trailer = read_file_end(self.file, num_bytes, checksum, TRAILER.size, tail_bytes)
+        return decode_tail(tail, trailer, self.file.num_bytes)
 
     def __len__(self) -> int:
         return self.head.num_zones

@@ -16,6 +16,7 @@ import xxhash
 
 from zonebloom.catalog.folder import MissingIndexFile
 from zonebloom.errors import CorruptIndex
+from zonebloom.index.file_end import read_file_end
 from zonebloom.index.table import Pairs
 from zonebloom.index.zone_bloom.sliced_file import (
     TRAILER,
@@ -38,8 +39,6 @@ from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import read_merged_ranges
 
-# The first request reads this much of the file's end. Most directories fit in it.
-_TAIL_BYTES = 16 << 10
 _MAX_REMOTE_ROW_SEARCHES = 8
 _FIRST_HASHES = 1 << 16
 # A lookup of one hash reads nine pieces of a tile: eight bit rows, and the checksums of their
@@ -77,7 +76,11 @@ class SlicedTable(ZoneTable):
         self._has_reported = False
         try:
             self.file = open_random_access(filesystem, path, self.counter, num_bytes)
-            self.directory = self._open(num_bytes, checksum)
+            try:
+                self.directory = self._open(num_bytes, checksum)
+            except BaseException:
+                self.file.close()
+                raise
         except (OSError, ValueError) as error:
             kind = MissingIndexFile if isinstance(error, FileNotFoundError) else CorruptIndex
             raise kind(
@@ -93,21 +96,11 @@ class SlicedTable(ZoneTable):
         self._scratch = threading.local()
 
     def _open(self, num_bytes: int | None, checksum: str | None) -> Directory:
-        size = self.file.num_bytes
-        if num_bytes is not None and size != num_bytes:
-            raise ValueError(f"it has {size:,} bytes, but {num_bytes:,} were written")
-        tail = self.file.read([(max(0, size - _TAIL_BYTES), size)])[0]
-        trailer = tail[-TRAILER.size :]
-        length = directory_bytes(trailer, size) + TRAILER.size
-        if length > len(tail):
-            tail = self.file.read([(size - length, size - len(tail))])[0] + tail
-        data = tail[-length:]
-        if len(data) != length:
-            raise ValueError("it was truncated while it was read")
-        if checksum is not None and xxhash.xxh3_64_hexdigest(data) != checksum:
-            raise ValueError("the checksum of its directory is not the catalog's")
-        self._directory_at = size - length
-        return read_directory(data[: -TRAILER.size], trailer, size)
+        directory, trailer = read_file_end(
+            self.file, num_bytes, checksum, TRAILER.size, directory_bytes
+        )
+        self._directory_at = self.file.num_bytes - len(directory) - len(trailer)
+        return read_directory(directory, trailer, self.file.num_bytes)
 
     @property
     def loaded_bytes(self) -> int:
