@@ -123,8 +123,10 @@ class Advice(Displayed):
         for estimate in self.kinds:
             if estimate.index_type == index_type.upper():
                 return estimate
-        known = ", ".join(estimate.index_type for estimate in self.kinds) or "none"
-        raise arguments.invalid_value(index_type, "index_type", f"there is an estimate for {known}")
+        known_kinds = ", ".join(estimate.index_type for estimate in self.kinds) or "none"
+        raise arguments.invalid_value(
+            index_type, "index_type", f"there is an estimate for {known_kinds}"
+        )
 
     @property
     def is_worth_it(self) -> bool:
@@ -209,7 +211,7 @@ class Advices(Displayed, Sequence[Advice]):
     def parameters_by_type(self) -> dict[str, dict[str, float]]:
         """The parameters of these indices that are not the defaults of their kind."""
         hash_items = min(self.number_of_items, DEFAULT_ZONE_ROWS)
-        given = {
+        values_and_defaults = {
             BLOOM_TYPE: {
                 "number_of_items": (self.number_of_items, DEFAULT_NUMBER_OF_ITEMS),
                 "probability": (self.probability, DEFAULT_ZONE_PROBABILITY),
@@ -218,7 +220,7 @@ class Advices(Displayed, Sequence[Advice]):
         }
         return {
             index_type: {name: value for name, (value, usual) in pairs.items() if value != usual}
-            for index_type, pairs in given.items()
+            for index_type, pairs in values_and_defaults.items()
         }
 
     @property

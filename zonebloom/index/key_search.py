@@ -198,6 +198,6 @@ def hashes_among(hashes: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     has_low_bits[ordered & mask] = True
     is_among = has_low_bits[hashes & mask]
     candidates = np.flatnonzero(is_among)
-    found = np.minimum(ordered.searchsorted(hashes[candidates]), ordered.size - 1)
-    is_among[candidates] = ordered[found] == hashes[candidates]
+    nearest = np.minimum(ordered.searchsorted(hashes[candidates]), ordered.size - 1)
+    is_among[candidates] = ordered[nearest] == hashes[candidates]
     return is_among

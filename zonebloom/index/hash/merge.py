@@ -46,7 +46,7 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
     nulls = [
         table.zones_with_null() + first for table, first in zip(tables, first_zones, strict=True)
     ]
-    # An upper bound, because pairs become equal where fewer bits of their hashes are kept.
+    # An upper bound, because pairs become equal where fewer bits of their hashes are kept_pairs.
     max_pairs = sum(table.head.num_pairs for table in tables)
     hash_bits = min(
         hash_bits_to_keep(max_pairs, probability), *(table.shape.hash_bits for table in tables)
@@ -61,8 +61,8 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
     min_shift = max(table.head.zone_shift for table in tables)
     # Parts are read here, in order, because a `_PartReader` is stateful and not thread-safe. The
     # threads of `keep_pairs` only sort them.
-    kept = keep_pairs(
-        (partial(_same, _read_part(readers, number)) for number in range(1 << part_bits)),
+    kept_pairs = keep_pairs(
+        (partial(_return_part, _read_part(readers, number)) for number in range(1 << part_bits)),
         part_bits,
         max_pairs,
         hash_bits,
@@ -74,16 +74,16 @@ def merge_hash_tables(tables: Sequence[HashTable], creator: FileCreator, path: s
         parameters = HashParameters(items, probability, fold=False)
         sink = HashingFile(creator.open_output_stream(path))
         try:
-            return write_file(sink, kept, runs, np.concatenate(nulls), parameters)
+            return write_file(sink, kept_pairs, runs, np.concatenate(nulls), parameters)
         except BaseException:
             sink.close()
             raise
     finally:
-        kept.pairs.close()
+        kept_pairs.pairs.close()
 
 
-def _same(pairs: PairArrays) -> PairArrays:
-    return pairs
+def _return_part(part: PairArrays) -> PairArrays:
+    return part
 
 
 def _read_part(readers: Sequence[_PartReader], number: int) -> PairArrays:

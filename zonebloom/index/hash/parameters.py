@@ -35,7 +35,7 @@ class HashParameters:
     # The expected number of zones that a segment returns for a key that it does not hold.
     probability: float = DEFAULT_PROBABILITY
     # If True, zones are grouped where the file would otherwise be larger than filters of zones.
-    # Where that is not enough, as for many small fragments, fewer bits of each hash are kept.
+    # Fewer bits of each hash are kept where that is not enough, as for many small fragments.
     # None stands for True, or for False if zones have less than `DEFAULT_ZONE_ROWS` rows.
     fold: bool | None = None
     # Bytes that the builds of a process may hold in memory. Above, they write temporary files.
@@ -60,7 +60,7 @@ class HashParameters:
 
 
 class BlockShape(NamedTuple):
-    """How many bits of a hash choose the block and the bucket, and how wide the entries are.
+    """The bits of a hash that choose the block and the bucket, and the parts of an entry.
 
     The remainder of a hash is the next ``remainder_bits`` bits. An entry holds it and a group of
     zones.

@@ -51,7 +51,7 @@ def map_in_threads(work: Callable, items: Iterable) -> Iterator:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """What pairs need if their zones are grouped in a certain way.
+    """The needs of pairs if their zones are grouped in a certain way.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ def keep_pairs(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a file is written: groups of zones, shape of blocks, and what the blocks need."""
+    """The plan of a file: the groups of its zones, and the shape and the needs of its blocks."""
 
     measure: _Measure
     shape: BlockShape
@@ -219,7 +219,7 @@ class Plan:
 
 
 def choose_plan(
-    kept: KeptPairs, runs: ZoneRuns, parameters: HashParameters
+    kept_pairs: KeptPairs, runs: ZoneRuns, parameters: HashParameters
 ) -> tuple[KeptPairs, Plan]:
     """Choose how to write a file. Return the plan, and the pairs that it is for.
 
@@ -232,40 +232,46 @@ def choose_plan(
 
     The given pairs are closed if others are returned.
     """
-    plan = Plan.of(kept.measure, kept.pairs.bits.hash_bits)
+    plan = Plan.of(kept_pairs.measure, kept_pairs.pairs.bits.hash_bits)
     if not parameters.fold:
-        return kept, plan
+        return kept_pairs, plan
     min_bloom_bytes = plan.num_bytes / _MAX_RELATIVE_SIZE
-    largest_bytes = _MAX_RELATIVE_SIZE * estimate_bloom_bytes(kept.pairs, runs, min_bloom_bytes)
+    largest_bytes = _MAX_RELATIVE_SIZE * estimate_bloom_bytes(
+        kept_pairs.pairs, runs, min_bloom_bytes
+    )
     if plan.num_bytes <= largest_bytes:
-        return kept, plan
-    needed_bits = needed_hash_bits(kept.estimated_pairs, parameters.probability)
-    kept = _keep_fewer_bits(kept, needed_bits)
-    smallest = plan = Plan.of(kept.measure, kept.pairs.bits.hash_bits)
+        return kept_pairs, plan
+    needed_bits = needed_hash_bits(kept_pairs.estimated_pairs, parameters.probability)
+    kept_pairs = _keep_fewer_bits(kept_pairs, needed_bits)
+    smallest = plan = Plan.of(kept_pairs.measure, kept_pairs.pairs.bits.hash_bits)
     largest_run = int(runs.num_zones.max(initial=0))
     while plan.num_bytes > largest_bytes and (1 << plan.measure.groups.shift) < largest_run:
         groups = Groups.of_runs(runs.num_zones, plan.measure.groups.shift + 1)
-        plan = Plan.of(_measure_groups(kept, groups), kept.pairs.bits.hash_bits)
+        plan = Plan.of(_measure_groups(kept_pairs, groups), kept_pairs.pairs.bits.hash_bits)
         smallest = min(smallest, plan, key=lambda plan: plan.num_bytes)
     if plan.num_bytes <= largest_bytes:
-        return kept, plan
+        return kept_pairs, plan
     # An entry is smaller by each bit that its hash lacks, down to a remainder of one bit.
     excess_bits = 8 * (smallest.num_bytes - largest_bytes)
     num_dropped_bits = ceil(excess_bits / max(1, smallest.num_entries))
     num_dropped_bits = min(num_dropped_bits, smallest.shape.remainder_bits - 1)
-    kept = _keep_fewer_bits(kept, smallest.shape.hash_bits - num_dropped_bits)
-    return kept, Plan.of(_measure_groups(kept, smallest.measure.groups), kept.pairs.bits.hash_bits)
+    kept_pairs = _keep_fewer_bits(kept_pairs, smallest.shape.hash_bits - num_dropped_bits)
+    return kept_pairs, Plan.of(
+        _measure_groups(kept_pairs, smallest.measure.groups), kept_pairs.pairs.bits.hash_bits
+    )
 
 
-def _keep_fewer_bits(kept: KeptPairs, hash_bits: int) -> KeptPairs:
+def _keep_fewer_bits(kept_pairs: KeptPairs, hash_bits: int) -> KeptPairs:
     """Return pairs with fewer bits of each hash, and close the given ones."""
-    pairs = kept.pairs
+    pairs = kept_pairs.pairs
     hash_bits = max(hash_bits, pairs.part_bits + 1)
     if hash_bits >= pairs.bits.hash_bits:
-        return kept
+        return kept_pairs
     bits = PairBits(hash_bits, pairs.bits.zone_bits)
     fewer = SortedPairs(bits, pairs.part_bits, pairs.memory_bytes)
-    measurer = _Measurer(kept.measure.groups, bits, pairs.part_bits, kept.estimated_pairs)
+    measurer = _Measurer(
+        kept_pairs.measure.groups, bits, pairs.part_bits, kept_pairs.estimated_pairs
+    )
     measures = []
     try:
         for number in range(1 << pairs.part_bits):
@@ -276,12 +282,12 @@ def _keep_fewer_bits(kept: KeptPairs, hash_bits: int) -> KeptPairs:
         fewer.close()
         raise
     pairs.close()
-    return KeptPairs(fewer, kept.estimated_pairs, measurer.total(measures))
+    return KeptPairs(fewer, kept_pairs.estimated_pairs, measurer.total(measures))
 
 
-def _measure_groups(kept: KeptPairs, groups: Groups) -> _Measure:
-    pairs = kept.pairs
-    measurer = _Measurer(groups, pairs.bits, pairs.part_bits, kept.estimated_pairs)
+def _measure_groups(kept_pairs: KeptPairs, groups: Groups) -> _Measure:
+    pairs = kept_pairs.pairs
+    measurer = _Measurer(groups, pairs.bits, pairs.part_bits, kept_pairs.estimated_pairs)
     numbers = range(1 << pairs.part_bits)
     parts = list(map_in_threads(lambda part: measurer.measure(part, pairs.part(part)), numbers))
     return measurer.total(parts)

@@ -39,7 +39,7 @@ class _Rows(NamedTuple):
 
 
 class _FileSlice(NamedTuple):
-    """Where an array is in a temporary file."""
+    """The place of an array in a temporary file."""
 
     offset: int
     dtype: np.dtype
@@ -68,12 +68,12 @@ class _TemporaryArrays:
         array = np.empty(stop - start, dtype=stored.dtype)
         view = array.data.cast("B")
         offset = stored.offset + start * stored.dtype.itemsize
-        done = 0
-        while done < len(view):
-            size = os.preadv(self._file.fileno(), [view[done:]], offset + done)
+        num_read = 0
+        while num_read < len(view):
+            size = os.preadv(self._file.fileno(), [view[num_read:]], offset + num_read)
             if not size:
                 raise OSError("the temporary file of a build is too short")
-            done += size
+            num_read += size
         return array
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def _drop_repeated(pairs: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, 
 
 
 class PairBits(NamedTuple):
-    """How a pair is packed into a number: the bits kept of the hash, then those of the zone."""
+    """The bits of a pair in one number: those of the hash come before those of the zone."""
 
     hash_bits: int
     zone_bits: int

@@ -95,7 +95,7 @@ class HashSegmentWriter:
         try:
             self._spool.finish()
             estimated_pairs = _estimate_pairs(self._spool)
-            kept = keep_pairs(
+            kept_pairs = keep_pairs(
                 (partial(self._spool.partition, number) for number in range(NUM_PARTITIONS)),
                 PARTITION_BITS,
                 estimated_pairs,
@@ -106,9 +106,9 @@ class HashSegmentWriter:
         finally:
             self._spool.close()
         try:
-            return write_file(self._sink, kept, runs, nulls, self._parameters)
+            return write_file(self._sink, kept_pairs, runs, nulls, self._parameters)
         finally:
-            kept.pairs.close()
+            kept_pairs.pairs.close()
 
     def abort(self) -> None:
         """Close the file after a failure. It is not a valid table."""
@@ -144,19 +144,19 @@ def _estimate_pairs(spool: PairSpool) -> int:
 
 def write_file(
     sink: HashingFile,
-    kept: KeptPairs,
+    kept_pairs: KeptPairs,
     runs: ZoneRuns,
     null_zones: np.ndarray,
     parameters: HashParameters,
 ) -> WrittenTable:
     """Write the file of a segment, and close it."""
-    kept, plan = choose_plan(kept, runs, parameters)
+    kept_pairs, plan = choose_plan(kept_pairs, runs, parameters)
     shape, groups = plan.shape, plan.measure.groups
     needs = plan.block_needs()
     slot_bytes, heap_bytes = plan.slots_and_heap()
     heap_starts = slot_offset(shape.num_blocks, slot_bytes) + np.cumsum(heap_bytes) - heap_bytes
     salt = secrets.randbits(64)
-    part_bits = kept.pairs.part_bits
+    part_bits = kept_pairs.pairs.part_bits
     blocks_per_task = 1 << max(0, shape.block_bits - part_bits)
     parts_per_task = 1 << max(0, part_bits - shape.block_bits)
 
@@ -168,8 +168,8 @@ def write_file(
         slots = np.zeros(blocks_per_task * slot_bytes // 8, dtype=np.uint64)
         heap = np.zeros(int(heap_bytes[blocks].sum()), dtype=np.uint8)
         encode_kernels.encode_blocks(
-            kept.pairs.parts(task * parts_per_task, (task + 1) * parts_per_task),
-            kept.pairs.bits.zone_bits,
+            kept_pairs.pairs.parts(task * parts_per_task, (task + 1) * parts_per_task),
+            kept_pairs.pairs.bits.zone_bits,
             groups.shift,
             groups.first_zones,
             groups.first_groups,
@@ -188,7 +188,7 @@ def write_file(
 
     with (
         sink,
-        closing(kept.pairs),
+        closing(kept_pairs.pairs),
         tempfile.SpooledTemporaryFile(_MAX_HEAP_IN_MEMORY, prefix="zonebloom-") as heap_file,
     ):
         sink.write(MAGIC)
