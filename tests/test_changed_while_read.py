@@ -70,15 +70,13 @@ def rewriting(
     monkeypatch, path: Path, format: str, after: int, *, replaces: bool = False, whole: bool = True
 ) -> None:
     """Patch readers so that the file is written in place after some reads of row groups."""
-    reader = ParquetRows if format == "parquet" else IpcRows
-    original, count = reader.read, 0
+    count = 0
     data = content(format, is_new=True)
     status = path.stat()
 
-    def reading(self: Any, *arguments: Any) -> pa.Table:
+    def write_after(rows: Any) -> Any:
         nonlocal count
-        rows = original(self, *arguments)
-        count += 1
+        count += rows is not None
         if count == after:
             if replaces:
                 path.with_suffix(".new").write_bytes(data)
@@ -89,7 +87,16 @@ def rewriting(
                 os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
         return rows
 
-    replace_function(monkeypatch, reader, "read", reading)
+    reader = ParquetRows if format == "parquet" else IpcRows
+    for name in ("read", "find_and_read"):
+        if hasattr(reader, name):
+            original = getattr(reader, name)
+            replace_function(
+                monkeypatch,
+                reader,
+                name,
+                lambda *arguments, original=original: write_after(original(*arguments)),
+            )
 
 
 @pytest.fixture(autouse=True)

@@ -63,6 +63,7 @@ IMPORTERS = {
         "parquet.row_kernels",
         "parquet.value_kernels",
         "parquet.filter_kernels",
+        "parquet.hit_kernels",
         "parquet.delta_encoding_kernels",
         "storage.pread_kernel",
         "index.hash.sort_kernels",

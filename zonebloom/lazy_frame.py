@@ -33,7 +33,7 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenDataset, OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, FragmentPlan, Request
-from zonebloom.scan.recheck import is_long_list, narrow_filter
+from zonebloom.scan.recheck import is_key_test, narrow_filter
 from zonebloom.sources.memory import TableSource
 from zonebloom.sources.source import Source
 
@@ -265,7 +265,7 @@ class _Query:
         if (
             isinstance(predicate, IsIn)
             and is_same_list(predicate, plan.predicate)
-            and is_long_list(row_filter, predicate, schema)
+            and is_key_test(row_filter, predicate, schema)
         ):
             return replace(request, is_predicate_exact=True)
         if not plan.narrow_lists:

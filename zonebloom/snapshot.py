@@ -195,6 +195,8 @@ class Snapshot:
 
     def load_deletes(self, present: Sequence[PresentFragment]) -> None:
         """Read the deletes of several files in parallel. Each file's view keeps its deletes."""
+        if not self.source.has_views:
+            return
         views = {file.fragment.view for file in present if file.fragment.view is not None}
         if not views or views <= self._views_with_deletes:
             return

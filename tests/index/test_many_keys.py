@@ -36,7 +36,7 @@ from zonebloom.index.key_search import (
 )
 from zonebloom.lazy_frame import lazy_frame
 from zonebloom.predicates import polars_expression
-from zonebloom.scan import locate, recheck, search
+from zonebloom.scan import locate, search
 from zonebloom.values.probe import hash_keys
 
 NAN = math.nan
@@ -57,7 +57,6 @@ def lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat three keys as many. So few are looked up without a sample."""
     set_constant(monkeypatch, locate, "MAX_SEARCHED_KEYS", 2)
     set_constant(monkeypatch, search, "_MAX_SINGLE_SEARCH", 2)
-    set_constant(monkeypatch, recheck, "_MIN_LONG_LIST", 2)
 
 
 def located(tables: Sequence[pa.Table], names: Sequence[str], keys: Sequence[tuple]) -> list[tuple]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import tempfile
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from typing import Any
@@ -21,12 +22,13 @@ from zonebloom.parquet.footer import (
     parse_footer,
     parse_offset_index,
 )
+from zonebloom.parquet.hit_reader import HitReader, can_read
 from zonebloom.parquet.key_tests import KeyFilter, KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_types
 from zonebloom.parquet.page_headers import walk_pages
 from zonebloom.parquet.row_group_reader import RowGroupReader
-from zonebloom.storage.files import FileIdentity
+from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.probe import byte_forms
 from zonebloom.values.types import family
@@ -47,6 +49,7 @@ class File:
 
     def __init__(self, data: bytes):
         self.data = data
+        self.counter = ReadCounter()
         self.requests: list[tuple[int, int]] = []
         length = footer_length(data[-TAIL_BYTES:], len(data))
         stop = len(data) - TAIL_BYTES
@@ -55,6 +58,9 @@ class File:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         self.requests += ranges
         return [self.data[start:stop] for start, stop in ranges]
+
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Do nothing, because the file is in memory."""
 
     def indexed(self, group: int, leaf: int) -> PageLocations | None:
         """Return the page locations from the OffsetIndex."""
@@ -97,6 +103,21 @@ class File:
                 if chunk.codec in CODECS:
                     chunks[field] = LeafChunk(leaf, chunk, pages)
         return chunks
+
+    def hits(
+        self, chunks: Sequence[LeafChunk], keys: KeySet, rows: RowRanges
+    ) -> tuple[np.ndarray, list[pa.Array]] | None:
+        """Return the rows with a key in the first chunk and all values there, as lookups do.
+
+        Return None if the pages are left to `PageTable`.
+        """
+        if not all(map(can_read, chunks)):
+            return None
+        with tempfile.TemporaryFile() as file:
+            file.write(self.data)
+            file.flush()
+            names = [str(number) for number in range(len(chunks))]
+            return HitReader(names, chunks).read(self, file.fileno(), keys, rows)
 
     def rows_by_kernels(
         self, group: int, rows: RowRanges, located: Located, fields: Sequence[int]
@@ -186,6 +207,7 @@ def check_found(
                 matches, values_at = pages.find_rows(file, keys_to_find, nulls, rows)
             except (Unanswerable, Undecodable):
                 continue
+            found = None if nulls else file.hits([column], keys_to_find, rows)
             count += 1
             expected = [
                 row
@@ -195,6 +217,11 @@ def check_found(
             ]
             case = whole.column_names[field], group, rows, keys, nulls
             assert matches.tolist() == expected, case
+            if found is not None:
+                assert found[0].tolist() == expected, case
+                at_matches = sliced(whole.column(field), RowRanges.from_rows(matches))
+                if expected:
+                    assert same(_decoded(found[1][0]), _decoded(at_matches)), case
             if values_at is None:
                 assert not expected
             else:

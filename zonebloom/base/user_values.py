@@ -256,8 +256,10 @@ def _from_python(values: list[Any]) -> pa.Array:
         if kinds == {str}:
             return array_of(values, pa.string())
         if kinds == {int}:
-            with suppress(OverflowError):
+            try:
                 return from_numpy(np.array(values, dtype=np.int64))
+            except OverflowError:
+                pass
     nulls = _null_types()
     if not kinds.isdisjoint(nulls[1:]):
         values = [None if isinstance(value, nulls) else value for value in values]

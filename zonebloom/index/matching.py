@@ -208,10 +208,12 @@ class IndexView:
         self._all_known = all(is_known.all() for _, is_known in parts)
         self.num_zones: int = sum(int(runs.num_zones[is_known].sum()) for runs, is_known in parts)
         indexed_rows = _union(
-            _addresses(
-                runs.fragment_ids[is_known], runs.first_rows[is_known], runs.num_rows[is_known]
-            )
-            for runs, is_known in parts
+            [
+                _addresses(
+                    runs.fragment_ids[is_known], runs.first_rows[is_known], runs.num_rows[is_known]
+                )
+                for runs, is_known in parts
+            ]
         )
         if not indexed_rows.issubset(universe):
             # Either the table or the list of files is wrong, and both could lose rows.
@@ -244,7 +246,8 @@ class IndexView:
 
     def matches(self, probe: Probe) -> RowRanges:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""
-        hashes, limit = probe.hashes, self.index.max_searched_keys
+        hashes = probe.hashes
+        limit = None if hashes.size < 2 else self.index.max_searched_keys
         if limit is not None and hashes.size > 2 * limit:
             some_rows = self._rows_of(hashes[:limit])
             kept = len(some_rows & self.covered) / max(len(self.covered), 1)
@@ -295,7 +298,8 @@ class IndexView:
         return runs if self._all_known else runs.select(is_known)
 
     def _rows(self, bounds: Iterable[_AddressBounds]) -> RowRanges:
-        return _union(bounds) | self._uncovered
+        rows = _union(list(bounds))
+        return rows | self._uncovered if self._uncovered.starts.size else rows
 
     def _bounds(self, table: IndexTable, zones: np.ndarray) -> _AddressBounds:
         fragment_ids, starts, lengths = table.runs.locate(zones)
@@ -309,7 +313,9 @@ class IndexView:
 _NO_BOUNDS: _AddressBounds = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
 
-def _union(bounds: Iterable[_AddressBounds]) -> RowRanges:
+def _union(bounds: Sequence[_AddressBounds]) -> RowRanges:
+    if len(bounds) == 1:
+        return RowRanges.from_arrays(*bounds[0])
     starts, stops = zip(_NO_BOUNDS, *bounds, strict=True)
     return RowRanges.from_arrays(np.concatenate(starts), np.concatenate(stops))
 

@@ -140,7 +140,7 @@ class ZoneRuns:
 
     def locate(self, zones: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return fragment, start and length of zones by number; each uint64, shape ``(n,)``."""
-        run = np.searchsorted(self._run_stops, zones, side="right")
+        run = self._run_stops.searchsorted(zones, side="right")
         items = np.uint64(max(self.items, 0))
         rows_before = (
             (zones - self._run_stops[run]).astype(np.uint64) + self.num_zones[run]

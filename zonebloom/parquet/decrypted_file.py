@@ -191,6 +191,11 @@ class DecryptedFile(FragmentFile):
         """Return 0 for encrypted files, so that no bytes between two pages are decrypted."""
         return super().coalesce if self._footer is None else 0
 
+    @property
+    def handle(self) -> None:
+        """No kernel reads the file, because its bytes are encrypted."""
+        return None
+
     def read_pieces(self, offsets: np.ndarray, sizes: np.ndarray, out: np.ndarray) -> int:
         if self._footer is None:
             return super().read_pieces(offsets, sizes, out)

@@ -104,6 +104,8 @@ class FilePages:
         self.num_rows: int = sum(self.group_rows)
         # The columns that kernels decode, by row group and columns. `ParquetRows` fills it.
         self.decodable_columns: dict[tuple[int, tuple[Any, ...]], Any] = {}
+        # The readers of few keys, by row group, key column and columns. `ParquetRows` fills it.
+        self.hit_readers: dict[tuple[Any, ...], Any] = {}
         # A table's names for the fields, and these pages with those names.
         self.renamed_pages: tuple[FieldNames, FilePages] | None = None
 
@@ -118,6 +120,7 @@ class FilePages:
         """Return a copy with another function to locate pages, which shares the caches."""
         copy = FilePages(self.schema, self.row_groups, locate)
         copy._pages, copy.decodable_columns = self._pages, self.decodable_columns
+        copy.hit_readers = self.hit_readers
         return copy
 
     def subset(self, rows: RowRanges, names: frozenset[str] | None) -> FilePages:

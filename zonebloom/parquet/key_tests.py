@@ -31,6 +31,7 @@ _MAX_FILTER_NDV = 1 << 26
 _NUMBER_WIDTHS = (4, 8)
 # A single key needs no hash table.
 _NO_TABLE = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+_NO_BYTES = np.empty(0, dtype=np.uint8)
 
 
 class KeySet:
@@ -47,6 +48,8 @@ class KeySet:
     ----------
     is_exact : bool
         Whether each value that is found is a key, and not only a candidate.
+    value : pyarrow.Scalar or None
+        The key, if there is only one and all values that equal it are the same.
 
     Raises
     ------
@@ -55,25 +58,34 @@ class KeySet:
     """
 
     is_exact = True
+    value: pa.Scalar | None = None
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
-        from zonebloom.parquet import value_kernels
+        from zonebloom.parquet.value_kernels import find_numbers, find_texts
 
         if not leaf.has_arrow_bytes:
             raise Undecodable
         self._width = leaf.width
         keys: tuple[np.ndarray, ...]
         if leaf.width in _NUMBER_WIDTHS and leaf.physical_type != FIXED_LEN_BYTE_ARRAY:
-            self._kernel = value_kernels.find_numbers
+            self._kernel = find_numbers
             keys = (_numbers(leaf, forms),)
             self._count = keys[0].size
         else:
-            self._kernel = value_kernels.find_texts
+            self._kernel = find_texts
             keys = _spans(forms)
             self._count = keys[1].size - 1
         table = _NO_TABLE if self._count == 1 else _hash_table(keys, self._count)
         # The arguments of the kernel that describe the keys.
         self._keys: tuple[np.ndarray, ...] = *keys, *table
+
+    @property
+    def kernel_arguments(self) -> tuple[np.ndarray, ...]:
+        """The keys as arguments of `hit_kernels.find_rows`."""
+        if len(self._keys) == 3:
+            numbers, table, bitmap = self._keys
+            return numbers, _NO_BYTES, _NO_TABLE[0], table, bitmap
+        return _NO_TABLE[1][:0], *self._keys
 
     def find(
         self,
@@ -182,8 +194,12 @@ class KeyTests:
 
 def _make_keys(node: Equals | IsIn | IsNull, leaf: LeafType) -> KeySet:
     forms = _stored_forms(node, leaf.arrow_type)
-    is_large = isinstance(forms, pa.Array) and len(forms) > _MAX_IN_SET
-    return KeyFilter(leaf, forms) if is_large else KeySet(leaf, forms)
+    if isinstance(forms, pa.Array) and len(forms) > _MAX_IN_SET:
+        return KeyFilter(leaf, forms)
+    keys = KeySet(leaf, forms)
+    if isinstance(node, Equals) and len(forms) == 1 and node.value.type == leaf.arrow_type:
+        keys.value = node.value
+    return keys
 
 
 def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[bytes] | pa.Array:

@@ -235,7 +235,7 @@ class OpenedPages:
     def dictionary(self, number: int) -> Dictionary:
         """Return the dictionary of a column. Its memory stays valid as long as these pages do."""
         if number not in self._dictionaries:
-            self._dictionaries[number] = _dictionary(self._file, self._table.columns[number])
+            self._dictionaries[number] = dictionary_of(self._file, self._table.columns[number])
         return self._dictionaries[number]
 
     def find_rows(self, keys: KeySet, nulls: bool, hits: np.ndarray | None) -> np.ndarray:
@@ -354,7 +354,7 @@ def _have_indices(pages: np.ndarray) -> np.ndarray:
     return header_kernels.is_dictionary_encoding.py_func(pages[ENCODING])
 
 
-def _dictionary(file: FragmentFile, column: LeafChunk) -> Dictionary:
+def dictionary_of(file: FragmentFile, column: LeafChunk) -> Dictionary:
     """Return the dictionary of a chunk, from the cache if possible."""
     # The dictionary ends at the first data page. Some writers let ``data_start`` point to the
     # dictionary instead.

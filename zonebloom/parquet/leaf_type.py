@@ -185,6 +185,9 @@ def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None
     """Return an array of values of a fixed width, null where ``valid`` is zero."""
     kind = leaf.decoded_type
     if leaf.has_arrow_bytes:
+        if valid is None and kind is leaf.arrow_type:
+            buffers = [None, pa.py_buffer(data)]
+            return pa.Array.from_buffers(kind, data.size // leaf.width, buffers)
         return _array(leaf, data.size // leaf.width, valid, [pa.py_buffer(data)])
     values = data.reshape(-1, leaf.width)
     if pa.types.is_decimal(kind):

@@ -74,7 +74,7 @@ class Execution:
         self._request = request
         self._is_counted = counter is not None
         self._counter = counter or ReadCounter()
-        self._is_local = is_local(source.filesystem)
+        self._is_local = source.is_local
         self._lock = threading.Lock()
         self._key_tests = None if request.predicate is None else KeyTests(request.predicate)
         names = source.schema.names
@@ -106,7 +106,8 @@ class Execution:
             if is_whole:
                 yield from self._read_whole(list(plans))
             else:
-                yield from self._read_parts(list(plans))
+                for batches in self._read_parts(list(plans)):
+                    yield from batches
 
     def matches(self, plan: FragmentPlan) -> Iterator[MatchedRows]:
         """Yield the matching rows of one fragment with their offsets.
@@ -246,22 +247,15 @@ class Execution:
 
     # Parts of fragments
 
-    def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[pa.RecordBatch]:
-        """Yield the matching rows of fragments that are read in part, several in parallel."""
+    def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Return the matching rows of each fragment that is read in part, several in parallel."""
         num_rows = _MIN_THREADED_ROWS
         if self._is_local and len(plans) > 1:
             num_rows = sum(len(plan.rows) for plan in plans if plan.rows is not None)
         if len(plans) == 1 or num_rows < _MIN_THREADED_ROWS:
-            for plan in plans:
-                yield from self._read_part(plan)
-            return
+            return map(self._read_part, plans)
         num_threads = num_cores() if self._is_local else REMOTE_THREADS
-        with thread_pool(num_threads) as pool:
-            results = map_in_order(
-                pool, lambda plan: list(self._read_part(plan)), plans, num_threads + 1
-            )
-            for batches in results:
-                yield from batches
+        return _map_on_threads(lambda plan: list(self._read_part(plan)), plans, num_threads)
 
     def _read_part(self, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
         assert plan.rows is not None
@@ -311,11 +305,12 @@ class Execution:
         is_parquet = isinstance(rows, ParquetRows)
         read = partial(self._read_group, rows, is_parquet)
         groups, num_left = rows.row_groups(wanted), len(wanted)
-        is_threaded = is_parquet and self._is_local and len(wanted) >= _MIN_THREADED_ROWS
+        is_threaded = is_parquet and self._is_local and num_left >= _MIN_THREADED_ROWS
         try:
-            for first, inside, match in (_map_on_threads if is_threaded else map)(read, groups):
+            for group, num_rows, match in (_map_on_threads if is_threaded else map)(read, groups):
+                _, first, inside = group
                 is_unreadable = isinstance(match, FragmentUnreadable)
-                num_left -= len(inside)
+                num_left -= num_rows
                 if is_unreadable or not num_left:
                     # Rows of a file that was rewritten meanwhile may mix two versions of it.
                     rows.require_unchanged()
@@ -340,28 +335,41 @@ class Execution:
 
     def _read_group(
         self, rows: Any, is_parquet: bool, group: tuple[int, int, RowRanges]
-    ) -> tuple[int, RowRanges, MatchedRows | FragmentUnreadable | None]:
-        """Return the first row of a row group, its wanted rows, and its matches.
+    ) -> tuple[tuple[int, int, RowRanges], int, MatchedRows | FragmentUnreadable | None]:
+        """Return a row group, the number of its wanted rows, and its matches.
 
         The matches have offsets in the row group. They are None if there are none, or the error if
         the row group cannot be read.
         """
-        number, first, wanted = group
+        number, _, wanted = group
+        num_rows = len(wanted)
+        self._count(row_groups_read=1, rows_read=num_rows)
         try:
-            return first, wanted, self._group_matches(rows, is_parquet, number, wanted)
+            return group, num_rows, self._group_matches(rows, is_parquet, number, wanted)
         except FragmentUnreadable as error:
-            return first, wanted, error
+            return group, num_rows, error
 
     def _group_matches(
         self, rows: Any, is_parquet: bool, number: int, wanted: RowRanges
     ) -> MatchedRows | None:
-        self._count(row_groups_read=1, rows_read=len(wanted))
         if not is_parquet:
             filter_table = rows.read(number, self._filter_columns, wanted)
         else:
             if not self._is_local:
                 rows.read_ahead(number, self._needed, wanted)
             known: KnownValues = {}
+            predicate = self._request.predicate
+            if (
+                self._key_tests is not None
+                and self._request.is_predicate_exact
+                and isinstance(predicate, Equals | IsIn)
+            ):
+                found = rows.find_and_read(number, predicate, self._key_tests, self._needed, wanted)
+                if found is not None:
+                    numbers, table = found
+                    if table is None:
+                        return None
+                    return numbers, table if self._columns is None else self._projected(table)
             if self._key_tests is not None:
                 wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted, known)
                 if not wanted:
@@ -535,10 +543,13 @@ def _matching_rows(table: pa.Table, request: Request) -> np.ndarray:
     return matching_rows(table, filter) if rows is None else rows
 
 
-def _map_on_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """Yield the results in order. They are computed on all cores."""
-    with thread_pool(num_cores()) as pool:
-        yield from map_in_order(pool, function, items, num_cores() + 1)
+def _map_on_threads(
+    function: Callable[[Any], Any], items: Iterable[Any], num_threads: int | None = None
+) -> Iterator[Any]:
+    """Yield the results in order. They are computed on threads, by default on all cores."""
+    num_threads = num_threads or num_cores()
+    with thread_pool(num_threads) as pool:
+        yield from map_in_order(pool, function, items, num_threads + 1)
 
 
 def _require_all_rows(dataset: Any, plans: Sequence[FragmentPlan], num_rows: int) -> None:

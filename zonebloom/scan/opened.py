@@ -51,13 +51,13 @@ from zonebloom.predicates.ast import probed_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.planner import plan_search, plan_whole_files
-from zonebloom.scan.recheck import is_long_list
+from zonebloom.scan.recheck import is_key_test
 from zonebloom.scan.search import Search, preferred_index, search_indices
 from zonebloom.snapshot import Snapshot, UnindexedFiles
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.fragment_filters import FragmentFilters
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import FileIdentity, is_local
+from zonebloom.storage.files import FileIdentity
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import require_indexable
 
@@ -199,7 +199,7 @@ class OpenedDataset:
         While an object store lists the files, the tables of the indices are loaded. If there is an
         earlier snapshot, it is searched meanwhile, and the result is used if no file has changed.
         """
-        if is_local(self.source.filesystem):
+        if self.source.is_local:
             snapshot = self.look_at_all_files()
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
         last = None if self._last_look is None else self._last_look.snapshot
@@ -224,7 +224,8 @@ class OpenedDataset:
     ) -> Search:
         """Search a snapshot, and warn of files that the indices used do not cover."""
         search = search_indices(snapshot, predicate, cost)
-        self._report_gaps(snapshot, search)
+        if search.used_views:
+            self._report_gaps_of(snapshot, tuple(search.used_views))
         return search
 
     def search_within(
@@ -432,8 +433,8 @@ class OpenedDataset:
             return join_filters([self.translate([part], is_applied=is_applied) for part in filters])
         (filter,) = filters
         expression, predicate = translate_filter(filter, self.source.schema)
-        if isinstance(predicate, IsIn) and is_long_list(expression, predicate, self.source.schema):
-            # The check would hash the whole list, and PyArrow can apply it to any row.
+        if not isinstance(filter, str) and is_key_test(expression, predicate, self.source.schema):
+            # PyArrow can apply it to any row, and the check would hash all keys of a list.
             return expression, predicate
         # If an index can answer all of a SQL filter, PyArrow can apply it, so skip the check.
         is_key_search = isinstance(predicate, Equals | IsIn)

@@ -55,11 +55,16 @@ class Request:
         else:
             filtered = row_filter_columns(self.filter)
         # Read at least one column, to know the number of rows.
-        first = [name for name in names if filtered is None or name in filtered] or [*names[:1]]
-        if self.filter is None:
-            return first, []
-        rest = needed.difference(first)
-        return first, [name for name in names if name in rest]
+        first: list[str] = []
+        rest: list[str] = []
+        for name in names:
+            if filtered is None or name in filtered:
+                first.append(name)
+            elif name in needed:
+                rest.append(name)
+        if first:
+            return first, rest
+        return [*names[:1]], [name for name in rest if name != names[0]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from zonebloom.scan.plan import FileZones, FragmentPlan
 from zonebloom.scan.search import Search
 from zonebloom.snapshot import Snapshot
 from zonebloom.sources.source import Fragment
-from zonebloom.storage.files import FileIdentity, ReadCounter, is_local
+from zonebloom.storage.files import FileIdentity, ReadCounter
 
 # If more than this share of a fragment's rows may match, reading it whole is faster than by pages.
 _MAX_SHARE_TO_READ_BY_PAGES = 0.6
@@ -109,11 +109,13 @@ def plan_fragments(
         )
     candidates = [present for present in snapshot.fragments if present.fragment_id in rows]
     snapshot.load_deletes(candidates)
-    plans = [
-        _fragment_plan(snapshot, present, rows[present.fragment_id], search, find_row_groups)
-        for present in candidates
-    ]
-    return [plan for plan in plans if plan.row_groups != ()]
+    plans: list[FragmentPlan] = []
+    for present in candidates:
+        found = rows[present.fragment_id]
+        plan = _fragment_plan(snapshot, present, found, search, find_row_groups)
+        if plan.row_groups != ():
+            plans.append(plan)
+    return plans
 
 
 def search_result(snapshot: Snapshot, search: Search) -> SearchResult:
@@ -181,9 +183,9 @@ def _fragment_plan(
     find_row_groups: Callable[[Fragment, FileIdentity], list[int] | None] | None,
 ) -> FragmentPlan:
     """Choose how to read a fragment with a candidate row: by pages, by row groups, or whole."""
-    is_covered = any(
-        present.fragment_id in view.fragment_ids for view in search.used_views.values()
-    )
+    is_covered = False
+    for view in search.used_views.values():
+        is_covered |= present.fragment_id in view.fragment_ids
     reason = present.reason or _reason_to_read_whole(present, rows, search, is_covered)
     if present.fragment.view is not None:
         return _plan_part_of_view(snapshot, present, rows, reason)
@@ -194,7 +196,7 @@ def _fragment_plan(
                 present.fragment, None, reason, present.identity, None, tuple(row_groups)
             )
     source, num_rows = snapshot.source, present.num_rows
-    is_local_parquet = source.is_parquet and is_local(source.filesystem)
+    is_local_parquet = source.is_parquet and source.is_local
     if reason and not (is_covered and num_rows is not None and is_local_parquet):
         return FragmentPlan(present.fragment, None, reason, present.identity)
     pages = snapshot.pages(present)
@@ -282,10 +284,9 @@ def _reason_to_read_whole(
     if not is_covered:
         names = ", ".join(search.used_views)
         return f"not covered by {names}" if names else "no index used"
-    if len(rows) == fragment.num_rows:
+    num_found = len(rows)
+    if num_found == fragment.num_rows:
         return "every zone may match"
-    return (
-        "most zones may match"
-        if len(rows) > _MAX_SHARE_TO_READ_BY_PAGES * (fragment.num_rows or 0)
-        else ""
-    )
+    if num_found > _MAX_SHARE_TO_READ_BY_PAGES * (fragment.num_rows or 0):
+        return "most zones may match"
+    return ""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from zonebloom.base.arrays import to_numpy
 from zonebloom.errors import InvalidArgument
-from zonebloom.predicates import Equals, IsIn, RowFilter
+from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter
 from zonebloom.predicates.arrow_form import expression_text
 from zonebloom.predicates.evaluate import (
     cast_table,
@@ -32,7 +32,6 @@ Projection = list[str] | dict[str, pc.Expression] | None
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_SLICED_RUNS = 32
 _MAX_TEXT = 200
-_MIN_LONG_LIST = 1 << 10
 
 
 def recheck(table: pa.Table, filter: RowFilter | None, columns: Projection) -> pa.Table:
@@ -55,19 +54,23 @@ def matching_rows(table: pa.Table, filter: RowFilter) -> np.ndarray:
     return np.flatnonzero((mask.fill_null(False) if mask.null_count else mask).to_numpy())
 
 
-def is_long_list(filter: RowFilter | None, predicate: IsIn, schema: pa.Schema) -> bool:
-    """Return whether a filter only tests whether a column is in a long list of keys.
+def is_key_test(filter: RowFilter | None, predicate: Predicate, schema: pa.Schema) -> bool:
+    """Return whether a filter only tests whether a column equals one key or one of several.
 
-    PyArrow and Polars hash the list again for each batch that they filter, so plain comparisons pay
-    here.
+    Then the predicate alone decides which rows match, so the filter need not be evaluated. PyArrow
+    and Polars would also hash a list of keys again for each batch that they filter.
     """
-    values, (name, *nested_path) = predicate.values, predicate.column
-    if nested_path or predicate.null_matches or len(values) < _MIN_LONG_LIST:
+    if not isinstance(predicate, Equals | IsIn):
+        return False
+    name, *nested_path = predicate.column
+    is_one = isinstance(predicate, Equals)
+    keys = predicate.value if isinstance(predicate, Equals) else predicate.values
+    if nested_path or (isinstance(predicate, IsIn) and predicate.null_matches):
         return False
     kind = schema.field(name).type
-    if not pa.types.is_integer(kind) and kind not in _COMPARABLE_TYPES:
+    if kind not in _COMPARABLE_TYPES and not pa.types.is_integer(kind):
         return False
-    if values.type != kind:
+    if keys.type != kind:
         return False
     if isinstance(filter, PolarsFilter):
         # Polars does not round such values, so the predicate is true for the same rows.
@@ -75,13 +78,15 @@ def is_long_list(filter: RowFilter | None, predicate: IsIn, schema: pa.Schema) -
     if not isinstance(filter, pc.Expression):
         return False
     column = pc.field(name)
-    is_listed: Any = column.isin(values)
-    # DuckDB writes the IN of SQL in the second form.
-    if is_listed.equals(filter):
+    is_key: Any = column == keys if is_one else column.isin(keys)
+    if is_key.equals(filter):
         return True
+    if is_one:
+        return False
+    # DuckDB writes the IN of SQL in this form.
     null: Any = pa.scalar(None, pa.bool_())
     if_else: Any = pc.if_else  # pyright: ignore[reportAttributeAccessIssue]
-    return if_else(column.is_valid(), is_listed, null).equals(filter)
+    return if_else(column.is_valid(), is_key, null).equals(filter)
 
 
 def narrow_filter(

@@ -28,7 +28,7 @@ from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
-from zonebloom.scan.recheck import Columns, filter_text, gather, is_long_list, narrow_filter
+from zonebloom.scan.recheck import Columns, filter_text, gather, is_key_test, narrow_filter
 from zonebloom.storage.files import ReadCounter
 
 
@@ -295,10 +295,11 @@ def plan_scan(
     expression, predicate = opened.translate(filters)
     if not uses_index:
         predicate = None
-    # If a SQL text translates to a single equality or IN, this predicate is the whole filter.
-    is_text = len(filters) == 1 and isinstance(filters[0], str)
-    is_predicate_exact = is_text and isinstance(predicate, Equals | IsIn)
-    if len(filters) == 1 and isinstance(predicate, IsIn):
-        is_predicate_exact |= is_long_list(expression, predicate, opened.source.schema)
+    is_predicate_exact = False
+    if len(filters) == 1 and isinstance(filters[0], str):
+        # If a SQL text translates to a single equality or IN, this predicate is the whole filter.
+        is_predicate_exact = isinstance(predicate, Equals | IsIn)
+    elif len(filters) == 1 and predicate is not None:
+        is_predicate_exact = is_key_test(expression, predicate, opened.source.schema)
     request = Request(projection, expression, limit, batch_size, predicate, is_predicate_exact)
     return Scanner(opened, request, stats_callback=callback)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,7 +105,7 @@ def search_indices(
     universe, search = snapshot.universe, Search(predicate, cost)
     answer = fold_predicate(
         predicate,
-        lambda leaf: _answer_leaf(leaf, snapshot, search),
+        partial(_answer_leaf, snapshot=snapshot, search=search),
         lambda terms: _AllOf(terms, universe),
         lambda terms: _AnyOf(terms, universe),
         _Not,
@@ -170,12 +171,15 @@ def _answer_by_index(
         # Do not recommend an index that could not answer either.
         return why_no_kind_answers(predicate) or on_column
     assert on_column.column_type is not None
-    reasons = [index.why_not_answered(predicate) for index in on_column.indices]
-    indices = [
-        index for index, reason in zip(on_column.indices, reasons, strict=True) if reason is None
-    ]
+    indices, why_not = [], ""
+    for index in on_column.indices:
+        reason = index.why_not_answered(predicate)
+        if reason is None:
+            indices.append(index)
+        else:
+            why_not = why_not or reason
     if not indices:
-        return next(filter(None, reasons))
+        return why_not
     key_probe: Probe | None = None
     matches_null = isinstance(predicate, IsNull)
     if isinstance(predicate, Equals):
@@ -324,10 +328,10 @@ class _IndexLookup(_Answer):
         if id(leaf) in self._search.existing_keys:
             _, predicate = self._search.existing_keys[id(leaf)]
         if (
-            view.index.max_searched_keys is not None
-            or not isinstance(leaf, IsIn)
+            not isinstance(leaf, IsIn)
             or not isinstance(predicate, IsIn)
             or len(predicate.values) <= _MAX_SINGLE_SEARCH
+            or view.index.max_searched_keys is not None
         ):
             return view.matches(self._key_probe)
         if not may_pay(view, len(predicate.values), self._search.cost):

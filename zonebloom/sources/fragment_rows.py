@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from zonebloom.storage.files import FileIdentity, ReadCounter
 from zonebloom.storage.random_access import FragmentFile
 
 if TYPE_CHECKING:
+    from zonebloom.parquet.decrypted_file import DecryptedFile
     from zonebloom.sources.ipc_rows import IpcRows
     from zonebloom.sources.memory import TableRows
 
@@ -42,26 +42,21 @@ def open_rows(
     if not (source.is_parquet or source.is_ipc):
         return None
     place = source.filesystem, fragment.path, identity, counter
+    decrypted_file: DecryptedFile | None = None
     if pages is None and source.parquet_keys is not None:
         from zonebloom.parquet.decrypted_file import DecryptedFile
 
-        file = DecryptedFile(*place)
-        with _closing_on_error(file):
-            pages = file.pages(source.parquet_keys)
+        file = decrypted_file = DecryptedFile(*place)
     else:
         file = FragmentFile(*place)
-    with _closing_on_error(file):
+    try:
+        if decrypted_file is not None and source.parquet_keys is not None:
+            pages = decrypted_file.pages(source.parquet_keys)
         if source.is_parquet:
             return ParquetRows(file, pages, source.schema, constants, fragment.view)
         from zonebloom.sources.ipc_rows import IpcRows
 
         return IpcRows(file, source.schema, constants)
-
-
-@contextmanager
-def _closing_on_error(file: FragmentFile) -> Iterator[None]:
-    try:
-        yield
     except BaseException:
         file.close()
         raise

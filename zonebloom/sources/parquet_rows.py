@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.row_ranges import RowRanges
@@ -25,6 +26,7 @@ from zonebloom.storage.files import FILE_ERRORS, unreadable
 from zonebloom.storage.random_access import FragmentFile
 
 if TYPE_CHECKING:
+    from zonebloom.parquet.hit_reader import HitReader
     from zonebloom.parquet.leaf_reader import PageTable
 
 # Reading some rows of a column by pyarrow costs as much as this many block checks, the unit of the
@@ -35,6 +37,8 @@ _MAX_PAGE_TABLES = 1024
 # The most bytes of a row group that are read before it is known whether they are needed. Reading
 # them takes as long as one more round trip.
 _MAX_READ_AHEAD = 1 << 20
+
+_UNKNOWN: Any = object()
 
 _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 
@@ -177,6 +181,63 @@ class ParquetRows:
         # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
         return matches, keys.is_exact and not pa.types.is_floating(leaf.arrow_type)
 
+    def find_and_read(
+        self,
+        row_group: int,
+        node: Equals | IsIn,
+        tests: KeyTests,
+        names: Sequence[str],
+        rows: RowRanges,
+    ) -> tuple[np.ndarray, pa.Table | None] | None:
+        """Find the rows that hold a key, and read columns there: `narrow_rows` and `read` in one.
+
+        Return the rows, ascending, and the table, which is None without rows. Return None if the
+        two methods have to be called.
+        """
+        if isinstance(node, IsIn) and node.null_matches:
+            return None
+        handle = self._file.handle
+        if handle is None or not (self._has_kernels or self._load_kernels(1)):
+            return None
+        key = row_group, node.column, *names
+        readers = self._pages.hit_readers
+        # Another thread may clear the cache at any time, so look up only once.
+        reader = readers.get(key, _UNKNOWN)
+        if reader is _UNKNOWN:
+            if len(readers) >= _MAX_PAGE_TABLES:
+                readers.clear()
+            readers[key] = reader = self._hit_reader(row_group, node.column, names)
+        if reader is None:
+            return None
+        keys = tests.keys(node, reader.key_leaf)
+        found = reader.read(self._file, handle, keys, rows) if keys is not None else None
+        if found is None:
+            return None
+        numbers, values = found
+        if not numbers.size:
+            return numbers, None
+        columns = dict(zip(reader.names, values, strict=True))
+        return numbers, self._assembled(names, numbers.size, columns)
+
+    def _hit_reader(
+        self, row_group: int, path: ColumnPath, names: Sequence[str]
+    ) -> HitReader | None:
+        """Return the reader of the rows of few keys, or None if a column prevents it."""
+        from zonebloom.parquet.hit_reader import HitReader, can_read
+
+        key, *nested_path = path
+        if nested_path:
+            return None
+        is_stored = [name in self._fields and name not in self._constants for name in names]
+        stored = [name for name, is_in_file in zip(names, is_stored, strict=True) if is_in_file]
+        names = (key, *(name for name in stored if name != key))
+        chunks = [self._leaf_chunk(row_group, (name,)) for name in names]
+        readable = [c for c in chunks if isinstance(c, LeafChunk) and can_read(c)]
+        # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
+        if len(readable) < len(chunks) or pa.types.is_floating(readable[0].leaf.arrow_type):
+            return None
+        return HitReader(names, readable)
+
     def _load_kernels(self, num_columns: int) -> bool:
         """Load the kernels once enough columns were read. Return whether they are loaded."""
         self._has_kernels = not KERNELS.spend(_COLUMN_CHECKS * num_columns)
@@ -245,9 +306,18 @@ class ParquetRows:
                 columns |= {name: array for name, array in arrays if array is not None}
         if len(columns) < len(names):
             columns |= self._read_by_pyarrow(row_group, missing, rows, columns)
+        return self._assembled(names, len(rows), columns)
+
+    def _assembled(
+        self,
+        names: Sequence[str],
+        num_rows: int,
+        columns: Mapping[str, pa.Array | pa.ChunkedArray],
+    ) -> pa.Table:
+        """Return columns with the dataset's types, from those that were read."""
         try:
             return assemble_columns(
-                self._schema, names, len(rows), self._constants, columns, self._defaults
+                self._schema, names, num_rows, self._constants, columns, self._defaults
             )
         except FILE_ERRORS as error:
             raise unreadable(self._file.path, error) from None

@@ -15,7 +15,7 @@ import pyarrow.fs as pafs
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.storage.file_view import FieldNames, FileView
-from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.files import FileIdentity, identities, is_local
 from zonebloom.storage.paths import key_below
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ class Source:
     # True if fragments are Parquet files read with pyarrow's default options. Other options may
     # change types, for example read columns as dictionaries, so pyarrow reads those files.
     is_parquet: bool = field(init=False)
+    # Whether the files are read from the local disk, without another file system in between.
+    is_local: bool = field(init=False, repr=False, compare=False)
+    # Whether a table has deleted rows of a file, or has other names for its columns.
+    has_views: bool = field(init=False, repr=False, compare=False)
+    _paths: list[str] = field(init=False, repr=False, compare=False)
     # Cached results of `lacks_column_keys`, by path.
     _lacks_keys: dict[str, bool] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -85,6 +90,10 @@ class Source:
     def __post_init__(self) -> None:
         is_parquet = self.file_format is None or is_plain_parquet(self.file_format)
         object.__setattr__(self, "is_parquet", is_parquet)
+        object.__setattr__(self, "is_local", is_local(self.filesystem))
+        has_views = any(fragment.view is not None for fragment in self.fragments)
+        object.__setattr__(self, "has_views", has_views)
+        object.__setattr__(self, "_paths", [fragment.path for fragment in self.fragments])
 
     def __repr__(self) -> str:
         return f"<Source {self.root}, files: {len(self.fragments):,}>"
@@ -158,10 +167,6 @@ class Source:
         """Return whether the files belong to one version of a Delta or Iceberg table."""
         return False
 
-    @property
-    def has_views(self) -> bool:
-        return any(fragment.view is not None for fragment in self.fragments)
-
     def constants(self, fragment: Fragment) -> dict[str, Any]:
         """Return the columns that have the same value in all rows of a fragment, by its path."""
         if fragment.partition is None:
@@ -230,7 +235,8 @@ class Source:
         before: Iterable[FileIdentity | None] = (),
     ) -> list[FileIdentity | None]:
         """Return the current identities of fragments, by default all; None for missing files."""
-        fragments = self.fragments if fragments is None else fragments
+        if fragments is None:
+            return identities(self.filesystem, self._paths, before)
         return identities(self.filesystem, [fragment.path for fragment in fragments], before)
 
 

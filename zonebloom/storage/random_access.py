@@ -85,7 +85,7 @@ class RandomAccessFile:
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         if self.is_local or len(ranges) < 2:
             if self.is_local and len(ranges) > 1:
-                self._prefetch(ranges)
+                self.prefetch(ranges)
             pieces = [self._read_range(start, stop) for start, stop in ranges]
         else:
             with thread_pool(min(REMOTE_THREADS, len(ranges))) as pool:
@@ -94,8 +94,13 @@ class RandomAccessFile:
             self.counter.add(len(data))
         return pieces
 
-    def _prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Hint to the system to load (start, stop) ranges from disk in parallel."""
+    @property
+    def handle(self) -> int | None:
+        """The number of an open local file for kernels to read it, or None if they cannot."""
+        return self._handle if self.is_local else None
+
+    def prefetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Hint to the system to load (start, stop) ranges of a local file from disk in parallel."""
         if _ADVISE_WILL_NEED is not None:
             for start, stop in ranges:
                 os.posix_fadvise(self._handle, start, stop - start, _ADVISE_WILL_NEED)
@@ -125,7 +130,7 @@ class RandomAccessFile:
         from zonebloom.storage.pread_kernel import read_pieces
 
         if self._from_disk:
-            self._prefetch(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
+            self.prefetch(list(zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)))
         start_time = time.perf_counter()
         num_bytes = read_pieces(self._handle, offsets, sizes, out.view(np.uint8))
         seconds = time.perf_counter() - start_time

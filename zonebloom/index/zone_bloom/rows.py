@@ -102,12 +102,14 @@ class RowTable(ZoneTable):
         return self.words[first : first + int(self._num_blocks[zone]) * WORDS_PER_BLOCK]
 
     def find(self, hashes: np.ndarray) -> np.ndarray:
+        num_zones = self.first_words.size
+        if hashes.size * num_zones < _MIN_THREADED_CHECKS:
+            return check_any(self.words, self.first_words, self._num_blocks, hashes).nonzero()[0]
+
         def check(part: slice) -> np.ndarray:
             return check_any(self.words, self.first_words[part], self._num_blocks[part], hashes)
 
-        if hashes.size * len(self) < _MIN_THREADED_CHECKS:
-            return check(slice(None)).nonzero()[0]
-        return np.flatnonzero(np.concatenate(map_slices(len(self), check)))
+        return np.flatnonzero(np.concatenate(map_slices(num_zones, check)))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
         if hashes.size < _MIN_BATCHED_HASHES:
