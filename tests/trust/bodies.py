@@ -151,7 +151,7 @@ def ours(data: bytes, sound: pa.ChunkedArray, rng: random.Random) -> list[Holds]
                         offsets = found[0].tolist()
                         results.append(partial(has_keys_at, offsets, wanted, rows))
                         at_keys = RowRanges.from_rows(found[0])
-                        for array in map(chunked, found[1]):
+                        for array in map(chunked, found[1] or ()):
                             results.append(partial(has_values, array, at_keys))
     return results
 

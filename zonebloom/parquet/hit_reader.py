@@ -67,10 +67,11 @@ class HitReader:
 
     def read(
         self, file: FragmentFile, handle: int, keys: KeySet, rows: RowRanges
-    ) -> tuple[np.ndarray, list[pa.Array]] | None:
+    ) -> tuple[np.ndarray, list[pa.Array] | None] | None:
         """Return the rows that hold a key, ascending, and the values of all columns there.
 
-        ``handle`` is that of the file. Return None if `leaf_reader` has to read the pages.
+        ``handle`` is that of the file. Return None if `leaf_reader` has to search the pages, and
+        None instead of the values if it has to read them.
         """
         if not keys.is_exact:
             return None
@@ -84,9 +85,7 @@ class HitReader:
         if time.perf_counter() - started > _DISK_SECONDS:
             columns.prefetch(file, found)
         values = columns.take(file, handle, found, scratch) if columns.chunks else []
-        if values is None:
-            return None
-        if keys.value is not None:
+        if values is not None and keys.value is not None:
             values.insert(0, pa.repeat(keys.value, count))
         return found, values
 

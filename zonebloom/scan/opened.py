@@ -265,7 +265,9 @@ class OpenedDataset:
         if predicate is None or expression is None:
             snapshot = self.look_at_all_files()
             return plan_whole_files(snapshot, columns, expression, is_described=is_described)
-        bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
+        bytes_before = {}
+        if is_described:
+            bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
         snapshot, search = self.search(predicate, cost)
         return plan_search(
             snapshot, search, columns, expression, bytes_before, is_described=is_described

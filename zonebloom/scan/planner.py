@@ -61,29 +61,30 @@ def plan_search(
 
     ``bytes_before`` are the bytes of each index that were loaded before the search.
     """
-    counter, present = ReadCounter(), snapshot.fragments
+    counter = ReadCounter()
     map_bytes_before = snapshot.page_maps.read_bytes
     plans = plan_fragments(snapshot, search, counter)
-    read_bytes = {
-        name: view.index.loaded_bytes - bytes_before[name]
-        for name, view in search.used_views.items()
-    }
     plan = ScanPlan(
         filter=expression,
         predicate=search.predicate,
         columns=columns,
         fragments=tuple(plans),
-        num_fragments=len(present),
-        unanswered=tuple((str(part), reason) for part, reason in search.unanswered),
-        index_bytes=sum(read_bytes.values()) + snapshot.page_maps.read_bytes - map_bytes_before,
+        num_fragments=len(snapshot.fragments),
         data_bytes=counter.num_bytes,
         data_reads=counter.num_requests,
         narrow_lists=tuple(search.existing_keys.values()),
     )
     if not is_described:
         return plan
+    present = snapshot.fragments
+    read_bytes = {
+        name: view.index.loaded_bytes - bytes_before[name]
+        for name, view in search.used_views.items()
+    }
     return replace(
         plan,
+        unanswered=tuple((str(part), reason) for part, reason in search.unanswered),
+        index_bytes=sum(read_bytes.values()) + snapshot.page_maps.read_bytes - map_bytes_before,
         indices=tuple(
             _index_use(view, search, read_bytes[name]) for name, view in search.used_views.items()
         ),

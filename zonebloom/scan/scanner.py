@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.base.arrays import empty_table
@@ -22,7 +23,7 @@ from zonebloom.base.exit_guard import GuardedIterator
 from zonebloom.base.process_bound import ProcessBound
 from zonebloom.base.table_display import show_in_jupyter
 from zonebloom.errors import InvalidArgument
-from zonebloom.predicates import EngineFilter, Equals, IsIn, is_same_filter
+from zonebloom.predicates import Equals, IsIn, is_same_filter
 from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
@@ -237,7 +238,9 @@ class Scanner(ProcessBound, Displayed):
         num_rows_left = self._request.limit
         wants_rows = num_rows_left != 0
         if plan is None:
-            plan = self._plan(is_described=False) if wants_rows else ScanPlan(None, None, (), (), 0)
+            plan = (
+                self._plan(is_described=counting) if wants_rows else ScanPlan(None, None, (), (), 0)
+            )
         stats.index_bytes = plan.index_bytes
         counter = ReadCounter() if counting else None
         batches: Iterable[pa.RecordBatch] = ()
@@ -253,7 +256,7 @@ class Scanner(ProcessBound, Displayed):
                 )
             execution = Execution(self._source, request, counter, stats)
             batches = execution.batches(plan.fragments)
-        elif isinstance(self._request.filter, EngineFilter):
+        elif not isinstance(self._request.filter, pc.Expression | None):
             # Refuse an invalid filter even if no rows are read. PyArrow's were checked before.
             _ = self._request.filter.matching_rows(empty_table(self._source.schema))
         try:

@@ -216,6 +216,8 @@ class ParquetRows:
         numbers, values = found
         if not numbers.size:
             return numbers, None
+        if values is None:
+            return numbers, self.read(row_group, names, RowRanges.from_rows(numbers))
         columns = dict(zip(reader.names, values, strict=True))
         return numbers, self._assembled(names, numbers.size, columns)
 

@@ -57,6 +57,10 @@ def family(type_: pa.DataType) -> str:
     >>> family(pa.dictionary(pa.int8(), pa.string_view())), family(pa.timestamp("s", "UTC"))
     ('text', 'instant')
     """
+    name = _FAMILY.get(type_.id, "")
+    if name and name != "timestamp":
+        # Most types need no further step.
+        return name
     kind = hashed_type(type_)
     name = _FAMILY.get(kind.id, "")
     return "instant" if name == "timestamp" and getattr(kind, "tz", None) is not None else name
@@ -74,6 +78,8 @@ def is_comparable(column: pa.DataType, literal: pa.DataType) -> bool:
 
 def time_zones_differ(one: pa.DataType, other: pa.DataType) -> bool:
     """Return whether one type is an instant, and the other a date or a time without a zone."""
+    if one == other:
+        return False
     families = {family(one), family(other)}
     return "instant" in families and not families.isdisjoint(("date", "timestamp"))
 
