@@ -21,11 +21,7 @@ from zonebloom.values.probe import byte_forms
 
 ROWS = 1200
 KEYS = ["int64", "int32", "uint64", "string", "binary", "fixed_size_binary[16]"]
-OTHERS = [
-    name
-    for name, kind in SCALARS.items()
-    if not pa.types.is_dictionary(kind) and not pa.types.is_boolean(kind)
-]
+OTHERS = [name for name, kind in SCALARS.items() if not pa.types.is_dictionary(kind)]
 
 
 def read_hits(

@@ -44,7 +44,7 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 
 # The fields of a PageHeader that describe a page of each type; the page types; the encodings.
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 _V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE = 0, 2, 3
-PLAIN, PLAIN_DICTIONARY, _RLE, RLE_DICTIONARY = 0, 2, 3, 8
+PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
 _MAX_BYTES = (1 << 31) - 1
 # No body decompresses to more than this many times its size: Snappy makes 64 bytes of 3.
 MAX_SNAPPY_RATIO, MAX_RATIO = 22, 1 << 16
@@ -211,7 +211,7 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
         page[DECOMPRESSED_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
     elif kind == _V1_PAGE:
         if max_level:
-            if header[_LEVEL_ENCODING] != _RLE:
+            if header[_LEVEL_ENCODING] != RLE:
                 return UNKNOWN_LEVELS
             page[LEVEL_BYTES] = -1
     else:

@@ -24,12 +24,20 @@ from zonebloom.parquet.header_kernels import (
     NUM_ROWS,
     NUM_STORED,
     PAGE_FIELDS,
+    PLAIN,
     READ_START,
+    RLE,
     WIDTH,
     is_dictionary_encoding,
     open_pages,
 )
-from zonebloom.parquet.row_kernels import read_pages, rows_of_values, rows_within
+from zonebloom.parquet.page_bytes import byte_at
+from zonebloom.parquet.row_kernels import (
+    read_booleans,
+    read_pages,
+    rows_of_values,
+    rows_within,
+)
 from zonebloom.parquet.value_kernels import (
     ALIGNMENT,
     NUM_ENTRIES,
@@ -39,7 +47,8 @@ from zonebloom.parquet.value_kernels import (
     find_texts,
     take_values,
 )
-from zonebloom.sbbf.jit import kernel, readonly
+from zonebloom.sbbf.addresses import load_32
+from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.pread_kernel import read_pieces
 
 # Results of the kernels. `REFUSED` leaves the pages to `leaf_reader`, and `NEEDS_DICTIONARY` means
@@ -47,11 +56,35 @@ from zonebloom.storage.pread_kernel import read_pieces
 REFUSED, NEEDS_DICTIONARY = -1, -2
 # Rows of ``locations``: the place of a page in the file, and its rows.
 START, SIZE, ROWS_START, ROWS_STOP = range(4)
+# A position of the description of a column, after those of `header_kernels`: 1 for booleans.
+IS_BOOLEAN = 3
 # Positions in ``summary``: bytes read, and the bytes of all strings.
 BYTES_READ, TEXT_BYTES = range(2)
 
 # The memory of an opening: bytes read, decompressed bytes, levels, and the table of pages.
 _MEMORY = (uint8[::1], uint8[::1], uint8[::1], int64[::1])
+
+
+@inlined
+def _unpack_booleans(page, out):
+    """Write the booleans of a page as bytes, which become its body. Return 0, or -1."""
+    address, size = np.uint64(page[BODY_ADDRESS]), page[BODY_SIZE]
+    if page[ENCODING] == PLAIN:
+        if (out.shape[0] + 7) // 8 > size:
+            return -1
+        for i in range(out.shape[0]):
+            out[i] = byte_at(address, i >> 3) >> np.uint64(i & 7) & np.uint64(1)
+    elif page[ENCODING] == RLE:
+        # A length of 4 bytes precedes the values.
+        if size < 4 or np.int64(load_32(address)) > size - 4:
+            return -1
+        if read_booleans(address + np.uint64(4), np.int64(load_32(address)), out) < 0:
+            return -1
+    else:
+        return -1
+    page[BODY_ADDRESS], page[BODY_SIZE] = np.int64(out.ctypes.data), out.shape[0]
+    page[ENCODING] = PLAIN
+    return 0
 
 
 @kernel(
@@ -126,12 +159,25 @@ def _open_pages(
         return REFUSED
     num_decompressed = open_pages(data, pages, page_bounds, columns, flags)
     for column in range(columns.shape[0]):
-        if flags[column] < 0 or flags[column] & (HAS_CHECKSUM | HAS_OTHER_ENCODINGS):
+        if flags[column] < 0 or flags[column] & HAS_CHECKSUM:
+            return REFUSED
+        if flags[column] & HAS_OTHER_ENCODINGS and not columns[column, IS_BOOLEAN]:
             return REFUSED
     if num_decompressed > bodies.shape[0]:
         return REFUSED
     if read_pages(data, bodies, pages, page_bounds, columns, present[:num_rows], levels) < 0:
         return REFUSED
+    # The decompressed bodies take the start of ``bodies``. The booleans follow them.
+    end = num_decompressed
+    for column in range(columns.shape[0]):
+        if columns[column, IS_BOOLEAN]:
+            for i in range(page_bounds[column], page_bounds[column + 1]):
+                num_values = pages[NUM_STORED, i]
+                if num_values > bodies.shape[0] - end:
+                    return REFUSED
+                if _unpack_booleans(pages[:, i], bodies[end : end + num_values]) < 0:
+                    return REFUSED
+                end += num_values
     return count
 
 

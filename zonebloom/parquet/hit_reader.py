@@ -136,8 +136,11 @@ class _Columns:
                 [page.first_rows[1:] for page in pages],
             )
         ]
-        descriptions = [[c.leaf.max_level, c.chunk.codec, c.leaf.width] for c in chunks]
-        self.columns = np.array(descriptions, dtype=np.int64).reshape(-1, 3)
+        descriptions = [
+            [c.leaf.max_level, c.chunk.codec, c.leaf.width, c.leaf.physical_type == BOOLEAN]
+            for c in chunks
+        ]
+        self.columns = np.array(descriptions, dtype=np.int64).reshape(-1, 4)
         bounds = np.cumsum([0, *(page.starts.size for page in pages)])
         # The first arguments of the kernels, after the handle of the file.
         self.arguments = np.stack(locations), bounds, self.columns
@@ -245,4 +248,4 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 def can_read(chunk: LeafChunk) -> bool:
     """Return whether the kernels of this module can read a chunk."""
-    return chunk.chunk.codec in (0, SNAPPY) and chunk.leaf.physical_type != BOOLEAN
+    return chunk.chunk.codec in (0, SNAPPY)
