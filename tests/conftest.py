@@ -64,9 +64,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--thorough", default=False):
         os.environ[THOROUGH] = "1"
-    # Compile the kernels once, so that parallel processes do not all compile them.
-    if not hasattr(config, "workerinput"):
-        zonebloom.warmup()
+    # All tests use the kernels. The first process compiles them before it starts others.
+    zonebloom.warmup()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,6 +22,7 @@ from reference import ReferenceSbbf
 
 from zonebloom.catalog.place import default_index_folders, find_index_folder
 from zonebloom.catalog.version_log import decode_document, encode_document
+from zonebloom.sbbf.kernel_loader import KernelLoader
 
 THOROUGH = "ZONEBLOOM_THOROUGH"
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,6 +157,13 @@ def copy_dataset(source: Path, target: Path, **options: Any) -> Path:
             index, default_index_folders(pafs.LocalFileSystem(), os.path.abspath(target))[0]
         )
     return target
+
+
+def without_thread(max_checks: int) -> KernelLoader:
+    """Return a loader without a thread: lookups use kernels after this many checks by NumPy."""
+    loader = KernelLoader((), max_checks)
+    loader.in_background = False
+    return loader
 
 
 def run_python(code: str, /, *arguments: object, **environment: str) -> str:

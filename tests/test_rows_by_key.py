@@ -19,7 +19,6 @@ from pyarrow import feather
 
 import zonebloom as zb
 from zonebloom import errors
-from zonebloom.sbbf.numpy_budget import NUMPY
 
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.nan, math.inf, None])
 TEXTS = st.one_of(st.none(), st.text("ab\u00e9", max_size=3))
@@ -178,7 +177,6 @@ def test_lookup_reads_fields_beside_a_struct_in_an_extension_type(tmp_path: Path
     columns = [pa.ExtensionArray.from_storage(point, points)]
     columns += [pa.array(range(500), pa.int32()), pa.array(range(500)), pa.array(range(500))]
     pq.write_table(pa.table(columns, schema=schema), tmp_path / "0.parquet", row_group_size=100)
-    NUMPY.end()
     ds = zb.dataset(tmp_path)
     build(ds, "c", number_of_items=10)
     assert ds.lookup("c", [77, 450], ["a", "b"]).to_pydict() == {
@@ -257,7 +255,6 @@ def test_lookup_finds_keys_in_nested_structs(
     version: str,
     use_dictionary: bool,
 ) -> None:
-    NUMPY.end()
     inner = pa.struct([pa.field("id", pa.int64())])
     column = pa.array(structs, pa.struct([pa.field("in", inner)]))
     file = tmp_path_factory.mktemp("structs") / "0.parquet"
@@ -284,7 +281,6 @@ def test_lookup_finds_keys_in_nested_structs(
 
 def test_columns_of_every_width_are_aligned(tmp_path: Path) -> None:
     """Arrow's kernels require values at multiples of their width."""
-    NUMPY.end()
     rows = range(100)
     columns = {
         "odd": pa.array([bytes([row] * 5) for row in rows], pa.binary(5)),

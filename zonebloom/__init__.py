@@ -101,7 +101,6 @@ def warmup() -> None:
 
     >>> zb.warmup()
     """
-    import zonebloom.parquet.leaf_reader
-    import zonebloom.sbbf.blocks
-    import zonebloom.sbbf.xxh64
-    import zonebloom.storage.pread_kernel  # noqa: F401
+    from zonebloom.sbbf.kernel_loader import KERNELS
+
+    KERNELS.load()

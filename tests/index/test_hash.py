@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
-from helpers import cases, xxh64
+from helpers import cases, without_thread, xxh64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seams import replace_function, set_constant
@@ -31,7 +31,6 @@ from zonebloom.index.table import WrittenTable
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 from zonebloom.sbbf.hashing import Hashes, hash_array
-from zonebloom.sbbf.numpy_budget import NumpyBudget
 
 LOCAL = pafs.LocalFileSystem()
 GOLDEN_RATIO = 0x9E3779B97F4A7C15
@@ -162,9 +161,9 @@ def assert_right(opened: HashTable, rows: Rows, hashes: np.ndarray) -> None:
     truth = rows.zones_by_hash()
     for hashed, zones in zip(hashes.tolist(), expected, strict=True):
         assert truth.get(hashed, set()) <= set(zones)
-    for checks in (-1, 1 << 40):
+    for max_checks in (-1, 1 << 40):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            set_constant(monkeypatch, table, "NUMPY", NumpyBudget(checks))
+            set_constant(monkeypatch, table, "KERNELS", without_thread(max_checks))
             assert pairs_of(opened, hashes) == expected
             for hashed, zones in zip(hashes[:20], expected, strict=False):
                 assert opened.find(np.array([hashed])).tolist() == zones

@@ -13,7 +13,6 @@ from e2e_helpers import build
 import zonebloom as zb
 from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary, DictionaryCache
 from zonebloom.parquet.leaf_type import INT64, LeafType
-from zonebloom.sbbf.numpy_budget import NUMPY
 
 LEAF = LeafType(pa.int64(), INT64, width=8, max_level=0)
 
@@ -45,7 +44,6 @@ def test_the_least_recently_used_dictionary_is_dropped_first() -> None:
 
 
 def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(tmp_path: Path) -> None:
-    NUMPY.end()
     path = tmp_path / "0.parquet"
     for name in ("first", "other", "third"):
         table = pa.table({"id": range(100), "name": [f"{name} {i % 5}" for i in range(100)]})

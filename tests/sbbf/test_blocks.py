@@ -8,14 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers import hashes_of, reference_filter
+from helpers import hashes_of, reference_filter, without_thread
 from hypothesis import given
 from hypothesis import strategies as st
 from reference import ReferenceSbbf
 from seams import set_constant
 
 from zonebloom.sbbf import blocks, lookup, sizing
-from zonebloom.sbbf.numpy_budget import NumpyBudget
 from zonebloom.sbbf.spec import SALT
 
 BLOCK_COUNTS = [1, 2, 3, 5, 31, 64, 604, 1024]
@@ -144,9 +143,9 @@ def test_check_any_leaves_true_entries_alone():
     assert not out[5]
 
 
-@pytest.mark.parametrize("checks", [0, 10**9])
-def test_numpy_and_kernels_find_the_same(monkeypatch, checks):
-    set_constant(monkeypatch, lookup, "NUMPY", NumpyBudget(checks))
+@pytest.mark.parametrize("max_checks", [0, 10**9])
+def test_numpy_and_kernels_find_the_same(monkeypatch, max_checks):
+    set_constant(monkeypatch, lookup, "KERNELS", without_thread(max_checks))
     words, firsts, counts, values_by_filter = several_filters()
     hashes = hashes_of([v for part in values_by_filter for v in part[:40]])
     for some in (hashes[:0], hashes[:1], hashes[7:90], np.array([0, 2**64 - 1], dtype=np.uint64)):
@@ -157,16 +156,6 @@ def test_numpy_and_kernels_find_the_same(monkeypatch, checks):
         out[:] = False
         blocks.check_filters(words, firsts, counts, hashed.reshape(1), out)
         assert lookup.check_one(words, firsts, counts, hashed).tolist() == out.tolist()
-
-
-def test_numpy_answers_until_its_budget_is_spent():
-    budget = NumpyBudget(10)
-    assert [budget.spend(checks) for checks in (4, 6, 1, 0)] == [True, True, False, False]
-    budget = NumpyBudget(10)
-    budget.end()
-    assert not budget.spend(0)
-    # The kernels were imported here, so that no lookup of this process is NumPy's.
-    assert not lookup.NUMPY.spend(0)
 
 
 def insert_zones(zones, num_blocks, zone_rows, values, *, first_row=0, bit=0, splits=()):

@@ -29,7 +29,7 @@ IMPORT = """
 import json, warnings
 from zonebloom.sbbf import jit
 
-jit.LOCK.seconds = 0.3
+jit.LOCK.timeout_seconds = 0.3
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     from zonebloom.storage.pread_kernel import read_pieces

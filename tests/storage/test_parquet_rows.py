@@ -14,7 +14,6 @@ import pytest
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import And, Equals, Or, Predicate
-from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sources.parquet_rows import KnownValues, ParquetRows
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.random_access import FragmentFile
@@ -43,7 +42,6 @@ def opened(tmp_path: Path) -> Iterator[tuple[ParquetRows, ReadCounter]]:
     pq.write_table(TABLE, path, row_group_size=GROUP, **options)
     (identity,) = identities(LOCAL, [path])
     assert identity is not None
-    NUMPY.end()
     counter = ReadCounter()
     with FragmentFile(LOCAL, path, identity, counter) as file:
         yield ParquetRows(file, None, TABLE.schema, {}), counter

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from zonebloom.cli.text import FAILED, print_to_stderr, wrap_lines
 from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
+from zonebloom.sbbf.kernel_loader import KERNELS
 
 INTERRUPTED = 130
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # traverse them all again, which takes as long as a lookup.
         gc.freeze()
     _replace_closed_streams()
+    # A command ends before a thread has loaded the kernels.
+    KERNELS.in_background = False
     try:
         import click
     except ImportError:

@@ -17,6 +17,7 @@ from zonebloom.catalog.locate import locate_catalog
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import InvalidArgument, without_secrets
 from zonebloom.facade.engine import active_spark_session
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.discovery import Partitioning, Schema
 from zonebloom.sources.kinds import SourceOptions, source_kind
@@ -147,7 +148,11 @@ def dataset(
         encryption=encryption,
         parquet_keys=parquet_keys,
     )
-    return Dataset(*open_source(source, options))
+    opened_source = open_source(source, options)
+    if opened_source.opened.indices:
+        # A lookup probably follows.
+        KERNELS.load_in_background()
+    return Dataset(*opened_source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ from zonebloom.parquet.header_kernels import (
     NUM_STORED,
     READ_START,
 )
-from zonebloom.parquet.kernel_budget import KERNELS
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
@@ -411,7 +410,3 @@ def _checked_count(count: int) -> int:
 
 def _concatenate(parts: Sequence[pa.Array]) -> pa.Array:
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-
-# The kernels above are compiled or loaded by now, so nothing is gained by using PyArrow.
-KERNELS.end()

@@ -10,7 +10,6 @@ from llvmlite import ir
 from numba import boolean, uint8, uint32, uint64, void
 
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
-from zonebloom.sbbf.numpy_budget import NUMPY
 from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
 
 _WORD = ir.IntType(32)
@@ -135,6 +134,3 @@ def check_filters(words, first_words, num_blocks, hashes, out):
             if _has_bits(words, word, _low(hashes[i])):
                 out[zone] = True
                 break
-
-
-NUMPY.end()

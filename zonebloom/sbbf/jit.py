@@ -10,63 +10,118 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
 import numba.extending
 import xxhash
-from filelock import BaseFileLock, FileLock, Timeout
+from numba.core import event
 
 from zonebloom.base.notices import warn
 from zonebloom.errors import ZoneBloomWarning
 from zonebloom.sbbf.cache_folder import path_in_cache
+from zonebloom.sbbf.kernel_loader import KERNELS
 
+try:
+    import fcntl
+except ImportError:
+    # Windows has no such locks.
+    fcntl: Any = None
+
+# A process that waits for the lock looks this often whether it is free.
+_POLL_SECONDS = 0.02
 # Each installation has its own cache, so it has its own lock: other environments need not wait.
 LOCK_NAME = f"compile-{xxhash.xxh64_hexdigest(os.path.abspath(__file__).encode())}.lock"
 
 
 class CacheLock:
-    """The lock on Numba's cache, for processes and threads."""
+    """The lock on Numba's cache, for processes and threads.
+
+    The package filelock is not used here, because it takes long to import, and because importing
+    it while another thread forks the process fails.
+    """
 
     def __init__(self) -> None:
         # The longest wait in seconds. No kernel takes nearly as long to compile.
         self.timeout_seconds = 60.0
         self.path = path_in_cache(LOCK_NAME)
-        self._is_disabled = self.path is None
+        self._is_disabled = self.path is None or fcntl is None
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[bool]:
         """Try to hold the lock. Yield whether it is held: only then may the cache be used."""
-        lock = self._acquire()
-        with lock or contextlib.nullcontext():
-            yield lock is not None
+        handle = self._acquire()
+        try:
+            yield handle is not None
+        finally:
+            if handle is not None:
+                # Closing is not enough, because a forked process may have a copy of the handle.
+                fcntl.flock(handle, fcntl.LOCK_UN)
+                os.close(handle)
 
-    def _acquire(self) -> BaseFileLock | None:
+    def _acquire(self) -> int | None:
+        """Return the handle of the locked file, or None if the cache must not be used."""
         if self.path is None or self._is_disabled:
             return None
-        # Make a new object each time, because a forked process must not use its parent's locks.
-        lock = FileLock(self.path)
         try:
-            lock.acquire(timeout=self.timeout_seconds)
-        except Timeout:
-            warn(
-                ZoneBloomWarning(
-                    f"another process has held {self.path} for {self.timeout_seconds:g} seconds, "
-                    "so kernels are compiled for this process alone; end that process if it hangs"
-                )
-            )
-        except (OSError, NotImplementedError):
-            # The file system has no locks.
-            pass
-        else:
-            return lock
+            # Each lock needs a handle of its own: a forked process shares those of its parent.
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            self._is_disabled = True
+            return None
+        is_locked = False
+        try:
+            is_locked = self._wait_for(handle)
+        finally:
+            if not is_locked:
+                os.close(handle)
+        if is_locked:
+            return handle
         # Let the next kernel not wait again.
         self._is_disabled = True
         return None
 
+    def _wait_for(self, handle: int) -> bool:
+        """Lock a file. Return False, perhaps after a warning, if that is not possible."""
+        end = time.monotonic() + self.timeout_seconds
+        while True:
+            KERNELS.stop_if_asked()
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    break
+            except OSError:
+                # The file system has no locks.
+                return False
+            else:
+                return True
+            time.sleep(_POLL_SECONDS)
+        warn(
+            ZoneBloomWarning(
+                f"another process has held {self.path} for {self.timeout_seconds:g} seconds, "
+                "so kernels are compiled for this process alone; end that process if it hangs"
+            )
+        )
+        return False
+
 
 LOCK = CacheLock()
+
+
+class _StopListener(event.Listener):
+    """Lets the background thread stop before each pass of the compiler."""
+
+    def on_start(self, event: event.Event) -> None:
+        KERNELS.stop_if_asked()
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+_STOP_LISTENER = _StopListener()
 
 
 def readonly(dtype: Any, dimensions: int = 1) -> Any:
@@ -81,7 +136,7 @@ def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with LOCK.hold() as cache:
+        with LOCK.hold() as cache, event.install_listener("numba:run_pass", _STOP_LISTENER):
             return numba.njit(
                 list(signatures), nogil=True, cache=cache, error_model="numpy", boundscheck=False
             )(function)

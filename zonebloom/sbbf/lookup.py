@@ -1,13 +1,13 @@
 """Look hashes up in filters that are in memory.
 
-The first lookups use NumPy. The compiled kernels take long to load, so only many lookups use them.
+The first lookups use NumPy, because the compiled kernels take long to load.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.sbbf.spec import WORDS_PER_BLOCK, block_numbers, blocks_hold
 
 # The fixed cost of one NumPy call, as a number of block checks.
@@ -23,13 +23,14 @@ def check_any(
     blocks. ``hashes``, ``first_words`` and ``num_blocks`` are uint64.
     """
     hits = np.zeros(first_words.size, dtype=bool)
-    if NUMPY.spend(hashes.size * (first_words.size + _CHECKS_PER_CALL)):
-        for hash_value in hashes:
-            hits |= check_one(words, first_words, num_blocks, hash_value)
-        return hits
-    from zonebloom.sbbf.blocks import check_filters
+    checks = hashes.size * (first_words.size + _CHECKS_PER_CALL)
+    if KERNELS.are_loaded or KERNELS.are_worth(checks):
+        from zonebloom.sbbf.blocks import check_filters
 
-    check_filters(words, first_words, num_blocks, hashes, hits)
+        check_filters(words, first_words, num_blocks, hashes, hits)
+        return hits
+    for hash_value in hashes:
+        hits |= check_one(words, first_words, num_blocks, hash_value)
     return hits
 
 

@@ -17,9 +17,9 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.matching import IndexView
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.parquet.kernel_budget import KERNELS
 from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.explain import IndexUse, ScanPlan
 from zonebloom.scan.plan import FileZones, FragmentPlan
 from zonebloom.scan.search import Search
@@ -240,7 +240,7 @@ def _is_faster_by_pages(
     if pages is None or not is_key_search(predicate, pages.schema, snapshot.source.schema):
         return False
     # PyArrow's scan is faster until the kernels are loaded.
-    return not KERNELS.spend(pages.num_rows // _ROWS_PER_CHECK)
+    return KERNELS.are_loaded or KERNELS.are_worth(pages.num_rows // _ROWS_PER_CHECK)
 
 
 def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:

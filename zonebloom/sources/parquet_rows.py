@@ -15,11 +15,11 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.footer import read_footer
-from zonebloom.parquet.kernel_budget import KERNELS
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_at
 from zonebloom.parquet.row_group_reader import RowGroupReader, select_pages
 from zonebloom.predicates.ast import And, ColumnPath, Constant, Equals, IsIn, IsNull, Or, Predicate
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.sources.source import assemble_columns, groups_with_rows
 from zonebloom.storage.file_view import FileView
 from zonebloom.storage.files import FILE_ERRORS, unreadable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from zonebloom.parquet.hit_reader import HitReader
     from zonebloom.parquet.leaf_reader import PageTable
 
-# Reading some rows of a column by pyarrow costs as much as this many block checks, the unit of the
-# budget `KERNELS`. So they are loaded after about a thousand such reads.
+# Reading some rows of a column by pyarrow costs as much as this many block checks, the unit of work
+# of `KERNELS`.
 _COLUMN_CHECKS = 1024
 # The most page tables that are cached for a file.
 _MAX_PAGE_TABLES = 1024
@@ -241,8 +241,8 @@ class ParquetRows:
         return HitReader(names, readable)
 
     def _load_kernels(self, num_columns: int) -> bool:
-        """Load the kernels once enough columns were read. Return whether they are loaded."""
-        self._has_kernels = not KERNELS.spend(_COLUMN_CHECKS * num_columns)
+        """Return whether kernels should read columns."""
+        self._has_kernels = KERNELS.are_loaded or KERNELS.are_worth(_COLUMN_CHECKS * num_columns)
         return self._has_kernels
 
     def _decodable_columns(

@@ -39,7 +39,7 @@ from zonebloom.index.hash.file import (
 from zonebloom.index.hash.parameters import BlockShape
 from zonebloom.index.hash.postings import decode_posting
 from zonebloom.index.table import IndexTable, Pairs, ZoneRuns
-from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.storage.encryption import open_random_access
 from zonebloom.storage.files import FILE_ERRORS, ReadCounter
 from zonebloom.storage.random_access import read_merged_ranges
@@ -177,7 +177,8 @@ class HashTable(IndexTable):
         return np.unique(np.concatenate([zones, *parts]))
 
     def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
-        if NUMPY.spend(_NUMPY_CHECKS_PER_BLOCK * hashes.size):
+        checks = _NUMPY_CHECKS_PER_BLOCK * hashes.size
+        if not (KERNELS.are_loaded or KERNELS.are_worth(checks)):
             for position, hashed in enumerate(hashes.tolist()):
                 zones = self._zones_by_numpy(hashed)
                 yield np.full(zones.size, position), zones
@@ -196,7 +197,7 @@ class HashTable(IndexTable):
     def _zones_of(self, hashes: np.ndarray) -> np.ndarray:
         """Return the zones that may hold one hash: int64, ascending."""
         hashed = int(hashes[0])
-        if NUMPY.spend(_NUMPY_CHECKS_PER_BLOCK):
+        if not (KERNELS.are_loaded or KERNELS.are_worth(_NUMPY_CHECKS_PER_BLOCK)):
             return self._zones_by_numpy(hashed)
         words = self._block(self._slot_of(hashed))
         if words is None:
@@ -497,9 +498,9 @@ class HashTable(IndexTable):
 
     def prewarm(self) -> None:
         """Read the whole file, and load the kernels that search it."""
+        import zonebloom.index.hash.search_kernels  # noqa: F401
+
         self.verify()
-        NUMPY.end()
-        self.find(np.zeros(1, dtype=np.uint64))
 
     def verify(self) -> None:
         checksum = xxhash.xxh3_64()

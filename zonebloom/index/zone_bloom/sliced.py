@@ -26,7 +26,7 @@ from zonebloom.index.zone_bloom.sliced_file import (
 )
 from zonebloom.index.zone_bloom.sliced_walk import find_sorted_pairs, load_blocks
 from zonebloom.index.zone_bloom.table import FilterRun, ZoneTable
-from zonebloom.sbbf.numpy_budget import NUMPY
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.sbbf.slice_layout import (
     ROWS_PER_BLOCK,
     Tile,
@@ -221,11 +221,11 @@ class SlicedTable(ZoneTable):
 
     def _positions_of(self, hashed: np.uint64) -> np.ndarray:
         """Return where in the tiles the zones are that may hold one hash: int64, ascending."""
-        pieces = len(self._tiles) * _PIECES_PER_LOOKUP
-        if not self.file.is_local or NUMPY.spend(pieces * _NUMPY_CHECKS_PER_PIECE):
-            positions, num_damaged = self._positions_by_numpy(hashed)
-        else:
+        checks = len(self._tiles) * _PIECES_PER_LOOKUP * _NUMPY_CHECKS_PER_PIECE
+        if self.file.is_local and (KERNELS.are_loaded or KERNELS.are_worth(checks)):
             positions, num_damaged = self._positions_by_kernel(hashed)
+        else:
+            positions, num_damaged = self._positions_by_numpy(hashed)
         if num_damaged:
             self._report_damage(f"{num_damaged} bit rows are damaged")
         return positions

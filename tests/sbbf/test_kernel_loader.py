@@ -1,0 +1,309 @@
+"""A thread loads the kernels after a dataset with an index is opened, and lookups do not wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import ROOT, run_python
+
+from zonebloom.errors import ZoneBloomError
+from zonebloom.sbbf.kernel_loader import KernelLoader, LoadingStopped
+
+NUM_ROWS = 20_000
+# Each test looks these up. The last one does not exist.
+KEYS = [42, 15_000, 7, -1]
+OPEN = "ds = zb.dataset(sys.argv[1])"
+# The imports and functions that the programs of the tests share.
+START = """
+    import json, os, sys, threading, time
+    import zonebloom as zb
+    from zonebloom.sbbf import kernel_loader
+    from zonebloom.sbbf.kernel_loader import KERNELS
+
+    def look_up(key):
+        return ds.to_table(filter=f"id = {key}").to_pylist()
+
+    def wait_until(is_true):
+        while not is_true():
+            time.sleep(0.001)
+"""
+
+
+def run_quietly(body: str, *arguments: object, **environment: str) -> str:
+    """Run code in a new process, and return its output. OPEN opens the dataset.
+
+    The process must exit with code 0 and print nothing on stderr.
+    """
+    program = textwrap.dedent(START) + textwrap.dedent(body).replace("OPEN", OPEN)
+    process = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    return process.stdout
+
+
+def rows_of(key: int) -> list[dict[str, object]]:
+    return [{"id": key, "name": f"name {key}"}] if 0 <= key < NUM_ROWS else []
+
+
+@pytest.fixture(scope="module", params=["BLOOMFILTER", "sliced", "HASH"])
+def folder(request, tmp_path_factory):
+    """Write a file with an index."""
+    folder = tmp_path_factory.mktemp("data") / "data"
+    folder.mkdir()
+    ids = range(NUM_ROWS)
+    table = pa.table({"id": ids, "name": [f"name {key}" for key in ids]})
+    pq.write_table(table, folder / "0.parquet", write_page_index=True)
+    kind = "BLOOMFILTER" if request.param == "sliced" else request.param
+    options = {"layout": "sliced"} if request.param == "sliced" else {}
+    run_python(
+        """
+        import json, sys
+        import zonebloom as zb
+
+        _, path, kind, options = sys.argv
+        options = json.loads(options)
+        zb.dataset(path).create_scalar_index("id", kind, spark=False, **options)
+        """,
+        folder,
+        kind,
+        json.dumps(options),
+    )
+    return folder
+
+
+def test_kernels_are_loaded_after_opening_and_find_the_same_rows(folder):
+    output = run_quietly(
+        """
+        OPEN
+        keys = json.loads(sys.argv[2])
+        before, was_loaded = [look_up(key) for key in keys], KERNELS.are_loaded
+        wait_until(lambda: KERNELS.are_loaded)
+        names = set(kernel_loader.LOOKUP_MODULES)
+        print(json.dumps([before, was_loaded, [look_up(key) for key in keys],
+                          names <= set(sys.modules)]))
+        """,
+        folder,
+        json.dumps(KEYS),
+    )
+    before, was_loaded, after, has_modules = json.loads(output)
+    assert before == after == [rows_of(key) for key in KEYS]
+    assert not was_loaded
+    assert has_modules
+
+
+def test_a_dataset_without_an_index_loads_nothing(tmp_path):
+    pq.write_table(pa.table({"id": range(100)}), tmp_path / "0.parquet")
+    output = run_quietly(
+        """
+        OPEN
+        time.sleep(2 * kernel_loader._IDLE_SECONDS)
+        print(threading.active_count(), "numba" in sys.modules)
+        """,
+        tmp_path,
+    )
+    assert output.split() == ["1", "False"]
+
+
+def test_a_command_starts_no_thread(folder):
+    output = run_python(
+        """
+        import sys, threading
+        from zonebloom.cli.main import main
+        from zonebloom.sbbf.kernel_loader import KERNELS
+
+        assert main(["lookup", sys.argv[1], "id = 42"]) == 0
+        print(KERNELS._thread, "numba" in sys.modules)
+        """,
+        folder,
+    )
+    assert output.splitlines()[-1] == "None False"
+
+
+def test_many_threads_find_their_rows_while_kernels_are_loaded(folder):
+    output = run_quietly(
+        f"""
+        OPEN
+        wrong = []
+
+        def search(first):
+            key = first
+            while not KERNELS.are_loaded or key < first + 100:
+                key = (key + 13) % {NUM_ROWS}
+                if look_up(key) != [{{"id": key, "name": f"name {{key}}"}}]:
+                    wrong.append(key)
+
+        threads = [threading.Thread(target=search, args=(1000 * n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(KERNELS.are_loaded, wrong)
+        """,
+        folder,
+    )
+    assert output == "True []\n"
+
+
+# Conditions for the thread to have begun: it waits, imports Numba, or loads kernels.
+STAGES = {
+    "waiting": "KERNELS._thread.is_alive()",
+    "importing": "'numba' in sys.modules",
+    "loading": "'zonebloom.sbbf.blocks' in sys.modules",
+    "later": "'zonebloom.parquet.leaf_reader' in sys.modules",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_process_that_is_forked_meanwhile_loads_kernels_itself(folder, stage):
+    output = run_quietly(
+        f"""
+        OPEN
+        import warnings
+        # Python 3.12 and later warn if other threads exist.
+        warnings.simplefilter("ignore")
+        wait_until(lambda: {STAGES[stage]})
+        keys = json.loads(sys.argv[2])
+        child = os.fork()
+        found = [[look_up(key) for key in keys]]
+        wait_until(lambda: KERNELS.are_loaded)
+        found.append([look_up(key) for key in keys])
+        if not child:
+            print(json.dumps(found), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        print(json.dumps(found))
+        """,
+        folder,
+        json.dumps(KEYS),
+    )
+    expected = [[rows_of(key) for key in KEYS]] * 2
+    assert [json.loads(line) for line in output.splitlines()] == [expected, expected]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_process_exits_while_kernels_are_loaded(folder, stage):
+    assert run_quietly(f"OPEN\nwait_until(lambda: {STAGES[stage]})\nprint(look_up(42))", folder)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 2.5])
+def test_a_process_exits_while_kernels_are_compiled(tmp_path, folder, seconds):
+    output = run_quietly(
+        f"""
+        OPEN
+        wait_until(lambda: "zonebloom.sbbf.blocks" in sys.modules)
+        time.sleep({seconds})
+        print(KERNELS.are_loaded, look_up(42))
+        """,
+        folder,
+        NUMBA_CACHE_DIR=str(tmp_path / "numba"),
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
+    assert output == f"False {rows_of(42)}\n"
+
+
+def test_a_large_piece_of_work_does_not_wait_for_the_thread(folder):
+    """Many keys are looked up with kernels, although the thread has not begun."""
+    output = run_quietly(
+        """
+        OPEN
+        kernel_loader.KERNELS._max_checks = 0
+        found = ds.lookup("id", [42, 15_000, -1]).to_pylist()
+        print(json.dumps([found, KERNELS.are_loaded, "numba" in sys.modules]))
+        """,
+        folder,
+    )
+    rows = [{"key_index": 0, **rows_of(42)[0]}, {"key_index": 1, **rows_of(15_000)[0]}]
+    assert json.loads(output) == [rows, False, True]
+
+
+def test_without_threads_kernels_are_loaded_when_they_are_worth_it(folder):
+    output = run_quietly(
+        """
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        threading.Thread.start = refuse
+        OPEN
+        keys = json.loads(sys.argv[2])
+        found = [[look_up(key) for key in keys]]
+        assert "numba" not in sys.modules
+        KERNELS._max_checks = 0
+        found.append([look_up(key) for key in keys])
+        print(json.dumps([found, "numba" in sys.modules]))
+        """,
+        folder,
+        json.dumps(KEYS),
+    )
+    assert json.loads(output) == [[[rows_of(key) for key in KEYS]] * 2, True]
+
+
+def test_without_a_cache_folder_lookups_do_not_wait(tmp_path, folder):
+    # No folder can be made below a file.
+    for name in ("file", f"zonebloom-{os.geteuid()}"):
+        (tmp_path / name).touch()
+    output = run_quietly(
+        """
+        OPEN
+        from zonebloom.sbbf import cache_folder
+
+        assert cache_folder.path_in_cache("x") is None
+        wait_until(lambda: "zonebloom.sbbf.blocks" in sys.modules)
+        print(KERNELS.are_loaded, look_up(42))
+        """,
+        folder,
+        XDG_CACHE_HOME=str(tmp_path / "file"),
+        TMPDIR=str(tmp_path),
+        HOME=str(tmp_path / "file"),
+    )
+    assert output == f"False {rows_of(42)}\n"
+
+
+def test_an_error_in_the_thread_is_raised_where_kernels_are_needed(folder):
+    output = run_quietly(
+        """
+        sys.modules["numba"] = None
+        OPEN
+        KERNELS._thread.join()
+        keys = json.loads(sys.argv[2])
+        found = [look_up(key) for key in keys]
+        try:
+            zb.warmup()
+        except ImportError as error:
+            print(json.dumps([found, error.name]))
+        """,
+        folder,
+        json.dumps(KEYS),
+    )
+    found, name = json.loads(output)
+    assert found == [rows_of(key) for key in KEYS]
+    assert name.startswith("numba")
+
+
+def test_work_without_a_thread_adds_up():
+    loader = KernelLoader((), max_checks=10)
+    loader.in_background = False
+    assert [loader.are_worth(checks) for checks in (4, 6, 1, 0)] == [False, False, True, True]
+    loader.load()
+    assert loader.are_loaded
+
+
+def test_only_the_thread_stops():
+    loader = KernelLoader((), max_checks=10)
+    loader.stop_if_asked()
+    loader._is_stopping.set()
+    loader.stop_if_asked()
+    assert not issubclass(LoadingStopped, ZoneBloomError)

@@ -1,0 +1,218 @@
+"""Load the compiled kernels of lookups in a background thread.
+
+Importing Numba and loading the kernels from its cache takes about half a second. The first process
+after an installation compiles them, which takes much longer. Until the kernels are loaded, lookups
+use NumPy and PyArrow. A piece of work that takes them longer than the kernels need to load imports
+its kernels at once. An import waits if the thread is importing the same module.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pathlib
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+
+import xxhash
+
+from zonebloom.sbbf.cache_folder import path_in_cache
+
+# The modules of the kernels that lookups use. They belong to higher layers, so this module knows
+# only their names.
+LOOKUP_MODULES = (
+    "zonebloom.sbbf.blocks",
+    "zonebloom.parquet.leaf_reader",
+    "zonebloom.storage.pread_kernel",
+    "zonebloom.index.hash.search_kernels",
+    "zonebloom.sbbf.slice_search",
+    "zonebloom.parquet.plain_encoding",
+    "zonebloom.parquet.filter_kernels",
+    "zonebloom.scan.number_kernels",
+)
+# Work is measured in checks of one block of a Bloom filter by NumPy. NumPy does this many in about
+# the time that loading takes, and PyArrow does the equivalent in half of the time of compiling.
+_CHECKS_PER_LOAD = 1 << 20
+_CHECKS_PER_COMPILATION = 1 << 23
+# The thread waits this long before it starts to load, because the first lookup usually follows at
+# once, and would have to share Python's lock (the GIL) with it.
+_IDLE_SECONDS = 0.1
+# A fork or an exit does not wait longer than this for the thread to stop.
+_MAX_STOP_SECONDS = 10.0
+
+
+class LoadingStopped(Exception):
+    """The process exits or forks, so the thread stops loading kernels."""
+
+
+class KernelLoader:
+    """Loads modules of kernels, once for a process.
+
+    Parameters
+    ----------
+    modules : sequence of str
+    max_checks : int, optional
+        The work that is done without the kernels before they are loaded, in block checks: each
+        piece of it while the thread loads them, and all of it if there is no thread. By default it
+        takes about as long as loading or compiling the kernels.
+
+    Attributes
+    ----------
+    are_loaded : bool
+        Whether all kernels are loaded, so that lookups use only kernels.
+    in_background : bool
+        Whether a thread may load them. Otherwise they are loaded when much work was done without
+        them. A process that looks up only once sets this to False.
+    """
+
+    def __init__(self, modules: Sequence[str], max_checks: int | None = None):
+        self.are_loaded = False
+        self.in_background = True
+        self._modules = modules
+        self._max_checks = max_checks
+        self._spent_checks = 0
+        self._has_hooks = False
+        self._forget_thread()
+
+    def are_worth(self, checks: int) -> bool:
+        """Return whether kernels should do a piece of work although they are not loaded.
+
+        Ask this only if `are_loaded` is False. If it returns True, import the kernels.
+
+        Parameters
+        ----------
+        checks : int
+            The number of block checks that take NumPy as long as the work.
+        """
+        if self._max_checks is None:
+            self._max_checks = _CHECKS_PER_LOAD if _are_compiled() else _CHECKS_PER_COMPILATION
+        if self.load_in_background():
+            return checks > self._max_checks
+        self._spent_checks += checks
+        return self._spent_checks > self._max_checks
+
+    def load_in_background(self) -> bool:
+        """Start the thread if there is none. Return whether it is loading the kernels."""
+        if not self.in_background or self.are_loaded:
+            return False
+        thread = self._thread
+        if thread is None:
+            with self._lock:
+                thread = self._thread
+                if thread is None:
+                    self._register_hooks()
+                    thread = threading.Thread(
+                        target=self._run, name="zonebloom-kernels", daemon=True
+                    )
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        # The system has no more threads, or the interpreter is shutting down.
+                        self.in_background = False
+                        return False
+                    self._thread = thread
+        return thread.is_alive()
+
+    def load(self) -> None:
+        """Load all kernels in the calling thread."""
+        for module in self._modules:
+            import_module(module)
+            self.stop_if_asked()
+        self.are_loaded = True
+        _mark_as_compiled()
+
+    def _run(self) -> None:
+        # If loading fails, lookups import the kernels when they are worth it, and raise the error.
+        with contextlib.suppress(Exception):
+            if not self._is_stopping.wait(_IDLE_SECONDS):
+                self.load()
+
+    def stop_if_asked(self) -> None:
+        """Raise `LoadingStopped` in the thread if it should stop. Do nothing in other threads."""
+        if self._is_stopping.is_set() and threading.current_thread() is self._thread:
+            raise LoadingStopped
+
+    def _register_hooks(self) -> None:
+        """Let the thread stop before the process exits or forks."""
+        if self._has_hooks:
+            return
+        self._has_hooks = True
+        atexit.register(self._end)
+        if hasattr(os, "register_at_fork"):
+            # The hook that was registered last is called first before a fork. The one of logging
+            # takes a lock that the thread may need before it can stop.
+            import logging  # noqa: F401
+
+            os.register_at_fork(
+                before=self._pause,
+                after_in_parent=self._resume,
+                after_in_child=self._forget_thread,
+            )
+
+    def _end(self) -> None:
+        """Stop the thread for good, because the compiler would crash while the process exits."""
+        self.in_background = False
+        self._stop()
+
+    def _pause(self) -> None:
+        """Stop the thread before a fork.
+
+        In the child, the locks that the thread holds would never be released, such as those of
+        imports and of the compiler.
+        """
+        self._is_paused = self._stop()
+
+    def _resume(self) -> None:
+        """Start the thread again after `_pause`."""
+        if self._is_paused:
+            self._forget_thread()
+            self.load_in_background()
+
+    def _forget_thread(self) -> None:
+        """Forget the thread, which was stopped or does not exist in this process."""
+        self._lock = threading.Lock()
+        self._is_stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_paused = False
+
+    def _stop(self) -> bool:
+        """Let the thread stop, and wait for it. Return whether it was loading."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread() or not thread.is_alive():
+            return False
+        self._is_stopping.set()
+        thread.join(_MAX_STOP_SECONDS)
+        return True
+
+
+def _are_compiled() -> bool:
+    """Return whether a process has compiled the kernels. Return True if nobody can know."""
+    marker = _marker_path()
+    return marker is None or os.path.exists(marker)
+
+
+def _mark_as_compiled() -> None:
+    marker = _marker_path()
+    if marker is not None:
+        with contextlib.suppress(OSError):
+            pathlib.Path(marker).touch()
+
+
+def _marker_path() -> str | None:
+    """Return the path of the marker that the kernels in Numba's cache are compiled.
+
+    Each installation and each cache has its own. Return None if no marker can be kept.
+    """
+    path = os.path.abspath(__file__)
+    try:
+        status = os.stat(path)
+    except OSError:
+        # The package is in an archive, so Numba has no cache.
+        return None
+    parts = (path, status.st_mtime_ns, status.st_ino, os.environ.get("NUMBA_CACHE_DIR"))
+    return path_in_cache(f"compiled-{xxhash.xxh64_hexdigest(repr(parts).encode())}")
+
+
+KERNELS = KernelLoader(LOOKUP_MODULES)
