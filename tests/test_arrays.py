@@ -74,3 +74,16 @@ def test_arrays_with_nulls_cannot_be_converted_to_numpy():
     with pytest.raises(pa.ArrowException):
         to_numpy(pa.array([1, None]))
     assert np.array_equal(to_numpy(pa.array([True, False])), [True, False])
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7, 8, 13])
+@pytest.mark.parametrize("size", [0, 1, 8, 20])
+def test_booleans_of_slices_are_numpy_booleans(offset, size):
+    values = [row % 3 == 0 or row == 17 for row in range(40)]
+    array = pa.array(values).slice(offset, size)
+    result = to_numpy(array)
+    assert result.dtype == bool
+    assert result.tolist() == values[offset : offset + size]
+    assert to_numpy(pa.chunked_array([array, array])).tolist() == result.tolist() * 2
+    with pytest.raises(pa.ArrowInvalid, match="nulls"):
+        to_numpy(pa.array([True, None]))

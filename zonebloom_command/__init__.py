@@ -10,10 +10,12 @@ import signal
 
 def main() -> int:
     signal.signal(signal.SIGINT, _interrupted)
+    # NumPy starts threads for linear algebra when it is imported. No command uses them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # From here to the end of the command, this function's own handler prints the same message.
-    from zonebloom.cli.main import main
+    from zonebloom.cli.main import main_of_process
 
-    return main()
+    return main_of_process()
 
 
 def _interrupted(number: int, frame: object) -> None:

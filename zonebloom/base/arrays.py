@@ -56,13 +56,16 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Return numbers or booleans as a NumPy array. Raise `pa.ArrowInvalid` if there are nulls."""
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    if pt.is_boolean(values.type):
-        return to_numpy(values.cast(pa.uint8())).view(bool)
     if values.null_count:
         raise pa.ArrowInvalid("nulls cannot be converted to NumPy numbers")
     kind = np.dtype(values.type.to_pandas_dtype())
     if not len(values):
         return np.empty(0, dtype=kind)
+    if pt.is_boolean(values.type):
+        first_byte, first_bit = divmod(values.offset, 8)
+        data = np.frombuffer(values.buffers()[1], np.uint8, offset=first_byte)
+        bits = np.unpackbits(data, count=first_bit + len(values), bitorder="little")
+        return bits[first_bit:].view(bool)
     return np.frombuffer(values.buffers()[1], kind, len(values), values.offset * kind.itemsize)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import os
@@ -16,22 +17,38 @@ from typing import Any
 
 import pyarrow as pa
 
+from zonebloom.cli.lazy_compute import import_compute_lazily
 from zonebloom.cli.text import FAILED, print_to_stderr, wrap_lines
 from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
 
 INTERRUPTED = 130
+# The module of the commands that write, which is not imported for commands that only read.
+_ONLY_OTHER_COMMANDS = "zonebloom.cli.commands"
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
 
+def main_of_process() -> int:
+    """Run the command of this process. Return its exit code, or exit."""
+    # Imported objects live until the command ends. Without this, the garbage collector would
+    # traverse them all again, which takes as long as a lookup.
+    gc.freeze()
+    code = main()
+    # Commands that only read leave nothing behind. Python would delete all objects one by one,
+    # which takes as long as a lookup too.
+    if _ONLY_OTHER_COMMANDS not in sys.modules:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return code
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    if arguments is None:
-        # Imported objects live until the command ends. Without this, the garbage collector would
-        # traverse them all again, which takes as long as a lookup.
-        gc.freeze()
     _replace_closed_streams()
     # A command ends before a thread has loaded the kernels.
     KERNELS.in_background = False
+    import_compute_lazily()
     try:
         import click
     except ImportError:
@@ -42,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _recorded_interrupts() as interrupts:
         _show_warnings_as_lines()
         try:
-            from zonebloom.cli.commands import zonebloom
+            from zonebloom.cli.options import zonebloom
 
             code = zonebloom.main(arguments, prog_name="zonebloom", standalone_mode=False)
             return code or 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 import click
 import pyarrow as pa
 
-from zonebloom.base.arrays import array_of
+from zonebloom.base.arrays import array_of, distinct_numbers, to_numpy
 from zonebloom.base.text import count_text, time_text
 from zonebloom.cli import text
 from zonebloom.cli.options import (
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from zonebloom.facade.opening import OpenedSource
     from zonebloom.scan.plan import ScanStats
     from zonebloom.scan.scanner import Scanner
+
+
+_FEW_KEYS = 100
 
 
 @zonebloom.command(
@@ -200,11 +204,21 @@ def _cast_keys(
     if uuids is not None:
         return uuids
     try:
-        return keys.cast(value_type)
+        return _plain_integers(keys, value_type) or keys.cast(value_type)
     except pa.ArrowException as error:
         raise InvalidArgument(
             f"keys of {name!r} cannot be read as {value_type}: {error}; correct them"
         ) from None
+
+
+def _plain_integers(keys: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array | None:
+    """Return few integers, or None if pyarrow has to read them: that loads a large module."""
+    if type_ != pa.int64() or len(keys) > _FEW_KEYS:
+        return None
+    texts = keys.to_pylist()
+    if not all(text and re.fullmatch("-?[0-9]{1,18}", text) for text in texts):
+        return None
+    return array_of([int(text) for text in texts], type_)
 
 
 def _parse_uuids(keys: pa.Array | pa.ChunkedArray) -> pa.Array | None:
@@ -229,7 +243,7 @@ def _look_up_keys(
     names = list(keys)
     if len(names) == 1:
         table = look_up(source.opened, names[0], keys[names[0]], columns)
-        num_matched = len(table.column(0).unique())
+        num_matched = distinct_numbers(to_numpy(table.column(0))).size
         table = table.remove_column(0)
     else:
         locations = key_locations(source.opened, names, keys).by_key()

@@ -107,7 +107,7 @@ class EngineFilter(Protocol):
         ...
 
 
-RowFilter: TypeAlias = pc.Expression | EngineFilter
+RowFilter: TypeAlias = "pc.Expression | EngineFilter"
 
 
 def is_same_filter(a: RowFilter | None, b: RowFilter | None) -> bool:

@@ -28,15 +28,13 @@ from zonebloom.values.normal_types import comparable_type, decoded_type, without
 from zonebloom.values.time_zones import time_zone_mismatch_message
 from zonebloom.values.types import family, is_comparable, is_flat
 
-# pa.scalar(None) would import pandas to recognise the nulls of pandas.
-NULL_EXPRESSION = pc.scalar(pa.nulls(1, pa.bool_())[0])
 ORDER_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 # PyArrow nests one level per term when it simplifies a chain. With ten thousand terms it
 # overflowed its stack in tests.
 _MAX_CHAIN_TERMS = 4000
 
-PathResolver: TypeAlias = Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]
+PathResolver: TypeAlias = "Callable[[ast.ColumnPath], tuple[pc.Expression, pa.DataType]]"
 
 
 def expression_from_predicate(
@@ -175,7 +173,12 @@ def _is_in(
     if null_matches:
         return is_member | is_null
     # PyArrow's is_in returns false for null, but IN returns null in SQL.
-    return is_member | (is_null & NULL_EXPRESSION) if exact else is_member
+    return is_member | (is_null & _null_expression()) if exact else is_member
+
+
+def _null_expression() -> pc.Expression:
+    # pa.scalar(None) would import pandas to recognise the nulls of pandas.
+    return pc.scalar(pa.nulls(1, pa.bool_())[0])
 
 
 def _comparison_sides(

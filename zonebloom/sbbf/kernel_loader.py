@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import pathlib
 import threading
 from collections.abc import Sequence
 from importlib import import_module
@@ -196,8 +195,11 @@ def _are_compiled() -> bool:
 def _mark_as_compiled() -> None:
     marker = _marker_path()
     if marker is not None:
+        # Lookups with a command need no paths of this kind.
+        from pathlib import Path
+
         with contextlib.suppress(OSError):
-            pathlib.Path(marker).touch()
+            Path(marker).touch()
 
 
 def _marker_path() -> str | None:

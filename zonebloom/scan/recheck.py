@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,9 @@ from zonebloom.predicates.polars import PolarsFilter
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
-Columns = Sequence[str] | Mapping[str, pc.Expression] | None
+Columns: TypeAlias = "Sequence[str] | Mapping[str, pc.Expression] | None"
 # A projection that was checked.
-Projection = list[str] | dict[str, pc.Expression] | None
+Projection: TypeAlias = "list[str] | dict[str, pc.Expression] | None"
 
 # With more runs of consecutive rows than this, a gather is faster than slices.
 _MAX_SLICED_RUNS = 32
@@ -114,6 +114,8 @@ def rows_matching_predicate(table: pa.Table, predicate: Equals | IsIn) -> np.nda
     if not pa.types.is_integer(column.type) and column.type not in _COMPARABLE_TYPES:
         return None
     if isinstance(predicate, Equals):
+        if pa.types.is_integer(column.type) and not column.null_count:
+            return np.flatnonzero(to_numpy(column) == wanted.as_py())
         mask = pc.call_function("equal", [column, wanted])
     elif predicate.null_matches:
         return None
