@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import shutil
@@ -30,9 +29,6 @@ _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
 def main_of_process() -> int:
     """Run the command of this process. Return its exit code, or exit."""
-    # Imported objects live until the command ends. Without this, the garbage collector would
-    # traverse them all again, which takes as long as a lookup.
-    gc.freeze()
     code = main()
     # Commands that only read leave nothing behind. Python would delete all objects one by one,
     # which takes as long as a lookup too.

@@ -48,7 +48,6 @@ from zonebloom.predicates.expression import (
     expression_from_predicate,
     join_balanced,
 )
-from zonebloom.predicates.sql import translate_sql
 from zonebloom.predicates.sql_literals import is_uuid_for_binary_column
 from zonebloom.predicates.sql_row_filter import SqlRowFilter
 from zonebloom.values.columns import find_leaf_type
@@ -215,6 +214,9 @@ class _Outdated(Exception):
 
 
 def _translate_sql(filter: _SqlFilter) -> tuple[RowFilter, Predicate]:
+    # Lookups by key need no SQL.
+    from zonebloom.predicates.sql import translate_sql
+
     predicate, reads_clock, derived_columns = translate_sql(filter.text, filter.schema)
     row_filter: RowFilter = _expression_or_error(predicate, filter.schema)
     if derived_columns:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import zoneinfo
 
 import pyarrow as pa
 
@@ -61,4 +60,7 @@ def _parse_zone(name: str) -> datetime.tzinfo:
     """Return a time zone for its name, or for an offset from UTC such as +01:00."""
     if name[0] in "+-":
         return datetime.datetime.strptime(name, "%z").tzinfo or datetime.UTC
-    return zoneinfo.ZoneInfo(name)
+    # Few filters need time zones, and this takes long to import.
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(name)
