@@ -6,6 +6,10 @@ imports once, and the time of that says nothing about an index.
 
 ``python -m bench.cold`` prints the CPU time of short programs as JSON: imports, and a lookup in
 small cached files, where starting takes longer than looking up.
+
+``python -m bench.cold fresh`` writes 5 million rows, and measures how long new processes take to
+find one: the command and DuckDB from start to end, and the first lookup in Python after the
+imports. The files are in the page cache.
 """
 
 from __future__ import annotations
@@ -65,6 +69,124 @@ STARTS = {
         "main(['lookup', sys.argv[1], 'id = 31000', '--output', 'json'])"
     ),
 }
+
+
+# Programs that find a row of 5 million in a new process. The arguments are the folder and the key.
+COMMAND = (
+    "import sys, zonebloom_command; folder, key = sys.argv[1:];"
+    "sys.argv[1:] = ['lookup', folder, '--key', f'id={key}']; sys.exit(zonebloom_command.main())"
+)
+DUCKDB = (
+    "import sys, duckdb; folder, key = sys.argv[1:];"
+    "duckdb.sql(f\"select * from '{folder}/*.parquet' where id = {key}\").fetchall()"
+)
+# Prints the seconds until the dataset is open, and until the row is there.
+FIRST_LOOKUP = """
+import sys, time
+from zonebloom import Dataset, dataset
+
+folder, key = sys.argv[1], int(sys.argv[2])
+start = time.perf_counter()
+ds = dataset(folder)
+opened = time.perf_counter()
+assert ds.lookup("id", [key]).num_rows == 1
+print(opened - start, time.perf_counter() - start)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshTimes:
+    """The least times of new processes that look up one key, in seconds.
+
+    Attributes
+    ----------
+    command_seconds, duckdb_seconds : float
+        Time of a process from start to end.
+    command_cpu_seconds, duckdb_cpu_seconds : float
+        Processor time of the same.
+    open_seconds : float
+        Time to open the dataset in Python, after the imports.
+    lookup_seconds : float
+        Time to open it and to find the row.
+    """
+
+    command_seconds: float
+    command_cpu_seconds: float
+    duckdb_seconds: float
+    duckdb_cpu_seconds: float
+    open_seconds: float
+    lookup_seconds: float
+
+
+def fresh_times(
+    rows: int = 5_000_000, rounds: int = 9, root: Path | None = None
+) -> dict[str, FreshTimes]:
+    """Return the times for files as pyarrow writes them by default, and for rewritten files.
+
+    The files are written into a temporary folder, which is made in ``root`` if it is given.
+    """
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        keys = _write_large_files(folder, rows)
+        return {
+            layout: _fresh_times(f"{folder}/{layout}", keys, rounds)
+            for layout in ("default", "recommended")
+        }
+
+
+def _fresh_times(folder: str, keys: list[int], rounds: int) -> FreshTimes:
+    times: dict[str, list[tuple[float, float]]] = {COMMAND: [], DUCKDB: []}
+    in_python: list[tuple[float, float]] = []
+    for number in range(rounds + 1):
+        key = keys[number % len(keys)]
+        for program, measured in times.items():
+            start, before = time.perf_counter(), _child_seconds()
+            _run_program(program, folder, key)
+            measured.append((time.perf_counter() - start, _child_seconds() - before))
+        open_seconds, seconds = map(float, _run_program(FIRST_LOOKUP, folder, key).split())
+        in_python.append((open_seconds, seconds))
+    # The first round may compile bytecode.
+    (command, command_cpu), (duckdb, duckdb_cpu), (opening, lookup) = (
+        [round(min(values), 4) for values in zip(*measured[1:], strict=True)]
+        for measured in (*times.values(), in_python)
+    )
+    return FreshTimes(command, command_cpu, duckdb, duckdb_cpu, opening, lookup)
+
+
+def _run_program(program: str, folder: str, key: int) -> str:
+    process = subprocess.run(
+        [sys.executable, "-c", program, folder, str(key)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return process.stdout
+
+
+def _write_large_files(root: str, rows: int) -> list[int]:
+    """Write five files of random keys and other columns in both layouts. Return some keys."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import zonebloom as zb
+
+    random = np.random.default_rng(9)
+    keys = random.permutation(rows) * 7919
+    os.mkdir(f"{root}/default")
+    for number, ids in enumerate(np.array_split(keys, 5)):
+        table = pa.table(
+            {
+                "id": ids,
+                "value": random.random(ids.size),
+                "day": random.integers(0, 365, ids.size).astype(np.int32),
+                "name": [f"customer {key % 100_000}" for key in ids.tolist()],
+            }
+        )
+        pq.write_table(table, f"{root}/default/{number}.parquet")
+    zb.rewrite(f"{root}/default", f"{root}/recommended")
+    for layout in ("default", "recommended"):
+        zb.dataset(f"{root}/{layout}").create_scalar_index("id", spark=False)
+    return keys[:: max(1, rows // 20)].tolist()
 
 
 def start_times(rounds: int = 20) -> dict[str, float]:
@@ -174,7 +296,10 @@ def main(folder: str, name: str, key: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["fresh"]:
+        fresh = {layout: asdict(times) for layout, times in fresh_times().items()}
+        print(json.dumps(fresh, indent=2))
+    elif len(sys.argv) > 1:
         main(*sys.argv[1:])
     else:
         print(json.dumps(start_times(), indent=2))

@@ -15,16 +15,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bench import data, layouts, scale
+from bench.cold import FreshTimes, fresh_times
 from bench.competitors import PEERS, Competitor, competitors
 from bench.data import DataSet
 from bench.measures import Effort, Questions, Result, measure
 from bench.plotting import GROWTH, SHARES, plot_growth, plot_in_sizes, plot_latency, plot_shares
 from bench.scale import ScaleResult
 from bench.sections import ALL, BENCHMARKS, SCALE, SIMULATION, read_section, section
-from bench.tables import full_table, import_table, ratio_table, scale_table
+from bench.tables import fresh_table, full_table, import_table, ratio_table, scale_table
 
 SCALE_SET = "scale"
-SETS = (*data.makers(0, 1, None), SCALE_SET)
+NEW_PROCESSES = "new-processes"
+_DATA_SETS = tuple(data.makers(0, 1, None))
+SETS = (*_DATA_SETS, SCALE_SET, NEW_PROCESSES)
 # These data sets are measured in all layouts. The others are measured as they were first written,
 # and in the recommended layout.
 IN_EVERY_LAYOUT = ("random-int64", "uuid-36-bytes", "text-1-000-distinct", "tpch-lineitem")
@@ -48,6 +51,14 @@ SCALE_WORDS = (
     "whole file, and its memory includes the mapped file. A batch has a million keys, of which "
     "half are present, or fewer if they take more than two seconds; its rate per core is that by "
     "CPU time. False zones are those of absent keys."
+)
+
+_FRESH_WORDS = (
+    "One key of 5 million rows in 5 files, which are in the page cache, in a new process. The "
+    "command is `zonebloom lookup PATH --key id=KEY`, and DuckDB's scan is that of a Python "
+    "program of one line, both from the start of the process to its end, with processor time in "
+    "parentheses. The first lookup in Python begins after the imports, and includes opening the "
+    "dataset."
 )
 
 Progress = Callable[[str], object]
@@ -96,6 +107,7 @@ class Report:
 
     results: list[Result] = field(default_factory=list)
     scale_results: list[ScaleResult] = field(default_factory=list)
+    fresh_times: dict[str, FreshTimes] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
     loads: list[float] = field(default_factory=list)
@@ -124,6 +136,9 @@ def run(options: Options, progress: Progress = print) -> Report:
         report.scale_results = scale.run(
             full=options.full, root=options.root, sizes=options.scale_sizes, progress=progress
         )
+    if NEW_PROCESSES in options.sets and not options.ratios:
+        progress("one key in new processes")
+        report.fresh_times = fresh_times(root=options.root)
     report.seconds = time.perf_counter() - start
     return report
 
@@ -160,7 +175,7 @@ def _measure_set(
 def _data_sets(options: Options, report: Report, progress: Progress) -> Iterator[DataSet]:
     """Yield each data set in each layout to measure, and report those that cannot be made."""
     makers = data.makers(options.rows, options.scale_factor, options.root)
-    for name in (name for name in options.sets if name != SCALE_SET):
+    for name in (name for name in options.sets if name in _DATA_SETS):
         try:
             first = makers[name]()
         except (ImportError, FileNotFoundError) as error:
@@ -193,6 +208,8 @@ def markdown(report: Report, old_sections: Mapping[str, str] = MappingProxyType(
         lines += ["", f"## {data_set.name}", "", _describe_set(data_set), "", *full_table(results)]
     if any(result.first for result in first_results):
         lines += ["", "## Importing", "", *_import_words(), "", *import_table(first_results)]
+    if report.fresh_times:
+        lines += ["", "## New processes", "", _FRESH_WORDS, "", *fresh_table(report.fresh_times)]
     sections = {name: old_sections.get(name, "") for name in ALL}
     if report.scale_results:
         sections[SCALE] = "\n".join(scale_table(report.scale_results)) + "\n"

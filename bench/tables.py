@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 
+from bench.cold import FreshTimes
 from bench.competitors import (
     SCANS,
     LanceBloom,
@@ -164,6 +166,17 @@ def import_table(results: Sequence[Result]) -> list[str]:
             seconds = min(run.import_seconds for run in runs)
             peak = min(run.peak_bytes for run in runs)
             lines.append(f"| {name} | {time_text(seconds)} | {size_text(peak)} |")
+    return lines
+
+
+def fresh_table(times_by_layout: Mapping[str, FreshTimes]) -> list[str]:
+    """Return the times of new processes that look up one key, by layout."""
+    lines = header(["the command", "DuckDB's scan", "first lookup in Python"], "layout")
+    for layout, times in times_by_layout.items():
+        command, command_cpu, duckdb, duckdb_cpu, _, lookup = map(time_text, astuple(times))
+        lines.append(
+            f"| {layout} | {command} ({command_cpu}) | {duckdb} ({duckdb_cpu}) | {lookup} |"
+        )
     return lines
 
 

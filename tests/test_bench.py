@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pyarrow as pa
@@ -297,6 +297,15 @@ def test_the_start_of_each_program_is_measured():
     times = cold.start_times(rounds=1)
     assert list(times) == list(cold.STARTS)
     assert min(times.values()) > 0
+
+
+def test_new_processes_are_measured_from_start_to_end():
+    times = cold.fresh_times(rows=20_000, rounds=1)
+    assert list(times) == ["default", "recommended"]
+    for layout in times.values():
+        assert min(astuple(layout)) > 0
+    table = tables.fresh_table(times)
+    assert [line.split(" | ")[0] for line in table[2:]] == ["| default", "| recommended"]
 
 
 def test_a_simulated_index_is_like_a_real_one(root):
