@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from zonebloom.errors import ZoneBloomWarning
+
+Result = TypeVar("Result")
 
 _PACKAGE = __name__.partition(".")[0]
 _collector: ContextVar[list[ZoneBloomWarning] | None] = ContextVar("collector", default=None)
@@ -43,6 +46,17 @@ def collected_warnings() -> Iterator[list[ZoneBloomWarning]]:
         yield issued
     finally:
         _collector.reset(token)
+
+
+def call_collecting(
+    function: Callable[..., Result], *arguments: object
+) -> tuple[Result, list[ZoneBloomWarning]]:
+    """Call a function on a thread of a pool. Return its result, and the warnings to issue.
+
+    The caller of the package has no frame on that thread, so the thread cannot warn it.
+    """
+    with collected_warnings() as issued:
+        return function(*arguments), issued
 
 
 def _is_ours(module: str) -> bool:

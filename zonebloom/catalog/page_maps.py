@@ -6,12 +6,14 @@ A page map belongs to fragments, not to an index: all indices of a fragment shar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom.base.notices import warn
+from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import PAGE_MAP_FILE, PageMapEntry
 from zonebloom.catalog.store import Catalog
@@ -19,6 +21,9 @@ from zonebloom.errors import CorruptIndex, IndexNotUsedWarning
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap, merge_page_maps
 
+# Page maps of more bytes than this are loaded only for the fragments of a lookup, because
+# transferring more takes longer than another round trip.
+_MAX_BYTES_AHEAD = 4 << 20
 # Merge page maps if there are more than this, because every one is a file to open.
 _MAX_PAGE_MAPS = 16
 # Do not merge beyond this size: a lookup loads the whole map for one file in it.
@@ -37,6 +42,20 @@ class PageMaps:
     @cached_property
     def _entries_by_fragment(self) -> dict[int, PageMapEntry]:
         return {i: entry for entry in self._all_entries for i in entry.fragment_ids}
+
+    def load_ahead(self) -> None:
+        """Load all page maps, unless they are too large. Leave damaged ones to `file_pages`."""
+        entries = [entry for entry in self._all_entries if entry.segment not in self._loaded]
+        if not entries or sum(entry.num_bytes for entry in entries) > _MAX_BYTES_AHEAD:
+            return
+        with thread_pool(min(REMOTE_THREADS, len(entries))) as pool:
+            list(pool.map(self._load_undamaged, entries))
+
+    def _load_undamaged(self, entry: PageMapEntry) -> None:
+        # `file_pages` reads a damaged page map again, and warns.
+        with suppress(CorruptIndex):
+            self._loaded[entry.segment] = load_page_map(self._catalog, entry)
+            self.read_bytes += entry.num_bytes
 
     def file_pages(self, fragment: PresentFragment) -> FilePages | None:
         """Return where the pages of a fragment lie, or None if no page map says so.

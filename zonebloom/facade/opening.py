@@ -205,6 +205,7 @@ def open_source(source: Any, options: OpenOptions) -> OpenedSource:
     if options.index_dir is not None:
         list_files = partial(list_files, index_dir=catalog.folder)
     opened = OpenedDataset(files, catalog, embedded_filters=options.embedded_filters)
+    opened.open_indices_ahead()
     title = without_secrets(title or opened.source.root)
     is_listed |= opened.source.has_listed_folders
     return OpenedSource(opened, title, list_files if is_listed else None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.notices import warn
+from zonebloom.base.notices import call_collecting, collected_warnings, warn
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.catalog.coverage import PresentFragment
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.sbbf.filter import Sbbf
 
+# A file with one of these names is opened by reading its end. Other files are read whole.
+_OPENED_BY_END = (".sliced", ".buckets")
 # If many keys would exclude a smaller share of the rows, not all of them are looked up.
 _MIN_SHARE_TO_EXCLUDE = 0.02
 # The first address of zones and the address after their last row; both int64, shape (n,).
@@ -57,6 +59,8 @@ class LoadedIndex:
         self._catalog = catalog
         self._is_strict = strict
         self._tables: list[IndexTable] | None = None
+        # Tables that `open_ahead` opened, by segment. `tables` takes them from here.
+        self._opened_tables: dict[str, IndexTable] = {}
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
 
@@ -68,6 +72,10 @@ class LoadedIndex:
     @property
     def loaded_bytes(self) -> int:
         return sum(table.loaded_bytes for table in self._tables or ())
+
+    @property
+    def is_local(self) -> bool:
+        return is_local(self._catalog.filesystem)
 
     def why_not_answered(self, leaf: LeafPredicate) -> str | None:
         """Return why this index cannot answer a part of a filter, or None if it can."""
@@ -100,6 +108,27 @@ class LoadedIndex:
         # A table may hold zones of more fragments than its segment names. Do not trust those.
         return IndexView(self, known_ids & self.entry.fragment_ids, universe)
 
+    @property
+    def is_loaded(self) -> bool:
+        return self._tables is not None
+
+    @property
+    def segments_to_open_ahead(self) -> tuple[Segment, ...]:
+        """The segments that are opened by reading the ends of their files."""
+        segments = self.entry.segments
+        return tuple(segment for segment in segments if segment.file.endswith(_OPENED_BY_END))
+
+    def open_ahead(self, segment: Segment) -> None:
+        """Open the table of a segment, so that the first search only has to read its blocks.
+
+        A table that cannot be opened is left to `tables`, which reports it.
+        """
+        with collected_warnings():
+            if self._kind is not None and segment.name not in self._opened_tables:
+                table = self._open_or_error(self._kind, segment)
+                if not isinstance(table, CorruptIndex):
+                    self._opened_tables[segment.name] = table
+
     def tables(self) -> list[IndexTable]:
         """Return the tables that are not damaged. Bit rows are only verified when they are read."""
         if self._tables is None:
@@ -131,6 +160,8 @@ class LoadedIndex:
         return tables
 
     def _open_or_error(self, kind: IndexKind, segment: Segment) -> IndexTable | CorruptIndex:
+        if segment.name in self._opened_tables:
+            return self._opened_tables.pop(segment.name)
         # Do not pass a bound method: the reference cycle between table and index would keep the
         # file open until the garbage collector runs.
         report = partial(_warn, self.entry.name, instead="Its undamaged parts are still used")
@@ -259,12 +290,26 @@ class IndexView:
 
     def _rows_of(self, hashes: np.ndarray) -> RowRanges:
         bounds = []
-        for table in self._tables:
-            zones = table.find(hashes)
+        for table, zones in zip(self._tables, self._find(hashes), strict=True):
             # Most tables do not hold the key.
             if zones.size:
                 bounds.append(self._bounds(table, zones))
         return self._rows(bounds) if bounds else self._uncovered
+
+    def _find(self, hashes: np.ndarray) -> Iterable[np.ndarray]:
+        """Return the zones of each table that may hold any of the hashes."""
+        tables = self._tables
+        is_in_memory = all(table.loaded_bytes >= table.num_bytes for table in tables)
+        if len(tables) < 2 or is_in_memory or self.index.is_local:
+            return [table.find(hashes) for table in tables]
+        with thread_pool(min(REMOTE_THREADS, len(tables))) as pool:
+            found = list(
+                pool.map(lambda table: call_collecting(table.find, hashes), tables),
+            )
+        for _, issued in found:
+            for warning in issued:
+                warn(warning)
+        return [zones for zones, _ in found]
 
     def nulls(self) -> RowRanges:
         """Return the rows of zones that hold a null, and all rows not covered."""

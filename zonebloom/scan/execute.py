@@ -305,6 +305,8 @@ class Execution:
         is_parquet = isinstance(rows, ParquetRows)
         read = partial(self._read_group, rows, is_parquet)
         groups, num_left = rows.row_groups(wanted), len(wanted)
+        if is_parquet and not self._is_local:
+            rows.read_ahead(self._needed, wanted)
         is_threaded = is_parquet and self._is_local and num_left >= _MIN_THREADED_ROWS
         try:
             for group, num_rows, match in (_map_on_threads if is_threaded else map)(read, groups):
@@ -355,8 +357,6 @@ class Execution:
         if not is_parquet:
             filter_table = rows.read(number, self._filter_columns, wanted)
         else:
-            if not self._is_local:
-                rows.read_ahead(number, self._needed, wanted)
             known: KnownValues = {}
             predicate = self._request.predicate
             if (

@@ -5,16 +5,21 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from zonebloom.base import arguments
-from zonebloom.base.notices import warn
+from zonebloom.base.notices import call_collecting, warn
 from zonebloom.base.row_ranges import RowRanges, SearchResult
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
-from zonebloom.catalog.coverage import PresentFragment, compute_coverage, indexed_identities
+from zonebloom.catalog.coverage import (
+    Coverage,
+    PresentFragment,
+    compute_coverage,
+    indexed_identities,
+)
 from zonebloom.catalog.locate import default_folders_of
 from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import PageMaps
@@ -60,6 +65,9 @@ from zonebloom.sources.source import Source
 from zonebloom.storage.files import FileIdentity
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.types import require_indexable
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 class OpenDataset(Protocol):
@@ -166,18 +174,21 @@ class OpenedDataset:
         ):
             snapshot = last.snapshot
         else:
-            snapshot = Snapshot(
-                self.source,
-                self.version,
-                coverage,
-                self.indices,
-                self._page_maps,
-                self.embedded_filters if self.uses_embedded_filters else None,
-                self._unindexed_files,
-            )
+            snapshot = self._snapshot(coverage)
         # Another thread may do the same for other files, so assign all in one step.
         self._last_look = _Look(identities, snapshot, coverage.is_reusable)
         return snapshot
+
+    def _snapshot(self, coverage: Coverage) -> Snapshot:
+        return Snapshot(
+            self.source,
+            self.version,
+            coverage,
+            self.indices,
+            self._page_maps,
+            self.embedded_filters if self.uses_embedded_filters else None,
+            self._unindexed_files,
+        )
 
     def look_at_all_files(self) -> Snapshot:
         """Return a snapshot for a scan of all files.
@@ -196,28 +207,72 @@ class OpenedDataset:
 
         ``cost`` is that of reading rows without an index.
 
-        While an object store lists the files, the tables of the indices are loaded. If there is an
-        earlier snapshot, it is searched meanwhile, and the result is used if no file has changed.
+        While an object store lists the files, the indices and page maps are loaded. The earlier
+        snapshot is searched meanwhile, or at first the one to expect if no file has changed since
+        it was indexed. The result is used if no file has changed.
         """
         if self.source.is_local:
             snapshot = self.look_at_all_files()
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
+        if self._last_look is None:
+            self._last_look = self._expected_look()
         last = None if self._last_look is None else self._last_look.snapshot
-        early_search = None
+        columns = probed_columns(predicate)
+        indices = [index for index in self.indices.values() if index.entry.column in columns]
         with thread_pool(REMOTE_THREADS) as pool:
+            tasks: list[Future[tuple[Any, list[ZoneBloomWarning]]]] = [
+                pool.submit(call_collecting, index.tables)
+                for index in indices
+                if not index.is_loaded
+            ]
+            early_search = None
             if last is not None:
-                early_search = pool.submit(search_indices, last, predicate, cost)
-            else:
-                columns = probed_columns(predicate)
-                for index in self.indices.values():
-                    if index.entry.column in columns:
-                        pool.submit(index.tables)
+                early_search = pool.submit(
+                    call_collecting, _search_when_loaded, list(tasks), last, predicate, cost
+                )
+                tasks.append(early_search)
+            if indices and self.source.is_parquet:
+                pool.submit(self._page_maps.load_ahead)
             snapshot = self.look_at_all_files()
+        # A table reports its damage once, so issue these warnings even if a file has changed.
+        for task in tasks:
+            if task.exception() is None:
+                for warning in task.result()[1]:
+                    warn(warning)
         if early_search is None or snapshot is not last:
             return snapshot, self.search_snapshot(snapshot, predicate, cost)
-        search = early_search.result()
+        search, _ = early_search.result()
         self._report_gaps(snapshot, search)
         return snapshot, search
+
+    def open_indices_ahead(self) -> None:
+        """Read the ends of the index files in a store in one round trip, if they are few."""
+        if self.source.is_local:
+            return
+        segments = [
+            (index, segment)
+            for index in self.indices.values()
+            for segment in index.segments_to_open_ahead
+        ]
+        if 0 < len(segments) <= REMOTE_THREADS:
+            with thread_pool(len(segments)) as pool:
+                for index, segment in segments:
+                    pool.submit(index.open_ahead, segment)
+
+    def _expected_look(self) -> _Look | None:
+        """Return the look to expect if all files are as they were indexed.
+
+        It holds only if a listing returns the same identities. Return None if some file is not
+        indexed, or has no tag by which a store tells that it has not changed.
+        """
+        fragments = self.source.fragments
+        identities: list[FileIdentity | None] = []
+        for identity in indexed_identities(fragments, self.version):
+            if identity is None or not identity.tag:
+                return None
+            identities.append(identity)
+        coverage = compute_coverage(fragments, identities, self.version)
+        return _Look(identities, self._snapshot(coverage), coverage.is_reusable)
 
     def search_snapshot(
         self, snapshot: Snapshot, predicate: Predicate, cost: ReadCost = FILTERED_BY_ARROW
@@ -268,9 +323,16 @@ class OpenedDataset:
         bytes_before = {}
         if is_described:
             bytes_before = {name: index.loaded_bytes for name, index in self.indices.items()}
+        map_bytes_before = self._page_maps.read_bytes
         snapshot, search = self.search(predicate, cost)
         return plan_search(
-            snapshot, search, columns, expression, bytes_before, is_described=is_described
+            snapshot,
+            search,
+            columns,
+            expression,
+            bytes_before,
+            map_bytes_before,
+            is_described=is_described,
         )
 
     def search_many(self, column: str, values: Any) -> Iterator[pa.RecordBatch]:
@@ -482,6 +544,16 @@ def _may_be_unchanged(snapshot: Snapshot, present: PresentFragment) -> bool:
     if entry is None:
         return False
     return entry.identity.size == present.identity.size and entry.footer != ""
+
+
+def _search_when_loaded(
+    loads: Sequence[Future[Any]], snapshot: Snapshot, predicate: Predicate, cost: ReadCost
+) -> Search:
+    """Search a snapshot after its indices were loaded, several at a time."""
+    for load in loads:
+        # The search reports the errors.
+        load.exception()
+    return search_indices(snapshot, predicate, cost)
 
 
 def _with_current_names(version: Version, source: Source) -> Version:

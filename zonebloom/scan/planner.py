@@ -29,6 +29,8 @@ from zonebloom.storage.files import FileIdentity, ReadCounter
 
 # If more than this share of a fragment's rows may match, reading it whole is faster than by pages.
 _MAX_SHARE_TO_READ_BY_PAGES = 0.6
+# All pages of an object of up to this size are read in one round trip.
+_MAX_REMOTE_BYTES_BY_PAGES = 1 << 20
 # PyArrow scans this many rows of a few columns in the time of one test of a Bloom filter.
 _ROWS_PER_CHECK = 64
 
@@ -54,15 +56,16 @@ def plan_search(
     columns: tuple[str, ...],
     expression: RowFilter,
     bytes_before: dict[str, int],
+    map_bytes_before: int,
     *,
     is_described: bool = True,
 ) -> ScanPlan:
     """Return a plan that reads the rows that a search has found.
 
-    ``bytes_before`` are the bytes of each index that were loaded before the search.
+    ``bytes_before`` are the bytes of each index that were loaded before the search, and
+    ``map_bytes_before`` those of the page maps.
     """
     counter = ReadCounter()
-    map_bytes_before = snapshot.page_maps.read_bytes
     plans = plan_fragments(snapshot, search, counter)
     plan = ScanPlan(
         filter=expression,
@@ -197,11 +200,18 @@ def _fragment_plan(
                 present.fragment, None, reason, present.identity, None, tuple(row_groups)
             )
     source, num_rows = snapshot.source, present.num_rows
-    is_local_parquet = source.is_parquet and source.is_local
-    if reason and not (is_covered and num_rows is not None and is_local_parquet):
+    if reason and not (is_covered and num_rows is not None and source.is_parquet):
         return FragmentPlan(present.fragment, None, reason, present.identity)
-    pages = snapshot.pages(present)
-    if reason and not _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate):
+    pages = None
+    if not reason or source.is_local or present.identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
+        pages = snapshot.pages(present)
+    if reason and not (
+        _is_faster_by_pages(snapshot, num_rows or 0, pages, search.predicate)
+        if source.is_local
+        # All pages of a small object take one request. PyArrow's scan takes one for its size, one
+        # for its footer, and one for its data.
+        else pages is not None
+    ):
         return FragmentPlan(present.fragment, None, reason, present.identity)
     return FragmentPlan(present.fragment, rows, reason, present.identity, pages)
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 _COLUMN_CHECKS = 1024
 # The most page tables that are cached for a file.
 _MAX_PAGE_TABLES = 1024
-# The most bytes of a row group that are read before it is known whether they are needed. Reading
-# them takes as long as one more round trip.
-_MAX_READ_AHEAD = 1 << 20
+# The most bytes of a file that are read before it is known whether they are needed. Reading them
+# takes about as long as one more round trip.
+_MAX_READ_AHEAD = 4 << 20
 
 _UNKNOWN: Any = object()
 
@@ -92,28 +92,44 @@ class ParquetRows:
         """Yield the row groups with requested rows: number, first row, and rows from there."""
         return groups_with_rows(rows, self._pages.group_rows)
 
-    def read_ahead(self, row_group: int, names: Sequence[str], rows: RowRanges) -> None:
+    def read_ahead(self, names: Sequence[str], rows: RowRanges) -> None:
         """Read the bytes that `narrow_rows` and `read` need for these rows in one round trip.
 
-        Do nothing for local files, and for more bytes than `_MAX_READ_AHEAD`.
+        Do nothing for local files. Leave out row groups after `_MAX_READ_AHEAD` bytes, and those
+        whose pages are not known.
         """
         if self._file.is_local:
             return
-        spans = []
+        spans: list[tuple[int, int]] = []
+        num_bytes = 0
+        for row_group, _, inside in self.row_groups(rows):
+            group_spans = self._page_spans(row_group, names, inside)
+            if group_spans is None:
+                continue
+            num_bytes += sum(stop - start for start, stop in group_spans)
+            if num_bytes > _MAX_READ_AHEAD:
+                break
+            spans += group_spans
+        self._file.read_ahead(spans)
+
+    def _page_spans(
+        self, row_group: int, names: Sequence[str], rows: RowRanges
+    ) -> list[tuple[int, int]] | None:
+        """Return the byte ranges of the pages of some rows and of the dictionaries, or None."""
+        spans: list[tuple[int, int]] = []
         for name in names:
             is_stored = name in self._fields and name not in self._constants
             for leaf in self._pages.schema.field_leaves[self._fields[name]] if is_stored else ():
                 pages = self._pages.locations(row_group, leaf)
                 if pages is None:
-                    return
+                    return None
                 selected = select_pages(pages.first_rows, rows).pages
                 starts, sizes = pages.starts[selected], pages.sizes[selected]
                 spans += zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
                 # The dictionary page lies between the chunk's start and its first data page.
                 start, stop = self._pages.row_groups[row_group].chunks[leaf].start, pages.starts[0]
-                spans += [(start, stop)] if start < stop else []
-        if sum(stop - start for start, stop in spans) <= _MAX_READ_AHEAD:
-            self._file.read_ahead(spans)
+                spans += [(start, int(stop))] if start < stop else []
+        return spans
 
     def narrow_rows(
         self, row_group: int, tests: KeyTests, rows: RowRanges, known: KnownValues
