@@ -37,6 +37,7 @@ class PageMaps:
         self._catalog = catalog
         self._all_entries = entries
         self._loaded: dict[str, PageMap | None] = {}
+        self._is_loaded_ahead = False
         self.read_bytes: int = 0
 
     @cached_property
@@ -44,7 +45,10 @@ class PageMaps:
         return {i: entry for entry in self._all_entries for i in entry.fragment_ids}
 
     def load_ahead(self) -> None:
-        """Load all page maps, unless they are too large. Leave damaged ones to `file_pages`."""
+        """Load all page maps once, unless they are too large. `file_pages` reports damage."""
+        if self._is_loaded_ahead:
+            return
+        self._is_loaded_ahead = True
         entries = [entry for entry in self._all_entries if entry.segment not in self._loaded]
         if not entries or sum(entry.num_bytes for entry in entries) > _MAX_BYTES_AHEAD:
             return

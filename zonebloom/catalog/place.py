@@ -16,11 +16,14 @@ import posixpath
 import stat
 import uuid
 from contextlib import suppress
+from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from zonebloom.base.threads import thread_pool
 from zonebloom.catalog.names import VERSIONS
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CatalogError
@@ -99,7 +102,12 @@ def find_index_folder(
     that an encrypted index was moved, if an interrupted move left both.
     """
     folders = default_index_folders(filesystem, root, in_table)
-    existing = [folder for folder in folders if _may_hold_index(filesystem, folder)]
+    if is_local(filesystem) or len(folders) == 1:
+        may_hold_index = [_may_hold_index(filesystem, folder) for folder in folders]
+    else:
+        with thread_pool(len(folders)) as pool:
+            may_hold_index = list(pool.map(partial(_may_hold_index, filesystem), folders))
+    existing = list(compress(folders, may_hold_index))
     if existing == [folders[0]] != [folders[-1]]:
         return folders[0]
     # The folder inside may also hold the indices of folders below the data, and an interrupted

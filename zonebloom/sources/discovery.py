@@ -22,6 +22,7 @@ from zonebloom.errors import (
     SourceError,
 )
 from zonebloom.sources.column_batches import union_type
+from zonebloom.sources.listed_files import listed_files
 from zonebloom.sources.plain_files import files_below, plain_files
 from zonebloom.sources.source import Fragment, Source
 from zonebloom.sources.table_folders import refuse_tables
@@ -197,6 +198,10 @@ class _Discovery:
                 return self.from_paths(files, fixed_folder(path))
         assert filesystem is not None
         path = path_in(filesystem, path)
+        if self.format == "parquet" and self._is_auto and self.schema is None:
+            listed = listed_files(filesystem, path)
+            if listed is not None:
+                return listed
         forget_listings(filesystem)
         with file_errors(path, "make it readable, or try again later", "look at"):
             kind = filesystem.get_file_info(path).type

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -50,8 +51,13 @@ def files_below(filesystem: pafs.FileSystem, folder: str) -> list[str]:
 
 def _list_keys(filesystem: pafs.FileSystem, root: str) -> list[str]:
     infos = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
-    start = len(root)
     # Only files have a size. Testing `info.type` instead takes as long as the listing.
-    keys = [info.path[start:] for info in infos if info.size is not None]
+    return data_keys((info.path for info in infos if info.size is not None), root)
+
+
+def data_keys(paths: Iterable[str], root: str) -> list[str]:
+    """Return the paths of files relative to a folder, sorted, without hidden ones."""
+    start = len(root)
+    keys = [path[start:] for path in paths]
     hidden, below = _HIDDEN_PREFIXES
     return sorted(key[1:] for key in keys if hidden not in key and below not in key)

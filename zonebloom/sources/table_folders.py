@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 from zonebloom.base.threads import REMOTE_THREADS, thread_pool
 from zonebloom.errors import FragmentUnreadable, MissingDependency, SourceError
-from zonebloom.storage.files import file_errors, is_local
+from zonebloom.storage.files import file_errors, folder_info, is_local
 from zonebloom.storage.paths import absolute_path, filesystem_of_uri, folders_above
 
 # The most folders below the data's root that are checked in a remote file system, where each check
@@ -112,19 +112,50 @@ def refuse_tables(filesystem: pafs.FileSystem, folder: str, files: Iterable[str]
     """
     folder = folder.rstrip("/") or "/"
     if not files:
-        # A reader of the data may not have access to the folders above, so ignore errors there.
-        infos = _marker_infos(filesystem, folders_above(posixpath.dirname(folder)), is_lenient=True)
-        _refuse_table(filesystem, [*_marker_infos(filesystem, {folder}), *infos])
+        _refuse_table(filesystem, _marker_infos(filesystem, {folder}))
+        refuse_tables_above(filesystem, folder)
         return
-    # Many files share few folders, so drop duplicates first.
-    folders_of_files = {file.rpartition("/")[0] for file in files}
-    below = set(chain.from_iterable(map(folders_above, folders_of_files)))
-    below.difference_update(folders_above(folder))
+    below = _folders_between(folder, files)
     if not is_local(filesystem):
         # Partition folders such as day=1 are not tables, so skip them. Check the top folders first.
         folders = (path for path in below if "=" not in posixpath.basename(path))
         below = set(sorted(folders, key=lambda path: path.count("/"))[:_MAX_REMOTE_FOLDERS])
     _refuse_table(filesystem, _marker_infos(filesystem, below))
+
+
+def refuse_tables_above(filesystem: pafs.FileSystem, folder: str) -> None:
+    """Raise `SourceError` if a folder lies in a folder of a table."""
+    # A reader of the data may not have access to the folders above, so ignore errors there.
+    above = folders_above(posixpath.dirname(folder))
+    _refuse_table(filesystem, _marker_infos(filesystem, above, is_lenient=True))
+
+
+def refuse_listed_tables(
+    filesystem: pafs.FileSystem, folder: str, paths: Iterable[str], files: Iterable[str]
+) -> None:
+    """Raise `SourceError` if a folder, or one between it and files, is that of a table.
+
+    ``paths`` are all paths below the folder, so the store is not asked for the markers.
+    """
+    markers = {
+        path[: path.index(f"/{name}/", len(folder)) + len(name) + 1]
+        for path in paths
+        for name in _TABLE_MARKERS
+        if f"/{name}/" in path[len(folder) :]
+    }
+    if markers:
+        checked = {folder, *_folders_between(folder, files)}
+        found = sorted(marker for marker in markers if posixpath.dirname(marker) in checked)
+        infos = [pafs.FileInfo(marker, pafs.FileType.Directory) for marker in found]
+        _refuse_table(filesystem, infos)
+
+
+def _folders_between(folder: str, files: Iterable[str]) -> set[str]:
+    """Return the folders of files, and those above them, below a folder."""
+    # Many files share few folders, so drop duplicates first.
+    folders_of_files = {file.rpartition("/")[0] for file in files}
+    below = set(chain.from_iterable(map(folders_above, folders_of_files)))
+    return below.difference(folders_above(folder))
 
 
 def _refuse_table(filesystem: pafs.FileSystem, infos: Iterable[pafs.FileInfo]) -> None:
@@ -157,7 +188,7 @@ def _marker_infos(
 
     def info(path: str) -> pafs.FileInfo:
         try:
-            return filesystem.get_file_info(path)
+            return folder_info(filesystem, path)
         except (OSError, pa.ArrowException) as error:
             if is_lenient:
                 return pafs.FileInfo(path, pafs.FileType.Unknown)

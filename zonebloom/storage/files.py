@@ -36,7 +36,7 @@ _SAMPLE_BYTES = 4 << 10
 _DIGEST_TAIL_BYTES = 64 << 10
 _DIGEST_READ_BYTES = 1 << 20
 _PARQUET_MAGICS = (b"PAR1", b"PARE")
-_PARQUET_EXTENSIONS = (".parquet", ".parq", ".pq")
+PARQUET_EXTENSIONS = (".parquet", ".parq", ".pq")
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 # The fields in which stores return a tag of an object's content or version.
@@ -150,7 +150,7 @@ def _is_other_format(filesystem: pafs.FileSystem, path: str) -> bool:
 
     A damaged Parquet file has at least one of them.
     """
-    if path.lower().endswith(_PARQUET_EXTENSIONS):
+    if path.lower().endswith(PARQUET_EXTENSIONS):
         return False
     try:
         with filesystem.open_input_file(path) as file:
@@ -320,7 +320,13 @@ def local_path(filesystem: pafs.FileSystem, path: str) -> str | None:
 
 
 def is_folder(filesystem: pafs.FileSystem, path: str) -> bool:
-    return filesystem.get_file_info(path).type == pafs.FileType.Directory
+    return folder_info(filesystem, path).type == pafs.FileType.Directory
+
+
+def folder_info(filesystem: pafs.FileSystem, path: str) -> pafs.FileInfo:
+    """Return the information about a possible folder. A file in a store may count as missing."""
+    handler = None if is_local(filesystem) else object_reader(filesystem, path)
+    return filesystem.get_file_info(path) if handler is None else handler.folder_info(path)
 
 
 def identities(

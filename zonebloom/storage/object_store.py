@@ -95,7 +95,7 @@ class StoreHandler(pafs.FileSystemHandler):
         with thread_pool(REMOTE_THREADS) as pool:
             files, folders = (
                 pool.map(self._file_or_none, paths),
-                pool.map(self._folder_or_missing, paths),
+                pool.map(self.folder_info, paths),
             )
             return [file or folder for file, folder in zip(files, folders, strict=True)]
 
@@ -105,7 +105,8 @@ class StoreHandler(pafs.FileSystemHandler):
         except FileNotFoundError:
             return None
 
-    def _folder_or_missing(self, path: str) -> pafs.FileInfo:
+    def folder_info(self, path: str) -> pafs.FileInfo:
+        """Return whether a folder exists, in one request. An object of this name is no folder."""
         key, exists = self.key(path), None
         # Plain HTTP servers cannot list.
         ignored = [OSError] if type(self.store).__name__ == "HTTPStore" else []
@@ -198,11 +199,26 @@ class StoreHandler(pafs.FileSystemHandler):
             return pa.py_buffer(self.store.get(self.key(path)).bytes())
 
     def list_heads(self, paths: Sequence[str]) -> dict[str, ObjectMeta]:
-        """Return size, time and tags of objects from a listing.
+        """Return size, time and tags of objects from listings, several at a time.
 
-        The listing stops after a limit, and objects that it does not reach are left out.
+        A listing stops after a limit, and objects that it does not reach are left out.
         """
         keys = {self.key(path): path for path in paths}
+        ordered = sorted(keys)
+        parts = [
+            {key: keys[key] for key in ordered[start : start + _OBJECTS_PER_PAGE]}
+            for start in range(0, len(ordered), _OBJECTS_PER_PAGE)
+        ]
+        if len(parts) == 1:
+            return self._list_part(parts[0])
+        heads: dict[str, ObjectMeta] = {}
+        with thread_pool(min(REMOTE_THREADS, len(parts))) as pool:
+            for part in pool.map(self._list_part, parts):
+                heads |= part
+        return heads
+
+    def _list_part(self, keys: Mapping[str, str]) -> dict[str, ObjectMeta]:
+        """Return the metadata of objects from one listing. ``keys`` has the path of each key."""
         first, last = min(keys), max(keys)
         max_listed = _OBJECTS_PER_PAGE + 4 * len(keys)
         heads: dict[str, ObjectMeta] = {}
