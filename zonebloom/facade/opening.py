@@ -121,8 +121,9 @@ def dataset(
     files there, give index_dir.
 
     With an obstore store as file system, or pyarrow's S3FileSystem if obstore is installed,
-    objects are requested by their tag, and the pages of all columns at once. A lookup in up to a
-    thousand files then waits for the store twice; the first lookup waits three or four times.
+    objects are requested by their tag, and the pages of all columns at once. A lookup then waits
+    for the store twice, also the first one. A folder is listed once, and only the end of its first
+    file is read.
 
     Examples
     --------
