@@ -59,6 +59,8 @@ IMPORTERS = {
     "numba": [
         "sbbf/",
         "parquet.header_kernels",
+        "parquet.block_kernels",
+        "parquet.dictionary_kernels",
         "parquet.decompression_kernels",
         "parquet.row_kernels",
         "parquet.value_kernels",

@@ -19,6 +19,7 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.cli import main as cli
 from zonebloom.errors import ColumnNotFound
 from zonebloom.parquet import leaf_reader
+from zonebloom.parquet.header_kernels import NUM_ROWS
 from zonebloom.parquet.layout_advice import PageCut
 from zonebloom.results import LayoutAdvice
 from zonebloom.sources.column_batches import Column
@@ -126,9 +127,9 @@ def count_decoded_rows(monkeypatch) -> SimpleNamespace:
     counted = SimpleNamespace(rows=0)
     init: Callable = leaf_reader.OpenedPages.__init__
 
-    def count(self, table, file, pages, bounds, num_bytes, num_rows):
-        counted.rows += num_rows
-        init(self, table, file, pages, bounds, num_bytes, num_rows)
+    def count(self, table, file, selection):
+        counted.rows += selection.pages[NUM_ROWS].sum()
+        init(self, table, file, selection)
 
     replace_function(monkeypatch, leaf_reader.OpenedPages, "__init__", count)
     return counted

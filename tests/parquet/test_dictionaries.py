@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from e2e_helpers import build
+from parquet.test_hostile import header
+from seams import replace_function, set_constant
 
 import zonebloom as zb
-from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary, DictionaryCache
-from zonebloom.parquet.leaf_type import INT64, LeafType
+from zonebloom.parquet import dictionaries
+from zonebloom.parquet.dictionaries import Dictionary
+from zonebloom.parquet.key_tests import KeySet
+from zonebloom.parquet.leaf_type import (
+    BYTE_ARRAY,
+    DOUBLE,
+    FIXED_LEN_BYTE_ARRAY,
+    INT32,
+    INT64,
+    LeafType,
+)
+from zonebloom.parquet.page_cache import PAGE_CACHE, PageCache
+from zonebloom.values.probe import byte_forms
 
 LEAF = LeafType(pa.int64(), INT64, width=8, max_level=0)
 
@@ -29,18 +44,81 @@ def page(values: np.ndarray) -> np.ndarray:
 def test_the_least_recently_used_dictionary_is_dropped_first() -> None:
     dictionaries = [Dictionary(LEAF, 0, page(np.arange(100) + 1000 * i)) for i in range(3)]
     assert [dictionary.num_bytes for dictionary in dictionaries] == [800] * 3
-    cache = DictionaryCache(max_bytes=2 * 800)
+    cache = PageCache(max_bytes=2 * 800)
     for number in (0, 1, 0, 2):
-        dictionary = cache.get(number, lambda number=number: dictionaries[number])
+        dictionary = cache.get(number, Dictionary, lambda number=number: dictionaries[number])
         assert dictionary is dictionaries[number]
     assert cache.num_bytes == 2 * 800
     numbers_read: list[int] = []
     for number in (0, 2, 1):
-        cache.get(number, lambda number=number: numbers_read.append(number) or dictionaries[number])
+        cache.get(
+            number,
+            Dictionary,
+            lambda number=number: numbers_read.append(number) or dictionaries[number],
+        )
     assert numbers_read == [1]
     # Without a key, nothing is cached.
-    assert cache.get(None, lambda: dictionaries[0]) is dictionaries[0]
+    assert cache.get(None, Dictionary, lambda: dictionaries[0]) is dictionaries[0]
     assert cache.num_bytes == 2 * 800
+
+
+INDEXED_LEAVES = {
+    pa.int64(): LeafType(pa.int64(), INT64, width=8, max_level=0),
+    pa.int32(): LeafType(pa.int32(), INT32, width=4, max_level=0),
+    pa.float64(): LeafType(pa.float64(), DOUBLE, width=8, max_level=0),
+    pa.string(): LeafType(pa.string(), BYTE_ARRAY, width=0, max_level=0),
+    pa.binary(6): LeafType(pa.binary(6), FIXED_LEN_BYTE_ARRAY, width=6, max_level=0),
+}
+
+
+@pytest.mark.parametrize("distinct", [1, 60, 5000])
+@pytest.mark.parametrize("kind", INDEXED_LEAVES)
+def test_an_index_finds_the_same_entries(monkeypatch, kind, distinct):
+    """A dictionary may repeat values. With too many equal ones it has no index."""
+    set_constant(monkeypatch, dictionaries, "_SEARCHES_BEFORE_INDEX", 3)
+    leaf = INDEXED_LEAVES[kind]
+    values = [value_of(kind, number * 7919 % distinct) for number in range(5000)]
+    dictionary = Dictionary(leaf, 0, dictionary_page(leaf, values))
+    full_searches = 0
+    find = KeySet.find
+
+    def count(*args, **kwargs) -> np.ndarray:
+        nonlocal full_searches
+        full_searches += 1
+        return find(*args, **kwargs)
+
+    replace_function(monkeypatch, KeySet, "find", count)
+    for number in [*range(60), 4999, 6000]:
+        keys = [value_of(kind, number), value_of(kind, number + 1)][: 1 + number % 2]
+        forms = [form for key in keys for form in byte_forms(kind, pa.scalar(key, kind))]
+        hits = dictionary.find_keys(KeySet(leaf, forms))
+        assert hits.tolist() == [value in keys for value in values]
+    # The first two searches are without an index.
+    assert full_searches == (62 if distinct == 1 else 2)
+    # Many keys are compared with all entries.
+    full_searches = 0
+    distinct_values = pa.array(values, kind).unique().to_pylist()[:100]
+    forms = [form for key in distinct_values for form in byte_forms(kind, pa.scalar(key, kind))]
+    hits = dictionary.find_keys(KeySet(leaf, forms))
+    assert hits.tolist() == [value in set(distinct_values) for value in values]
+    assert full_searches == (0 if distinct == 60 else 1)
+
+
+def value_of(kind: pa.DataType, number: int) -> object:
+    texts = {pa.string(): f"text {number}", pa.binary(6): b"%06d" % number}
+    return texts.get(kind, float(number) if kind == pa.float64() else number)
+
+
+def dictionary_page(leaf: LeafType, values: list) -> np.ndarray:
+    """Return a dictionary page with values, some of which may be equal."""
+    if leaf.arrow_type == pa.string():
+        body = b"".join(struct.pack("<i", len(text)) + text.encode() for text in values)
+    elif leaf.arrow_type == pa.binary(6):
+        body = b"".join(values)
+    else:
+        body = pa.array(values, leaf.arrow_type).to_numpy().tobytes()
+    page_header = header(2, len(body), len(values), 0)
+    return np.frombuffer(page_header + body, dtype=np.uint8)
 
 
 def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(tmp_path: Path) -> None:
@@ -51,7 +129,7 @@ def test_a_replaced_file_does_not_use_the_dictionary_of_the_old_one(tmp_path: Pa
         os.replace(tmp_path / "new", path)
         ds = zb.dataset(path, index_dir=str(tmp_path / "index"))
         build(ds, "id", replace=True)
-        before = DICTIONARY_CACHE.num_bytes
+        before = PAGE_CACHE.num_bytes
         assert ds.lookup("id", [42])["name"].to_pylist() == [f"{name} 2"]
-        assert DICTIONARY_CACHE.num_bytes > before
+        assert PAGE_CACHE.num_bytes > before
         assert ds.lookup("id", [43])["name"].to_pylist() == [f"{name} 3"]

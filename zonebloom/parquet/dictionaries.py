@@ -1,13 +1,9 @@
-"""Decode dictionary pages, and cache them for the next lookup.
+"""Decode dictionary pages, and find keys in them.
 
 Source: Encodings.md (dictionary encoding) of the Parquet format.
 """
 
 from __future__ import annotations
-
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +14,13 @@ from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checks
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import LeafType, Undecodable
 
+# A dictionary of at least this many entries is indexed after this many searches. Building the index
+# takes as long as five to ten searches of all entries.
+_MIN_INDEXED = 4096
+_SEARCHES_BEFORE_INDEX = 8
+# With more keys than one for this many entries, all entries are searched.
+_ENTRIES_PER_KEY = 64
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
-# The most bytes of all cached dictionaries together.
-MAX_CACHED_BYTES = 256 << 20
 
 
 class Dictionary:
@@ -68,53 +68,41 @@ class Dictionary:
         # A page that understates its number of values would hide the remaining keys from a lookup.
         if num_bytes != body.size:
             raise FragmentUnreadable("the size of a dictionary does not fit its number of values")
+        self._width = leaf.width
+        # How often few keys were searched, and the hash table of entries, or None.
+        self._num_searches = 0
+        self._table: np.ndarray | None = None
+        self._table_size = 1 << (2 * self.size).bit_length() if self.size >= _MIN_INDEXED else 0
         # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
     @property
     def num_bytes(self) -> int:
-        """The bytes that the dictionary takes in memory."""
-        return self._body.size + self._text_starts.nbytes
+        """The bytes that the dictionary takes in memory, with its index."""
+        return self._body.size + self._text_starts.nbytes + 4 * self._table_size
 
     def find_keys(self, keys: KeySet) -> np.ndarray:
         """Return a uint8 mask of the values that are among the keys."""
         hits = np.zeros(self.size, dtype=np.uint8)
+        if self._table_size and keys.is_exact and keys.count * _ENTRIES_PER_KEY <= self.size:
+            self._num_searches += 1
+            if self._num_searches == _SEARCHES_BEFORE_INDEX:
+                self._table = self._index_entries(keys)
+            if self._table is not None:
+                keys.find_entries(self._entries, self._table, hits)
+                return hits
         hits[keys.find(*self._page, capacity=self.size + 1)] = 1
         return hits
 
+    @property
+    def _entries(self) -> tuple[int, np.ndarray, int]:
+        return self._body.address, self._text_starts, self._width
 
-class DictionaryCache:
-    """A cache of the least recently used dictionaries, up to a number of bytes.
+    def _index_entries(self, keys: KeySet) -> np.ndarray | None:
+        """Return a hash table of the entries, or None if too many of them are equal."""
+        # This is imported late, because few dictionaries are large.
+        from zonebloom.parquet.dictionary_kernels import index_entries
 
-    A key identifies one column chunk of one version of a file, so entries never become stale.
-    """
-
-    def __init__(self, max_bytes: int = MAX_CACHED_BYTES):
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._cached: OrderedDict[Hashable, Dictionary] = OrderedDict()
-        self.num_bytes = 0
-
-    def get(self, key: Hashable | None, read: Callable[[], Dictionary]) -> Dictionary:
-        """Return the cached dictionary, or read and cache it.
-
-        If ``key`` is None, do not cache it.
-        """
-        with self._lock:
-            dictionary = self._cached.get(key)
-            if dictionary is not None:
-                self._cached.move_to_end(key)
-                return dictionary
-        dictionary = read()
-        if key is None:
-            return dictionary
-        with self._lock:
-            if key not in self._cached:
-                self._cached[key] = dictionary
-                self.num_bytes += dictionary.num_bytes
-            while self.num_bytes > self._max_bytes:
-                self.num_bytes -= self._cached.popitem(last=False)[1].num_bytes
-        return dictionary
-
-
-DICTIONARY_CACHE = DictionaryCache()
+        table = np.zeros(self._table_size, dtype=np.int32)
+        status = index_entries(*self._entries, self.size, keys.are_numbers, table)
+        return None if status < 0 else table

@@ -23,7 +23,7 @@ from zonebloom.parquet import hit_kernels, row_kernels
 from zonebloom.parquet.dictionaries import Dictionary
 from zonebloom.parquet.header_kernels import HAS_INDICES, PAGE_FIELDS
 from zonebloom.parquet.key_tests import KeySet
-from zonebloom.parquet.leaf_reader import dictionary_of
+from zonebloom.parquet.leaf_reader import dictionary_of, has_large_pages
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     SNAPPY,
@@ -36,8 +36,8 @@ from zonebloom.storage.random_access import FragmentFile
 
 # The most bytes of pages that are read together, and of their decompressed bodies.
 _MAX_BYTES = 1 << 21
-# The most values of the pages that are searched, the most rows that are found, the most columns,
-# and the most pages.
+# The most values of the pages that are searched, the most rows whose values are taken, the most
+# columns, and the most pages.
 _MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS, _MAX_PAGES = 1 << 18, 1 << 10, 1 << 10, 1 << 12
 # A search that takes longer than this has read from the disk.
 _DISK_SECONDS = 500e-6
@@ -81,6 +81,8 @@ class HitReader:
         if count <= 0:
             return None if count < 0 else (_NO_ROWS, [])
         found = scratch.rows[:count].copy()
+        if count > _MAX_ROWS:
+            return found, None
         columns = self._others if keys.value is not None else self._all
         if time.perf_counter() - started > _DISK_SECONDS:
             columns.prefetch(file, found)
@@ -234,7 +236,7 @@ class _Scratch(threading.local):
         present = np.empty(_MAX_VALUES, dtype=np.uint8)
         self.memory = data, bodies, present, table
         self.positions = np.empty(_MAX_VALUES + 1, dtype=np.int64)
-        self.rows = np.empty(_MAX_ROWS, dtype=np.int64)
+        self.rows = np.empty(_MAX_VALUES, dtype=np.int64)
         self.flags, self.levels = np.empty((2, _MAX_COLUMNS), dtype=np.int64)
         self.valid = np.empty(_MAX_VALUES, dtype=np.uint8)
         self.out, self.texts = np.empty((2, _MAX_BYTES), dtype=np.uint8)
@@ -247,5 +249,8 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 def can_read(chunk: LeafChunk) -> bool:
-    """Return whether the kernels of this module can read a chunk."""
-    return chunk.chunk.codec in (0, SNAPPY)
+    """Return whether the kernels of this module can read a chunk.
+
+    Large pages are left to `leaf_reader`, which caches them.
+    """
+    return chunk.chunk.codec in (0, SNAPPY) and not has_large_pages(chunk.pages)

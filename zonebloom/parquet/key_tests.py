@@ -50,6 +50,8 @@ class KeySet:
         Whether each value that is found is a key, and not only a candidate.
     value : pyarrow.Scalar or None
         The key, if there is only one and all values that equal it are the same.
+    are_numbers : bool
+        Whether the keys are compared as numbers of 4 or 8 bytes.
 
     Raises
     ------
@@ -66,8 +68,10 @@ class KeySet:
         if not leaf.has_arrow_bytes:
             raise Undecodable
         self._width = leaf.width
+        self.are_numbers = False
         keys: tuple[np.ndarray, ...]
         if leaf.width in _NUMBER_WIDTHS and leaf.physical_type != FIXED_LEN_BYTE_ARRAY:
+            self.are_numbers = True
             self._kernel = find_numbers
             keys = (_numbers(leaf, forms),)
             self._count = keys[0].size
@@ -109,6 +113,27 @@ class KeySet:
         if hits < 0:
             raise FragmentUnreadable("values of a page lie outside it")
         return positions[:hits]
+
+    @property
+    def count(self) -> int:
+        """The number of distinct keys."""
+        return self._count
+
+    def find_entries(
+        self, entries: tuple[int, np.ndarray, int], table: np.ndarray, hits: np.ndarray
+    ) -> None:
+        """Set ``hits`` to 1 for each entry of a dictionary that is a key.
+
+        ``entries`` and ``table`` are those of `dictionary_kernels.index_entries`.
+        """
+        from zonebloom.parquet import dictionary_kernels
+
+        if self.are_numbers:
+            address, _, width = entries
+            dictionary_kernels.find_number_entries(address, width, self._keys[0], table, hits)
+        else:
+            keys, key_starts = self._keys[:2]
+            dictionary_kernels.find_text_entries(*entries, keys, key_starts, table, hits)
 
 
 class KeyFilter(KeySet):

@@ -1,6 +1,7 @@
 """Read leaves of one row group with kernels: find the rows of keys, and take values at rows.
 
     PageTable    where the pages of some leaves lie; never changes, so all reads share it
+    Selection    the pages with the wanted rows, and the blocks of those that are in the cache
     OpenedPages  some of these pages in memory: decompressed, with their definition levels
 
 The values of pages are dictionary indices or PLAIN values. Other encodings are converted to PLAIN.
@@ -12,8 +13,12 @@ Source: Encodings.md and README.md (data pages) of the Parquet format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +27,8 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
-from zonebloom.parquet.dictionaries import DICTIONARY_CACHE, Dictionary
+from zonebloom.parquet.dictionaries import Dictionary
+from zonebloom.parquet.file_layout import PageLocations
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
     BODY_SIZE,
@@ -49,12 +55,65 @@ from zonebloom.parquet.leaf_type import (
     fixed_width_array,
     text_array,
 )
+from zonebloom.parquet.page_cache import PAGE_CACHE
+from zonebloom.storage.files import is_at_rest
 from zonebloom.storage.random_access import FragmentFile, read_merged_ranges
+
+if TYPE_CHECKING:
+    from zonebloom.parquet.page_blocks import PageBlocks
 
 # Pages are read and decompressed in batches of about this size, so that they fit a cache.
 _BATCH_BYTES = 1 << 21
+# Pages of more rows and more bytes are divided into blocks and cached. The pages of the recommended
+# layout are smaller, and reading them again is cheaper.
+_MAX_UNCACHED_ROWS, _MAX_UNCACHED_BYTES = 4 << 10, 16 << 10
 _HAS_NO_INDICES = HAS_PLAIN | HAS_OTHER_ENCODINGS
 _NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+class Selection(NamedTuple):
+    """The pages of some leaves that hold some rows.
+
+    Attributes
+    ----------
+    rows : RowRanges
+    pages, bounds : int64 array
+        The table of pages that `row_kernels.choose_pages` returned, and the first page of each
+        column in it, with the end of the last one. READ_START does not count cached pages.
+    num_bytes : int
+        The bytes of the pages to read.
+    blocks : sequence of (PageBlocks or None)
+        The blocks of each page that is cached. Empty if no page is large.
+    cache_keys : dict
+        The keys of large pages that are not cached, by the numbers of the pages.
+    """
+
+    rows: RowRanges
+    pages: np.ndarray
+    bounds: np.ndarray
+    num_bytes: int
+    blocks: Sequence[PageBlocks | None] = ()
+    cache_keys: Mapping[int, Hashable] = MappingProxyType({})
+
+    def columns(self) -> np.ndarray:
+        """Return the number of the column of each page."""
+        return np.repeat(np.arange(self.bounds.size - 1), np.diff(self.bounds))
+
+    def part(self, numbers: np.ndarray) -> Selection:
+        """Return some of the pages, given by their ascending numbers."""
+        pages = np.ascontiguousarray(self.pages[:, numbers])
+        sizes = pages[NUM_BYTES]
+        if self.blocks:
+            sizes = sizes * [self.blocks[number] is None for number in numbers]
+        pages[READ_START] = np.cumsum(sizes) - sizes
+        blocks = [self.blocks[number] for number in numbers] if self.blocks else ()
+        keys = {
+            i: self.cache_keys[number]
+            for i, number in enumerate(numbers.tolist())
+            if number in self.cache_keys
+        }
+        bounds = np.searchsorted(numbers, self.bounds)
+        return Selection(self.rows, pages, bounds, int(sizes.sum()), blocks, keys)
 
 
 class PageTable:
@@ -68,6 +127,7 @@ class PageTable:
         first_rows = np.concatenate([locations.first_rows[:-1] for locations in pages])
         stop_rows = np.concatenate([locations.first_rows[1:] for locations in pages])
         self._rows = np.stack([first_rows, stop_rows])
+        self._has_large_pages = any(map(has_large_pages, pages))
         # The first page of each leaf, and the end of the last one.
         self._bounds = np.cumsum([0, *(locations.starts.size for locations in pages)])
         # The columns as kernels get them: see `header_kernels.MAX_LEVEL`.
@@ -117,10 +177,10 @@ class PageTable:
 
     def take(self, file: FragmentFile, rows: RowRanges) -> list[pa.Array | None]:
         """Return the values of each leaf at some rows, with None for undecodable leaves."""
-        pages = self._select(rows)
         try:
-            if _fit_in_one_batch(file, pages):
-                return list(OpenedPages(self, file, *pages).take(rows.rows()))
+            selection = self._select(file, rows)
+            if _fit_in_one_batch(file, selection):
+                return list(self._open(file, selection).take(rows.rows()))
             if len(self.columns) == 1:
                 return [self._take_in_batches(file, rows)]
         except Undecodable:
@@ -141,23 +201,62 @@ class PageTable:
             parts += opened.take(rows[begin:end])
         return _concatenate(parts)
 
-    def _select(self, rows: RowRanges) -> tuple[np.ndarray, np.ndarray, int, int]:
-        """Return the pages with a row of some ranges. See `row_kernels.choose_pages`."""
-        return row_kernels.choose_pages(
+    def _select(self, file: FragmentFile, rows: RowRanges) -> Selection:
+        """Return the pages with a row of some ranges."""
+        pages, bounds, num_bytes, _ = row_kernels.choose_pages(
             self._starts, self._sizes, self._rows, self._bounds, rows.starts, rows.stops
         )
+        selection = Selection(rows, pages, bounds, num_bytes)
+        if self._has_large_pages and _is_identified(file):
+            return self._find_blocks(file, selection)
+        return selection
+
+    def _find_blocks(self, file: FragmentFile, selection: Selection) -> Selection:
+        """Return the selection with the blocks of large pages that are cached."""
+        # This is imported late, because few files need its kernels.
+        from zonebloom.parquet.page_blocks import PageBlocks
+
+        pages, bounds = selection.pages, selection.bounds.tolist()
+        starts, sizes, _, _, rows = pages[: NUM_ROWS + 1].tolist()
+        version = file.path, file.identity
+        keys: list[Hashable] = [None] * len(starts)
+        for number, column in enumerate(self._cache_keys):
+            for i in range(bounds[number], bounds[number + 1]):
+                if _is_large(sizes[i], rows[i]):
+                    keys[i] = version, column, starts[i], sizes[i], rows[i]
+        blocks = PAGE_CACHE.find(keys, PageBlocks)
+        num_bytes = 0
+        cache_keys: dict[int, Hashable] = {}
+        for i, page_blocks in enumerate(blocks):
+            pages[READ_START, i] = num_bytes
+            if page_blocks is None:
+                num_bytes += sizes[i]
+                if keys[i] is not None:
+                    cache_keys[i] = keys[i]
+        return selection._replace(num_bytes=num_bytes, blocks=blocks, cache_keys=cache_keys)
+
+    @cached_property
+    def _cache_keys(self) -> list[tuple[int, ...]]:
+        """What the decoded form of a page depends on, besides its bytes, by column."""
+        return [
+            (c.chunk.codec, c.leaf.physical_type, c.leaf.width, c.leaf.max_level)
+            for c in self.columns
+        ]
 
     def _open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
-        selected = pages, *_ = self._select(rows)
-        if _fit_in_one_batch(file, selected):
-            yield OpenedPages(self, file, *selected)
+        selection = self._select(file, rows)
+        if _fit_in_one_batch(file, selection):
+            yield self._open(file, selection)
             return
-        cuts = np.flatnonzero(np.diff(pages[READ_START] // _BATCH_BYTES)) + 1
-        for batch in map(np.copy, np.split(pages, cuts, axis=1)):
-            batch[READ_START] -= batch[READ_START, 0]
-            num_bytes, num_rows = batch[[NUM_BYTES, NUM_ROWS]].sum(axis=1).tolist()
-            yield OpenedPages(self, file, batch, np.array([0, batch.shape[1]]), num_bytes, num_rows)
+        cuts = np.flatnonzero(np.diff(selection.pages[READ_START] // _BATCH_BYTES)) + 1
+        for numbers in np.split(np.arange(selection.pages.shape[1]), cuts):
+            yield self._open(file, selection.part(numbers))
+
+    def _open(self, file: FragmentFile, selection: Selection) -> OpenedPages:
+        if not any(selection.blocks):
+            return OpenedPages(self, file, selection)
+        return PagesWithBlocks(self, file, selection)
 
 
 class OpenedPages:
@@ -167,12 +266,8 @@ class OpenedPages:
     ----------
     table : PageTable
     file : FragmentFile
-    pages : int64 array, shape (header_kernels.PAGE_FIELDS, m)
-        The table of pages that `row_kernels.choose_pages` returned. It is changed in place.
-    bounds : int64 array, shape (n + 1,)
-        The first page of each column, and the end of the last one.
-    num_bytes, num_rows : int
-        The totals of all pages.
+    selection : Selection
+        The pages to read. Their table is changed in place.
 
     Raises
     ------
@@ -180,21 +275,15 @@ class OpenedPages:
     Undecodable
     """
 
-    def __init__(
-        self,
-        table: PageTable,
-        file: FragmentFile,
-        pages: np.ndarray,
-        bounds: np.ndarray,
-        num_bytes: int,
-        num_rows: int,
-    ):
+    def __init__(self, table: PageTable, file: FragmentFile, selection: Selection):
+        pages, bounds, num_bytes = selection.pages, selection.bounds, selection.num_bytes
         self._table = table
         self._file = file
         self._pages = pages
         self._bounds = bounds
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
+        may_cache = bool(selection.cache_keys) and is_at_rest(file.identity, time.time_ns())
         data = _read(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
         # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._column_flags, self._levels = np.empty((2, len(columns)), dtype=np.int64)
@@ -212,7 +301,7 @@ class OpenedPages:
         self._buffers: list[object] = [data, bodies]
         for number in table.other_codecs:
             self._decompress(number, data)
-        self._present = np.empty(num_rows, dtype=np.uint8)
+        self._present = np.empty(pages[NUM_ROWS].sum(), dtype=np.uint8)
         status = row_kernels.read_pages(
             data, bodies, pages, bounds, columns, self._present, self._levels
         )
@@ -222,6 +311,43 @@ class OpenedPages:
         if self.flags & HAS_OTHER_ENCODINGS or table.has_booleans:
             for number, column in enumerate(table.columns):
                 self._convert_to_plain(column, self._pages_of(number))
+        if may_cache:
+            self._cache_blocks(selection)
+
+    def _cache_blocks(self, selection: Selection) -> None:
+        """Cache the pages that are used again. A page that lacks values is left out."""
+        # This is imported late, because few files need its kernels.
+        from zonebloom.parquet.page_blocks import split_page
+
+        columns, presents = selection.columns().tolist(), self._present_addresses().tolist()
+        numbers = {key: number for number, key in selection.cache_keys.items()}
+        sizes = {key: int(self._pages[NUM_BYTES, number]) for key, number in numbers.items()}
+        for key in itertools.compress(sizes, PAGE_CACHE.note_uses(sizes)):
+            page, present = self._pages[:, numbers[key]], None
+            if presents[numbers[key]]:
+                start = presents[numbers[key]] - self._present.ctypes.data
+                present = self._present[start : start + page[NUM_ROWS]]
+            blocks = split_page(
+                int(page[BODY_ADDRESS]),
+                int(page[BODY_SIZE]),
+                encoding=int(page[ENCODING]),
+                width=self._table.columns[columns[numbers[key]]].leaf.width,
+                num_rows=int(page[NUM_ROWS]),
+                present=present,
+            )
+            if blocks is not None:
+                PAGE_CACHE.put(key, blocks)
+
+    def _present_addresses(self) -> np.ndarray:
+        """Return for each page the address of its bytes in ``_present``, 0 if no row is null."""
+        addresses = np.zeros(self._pages.shape[1], dtype=np.int64)
+        for number in np.flatnonzero(self._levels >= 0).tolist():
+            sizes = self._pages_of(number)[NUM_ROWS]
+            first = self._present.ctypes.data + self._levels[number]
+            addresses[self._bounds[number] : self._bounds[number + 1]] = (
+                first + np.cumsum(sizes) - sizes
+            )
+        return addresses
 
     def row_bounds(self) -> tuple[int, int]:
         """Return the first row of the pages of the only leaf, and the end of the last one."""
@@ -255,7 +381,7 @@ class OpenedPages:
                 _checked_count(value_kernels.check_values(pages, width, are_indices))
             addresses, sizes = pages[BODY_ADDRESS], pages[BODY_SIZE]
             arguments = addresses, sizes, pages[NUM_STORED], pages[FIRST_POSITION]
-            capacity = self._present.size + 1
+            capacity = int(self._pages[NUM_ROWS].sum()) + 1
             if are_indices:
                 assert hits is not None
                 parts.append(_find_indices(hits, arguments, capacity))
@@ -342,11 +468,56 @@ class OpenedPages:
             pages[ENCODING, page] = header_kernels.PLAIN
 
 
-def _fit_in_one_batch(
-    file: FragmentFile, selected: tuple[np.ndarray, np.ndarray, int, int]
-) -> bool:
+class PagesWithBlocks(OpenedPages):
+    """Data pages of which some are read, and others are cached in blocks of rows.
+
+    The blocks take the places of their pages, so they are searched like small pages.
+    """
+
+    def __init__(self, table: PageTable, file: FragmentFile, selection: Selection):
+        # This is imported late, because few files need its kernels.
+        from zonebloom.parquet import block_kernels
+        from zonebloom.parquet.page_blocks import NO_BLOCKS
+
+        descriptions = [
+            NO_BLOCKS if found is None else found.kernel_args for found in selection.blocks
+        ]
+        blocks = np.array(descriptions)
+        if all(selection.blocks):
+            self._table, self._file, self._dictionaries = table, file, {}
+            self._buffers = []
+            self._column_flags = np.zeros(len(table.columns), dtype=np.int64)
+        else:
+            missing = np.flatnonzero(blocks[:, block_kernels.TABLE] == 0)
+            super().__init__(table, file, selection.part(missing))
+            selection.pages[:, missing] = self._pages
+            blocks[missing, block_kernels.PRESENT] = self._present_addresses()
+        # Keep the blocks alive: the addresses in ``_pages`` point into them.
+        self._buffers.append(selection.blocks)
+        rows = selection.rows
+        self._pages, self._bounds, self._levels, self._present = block_kernels.choose_blocks(
+            selection.pages, selection.bounds, blocks, rows.starts, rows.stops, self._column_flags
+        )
+        self.flags = int(np.bitwise_or.reduce(self._column_flags))
+
+
+def _is_large(num_bytes: Any, num_rows: Any) -> Any:
+    return (num_bytes > _MAX_UNCACHED_BYTES) & (num_rows > _MAX_UNCACHED_ROWS)
+
+
+def has_large_pages(pages: PageLocations) -> bool:
+    """Return whether a chunk has pages that are divided into blocks and cached."""
+    return bool(_is_large(pages.sizes, np.diff(pages.first_rows)).any())
+
+
+def _fit_in_one_batch(file: FragmentFile, selection: Selection) -> bool:
     """Return whether to read pages together, as always from an object store."""
-    return not file.is_local or selected[2] <= _BATCH_BYTES
+    return not file.is_local or selection.num_bytes <= _BATCH_BYTES
+
+
+def _is_identified(file: FragmentFile) -> bool:
+    """Return whether a file that replaces this one certainly has another identity."""
+    return bool(file.identity.inode or file.identity.tag)
 
 
 def _have_indices(pages: np.ndarray) -> np.ndarray:
@@ -358,18 +529,17 @@ def dictionary_of(file: FragmentFile, column: LeafChunk) -> Dictionary:
     # The dictionary ends at the first data page. Some writers let ``data_start`` point to the
     # dictionary instead.
     start, stop = column.chunk.start, int(column.pages.starts[0])
-    leaf, codec, identity = column.leaf, column.chunk.codec, file.identity
-    # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
+    leaf, codec = column.leaf, column.chunk.codec
     key = None
-    if identity.inode or identity.tag:
-        key = file.path, identity, start, stop, codec, leaf.width
+    if _is_identified(file):
+        key = file.path, file.identity, start, stop, codec, leaf.width
 
     def read() -> Dictionary:
         size = stop - start
         data = _read(file, np.array([start]), np.array([size]), size) if size > 0 else None
         return Dictionary(leaf, codec, data)
 
-    return DICTIONARY_CACHE.get(key, read)
+    return PAGE_CACHE.get(key, Dictionary, read)
 
 
 def _read(file: FragmentFile, starts: np.ndarray, sizes: np.ndarray, num_bytes: int) -> np.ndarray:

@@ -24,6 +24,8 @@ from zonebloom.sbbf.cache_folder import path_in_cache
 LOOKUP_MODULES = (
     "zonebloom.sbbf.blocks",
     "zonebloom.parquet.leaf_reader",
+    "zonebloom.parquet.hit_reader",
+    "zonebloom.parquet.page_blocks",
     "zonebloom.storage.pread_kernel",
     "zonebloom.index.hash.search_kernels",
     "zonebloom.sbbf.slice_search",
