@@ -197,7 +197,7 @@ def _are_compiled() -> bool:
 def _mark_as_compiled() -> None:
     marker = _marker_path()
     if marker is not None:
-        # Lookups with a command need no paths of this kind.
+        # Most commands load no kernels, so they need not import this.
         from pathlib import Path
 
         with contextlib.suppress(OSError):
