@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parameters.items()}
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").strip("/")
         body, self._sent = self._body(), 0
-        connection, self.wfile = self.wfile, io.BytesIO()
+        connection, self.wfile = self.wfile, (response := io.BytesIO())
         if self.command in ("GET", "HEAD"):
             self._list(query) if not key else self._get(key)
         elif self.command == "PUT":
@@ -99,8 +99,8 @@ class Handler(BaseHTTPRequestHandler):
             self._post(key, query, body)
         # Log the request before the response is sent, because its receiver may ask for the log.
         self.log.append(Request(start, time.perf_counter(), self._sent, self.requestline))
-        response, self.wfile = self.wfile.getvalue(), connection
-        connection.write(response)
+        self.wfile = connection
+        connection.write(response.getvalue())
         connection.flush()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
@@ -165,7 +166,7 @@ def test_an_opening_lists_the_folder_once(server, library):
 @pytest.mark.parametrize("library", ["obstore", "pyarrow"])
 def test_an_opened_folder_is_the_one_that_pyarrow_finds(folder, library, server):
     ds = open_data(server, library)
-    local = pa.dataset.dataset(folder / "data")
+    local = pads.dataset(folder / "data")
     assert [Path(file).name for file in ds.files] == [Path(file).name for file in local.files]
     assert ds.schema == local.schema
 
