@@ -230,9 +230,8 @@ class RowRanges:
         >>> zb.RowRanges([(0, 10), (30, 40)]).window(5, 35)
         RowRanges([(0, 5), (25, 30)])
         """
-        if type(start) is not int or type(stop) is not int:
-            start = arguments.require_integer(start, "start")
-            stop = arguments.require_integer(stop, "stop")
+        start = arguments.require_integer(start, "start")
+        stop = arguments.require_integer(stop, "stop")
         low = int(self.stops.searchsorted(start, side="right"))
         high = int(self.starts.searchsorted(stop, side="left"))
         if low >= high or start >= stop:

@@ -104,7 +104,7 @@ def _split_indices(address, size, blocks, out):
 @kernel(
     int64(uint64, int64, readonly(uint8), int64, int64, types.boolean, int64[:, ::1], uint8[::1])
 )
-def split_page(address, size, present, num_rows, width, are_indices, blocks, out):
+def cut_page(address, size, present, num_rows, width, are_indices, blocks, out):
     """Copy the values of a page to ``out``, and describe the blocks. Return the bytes written.
 
     Return -1 if the page does not have all values, or if there is no room. ``present`` says for

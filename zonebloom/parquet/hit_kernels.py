@@ -201,7 +201,7 @@ def _open_pages(
         int64[::1],
     )
 )
-def find_rows(
+def find_hits(
     handle,
     locations,
     bounds,
@@ -327,7 +327,7 @@ def find_rows(
         int64[::1],
     )
 )
-def take_rows(
+def take_hits(
     handle,
     locations,
     bounds,

@@ -99,7 +99,7 @@ class HitReader:
         if key.has_indices[0]:
             hits = dictionary_of(file, key.chunks[0]).find_keys(keys)
         while True:
-            result = hit_kernels.find_rows(
+            result = hit_kernels.find_hits(
                 handle,
                 *key.arguments,
                 rows.starts,
@@ -168,7 +168,7 @@ class _Columns:
             if True in self.has_indices:
                 # The dictionaries must live until their values are copied.
                 descriptions, dictionaries = self._dictionaries(file)
-            result = hit_kernels.take_rows(
+            result = hit_kernels.take_hits(
                 handle,
                 *self.arguments,
                 descriptions,

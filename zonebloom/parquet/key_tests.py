@@ -85,7 +85,7 @@ class KeySet:
 
     @property
     def kernel_arguments(self) -> tuple[np.ndarray, ...]:
-        """The keys as arguments of `hit_kernels.find_rows`."""
+        """The keys as arguments of `hit_kernels.find_hits`."""
         if len(self._keys) == 3:
             numbers, table, bitmap = self._keys
             return numbers, _NO_BYTES, _NO_TABLE[0], table, bitmap

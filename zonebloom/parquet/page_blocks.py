@@ -81,7 +81,7 @@ def split_page(
     # Arrow's pool reuses memory. New memory would cost more time than the copy.
     values = np.frombuffer(pa.allocate_buffer(room), dtype=np.uint8)
     levels = np.empty(0, dtype=np.uint8) if present is None else present
-    num_bytes = block_kernels.split_page(
+    num_bytes = block_kernels.cut_page(
         address, size, levels, num_rows, width, are_indices, table, values
     )
     if num_bytes < 0:
