@@ -323,15 +323,16 @@ class OpenedPages:
         numbers = {key: number for number, key in selection.cache_keys.items()}
         sizes = {key: int(self._pages[NUM_BYTES, number]) for key, number in numbers.items()}
         for key in itertools.compress(sizes, PAGE_CACHE.note_uses(sizes)):
-            page, present = self._pages[:, numbers[key]], None
-            if presents[numbers[key]]:
-                start = presents[numbers[key]] - self._present.ctypes.data
+            number = numbers[key]
+            page, present = self._pages[:, number], None
+            if presents[number]:
+                start = presents[number] - self._present.ctypes.data
                 present = self._present[start : start + page[NUM_ROWS]]
             blocks = split_page(
                 int(page[BODY_ADDRESS]),
                 int(page[BODY_SIZE]),
                 encoding=int(page[ENCODING]),
-                width=self._table.columns[columns[numbers[key]]].leaf.width,
+                width=self._table.columns[columns[number]].leaf.width,
                 num_rows=int(page[NUM_ROWS]),
                 present=present,
             )
