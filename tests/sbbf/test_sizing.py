@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonebloom.errors import InvalidArgument
@@ -208,3 +208,31 @@ def test_log2_sizes_equal_what_lance_writes(tmp_path: Path, ndv, probability):
 def test_docstring_examples():
     assert doctest.testmod(sizing).failed == 0
     assert doctest.testmod(sizing).attempted > 0
+
+
+def folded_by_numpy(words, probability):
+    """Fold a filter step by step, and estimate each step by `Sbbf.estimated_fpp`."""
+    while words.size % 16 == 0:
+        pairs = words.reshape(-1, 2, 8)
+        half = (pairs[:, 0] | pairs[:, 1]).reshape(-1)
+        if Sbbf.from_bytes(half).estimated_fpp > probability:
+            break
+        words = half
+    return words
+
+
+@given(
+    st.lists(st.integers(0, 9000), min_size=1, max_size=4),
+    st.sampled_from([1, 2, 6, 96, 604, 1024]),
+    st.sampled_from([1e-9, 0.00057, 0.3, 1.0]),
+)
+@settings(deadline=None)
+def test_filters_are_folded_as_far_as_their_estimates_allow(counts, num_blocks, probability):
+    filters = np.zeros((len(counts), 8 * num_blocks), dtype=np.uint32)
+    for words, count in zip(filters, counts, strict=True):
+        hashes = np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64)
+        blocks.insert(words, hashes)
+    folded, sizes = sizing.fold_filters(filters, probability)
+    expected = [folded_by_numpy(words, probability) for words in filters]
+    assert sizes.tolist() == [words.size for words in expected]
+    assert folded.tobytes() == b"".join(words.tobytes() for words in expected)

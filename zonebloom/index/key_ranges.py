@@ -84,6 +84,8 @@ class KeyRangeBuilder:
         self._has_nan |= other._has_nan
 
     def _min_max(self) -> list[Any]:
+        if len(self._bounds) == 2:
+            return self._bounds
         bounds = pa.array([bound for bound in self._bounds if bound.is_valid], self._type)
         if self._is_floating:
             # min_max returns NaN if all values of an array are NaN.

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import boolean, uint8, uint32, uint64, void
+from numba import boolean, float64, int64, uint8, uint32, uint64, void
 
 from zonebloom.sbbf.jit import inlined, intrinsic, kernel, readonly
-from zonebloom.sbbf.spec import SALT, WORDS_PER_BLOCK
+from zonebloom.sbbf.spec import BITS_PER_WORD, SALT, WORDS_PER_BLOCK
+from zonebloom.sbbf.vectors import count_ones
 
 _WORD = ir.IntType(32)
 _VECTOR_8X32 = ir.VectorType(_WORD, WORDS_PER_BLOCK)
+# The product of the set bits of the words of a block with all bits set.
+_FULL_BLOCK = float(BITS_PER_WORD**WORDS_PER_BLOCK)
 
 
 def _repeat_value(builder, value):
@@ -113,6 +116,44 @@ def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_row
                     has_null[zone] = True
         row = stop
         zone += np.uint64(1)
+
+
+@kernel(int64(readonly(uint32, 2), float64, uint32[::1], int64[::1]))
+def fold_filters(filters, probability, out, sizes):
+    """Fold filters as `zonebloom.sbbf.sizing.fold_filter` does, and write them one after another.
+
+    ``sizes[i]`` is set to the words of filter i. Return the words of all filters.
+    """
+    used = 0
+    for zone in range(filters.shape[0]):
+        words = filters[zone]
+        size = words.shape[0]
+        folded = out[used : used + size]
+        for word in range(size):
+            folded[word] = words[word]
+        while size % (2 * WORDS_PER_BLOCK) == 0:
+            num_blocks = size // (2 * WORDS_PER_BLOCK)
+            total = 0.0
+            for block in range(num_blocks):
+                first = 2 * WORDS_PER_BLOCK * block
+                second = first + WORDS_PER_BLOCK
+                # The product has at most 41 bits, so it is exact in any order. The sum is added in
+                # a fixed order, because its last digit may decide how often a filter is folded.
+                product = np.uint64(1)
+                for word in range(WORDS_PER_BLOCK):
+                    product *= count_ones(np.uint64(folded[first + word] | folded[second + word]))
+                total += np.float64(product)
+            if total / _FULL_BLOCK / num_blocks > probability:
+                break
+            for block in range(num_blocks):
+                for word in range(WORDS_PER_BLOCK):
+                    target = WORDS_PER_BLOCK * block + word
+                    first = 2 * WORDS_PER_BLOCK * block + word
+                    folded[target] = folded[first] | folded[first + WORDS_PER_BLOCK]
+            size //= 2
+        sizes[zone] = size
+        used += size
+    return used
 
 
 @kernel(void(readonly(uint32), readonly(uint64), boolean[::1]))

@@ -15,6 +15,7 @@ from math import exp, lgamma, log
 import numpy as np
 
 from zonebloom.base.arguments import invalid_value, require_choice, short_repr
+from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import InvalidArgument
 from zonebloom.sbbf.spec import (
     BITS_PER_BLOCK,
@@ -146,10 +147,16 @@ def fold_filter(words: np.ndarray, probability: float) -> np.ndarray:
     Each step ORs adjacent blocks. This is right because the block number of a hash halves, rounded
     down, when the number of blocks halves.
     """
-    while words.size % (2 * WORDS_PER_BLOCK) == 0:
-        pairs = words.reshape(-1, 2, WORDS_PER_BLOCK)
-        folded = (pairs[:, 0] | pairs[:, 1]).reshape(-1)
-        if estimated_fpp(folded) > probability:
-            break
-        words = folded
-    return words
+    return fold_filters(words.reshape(1, -1), probability)[0]
+
+
+def fold_filters(filters: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:
+    """Fold filters, uint32, shape ``(n, words)``, each as `fold_filter` does.
+
+    Return the words of all of them, one filter after another, and the words of each, int64.
+    """
+    from zonebloom.sbbf import blocks
+
+    folded = allocate_array(filters.size, np.uint32)
+    sizes = np.empty(len(filters), dtype=np.int64)
+    return folded[: blocks.fold_filters(filters, probability, folded, sizes)], sizes

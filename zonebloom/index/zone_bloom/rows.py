@@ -7,7 +7,6 @@ every filter, and because truncation of a memory-mapped file would kill the proc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -27,12 +26,13 @@ from zonebloom.index.zone_bloom.table import (
     ITEM_KEY,
     PROBABILITY_KEY,
     FilterRun,
+    RowColumns,
     Zones,
     ZoneTable,
     table_schema,
-    to_batch,
 )
 from zonebloom.sbbf.lookup import check_any
+from zonebloom.sbbf.sizing import fold_filters
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, MAX_BYTES, WORDS_PER_BLOCK
 from zonebloom.storage.files import FileCreator
 from zonebloom.storage.ipc_layout import open_uncompressed
@@ -192,27 +192,36 @@ class RowTableWriter:
         self._file = pa.PythonFile(self._sink, mode="w")
         self._writer = pa.ipc.new_file(self._file, self._schema)
         self._num_zones = 0
-        self._pending: list[pa.RecordBatch] = []
+        self._pending: list[RowColumns] = []
         self._pending_bytes = 0
 
     def write(self, fragment_id: int, zones: Zones) -> None:
         step = max(1, _MAX_BATCH_BYTES // zones.filters.strides[0])
         for start in range(0, len(zones), step):
             part = zones.slice(start, start + step)
-            if 2 * part.filters.nbytes <= _SHARED_BATCH_BYTES:
-                # Copy the filters, because the buffer around few of them may be large.
-                part = replace(part, filters=part.filters.copy())
-            batch = to_batch(fragment_id, part, self._schema, self._fold_to)
-            if self._pending_bytes + batch.nbytes > min(_SHARED_BATCH_BYTES, _MAX_BATCH_BYTES):
+            rows = RowColumns.of_zones(fragment_id, part, *self._filters_to_write(part))
+            if self._pending_bytes + rows.num_bytes > min(_SHARED_BATCH_BYTES, _MAX_BATCH_BYTES):
                 self._write_pending()
-            self._pending.append(batch)
-            self._pending_bytes += batch.nbytes
+            self._pending.append(rows)
+            self._pending_bytes += rows.num_bytes
         self._num_zones += len(zones)
+
+    def _filters_to_write(self, zones: Zones) -> tuple[np.ndarray, np.ndarray]:
+        """Return the filters, one after another, and the words of each."""
+        filters = np.ascontiguousarray(zones.filters)
+        if self._fold_to is not None:
+            words, sizes = fold_filters(filters, self._fold_to)
+            is_buffer_large = words.nbytes < filters.nbytes // 2
+        else:
+            words, sizes = filters, np.full(len(filters), filters.shape[1], dtype=np.int64)
+            is_buffer_large = 2 * filters.nbytes <= _SHARED_BATCH_BYTES
+        # Copy few filters of a large buffer, so that it can be freed.
+        return (words.copy() if is_buffer_large else words), sizes
 
     def _write_pending(self) -> None:
         if self._pending:
-            # A single batch is not copied.
-            self._writer.write_table(pa.Table.from_batches(self._pending).combine_chunks())
+            rows = RowColumns.concatenate(self._pending)
+            self._writer.write_batch(rows.to_batch(self._schema))
         self._pending, self._pending_bytes = [], 0
 
     def close(self) -> WrittenTable:

@@ -6,7 +6,7 @@ The schema is that of Lance.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice, pairwise
@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from zonebloom.index.table import IndexTable
-from zonebloom.sbbf.sizing import fold_filter
 from zonebloom.sbbf.spec import BYTES_PER_BLOCK, WORDS_PER_BLOCK
 
 ITEM_KEY = b"bloomfilter_item"
@@ -134,26 +133,49 @@ def table_schema(number_of_items: int, probability: float) -> pa.Schema:
     )
 
 
-def to_batch(
-    fragment_id: int, zones: Zones, schema: pa.Schema, fold_to: float | None = None
-) -> pa.RecordBatch:
-    """Return zones of one fragment as a batch, folded to a false positive probability if given."""
-    count = len(zones)
+def to_batch(fragment_id: int, zones: Zones, schema: pa.Schema) -> pa.RecordBatch:
+    """Return zones of one fragment as a batch. It shares the memory of the filters."""
     filters = np.ascontiguousarray(zones.filters)
-    sizes = np.full(count, filters.strides[0], dtype=np.int32)
-    if fold_to is not None:
-        folded = [fold_filter(words, fold_to) for words in filters]
-        sizes = np.array([words.nbytes for words in folded], dtype=np.int32)
-        filters = np.concatenate(folded)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    data = pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(filters)]
-    )
-    columns = [
-        pa.array(np.full(count, fragment_id, dtype=np.uint64)),
-        pa.array(zones.starts),
-        pa.array(zones.lengths),
-        pa.array(zones.has_null),
-        data,
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    sizes = np.full(len(zones), filters.shape[1], dtype=np.int64)
+    return RowColumns.of_zones(fragment_id, zones, filters, sizes).to_batch(schema)
+
+
+class RowColumns(NamedTuple):
+    """The columns of rows of a table. Their filters may have any sizes.
+
+    ``words`` has the filters one after another, uint32; ``sizes`` the words of each, int64.
+    """
+
+    fragment_ids: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    has_null: np.ndarray
+    words: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of_zones(
+        cls, fragment_id: int, zones: Zones, words: np.ndarray, sizes: np.ndarray
+    ) -> RowColumns:
+        """Return the rows of some zones with other filters than theirs."""
+        ids = np.full(len(zones), fragment_id, dtype=np.uint64)
+        return cls(ids, zones.starts, zones.lengths, zones.has_null, words.reshape(-1), sizes)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[RowColumns]) -> RowColumns:
+        """Return the rows of several parts. A single part is not copied."""
+        return parts[0] if len(parts) == 1 else cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the batch."""
+        count = self.starts.size
+        return 3 * 8 * count + -(-count // 8) + 4 * (count + 1) + self.words.nbytes
+
+    def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        offsets = np.zeros(self.starts.size + 1, dtype=np.int32)
+        np.cumsum(4 * self.sizes, out=offsets[1:])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.words)]
+        filters = pa.Array.from_buffers(pa.binary(), self.starts.size, buffers)
+        columns = [*map(pa.array, self[:4]), filters]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)

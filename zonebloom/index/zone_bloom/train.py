@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.base.arrays import allocate_array
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.table import Zones
 from zonebloom.sbbf.hashing import Hashes, hash_in_batches
@@ -34,7 +35,11 @@ class ZoneTrainer:
         self._num_buffered_rows = 0
 
     def _begin_buffer(self) -> None:
-        self._filters = np.zeros((self._capacity, self._words), dtype=np.uint32)
+        # Memory of Arrow's pool was used before, so it is faster to clear than new memory. Only the
+        # filters that get rows are cleared, because a short fragment needs few.
+        filters = allocate_array(self._capacity * self._words, np.uint32)
+        self._filters = filters.reshape(self._capacity, self._words)
+        self._num_cleared = 0
         self._has_null = np.zeros(self._capacity, dtype=bool)
 
     def add(self, hashes: Hashes) -> Iterator[Zones]:
@@ -47,6 +52,9 @@ class ZoneTrainer:
                 self._begin_buffer()
             room = self._capacity * self._items - self._num_buffered_rows
             values = hashes.values[start : start + room]
+            num_zones = -(-(self._num_buffered_rows + values.size) // self._items)
+            self._filters[self._num_cleared : num_zones] = 0
+            self._num_cleared = max(self._num_cleared, num_zones)
             blocks.insert_zones(
                 self._filters,
                 values,
