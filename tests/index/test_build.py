@@ -33,7 +33,7 @@ from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.sources import column_batches as columns
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Fragment, Source
-from zonebloom.storage.files import FileIdentity, identities
+from zonebloom.storage.files import FileIdentity, content_digest, identities
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -152,22 +152,34 @@ def test_progress_counts_every_row_once(tmp_path: Path):
         assert sum(row_counts) == 1000
 
 
-def test_the_build_notices_a_small_file_that_is_rewritten_within_a_clock_tick(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize("is_read_whole", [True, False])
+def test_a_small_file_that_is_rewritten_within_a_clock_tick_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_whole: bool
 ):
-    """The identity stays the same, so the content is compared before the build."""
+    """The identity stays the same, so only the content tells.
+
+    A file that is read once gets the digest of what was read, which the next reader compares.
+    """
     plain: dict[str, Any] = {"compression": "none", "use_dictionary": False}
     (path,) = write_files(tmp_path, [numbered(0, 1000, id=pa.array(range(1000)))], **plain)
     task = task_of(tmp_path, "id")
     (rewritten_file,) = write_files(
         tmp_path / "later", [numbered(0, 1000, id=pa.array([7] * 1000))], **plain
     )
+    digest = content_digest(str(path))
     replace_function(monkeypatch, FileIdentity, "is_still", lambda self, other_time: True)
     replace_function(monkeypatch, train, "is_at_rest", lambda identity, time: False)
+
+    def rewrite(rows: int) -> None:
+        path.write_bytes(rewritten_file.read_bytes())
+
+    if is_read_whole:
+        (fragment,) = train_task(task, progress=rewrite).fragments
+        assert fragment.digest == digest != content_digest(str(path))
+        return
+    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):
-        train_task(
-            task, progress=lambda rows: path.write_bytes(rewritten_file.read_bytes()) and None
-        )
+        train_task(task, progress=rewrite)
 
 
 def test_a_pickled_task_trains_the_same_segment(tmp_path: Path):

@@ -16,9 +16,10 @@ from zonebloom.errors import CorruptIndex, FragmentUnreadable
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.page_map import (
+    PAGE_MAP_SCHEMA,
     PageMap,
-    encode_page_map,
-    page_map_rows,
+    PageMapBuilder,
+    merge_page_maps,
 )
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.random_access import FragmentFile
@@ -33,6 +34,19 @@ def footer_pages(path: Path) -> tuple[FilePages, int]:
     with FragmentFile(LOCAL, str(path), identity, ReadCounter()) as file:
         pages = read_footer(file.num_bytes, file.read, with_pages=True)
     return pages, identity.size
+
+
+def page_map_of(*files: FilePages) -> PageMap:
+    """Return the page map of some files, whose ids are 7, 8, ..."""
+    builder = PageMapBuilder()
+    for number, pages in enumerate(files):
+        builder.add(7 + number, pages)
+    return PageMap(builder.encode(), "pages.arrow")
+
+
+def page_map_with(rows: list[dict[str, Any]]) -> PageMap:
+    table = pa.Table.from_pylist(rows, schema=PAGE_MAP_SCHEMA)
+    return PageMap(merge_page_maps([table]), "pages.arrow")
 
 
 @pytest.fixture(params=[True, False], ids=["with indices", "walked"])
@@ -58,9 +72,7 @@ def file(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 def test_the_page_map_equals_the_footer(file: Path) -> None:
     pages, size = footer_pages(file)
-    mapped = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow").file_pages(
-        7, size, 2000
-    )
+    mapped = page_map_of(pages).file_pages(7, size, 2000)
     assert mapped is not None
     assert mapped.num_rows == pages.num_rows == 2000
     assert mapped.schema.names == pages.schema.names
@@ -75,24 +87,21 @@ def test_the_page_map_equals_the_footer(file: Path) -> None:
 
 def test_the_page_map_has_no_other_fragments(file: Path) -> None:
     pages, size = footer_pages(file)
-    assert (
-        PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow").file_pages(8, size, 2000)
-        is None
-    )
+    assert page_map_of(pages).file_pages(8, size, 2000) is None
 
 
 def test_a_smaller_file_is_refused(file: Path) -> None:
     pages, _ = footer_pages(file)
-    page_map = PageMap(encode_page_map(page_map_rows(7, pages)), "pages.arrow")
+    page_map = page_map_of(pages)
     with pytest.raises(CorruptIndex, match="outside the file"):
         page_map.file_pages(7, 1000, 2000)
 
 
 def test_a_map_that_lacks_a_row_group_is_refused(file: Path) -> None:
     pages, size = footer_pages(file)
-    rows = page_map_rows(7, pages)
+    rows = page_map_of(pages).table.to_pylist()
     rows[-1]["fragment_id"] = 8
-    page_map = PageMap(encode_page_map(rows), "pages.arrow")
+    page_map = page_map_with(rows)
     with pytest.raises(CorruptIndex, match="1,500 of 2,000 rows"):
         page_map.file_pages(7, size, 2000)
 
@@ -106,13 +115,13 @@ def test_damaged_page_maps_are_refused(data: bytes) -> None:
 def test_false_entries_are_valid_or_refused(file: Path) -> None:
     """Whatever the numbers are, only errors of zonebloom are raised."""
     pages, size = footer_pages(file)
-    rows = page_map_rows(7, pages)
+    rows = page_map_of(pages).table.to_pylist()
     chance = random.Random(7)
     outcomes = {"holds": 0, "refused": 0}
     for _ in range(400):
         lying = _lie([dict(row) for row in rows], chance)
         try:
-            mapped = PageMap(encode_page_map(lying), "pages.arrow").file_pages(7, size, 2000)
+            mapped = page_map_with(lying).file_pages(7, size, 2000)
             assert mapped is not None
             for group in range(len(mapped.row_groups)):
                 for leaf in range(LEAVES):

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from zonebloom.base.threads import num_cores, thread_pool
 from zonebloom.building.other_datasets import OtherDatasets
-from zonebloom.building.train import write_page_map
+from zonebloom.building.train import FooterCollector
 from zonebloom.catalog.coverage import PresentFragment, compute_coverage
 from zonebloom.catalog.folder import wrapping_write_errors
 from zonebloom.catalog.freshness import digest_covers_file, wait_for_rest
@@ -103,9 +103,10 @@ def adopt_files(opened: OpenedDataset) -> tuple[Version, Adopted]:
     try:
         with wrapping_write_errors(opened.catalog.folder):
             # Files with the same rows may have different pages, so write new page maps.
-            page_map = write_page_map(
-                opened.catalog, f"{prefix}-pages", source, [file.adopted for file in by_rows]
-            ).page_map
+            footers = FooterCollector(source)
+            for file in by_rows:
+                footers.add(file.adopted)
+            page_map = footers.write_page_map(opened.catalog, f"{prefix}-pages").page_map
             version = _commit_adopted(opened, adopted, page_map)
     finally:
         opened.catalog.delete_orphan_segments([prefix])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
-from itertools import groupby
+from contextlib import ExitStack, suppress
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from zonebloom.base.threads import map_in_order, num_cores, thread_pool
 from zonebloom.building.tasks import TrainedTask, TrainTask
@@ -25,18 +28,37 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
 from zonebloom.index.kinds import SegmentWriter, built_layout, index_kind
+from zonebloom.parquet.file_layout import ReadRanges
 from zonebloom.parquet.footer import footer_digest, read_footer
-from zonebloom.parquet.page_map import encode_page_map, page_map_rows
+from zonebloom.parquet.page_map import PageMapBuilder
 from zonebloom.sbbf.hashing import Hashes, hash_in_batches
-from zonebloom.sources.column_batches import ColumnsReader, Run, TableColumns, columns_reader
+from zonebloom.sources.column_batches import (
+    Column,
+    ColumnsReader,
+    Run,
+    TableColumns,
+    columns_reader,
+)
 from zonebloom.sources.source import Source
-from zonebloom.storage.files import ReadCounter, content_digest, file_errors, is_at_rest, is_local
+from zonebloom.storage.files import (
+    WHOLE_BYTES,
+    ReadCounter,
+    content_digest,
+    digest_of_bytes,
+    file_errors,
+    is_at_rest,
+    is_local,
+    read_whole,
+)
 from zonebloom.storage.random_access import FragmentFile
 
 ReportRows = Callable[[int], None]
 
 # Runs of more rows are not hashed ahead, because their hashes would take too much memory.
 _MAX_ROWS_AHEAD = 4 << 20
+# A thread reads small files of about this many bytes at a time.
+_SMALL_FILES_BYTES = 1 << 20
+_BUILD_ADVICE = "repair or remove the file, then build again"
 
 
 def train_locally(
@@ -90,26 +112,27 @@ def train_task(
             outputs.append(_Output(task, number, num_writers=num_tasks * len(task.specs)))
             stack.callback(outputs[-1].writer.abort)
         seen_at = _wait_for_rest(task, outputs[0].path)
-        early_digests = _digests(task, seen_at)
-        num_rows = _train_fragments(task, outputs, threads, progress)
-        digests = _digests(task)
-        _require_unchanged(task, early_digests, digests)
+        early_digests = _digests_of_large_files(task, seen_at)
+        footers = FooterCollector(task.source)
+        files = _train_fragments(task, outputs, footers, threads, progress)
+        large_digests = _digests_of_large_files(task)
+        _require_unchanged(task, early_digests, large_digests)
         segments = tuple(output.close() for output in outputs)
         # No error occurred, so keep the files.
         stack.pop_all()
     parts = tuple(output.write_global_filter_part() for output in outputs)
-    pages = write_page_map(task.catalog, f"{task.segment}-pages", task.source, task.fragments)
+    pages = footers.write_page_map(task.catalog, f"{task.segment}-pages")
     fragments = tuple(
         KnownFragment(
             fragment.fragment_id,
             fragment.fragment.key,
             fragment.identity,
-            rows,
-            digest,
+            file.num_rows,
+            large_digest if file.digest is None else file.digest,
             seen_at,
             pages.footers.get(fragment.fragment_id, ""),
         )
-        for fragment, rows, digest in zip(task.fragments, num_rows, digests, strict=True)
+        for fragment, file, large_digest in zip(task.fragments, files, large_digests, strict=True)
     )
     return TrainedTask(segments, parts, fragments, pages.page_map, pages.hidden_columns)
 
@@ -137,24 +160,49 @@ class _RunToRead(NamedTuple):
 
 
 class _HashedRun(NamedTuple):
-    """The hashes of a run with the number of their column, and the key range of each column."""
+    """The hashes of a run with the number of their column, and the key range of each column.
 
-    hashes: list[tuple[int, Hashes]]
+    The ranges are complete once all hashes were taken.
+    """
+
+    fragment: PresentFragment
+    hashes: Iterable[tuple[int, Hashes]]
     ranges: list[KeyRangeBuilder]
+    # The bytes and the digest of the file, if it was read whole.
+    data: pa.Buffer | None = None
+    digest: str | None = None
+
+
+class _TrainedFile(NamedTuple):
+    """The number of rows of a file that was read, and its digest if it was read whole."""
+
+    num_rows: int
+    digest: str | None
 
 
 def _train_fragments(
-    task: TrainTask, outputs: Sequence[_Output], threads: int, progress: ReportRows | None
-) -> list[int]:
+    task: TrainTask,
+    outputs: Sequence[_Output],
+    footers: FooterCollector,
+    threads: int,
+    progress: ReportRows | None,
+) -> list[_TrainedFile]:
     """Read fragments once, and train their zones for all outputs in row order.
 
-    With several threads, runs are read and hashed in parallel. Return the rows of each fragment.
+    With several threads, runs are read and hashed in parallel.
     """
+    columns = [spec.column for spec in task.specs]
 
-    def hash_run(
-        part: _RunToRead, run: Run, ranges: Sequence[KeyRangeBuilder]
+    def hash_run(part: _RunToRead) -> _HashedRun:
+        ranges = [KeyRangeBuilder(column.type) for column in columns]
+        return _HashedRun(part.fragment, hashes_of(part, ranges), ranges)
+
+    def hashes_of(
+        part: _RunToRead, ranges: Sequence[KeyRangeBuilder]
     ) -> Iterator[tuple[int, Hashes]]:
-        for arrays in part.reader.read(run):
+        if part.run is None:
+            return
+        for arrays in part.reader.read(part.run):
             for number, array in enumerate(arrays):
                 ranges[number].add(array)
                 for hashes in hash_in_batches(array):
@@ -162,43 +210,89 @@ def _train_fragments(
             if progress is not None:
                 progress(len(arrays[0]))
 
-    def hash_ahead(part: _RunToRead) -> tuple[_RunToRead, _HashedRun | None]:
-        run = part.run
-        if run is None or run.num_rows is None or run.num_rows > _MAX_ROWS_AHEAD:
-            return part, None
-        ranges = [KeyRangeBuilder(output.spec.column.type) for output in outputs]
-        return part, _HashedRun(list(hash_run(part, run, ranges)), ranges)
+    def hash_whole_file(fragment: PresentFragment) -> _HashedRun:
+        with file_errors(fragment.fragment.path, _BUILD_ADVICE):
+            data = read_whole(fragment.fragment.path, fragment.identity.size)
+        if data is None:
+            raise _changed_error(fragment)
+        digest = digest_of_bytes(data)
+        reader = columns_reader(task.source, fragment.fragment, columns, data=data)
+        (run,) = reader.runs(split=False)
+        hashed = hash_run(_RunToRead(fragment, reader, run))
+        hashed = hashed._replace(hashes=list(hashed.hashes), data=data, digest=digest)
+        if run.row_groups is None and content_digest(fragment.fragment.path) != digest:
+            # PyArrow has read an encrypted file again.
+            raise _changed_error(fragment)
+        return hashed
 
-    num_rows: list[int] = []
+    def hash_ahead(item: _RunToRead | Sequence[PresentFragment]) -> list[_HashedRun]:
+        if not isinstance(item, _RunToRead):
+            return list(map(hash_whole_file, item))
+        hashed, run = hash_run(item), item.run
+        is_small = run is not None and run.num_rows is not None and run.num_rows <= _MAX_ROWS_AHEAD
+        return [hashed._replace(hashes=list(hashed.hashes)) if is_small else hashed]
+
+    files: list[_TrainedFile] = []
     with ExitStack() as stack:
-        runs = _runs_to_read(task, split=threads > 1)
-        hashed_runs: Iterator[tuple[_RunToRead, _HashedRun | None]] = ((run, None) for run in runs)
+        items = _items_to_read(task, columns, split=threads > 1)
         if threads > 1:
             pool = stack.enter_context(thread_pool(threads))
-            hashed_runs = map_in_order(pool, hash_ahead, runs, threads + 1)
-        for fragment, parts in groupby(hashed_runs, key=lambda hashed: hashed[0].fragment):
+            hashed_runs = chain.from_iterable(map_in_order(pool, hash_ahead, items, threads + 1))
+        else:
+            hashed_runs = (
+                hashed
+                for item in items
+                for hashed in (
+                    [hash_run(item)] if isinstance(item, _RunToRead) else map(hash_whole_file, item)
+                )
+            )
+        for fragment, runs in groupby(hashed_runs, key=attrgetter("fragment")):
             for output in outputs:
                 output.begin_fragment(fragment.fragment_id)
-            for part, hashed in parts:
-                if hashed is not None:
-                    for number, hashes in hashed.hashes:
-                        outputs[number].add(hashes)
-                    for output, key_range in zip(outputs, hashed.ranges, strict=True):
-                        output.range.merge(key_range)
-                elif part.run is not None:
-                    ranges = [output.range for output in outputs]
-                    for number, hashes in hash_run(part, part.run, ranges):
-                        outputs[number].add(hashes)
-            num_rows.append(max(output.end_fragment() for output in outputs))
-    return num_rows
+            data = digest = None
+            for run in runs:
+                for number, hashes in run.hashes:
+                    outputs[number].add(hashes)
+                for output, key_range in zip(outputs, run.ranges, strict=True):
+                    output.range.merge(key_range)
+                data, digest = run.data, run.digest
+            files.append(_TrainedFile(max(output.end_fragment() for output in outputs), digest))
+            footers.add(fragment, data)
+    return files
 
 
-def _runs_to_read(task: TrainTask, *, split: bool) -> Iterator[_RunToRead]:
-    columns = [spec.column for spec in task.specs]
+def _items_to_read(
+    task: TrainTask, columns: Sequence[Column], *, split: bool
+) -> Iterator[_RunToRead | list[PresentFragment]]:
+    """Yield the runs of large files, and several small files at a time, in the fragments' order.
+
+    A thread reads several small files in a row, because passing work to a thread takes time.
+    """
+    small_files: list[PresentFragment] = []
+    num_bytes = 0
     for fragment in task.fragments:
+        is_small = _is_read_whole(task, fragment)
+        num_bytes += fragment.identity.size
+        if small_files and not (is_small and num_bytes <= _SMALL_FILES_BYTES):
+            yield small_files
+            small_files, num_bytes = [], fragment.identity.size
+        if is_small:
+            small_files.append(fragment)
+            continue
         reader = columns_reader(task.source, fragment.fragment, columns)
         for run in reader.runs(split=split) or [None]:
             yield _RunToRead(fragment, reader, run)
+    if small_files:
+        yield small_files
+
+
+def _is_read_whole(task: TrainTask, fragment: PresentFragment) -> bool:
+    """Return whether a file is read once: for its digest, its footer, and its columns.
+
+    The digests of such files cover all of their bytes.
+    """
+    size = fragment.identity.size
+    return task.source.is_parquet and _is_local(task) and 0 < size <= WHOLE_BYTES
 
 
 class _Output:
@@ -268,41 +362,58 @@ class WrittenPageMap(NamedTuple):
     hidden_columns: dict[str, str]
 
 
-def write_page_map(
-    catalog: Catalog, segment: str, source: Source, fragments: Sequence[PresentFragment]
-) -> WrittenPageMap:
-    """Read the footers of some files, and write a page map of them as a segment."""
-    hidden_columns: dict[str, str] = {}
-    footers: dict[int, str] = {}
-    if not source.is_parquet:
-        return WrittenPageMap(None, footers, hidden_columns)
-    rows, ids = [], []
-    for present in fragments:
-        path = present.fragment.path
-        try:
-            with FragmentFile(source.filesystem, path, present.identity, ReadCounter()) as file:
-                footers[present.fragment_id] = footer_digest(file.num_bytes, file.read)
-                pages = read_footer(file.num_bytes, file.read, with_pages=True)
-                rows += page_map_rows(present.fragment_id, pages)
-                for name in set(pages.schema.names).difference(source.schema.names):
-                    hidden_columns.setdefault(name, path)
-        except FragmentUnreadable:
-            # Lookups read whole row groups of such a file. Its columns may be encrypted.
-            continue
-        ids.append(present.fragment_id)
-    if not ids:
-        return WrittenPageMap(None, footers, hidden_columns)
-    written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), encode_page_map(rows))
-    page_map = PageMapEntry(segment, *written, tuple(ids))
-    return WrittenPageMap(page_map, footers, hidden_columns)
+class FooterCollector:
+    """The digests of the footers of some files, and a page map of the files."""
+
+    def __init__(self, source: Source):
+        self._source = source
+        self._names = source.schema.names
+        self._pages = PageMapBuilder()
+        self._ids: list[int] = []
+        self._footers: dict[int, str] = {}
+        self._hidden_columns: dict[str, str] = {}
+
+    def add(self, present: PresentFragment, data: pa.Buffer | None = None) -> None:
+        """Add a file, whose bytes are ``data`` if that is given."""
+        if not self._source.is_parquet:
+            return
+        # Lookups read whole row groups of a file without a page map. Its columns may be encrypted.
+        with suppress(FragmentUnreadable):
+            if data is not None:
+                view = memoryview(data).cast("B")
+                self._add(
+                    present,
+                    data.size,
+                    lambda ranges: [bytes(view[start:stop]) for start, stop in ranges],
+                )
+                return
+            path, identity = present.fragment.path, present.identity
+            with FragmentFile(self._source.filesystem, path, identity, ReadCounter()) as file:
+                self._add(present, file.num_bytes, file.read)
+
+    def _add(self, present: PresentFragment, num_bytes: int, read: ReadRanges) -> None:
+        self._footers[present.fragment_id] = footer_digest(num_bytes, read)
+        pages = read_footer(num_bytes, read, with_pages=True)
+        self._pages.add(present.fragment_id, pages)
+        self._ids.append(present.fragment_id)
+        for name in set(pages.schema.names).difference(self._names):
+            self._hidden_columns.setdefault(name, present.fragment.path)
+
+    def write_page_map(self, catalog: Catalog, segment: str) -> WrittenPageMap:
+        """Write the page map as a segment."""
+        page_map = None
+        if self._ids:
+            written = catalog.write(catalog.path(segment, PAGE_MAP_FILE), self._pages.encode())
+            page_map = PageMapEntry(segment, *written, tuple(self._ids))
+        return WrittenPageMap(page_map, self._footers, self._hidden_columns)
 
 
 def _is_local(task: TrainTask) -> bool:
     return not task.source.is_in_memory and is_local(task.source.filesystem)
 
 
-def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
-    """Return the digests of local files, and empty strings for others.
+def _digests_of_large_files(task: TrainTask, read_at: int | None = None) -> list[str]:
+    """Return the digests of local files that are not read whole, and empty strings for others.
 
     `read_at` is the time when reading begins. With it, files at rest get no digest, because their
     times prove whether they were written later.
@@ -311,10 +422,11 @@ def _digests(task: TrainTask, read_at: int | None = None) -> list[str]:
         return [""] * len(task.fragments)
     digests = []
     for file in task.fragments:
-        if read_at is not None and is_at_rest(file.identity, read_at):
+        rests = read_at is not None and is_at_rest(file.identity, read_at)
+        if rests or _is_read_whole(task, file):
             digests.append("")
             continue
-        with file_errors(file.fragment.path, "repair or remove the file, then build again"):
+        with file_errors(file.fragment.path, _BUILD_ADVICE):
             digests.append(content_digest(file.fragment.path))
     return digests
 
@@ -328,7 +440,10 @@ def _require_unchanged(
         task.fragments, identities, early_digests, digests, strict=True
     ):
         if not file.identity.is_still(now) or (early and early != digest):
-            raise FragmentUnreadable(
-                f"{file.fragment.path} changed while it was indexed; build again when writers are "
-                "done"
-            )
+            raise _changed_error(file)
+
+
+def _changed_error(file: PresentFragment) -> FragmentUnreadable:
+    return FragmentUnreadable(
+        f"{file.fragment.path} changed while it was indexed; build again when writers are done"
+    )

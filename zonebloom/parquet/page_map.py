@@ -44,47 +44,77 @@ PAGE_MAP_SCHEMA = pa.schema(
         pa.field("first_rows", pa.list_(pa.int64()), nullable=False),
     ]
 )
-# The integers of each column chunk in ``chunks``. `page_map_rows` has their order.
+# The integers of each column chunk in ``chunks``. `PageMapBuilder` has their order.
 _CHUNK_INTS = 8
 
 
-def page_map_rows(fragment_id: int, file_pages: FilePages) -> list[dict[str, object]]:
-    """Return the rows of the page map for one file, one for each row group."""
-    head = _file_head(file_pages.schema)
-    rows: list[dict[str, object]] = []
-    for number, group in enumerate(file_pages.row_groups):
-        chunks: list[int] = []
-        page_locations: list[PageLocations] = []
-        for leaf, chunk in enumerate(group.chunks):
-            locations = file_pages.locations(number, leaf)
-            if locations is not None:
-                page_locations.append(locations)
-            num_pages = 0 if locations is None else locations.starts.size
-            bits = sum(1 << encoding for encoding in set(chunk.encodings))
-            chunks += [chunk.physical_type, chunk.codec, bits, chunk.num_values, chunk.start]
-            chunks += [chunk.data_start, chunk.stop, num_pages]
-        rows.append(
-            {
-                "fragment_id": fragment_id,
-                "head": head,
-                "first_row": group.first_row,
-                "num_rows": group.num_rows,
-                "chunks": chunks,
-                "starts": _concatenate(pages.starts for pages in page_locations),
-                "sizes": _concatenate(pages.sizes for pages in page_locations),
-                "first_rows": _concatenate(pages.first_rows[:-1] for pages in page_locations),
-            }
-        )
-    return rows
+class PageMapBuilder:
+    """Builder of a page map from the pages of files. It collects the columns of the rows."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, int] = {}
+        self._heads_by_schema: dict[FileSchema, int] = {}
+        # Fragment id, number of the head, first row, number of rows, number of integers of the
+        # chunks, and number of pages of each row group.
+        self._row_groups: list[tuple[int, int, int, int, int, int]] = []
+        self._chunks: list[int] = []
+        self._pages: list[PageLocations] = []
+
+    def add(self, fragment_id: int, file_pages: FilePages) -> None:
+        """Add the row groups of a file."""
+        head = self._head_number(file_pages.schema)
+        for number, group in enumerate(file_pages.row_groups):
+            total_pages = 0
+            for leaf, chunk in enumerate(group.chunks):
+                num_pages = 0
+                locations = file_pages.locations(number, leaf)
+                if locations is not None:
+                    self._pages.append(locations)
+                    num_pages = locations.starts.size
+                total_pages += num_pages
+                bits = sum(1 << encoding for encoding in set(chunk.encodings))
+                self._chunks += [chunk.physical_type, chunk.codec, bits, chunk.num_values]
+                self._chunks += [chunk.start, chunk.data_start, chunk.stop, num_pages]
+            num_integers = _CHUNK_INTS * len(group.chunks)
+            self._row_groups.append(
+                (fragment_id, head, group.first_row, group.num_rows, num_integers, total_pages)
+            )
+
+    def _head_number(self, schema: FileSchema) -> int:
+        if schema not in self._heads_by_schema:
+            head = _file_head(schema)
+            self._heads_by_schema[schema] = self._heads.setdefault(head, len(self._heads))
+        return self._heads_by_schema[schema]
+
+    def encode(self) -> pa.Buffer:
+        """Return the bytes of ``pages.arrow``."""
+        row_groups = np.array(self._row_groups, dtype=np.int64).reshape(-1, 6)
+        ids, heads, first_rows, num_rows, num_integers, num_pages = row_groups.T
+        dictionary = pa.array(list(self._heads), pa.binary())
+        page_columns = [
+            _concatenate(locations.starts for locations in self._pages),
+            _concatenate(locations.sizes for locations in self._pages),
+            _concatenate(locations.first_rows[:-1] for locations in self._pages),
+        ]
+        columns = [
+            pa.array(ids.astype(np.uint64)),
+            pa.DictionaryArray.from_arrays(pa.array(heads.astype(np.int32)), dictionary),
+            pa.array(first_rows),
+            pa.array(num_rows),
+            _lists_of(num_integers, np.array(self._chunks, dtype=np.int64)),
+            *(_lists_of(num_pages, values) for values in page_columns),
+        ]
+        return _encode_table(pa.Table.from_arrays(columns, schema=PAGE_MAP_SCHEMA))
 
 
 def _concatenate(arrays: Iterable[np.ndarray]) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
-def encode_page_map(rows: Sequence[dict[str, object]]) -> pa.Buffer:
-    """Return the bytes of ``pages.arrow``."""
-    return _encode_table(pa.Table.from_pylist(rows, schema=PAGE_MAP_SCHEMA))
+def _lists_of(lengths: np.ndarray, values: np.ndarray) -> pa.Array:
+    offsets = np.zeros(lengths.size + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
 def merge_page_maps(tables: Sequence[pa.Table]) -> pa.Buffer:

@@ -81,7 +81,11 @@ def read_to_end(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
 
 
 class ColumnsReader:
-    """Reads columns of one file, batch by batch."""
+    """Reads columns of one file, batch by batch.
+
+    ``data`` are the bytes of the file, if they are in memory. They are not used if the file is
+    encrypted, and then the runs have no row groups.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class ColumnsReader:
         schema: pa.Schema,
         names: FieldNames | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
+        data: pa.Buffer | None = None,
     ):
         self._format = format
         self._filesystem = filesystem
@@ -100,6 +105,7 @@ class ColumnsReader:
         self._schema = schema
         self._names = names
         self._defaults = defaults or {}
+        self._data = data
         self._metadata: pq.FileMetaData | None = None
         self._is_read_whole = not is_plain_parquet(format)
 
@@ -156,7 +162,7 @@ class ColumnsReader:
         import pyarrow.parquet as pq
 
         errors = file_errors(self._path, _BUILD_ADVICE, parquet_in=self._filesystem)
-        with errors, self._filesystem.open_input_file(self._path) as file:
+        with errors, self._open_input() as file:
             if self._names is not None:
                 return metadata_with_names(file, self._names)
             file.seek(max(0, file.size() - TAIL_BYTES))
@@ -167,6 +173,11 @@ class ColumnsReader:
         # If only columns are encrypted, a signature follows the footer.
         is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
         return None if is_signed else metadata
+
+    def _open_input(self) -> pa.NativeFile:
+        if self._data is not None:
+            return pa.BufferReader(self._data)
+        return self._filesystem.open_input_file(self._path)
 
     def _open_fragment(self) -> pads.Fragment:
         return self._format.make_fragment(self._path, self._filesystem)
@@ -231,9 +242,9 @@ class ColumnsReader:
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(
-            self._filesystem.open_input_file(self._path),
+            self._open_input(),
             metadata=self._metadata,
-            buffer_size=_PARQUET_READ_BYTES,
+            buffer_size=0 if self._data is not None else _PARQUET_READ_BYTES,
             pre_buffer=False,
         )
 
@@ -306,6 +317,7 @@ def columns_reader(
     fragment: Fragment,
     columns: Sequence[Column],
     filesystem: pafs.FileSystem | None = None,
+    data: pa.Buffer | None = None,
 ) -> ColumnsReader | TableColumns:
     if source.is_in_memory:
         from zonebloom.sources.memory import table_of
@@ -320,6 +332,7 @@ def columns_reader(
         source.schema,
         fragment.names,
         fragment.defaults,
+        data,
     )
 
 

@@ -536,3 +536,21 @@ def content_digest(path: str) -> str:
             file.seek(start)
             digest.update(file.read(stop - start))
     return digest.hexdigest()
+
+
+def digest_of_bytes(data: pa.Buffer) -> str:
+    """Return the `content_digest` of a file of at most `WHOLE_BYTES` with these bytes."""
+    digest = xxhash.xxh3_128(data.size.to_bytes(8, "little"))
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def read_whole(path: str, size: int) -> pa.Buffer | None:
+    """Return the bytes of a local file, or None if it has another size."""
+    # Arrow's pool reuses memory.
+    data = pa.allocate_buffer(size)
+    view, count = memoryview(data).cast("B"), 0
+    with open(path, "rb", buffering=0) as file:
+        while count < size and (num_read := file.readinto(view[count:])):
+            count += num_read
+        return data if count == size and not file.read(1) else None
