@@ -11,10 +11,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seams import replace_function, set_constant
 
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
+from zonebloom.parquet import page_map
 from zonebloom.parquet.file_layout import FilePages
-from zonebloom.parquet.footer import read_footer
+from zonebloom.parquet.footer import read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import (
     PAGE_MAP_SCHEMA,
     PageMap,
@@ -92,18 +96,122 @@ def test_the_page_map_has_no_other_fragments(file: Path) -> None:
 
 def test_a_smaller_file_is_refused(file: Path) -> None:
     pages, _ = footer_pages(file)
-    page_map = page_map_of(pages)
+    stored = page_map_of(pages)
     with pytest.raises(CorruptIndex, match="outside the file"):
-        page_map.file_pages(7, 1000, 2000)
+        stored.file_pages(7, 1000, 2000)
 
 
 def test_a_map_that_lacks_a_row_group_is_refused(file: Path) -> None:
     pages, size = footer_pages(file)
     rows = page_map_of(pages).table.to_pylist()
     rows[-1]["fragment_id"] = 8
-    page_map = page_map_with(rows)
+    stored = page_map_with(rows)
     with pytest.raises(CorruptIndex, match="1,500 of 2,000 rows"):
-        page_map.file_pages(7, size, 2000)
+        stored.file_pages(7, size, 2000)
+
+
+NESTED = pa.table(
+    {
+        "id": pa.array([1, None, 3] * 60, pa.int64()),
+        "text": [f"text {i % 7}" for i in range(180)],
+        "st": [{"a": i} for i in range(180)],
+        "lists": pa.array([[1, 2], [], None] * 60),
+    }
+)
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "indexed": {"write_page_index": True, "data_page_size": 100, "write_batch_size": 10},
+    "groups of version 2": {"row_group_size": 50, "data_page_version": "2.0"},
+    "small pages": {"data_page_size": 100, "write_batch_size": 10, "compression": "none"},
+    "checksums": {"write_page_checksum": True, "use_dictionary": False, "compression": "zstd"},
+}
+
+
+def bytes_of(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue().to_pybytes()
+
+
+def pages_of_bytes(data: bytes) -> FilePages:
+    return read_footer(len(data), reader_of_bytes(pa.py_buffer(data)), with_pages=True)
+
+
+def map_of_bytes(*files: bytes) -> pa.Buffer:
+    builder = PageMapBuilder()
+    for number, data in enumerate(files):
+        builder.add_bytes(7 + number, pa.py_buffer(data))
+    return builder.encode()
+
+
+def test_the_kernel_makes_the_page_map_that_the_footers_make(monkeypatch):
+    tables = [NESTED, NESTED.slice(0, 0), NESTED.select(["text"]), NESTED.slice(7)]
+    files = [bytes_of(table, **options) for table in tables for options in LAYOUTS.values()]
+    builder = PageMapBuilder()
+    for number, data in enumerate(files):
+        builder.add(7 + number, pages_of_bytes(data))
+    refused: list[int] = []
+    replace_function(
+        monkeypatch,
+        PageMapBuilder,
+        "_add_refused",
+        lambda self, fragment_id, data: refused.append(fragment_id),
+    )
+    assert map_of_bytes(*files).equals(builder.encode())
+    assert not refused
+
+
+def test_files_that_the_kernel_refuses_are_read_by_their_footers(monkeypatch):
+    files = [bytes_of(NESTED, row_group_size=50), bytes_of(NESTED)]
+    expected = map_of_bytes(*files)
+    set_constant(monkeypatch, page_map, "_MAX_GROUPS", 1)
+    assert map_of_bytes(*files).equals(expected)
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_damaged_files_are_refused_or_have_pages_inside_the_file(data: st.DataObject):
+    file = bytearray(bytes_of(NESTED, **LAYOUTS[data.draw(st.sampled_from(sorted(LAYOUTS)))]))
+    footer = len(file) - 8 - int.from_bytes(file[-8:-4], "little")
+    first = data.draw(st.sampled_from([4, footer]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        file[data.draw(st.integers(first, len(file) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        buffer = map_of_bytes(bytes(file))
+    except FragmentUnreadable:
+        with pytest.raises(FragmentUnreadable):
+            pages_of_bytes(bytes(file))
+        return
+    stored = PageMap(buffer, "pages.arrow")
+    num_rows = sum(stored.table["num_rows"].to_pylist())
+    mapped = stored.file_pages(7, len(file), num_rows)
+    if not num_rows:
+        return
+    assert mapped is not None
+    for number, group in enumerate(mapped.row_groups):
+        for leaf in range(len(group.chunks)):
+            # Raises if the pages are not in order, or not inside the chunk.
+            mapped.locations(number, leaf)
+    try:
+        expected = pages_of_bytes(bytes(file))
+    except FragmentUnreadable:
+        # The parsers differ in what they accept in fields that neither uses.
+        return
+    assert mapped.schema.leaves == expected.schema.leaves
+    for number, group in enumerate(expected.row_groups):
+        assert mapped.row_groups[number].num_rows == group.num_rows
+        for leaf, chunk in enumerate(group.chunks):
+            actual = mapped.row_groups[number].chunks[leaf]
+            assert actual == chunk._replace(
+                encodings=tuple(sorted(set(chunk.encodings))), index_start=0, index_bytes=0
+            )
+            locations = expected.locations(number, leaf)
+            if locations is not None:
+                found = mapped.locations(number, leaf)
+                assert found is not None
+                assert found.starts.tolist() == locations.starts.tolist()
+                assert found.sizes.tolist() == locations.sizes.tolist()
+                assert found.first_rows.tolist() == locations.first_rows.tolist()
 
 
 @pytest.mark.parametrize("data", [b"", b"no Arrow file", b"ARROW1" * 20])

@@ -28,8 +28,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
 from zonebloom.index.kinds import SegmentWriter, built_layout, index_kind
-from zonebloom.parquet.file_layout import ReadRanges
-from zonebloom.parquet.footer import footer_digest, read_footer
+from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder
 from zonebloom.sbbf.hashing import Hashes, hash_in_batches
 from zonebloom.sources.column_batches import (
@@ -379,25 +378,20 @@ class FooterCollector:
             return
         # Lookups read whole row groups of a file without a page map. Its columns may be encrypted.
         with suppress(FragmentUnreadable):
+            fragment_id = present.fragment_id
             if data is not None:
-                view = memoryview(data).cast("B")
-                self._add(
-                    present,
-                    data.size,
-                    lambda ranges: [bytes(view[start:stop]) for start, stop in ranges],
-                )
-                return
-            path, identity = present.fragment.path, present.identity
-            with FragmentFile(self._source.filesystem, path, identity, ReadCounter()) as file:
-                self._add(present, file.num_bytes, file.read)
-
-    def _add(self, present: PresentFragment, num_bytes: int, read: ReadRanges) -> None:
-        self._footers[present.fragment_id] = footer_digest(num_bytes, read)
-        pages = read_footer(num_bytes, read, with_pages=True)
-        self._pages.add(present.fragment_id, pages)
-        self._ids.append(present.fragment_id)
-        for name in set(pages.schema.names).difference(self._names):
-            self._hidden_columns.setdefault(name, present.fragment.path)
+                self._footers[fragment_id] = footer_digest(data.size, reader_of_bytes(data))
+                schema = self._pages.add_bytes(fragment_id, data)
+            else:
+                path, identity = present.fragment.path, present.identity
+                with FragmentFile(self._source.filesystem, path, identity, ReadCounter()) as file:
+                    self._footers[fragment_id] = footer_digest(file.num_bytes, file.read)
+                    pages = read_footer(file.num_bytes, file.read, with_pages=True)
+                self._pages.add(fragment_id, pages)
+                schema = pages.schema
+            self._ids.append(fragment_id)
+            for name in set(schema.names).difference(self._names):
+                self._hidden_columns.setdefault(name, present.fragment.path)
 
     def write_page_map(self, catalog: Catalog, segment: str) -> WrittenPageMap:
         """Write the page map as a segment."""

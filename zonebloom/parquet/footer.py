@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from zonebloom.errors import FragmentUnreadable
@@ -123,6 +124,12 @@ def read_footer(file_bytes: int, read: ReadRanges, *, with_pages: bool = False) 
             for leaf in range(len(group.chunks)):
                 pages.locations(row_group, leaf)
     return pages
+
+
+def reader_of_bytes(data: pa.Buffer) -> ReadRanges:
+    """Return a function that reads ranges of a file whose bytes are in memory."""
+    view = memoryview(data).cast("B")
+    return lambda ranges: [bytes(view[start:stop]) for start, stop in ranges]
 
 
 def is_encrypted(file_bytes: int, read: ReadRanges) -> bool:

@@ -286,3 +286,60 @@ def open_dictionary(data, codec, page):
     page[BODY_START], page[BODY_SIZE], page[DECOMPRESSED_SIZE] = begin, header[_COMPRESSED], size
     page[ENCODING], page[CHECKSUM], page[CHECKED_START] = header[_ENCODING], header[_CRC], begin
     return header[_NUM_VALUES]
+
+
+@kernel(int64(readonly(uint8), int64, int64, int64, int64, int64[:, ::1], int64))
+def walk_pages(data, start, stop, num_values, num_rows, pages, first):
+    """Locate the pages of a column chunk, as `zonebloom.parquet.page_headers.walk_pages` does.
+
+    The chunk is ``data[start:stop]``. The start, the size and the first row of each page are
+    written to ``pages``, shape ``(3, n)``, from position ``first`` on. Return the number of pages;
+    0 if pages may begin inside a row; or -1 if a page is refused.
+    """
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    # Each row has exactly one value then, even if the schema allows repeated values.
+    is_flat = num_values == num_rows
+    values, rows, count = np.int64(0), np.int64(0), np.int64(0)
+    while values < num_values:
+        body = _page_header(data, start, stop, header, last, outer)
+        kind, size = header[_TYPE], header[_COMPRESSED]
+        if body < 0 or kind < 0 or not 0 <= size <= stop - body:
+            return np.int64(-1)
+        if not 0 <= header[_UNCOMPRESSED] <= _MAX_BYTES:
+            return np.int64(-1)
+        if kind in (_V1_PAGE, _DICTIONARY_PAGE, _V2_PAGE) and (
+            not 0 <= header[_NUM_VALUES] <= _MAX_BYTES or header[_ENCODING] < 0
+        ):
+            return np.int64(-1)
+        if kind in (_V1_PAGE, _V2_PAGE):
+            page_values = page_rows = header[_NUM_VALUES]
+            if kind == _V2_PAGE:
+                page_rows = header[_NUM_ROWS]
+                definition_bytes, repetition_bytes = (
+                    header[_DEFINITION_BYTES],
+                    header[_REPETITION_BYTES],
+                )
+                if definition_bytes < 0 or repetition_bytes < 0:
+                    return np.int64(-1)
+                if definition_bytes > size or repetition_bytes > size - definition_bytes:
+                    return np.int64(-1)
+                if not 0 <= page_rows <= page_values:
+                    return np.int64(-1)
+                if not 0 <= header[_NUM_NULLS] <= page_values:
+                    return np.int64(-1)
+            if is_flat:
+                page_rows = page_values
+            elif kind == _V1_PAGE or (page_values and not page_rows):
+                return np.int64(0)
+            if count == pages.shape[1] - first:
+                return np.int64(-1)
+            pages[0, first + count] = start
+            pages[1, first + count] = body + size - start
+            pages[2, first + count] = rows
+            count += 1
+            rows += page_rows
+            values += page_values
+        start = body + size
+    return count if values == num_values and rows == num_rows else np.int64(-1)
