@@ -58,6 +58,7 @@ ALLOWED_UPWARDS = {
 IMPORTERS = {
     "numba": [
         "sbbf/",
+        "parquet.footer_kernels",
         "parquet.header_kernels",
         "parquet.block_kernels",
         "parquet.dictionary_kernels",

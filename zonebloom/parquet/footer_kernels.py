@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import int64, uint8
 
-from zonebloom.parquet.header_kernels import walk_pages
+from zonebloom.parquet.header_kernels import locate_pages
 from zonebloom.parquet.page_bytes import byte_at, varint_at, zigzag
 from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
 
@@ -357,7 +357,7 @@ def read_row_groups(data, groups, chunks, pages, result):
                             num_pages,
                         )
                     else:
-                        count = walk_pages(
+                        count = locate_pages(
                             data,
                             chunk[_START],
                             chunk[_STOP],

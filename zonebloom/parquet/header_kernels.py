@@ -289,7 +289,7 @@ def open_dictionary(data, codec, page):
 
 
 @kernel(int64(readonly(uint8), int64, int64, int64, int64, int64[:, ::1], int64))
-def walk_pages(data, start, stop, num_values, num_rows, pages, first):
+def locate_pages(data, start, stop, num_values, num_rows, pages, first):
     """Locate the pages of a column chunk, as `zonebloom.parquet.page_headers.walk_pages` does.
 
     The chunk is ``data[start:stop]``. The start, the size and the first row of each page are

@@ -119,7 +119,7 @@ def insert_zones(filters, hashes, validity, validity_offset, first_row, zone_row
 
 
 @kernel(int64(readonly(uint32, 2), float64, uint32[::1], int64[::1]))
-def fold_filters(filters, probability, out, sizes):
+def fold_each(filters, probability, out, sizes):
     """Fold filters as `zonebloom.sbbf.sizing.fold_filter` does, and write them one after another.
 
     ``sizes[i]`` is set to the words of filter i. Return the words of all filters.

@@ -159,4 +159,4 @@ def fold_filters(filters: np.ndarray, probability: float) -> tuple[np.ndarray, n
 
     folded = allocate_array(filters.size, np.uint32)
     sizes = np.empty(len(filters), dtype=np.int64)
-    return folded[: blocks.fold_filters(filters, probability, folded, sizes)], sizes
+    return folded[: blocks.fold_each(filters, probability, folded, sizes)], sizes

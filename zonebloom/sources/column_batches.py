@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -107,6 +108,8 @@ class ColumnsReader:
         self._defaults = defaults or {}
         self._data = data
         self._metadata: pq.FileMetaData | None = None
+        # The opened file, if its bytes are in memory.
+        self._file: pq.ParquetFile | None = None
         self._is_read_whole = not is_plain_parquet(format)
 
     def runs(self, split: bool) -> list[Run]:
@@ -162,17 +165,24 @@ class ColumnsReader:
         import pyarrow.parquet as pq
 
         errors = file_errors(self._path, _BUILD_ADVICE, parquet_in=self._filesystem)
-        with errors, self._open_input() as file:
+        with errors, contextlib.ExitStack() as stack:
+            file = self._open_input()
+            if self._data is None:
+                stack.callback(file.close)
             if self._names is not None:
                 return metadata_with_names(file, self._names)
             file.seek(max(0, file.size() - TAIL_BYTES))
             tail = file.read()
             if tail.endswith(ENCRYPTED_MAGIC):
                 return None
-            metadata = pq.ParquetFile(file).metadata
-        # If only columns are encrypted, a signature follows the footer.
-        is_signed = metadata.serialized_size != int.from_bytes(tail[:4], "little")
-        return None if is_signed else metadata
+            parquet_file = pq.ParquetFile(file)
+            metadata = parquet_file.metadata
+            # If only columns are encrypted, a signature follows the footer.
+            if metadata.serialized_size != int.from_bytes(tail[:4], "little"):
+                return None
+            if self._data is not None:
+                self._file = parquet_file
+            return metadata
 
     def _open_input(self) -> pa.NativeFile:
         if self._data is not None:
@@ -241,10 +251,12 @@ class ColumnsReader:
     def _open_file(self) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
+        if self._file is not None:
+            return self._file
         return pq.ParquetFile(
             self._open_input(),
             metadata=self._metadata,
-            buffer_size=0 if self._data is not None else _PARQUET_READ_BYTES,
+            buffer_size=_PARQUET_READ_BYTES,
             pre_buffer=False,
         )
 
