@@ -64,6 +64,7 @@ IMPORTERS = {
         "parquet.dictionary_kernels",
         "parquet.decompression_kernels",
         "parquet.row_kernels",
+        "parquet.text_hash_kernels",
         "parquet.value_kernels",
         "parquet.filter_kernels",
         "parquet.hit_kernels",

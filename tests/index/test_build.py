@@ -89,6 +89,8 @@ def test_threads_write_the_same_bytes_as_one(
     raws = [None if i % 9001 == 5 else distinct[k] for i, k in enumerate(indices)]
     table = numbered(0, rows, key=array_of(arrow_type, raws))
     write_files(tmp_path, [table, table.slice(7, 12_345)], row_group_size=2500)
+    # Read no file as a whole, so that files have runs.
+    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
     # Runs of three row groups: a file has several runs, and none ends at a zone boundary.
     set_constant(monkeypatch, columns, "_RUN_ROWS", 7500)
     outputs = {}
@@ -140,6 +142,29 @@ def test_batch_boundaries_do_not_change_the_zones():
         assert zones.filters.tobytes() == expected.filters.tobytes(), name
         assert zones.has_null.tolist() == expected.has_null.tolist(), name
         assert zones.lengths.tolist() == [64] * 15 + [40], name
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"data_page_version": "2.0"}])
+def test_strings_that_kernels_hash_give_the_bytes_that_arrays_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+):
+    values = [None if i % 999 == 5 else f"{i % 7000} text" for i in range(30_000)]
+    table = numbered(0, len(values), key=pa.array(values))
+    write_files(tmp_path, [table, table.slice(7, 3)], row_group_size=9000, **options)
+
+    def files_of(name: str) -> list[bytes]:
+        task = task_of(tmp_path, "key", name)
+        row_counts: list[int] = []
+        train_task(task, threads=2, progress=row_counts.append)
+        assert sum(row_counts) == len(values) + 3
+        folder = segment_path(task).parent
+        return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+    whole = files_of("whole")
+    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
+    assert files_of("kernels") == whole
+    replace_function(monkeypatch, train.TextColumn, "open", lambda *arguments: None)
+    assert files_of("arrays") == whole
 
 
 def test_progress_counts_every_row_once(tmp_path: Path):

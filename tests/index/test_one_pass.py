@@ -20,6 +20,7 @@ from seams import set_constant
 import zonebloom as zb
 from zonebloom import errors
 from zonebloom.building import tasks as building
+from zonebloom.building import train
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.key_ranges import KeyRangeBuilder, read_ranges, write_ranges
 from zonebloom.sbbf.filter import Sbbf
@@ -173,6 +174,8 @@ def test_several_columns_take_one_pass_and_one_commit(tmp_path: Path):
 def test_global_filter_holds_every_key_and_no_more(tmp_path, monkeypatch, task_bytes, run_rows):
     set_constant(monkeypatch, building, "_TASK_BYTES", task_bytes)
     set_constant(monkeypatch, columns, "_RUN_ROWS", run_rows)
+    # Read no file as a whole, so that files have runs.
+    set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
     random = np.random.default_rng(1)
     lists = [[*random.integers(0, 1 << 40, 3000).tolist(), None] for _ in range(3)]
     folder = tmp_path / "d"

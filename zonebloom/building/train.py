@@ -39,6 +39,7 @@ from zonebloom.sources.column_batches import (
     columns_reader,
 )
 from zonebloom.sources.source import Source
+from zonebloom.sources.text_columns import TextColumn
 from zonebloom.storage.files import (
     WHOLE_BYTES,
     ReadCounter,
@@ -156,6 +157,8 @@ class _RunToRead(NamedTuple):
     fragment: PresentFragment
     reader: ColumnsReader | TableColumns
     run: Run | None
+    # The only column, if it holds strings that kernels may hash.
+    text_column: TextColumn | None = None
 
 
 class _HashedRun(NamedTuple):
@@ -199,9 +202,28 @@ def _train_fragments(
     def hashes_of(
         part: _RunToRead, ranges: Sequence[KeyRangeBuilder]
     ) -> Iterator[tuple[int, Hashes]]:
-        if part.run is None:
+        run = part.run
+        if run is None:
             return
-        for arrays in part.reader.read(part.run):
+        if part.text_column is None or run.row_groups is None:
+            yield from hashes_by_arrow(part.reader, run, ranges)
+            return
+        for row_group in run.row_groups:
+            hashed_texts = part.text_column.hash_row_group(row_group)
+            if hashed_texts is None:
+                run = part.text_column.run_of(row_group)
+                yield from hashes_by_arrow(part.reader, run, ranges)
+                continue
+            for hashed in hashed_texts:
+                ranges[0].add_texts(hashed.ends)
+                yield 0, hashed.hashes
+                if progress is not None:
+                    progress(hashed.hashes.values.size)
+
+    def hashes_by_arrow(
+        reader: ColumnsReader | TableColumns, run: Run, ranges: Sequence[KeyRangeBuilder]
+    ) -> Iterator[tuple[int, Hashes]]:
+        for arrays in reader.read(run):
             for number, array in enumerate(arrays):
                 ranges[number].add(array)
                 for hashes in hash_in_batches(array):
@@ -279,8 +301,12 @@ def _items_to_read(
             small_files.append(fragment)
             continue
         reader = columns_reader(task.source, fragment.fragment, columns)
+        text_column = None
+        if len(columns) == 1:
+            file = fragment.fragment, fragment.identity
+            text_column = TextColumn.open(task.source, *file, columns[0])
         for run in reader.runs(split=split) or [None]:
-            yield _RunToRead(fragment, reader, run)
+            yield _RunToRead(fragment, reader, run, text_column)
     if small_files:
         yield small_files
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zonebloom.base.arrays import unwrap_extensions
+from zonebloom.base.arrays import array_of, unwrap_extensions
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import CorruptIndex
@@ -78,6 +78,11 @@ class KeyRangeBuilder:
                 array = array.filter(pc.call_function("invert", [is_nan]))
         ends: Any = pc.call_function("min_max", [array])
         self._bounds += [ends["min"], ends["max"]]
+
+    def add_texts(self, texts: Sequence[bytes]) -> None:
+        """Add strings or binary values, which need not be valid UTF-8."""
+        is_text = pt.is_string(self._type) or pt.is_large_string(self._type)
+        self.add(array_of(texts, pa.string() if is_text else pa.binary()))
 
     def merge(self, other: KeyRangeBuilder) -> None:
         self._bounds += other._bounds

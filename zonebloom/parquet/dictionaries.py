@@ -77,6 +77,11 @@ class Dictionary:
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
     @property
+    def page(self) -> tuple[int, int, int]:
+        """The address and size of the decompressed page, and its number of values."""
+        return self._body.address, self._body.size, self.size
+
+    @property
     def num_bytes(self) -> int:
         """The bytes that the dictionary takes in memory, with its index."""
         return self._body.size + self._text_starts.nbytes + 4 * self._table_size
