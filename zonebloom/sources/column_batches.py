@@ -264,8 +264,10 @@ class ColumnsReader:
         self, file: pq.ParquetFile, fields: pa.Schema, run: Run, columns: Sequence[Column]
     ) -> Iterator[list[pa.Array]]:
         is_stored = [self._is_stored(fields, column) for column in columns]
+        # PyArrow reserves memory for all rows of a batch, so do not ask for more than there are.
+        num_rows = _BATCH_ROWS if run.num_rows is None else min(run.num_rows, _BATCH_ROWS)
         batches = file.iter_batches(
-            batch_size=_BATCH_ROWS,
+            batch_size=max(num_rows, 1),
             row_groups=list(run.row_groups or ()),
             columns=[
                 column.name for column, stored in zip(columns, is_stored, strict=True) if stored
