@@ -147,6 +147,10 @@ def map_of_bytes(*files: bytes) -> pa.Buffer:
 def test_the_kernel_makes_the_page_map_that_the_footers_make(monkeypatch):
     tables = [NESTED, NESTED.slice(0, 0), NESTED.select(["text"]), NESTED.slice(7)]
     files = [bytes_of(table, **options) for table in tables for options in LAYOUTS.values()]
+    sink = pa.BufferOutputStream()
+    pq.ParquetWriter(sink, NESTED.schema).close()
+    files.append(sink.getvalue().to_pybytes())
+    assert not pages_of_bytes(files[-1]).row_groups
     builder = PageMapBuilder()
     for number, data in enumerate(files):
         builder.add(7 + number, pages_of_bytes(data))

@@ -145,9 +145,12 @@ class PageMapBuilder:
             if len(self._known_schemas) == _MAX_KNOWN_SCHEMAS:
                 self._known_schemas.clear()
             self._known_schemas[key] = known
+        # A file without row groups does not say how many leaves they would have.
+        num_leaves = max(num_leaves, 0)
         chunks = chunks[: num_groups * num_leaves, :_CHUNK_INTS]
-        types = chunks[:, 0].reshape(num_groups, num_leaves)
-        if num_groups and not np.array_equal(types, [known.physical_types] * num_groups):
+        if num_groups and not np.array_equal(
+            chunks[:, 0].reshape(num_groups, num_leaves), [known.physical_types] * num_groups
+        ):
             return self._add_refused(fragment_id, data)
         self._chunks.append(chunks.flatten())
         self._pages.append(pages[:, :num_pages].copy())
