@@ -18,7 +18,7 @@ from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_reader import PageTable
 from zonebloom.parquet.leaf_type import LeafChunk, leaf_types
-from zonebloom.parquet.row_group_reader import RowGroupReader
+from zonebloom.parquet.whole_row_groups import WholeRowGroups
 from zonebloom.sbbf import blocks, xxh64
 from zonebloom.sbbf.hashing import hash_array
 from zonebloom.storage.files import ReadCounter, identity_from_status
@@ -88,7 +88,7 @@ def test_one_key_in_all_zones(versus, zones):
 
 @pytest.mark.parametrize("column", ["id", "uuid"])
 def test_one_zone_read_and_tested(versus, paged, column):
-    """Find a key in 8192 rows of a column, compared with pyarrow decoding a synthetic file."""
+    """Find a key in 8192 rows of a column, compared with pyarrow decoding the row group."""
     path = str(min(paged.glob("*.parquet")))
     identity = identity_from_status(os.stat(path))
     rows = RowRanges([(16_384, 24_576)])
@@ -100,11 +100,13 @@ def test_one_zone_read_and_tested(versus, paged, column):
         assert leaf is not None and locations is not None
         table = PageTable([LeafChunk(leaf, pages.row_groups[0].chunks[number], locations)])
 
+        whole = WholeRowGroups(file, None, None)
+
         def find_with_pyarrow() -> np.ndarray:
-            values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
+            values = whole.read(0, [column], rows)[column]
             return np.flatnonzero(pc.equal(values, key).to_numpy())
 
-        values = RowGroupReader(pages, 0, file.read, file.coalesce).read([field], rows)[field]
+        values = whole.read(0, [column], rows)[column]
         key = values[5_000]
         keys = KeySet(leaf, byte_forms(leaf.arrow_type, key))
 
@@ -112,4 +114,4 @@ def test_one_zone_read_and_tested(versus, paged, column):
             return table.find_rows(file, keys, nulls=False, rows=rows)[0]
 
         assert find_with_kernels().tolist() == (find_with_pyarrow() + 16_384).tolist() == [21_384]
-        versus(find_with_kernels, {"pyarrow, synthetic file": find_with_pyarrow}, rounds=500)
+        versus(find_with_kernels, {"pyarrow, whole row group": find_with_pyarrow}, rounds=500)

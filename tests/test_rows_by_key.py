@@ -275,8 +275,7 @@ def test_lookup_finds_keys_in_nested_structs(
     assert result["at"].to_pylist() == [structs[row] for _, row in pairs(result)]
     scanner = ds.scanner(filter="at.in.id = 2")
     assert scanner.to_table()["row"].to_pylist() == [row for row, i in enumerate(ids) if i == 2]
-    if 2 in ids:
-        assert "pages decoded by pyarrow: at (its type)" in scanner.analyze_plan()
+    assert "decoded by pyarrow" not in scanner.analyze_plan()
 
 
 def test_columns_of_every_width_are_aligned(tmp_path: Path) -> None:

@@ -165,6 +165,18 @@ def test_decrypted_pages_hold_the_written_rows(tmp_path, kind):
     assert num_bytes < path.stat().st_size / 4
 
 
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+def test_encrypted_row_groups_are_read_whole_if_kernels_lack_their_codec(
+    tmp_path, plaintext_footer
+):
+    path, table = tmp_path / "0.parquet", rows()
+    write(path, table, by_kms(plaintext_footer=plaintext_footer), compression="brotli")
+    ranges = RowRanges([(3, 4), (PAGE - 1, PAGE + 1), (GROUP - 1, GROUP + 1), (ROWS - 1, ROWS)])
+    assert read(path, zb.ParquetKeys(Kms), wanted=ranges)[0].equals(table.take(ranges.rows()))
+    write(path, table, by_one(), compression="brotli")
+    assert read(path, zb.ParquetKeys(KEY), wanted=ranges)[0].equals(table.take(ranges.rows()))
+
+
 def test_a_lookup_reads_pages_and_asks_for_each_key_once(tmp_path):
     write(tmp_path / "0.parquet", rows(), by_kms(double_wrapping=False), write_page_index=True)
     keys = zb.ParquetKeys(Kms)

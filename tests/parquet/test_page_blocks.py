@@ -198,7 +198,7 @@ def test_pages_in_the_cache_and_in_the_file_are_taken_together(
     file = one_row_group(whole, max_rows_per_page=rng.choice([700, 1900]), compression="snappy")
     # Batches are for local files.
     file.is_local = True
-    replace_function(monkeypatch, leaf_reader, "_read", read_from_memory)
+    replace_function(monkeypatch, leaf_reader, "read_spans", read_from_memory)
     fields = list(range(whole.num_columns))
     columns = file.leaves(0, file.indexed, fields)
     assert len(columns) == len(fields)

@@ -88,5 +88,4 @@ def test_encrypted_files_of_spark_are_read_and_indexed(
     for key in (0, PAGE - 1, PAGE, 4242, ROWS - 1, ROWS):
         assert ds.to_table(filter=f"id = {key}").equals(table.slice(key, 1))
     stats = ds.scanner(filter="id = 4242").analyze_plan().stats
-    assert not stats.whole_row_groups and not stats.whole_chunks
-    assert set(stats.by_pyarrow) == {"pair", "list"}
+    assert not stats.whole_row_groups and not stats.whole_chunks and not stats.by_pyarrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,11 +11,16 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from seams import replace_function, set_constant
 
 from zonebloom.base.row_ranges import RowRanges
+from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.key_tests import KeyTests
+from zonebloom.parquet.whole_row_groups import WholeRowGroups
 from zonebloom.predicates.ast import And, Equals, Or, Predicate
+from zonebloom.sources import parquet_rows
 from zonebloom.sources.parquet_rows import KnownValues, ParquetRows
+from zonebloom.storage.file_view import FieldNames
 from zonebloom.storage.files import ReadCounter, identities
 from zonebloom.storage.random_access import FragmentFile
 
@@ -111,3 +117,76 @@ def test_after_a_term_without_matches_no_other_term_is_searched(tmp_path):
         num_requests = counter.num_requests
         assert find(reader, 0, And((absent, other)))[0] == []
         assert counter.num_requests - num_requests == num_requests_of_one
+
+
+MIXED = pa.table(
+    {
+        "id": range(300),
+        "a.b": [str(row) for row in range(300)],
+        "a": [{"b": row} if row % 5 else None for row in range(300)],
+        "list": [list(range(row % 4)) for row in range(300)],
+        "view": pa.array([f"view {row}" for row in range(300)], pa.string_view()),
+        "color": pa.array([f"color {row % 3}" for row in range(300)]).dictionary_encode(),
+    }
+)
+RANGES = [
+    RowRanges([(5, 6)]),
+    RowRanges([(0, 100)]),
+    RowRanges([(row, row + 1) for row in range(0, 100, 2)]),
+]
+
+
+def opened_file(path: Path) -> FragmentFile:
+    (identity,) = identities(LOCAL, [str(path)])
+    assert identity is not None
+    return FragmentFile(LOCAL, str(path), identity, ReadCounter())
+
+
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_columns_that_kernels_do_not_decode_are_read_by_pyarrow(tmp_path, monkeypatch, has_kernels):
+    path = tmp_path / "0.parquet"
+    codec = "brotli" if has_kernels else "snappy"
+    pq.write_table(MIXED, path, row_group_size=100, compression=codec)
+    set_constant(monkeypatch, parquet_rows.KERNELS, "are_loaded", has_kernels)
+    replace_function(monkeypatch, parquet_rows.KERNELS, "are_worth", lambda checks: False)
+    with opened_file(path) as file:
+        reader = ParquetRows(file, None, MIXED.schema, {})
+        for rows in RANGES:
+            for names in (MIXED.column_names, ["a.b"], ["a"], ["list", "id"]):
+                table, whole = reader.read(2, names, rows), MIXED.select(names).slice(200, 100)
+                slices = [whole.slice(start, stop - start) for start, stop in rows]
+                assert table.schema == whole.schema
+                assert table.to_pylist() == pa.concat_tables(slices).to_pylist()
+        reason = "its codec" if has_kernels else "kernels are not loaded for so few rows"
+        assert reader.pyarrow_columns == dict.fromkeys(MIXED.column_names, reason)
+
+
+def test_whole_row_groups_come_from_the_opened_file(tmp_path):
+    """Another file that takes its place has other rows."""
+    path, other = tmp_path / "0.parquet", tmp_path / "1.parquet"
+    pq.write_table(pa.table({"id": range(100)}), path)
+    pq.write_table(pa.table({"id": range(1000, 1100)}), other)
+    with opened_file(path) as file:
+        os.replace(other, path)
+        columns = WholeRowGroups(file, None, None).read(0, ["id"], RANGES[0])
+        assert columns["id"].to_pylist() == [5]
+
+
+def test_whole_row_groups_have_the_names_of_the_table(tmp_path):
+    path = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"old": range(100), "other": range(100)}), path)
+    names = FieldNames("", kind="struct", children=(FieldNames("new", stored_names=("old",)),))
+    with opened_file(path) as file:
+        row_groups = WholeRowGroups(file, names, None)
+        for rows in RANGES:
+            assert row_groups.read(0, ["new"], rows)["new"].to_pylist() == rows.rows().tolist()
+
+
+def test_damaged_row_groups_are_refused(tmp_path):
+    path = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"id": range(10_000)}), path, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[2000:2100] = bytes(100)
+    path.write_bytes(data)
+    with opened_file(path) as file, pytest.raises(FragmentUnreadable, match=r"0\.parquet"):
+        WholeRowGroups(file, None, None).read(0, ["id"], RANGES[0])

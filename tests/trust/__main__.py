@@ -26,6 +26,7 @@ PARTS = (
     "many",
     "pages",
     "bodies",
+    "nested",
     "short",
     "patches",
     "rewrites",

@@ -49,7 +49,7 @@ def test_no_row_is_lost(tmp_path, part, case, options):
     check(report)
 
 
-@pytest.mark.parametrize("part", ["pages", "bodies"])
+@pytest.mark.parametrize("part", ["pages", "bodies", "nested"])
 def test_damaged_files_give_right_rows_or_raise(part):
     check(run(part, 0, range(100), 4, 1))
 

@@ -49,6 +49,33 @@ def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
     return decompress_to_size
 
 
+def decompress_pages(codec: int, pages: np.ndarray, data: np.ndarray) -> list[pa.Buffer]:
+    """Decompress the bodies of pages with a codec that has no kernel, and set their addresses.
+
+    ``pages`` is the table of `header_kernels.open_pages`. The addresses are valid as long as
+    ``data`` and the returned buffers.
+    """
+    if codec in (0, SNAPPY):
+        return []
+    decompress, compressed = decompressor(codec), data.data
+    buffers = []
+    starts, sizes, decompressed_sizes = pages[
+        header_kernels.BODY_START : header_kernels.ENCODING
+    ].tolist()
+    for page, decompressed_size in enumerate(decompressed_sizes):
+        address, size = data.ctypes.data, 0
+        if decompressed_size < 0:
+            continue
+        if decompressed_size:
+            start = starts[page]
+            body = decompress(compressed[start : start + sizes[page]], decompressed_size)
+            buffers.append(body)
+            address, size = body.address, body.size
+        pages[header_kernels.BODY_ADDRESS, page] = address
+        pages[header_kernels.BODY_SIZE, page] = size
+    return buffers
+
+
 def _decompress_snappy(body: Any, size: int) -> pa.Buffer:
     stored = np.frombuffer(body, dtype=np.uint8)
     inflated = pa.allocate_buffer(size)

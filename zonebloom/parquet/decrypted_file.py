@@ -173,9 +173,9 @@ class DecryptedFile(FragmentFile):
     def pages(self, keys: ParquetKeys) -> FilePages:
         """Return the pages of the file. Call this before pages are read."""
         cache_key, cache = (self.path, self.identity), keys.cached_footers
-        footer = cache.get(cache_key) or _decrypt_footer(self.num_bytes, self._read, keys)
+        footer = cache.get(cache_key) or _decrypt_footer(self.num_bytes, self.read_stored, keys)
         if footer is None:
-            return read_footer(self.num_bytes, self._read)
+            return read_footer(self.num_bytes, self.read_stored)
         # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
         if self.identity.inode or self.identity.tag:
             if len(cache) >= MAX_CACHED:
@@ -207,8 +207,8 @@ class DecryptedFile(FragmentFile):
     def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         footer = self._footer
         if footer is None:
-            return super()._read(ranges)
-        stored = read_merged_ranges(super()._read, ranges, super().coalesce)
+            return self.read_stored(ranges)
+        stored = read_merged_ranges(self.read_stored, ranges, super().coalesce)
         return [
             self._decrypt(footer, start, data)
             for (start, _), data in zip(ranges, stored, strict=True)
@@ -237,7 +237,7 @@ class DecryptedFile(FragmentFile):
         return 0 if pages is None else int(np.searchsorted(pages.starts, start))
 
     def _locate(self, footer: _Footer, row_group: int, leaf: int) -> PageLocations | None:
-        group, read = footer.pages.row_groups[row_group], super()._read
+        group, read = footer.pages.row_groups[row_group], self.read_stored
         chunk = group.chunks[leaf]
         if not group.num_rows:
             return None

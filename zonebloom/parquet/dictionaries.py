@@ -12,7 +12,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
 from zonebloom.parquet.key_tests import KeySet
-from zonebloom.parquet.leaf_type import LeafType, Undecodable
+from zonebloom.parquet.leaf_type import MAX_INT32, LeafType, Undecodable, text_array
 
 # A dictionary of at least this many entries is indexed after this many searches. Building the index
 # takes as long as five to ten searches of all entries.
@@ -20,7 +20,29 @@ _MIN_INDEXED = 4096
 _SEARCHES_BEFORE_INDEX = 8
 # With more keys than one for this many entries, all entries are searched.
 _ENTRIES_PER_KEY = 64
+_LENGTH_BYTES = 4
 _ENCODINGS = header_kernels.PLAIN, header_kernels.PLAIN_DICTIONARY
+
+
+def copied_texts(
+    leaf: LeafType,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    num_bytes: int,
+    valid: np.ndarray | None,
+) -> pa.Array:
+    """Return an array of the strings of one column, which lie at some addresses.
+
+    ``starts`` and ``lengths`` are those of `value_kernels.copy_texts`. ``num_bytes`` is the sum of
+    the lengths.
+    """
+    if num_bytes > MAX_INT32:
+        raise Undecodable
+    texts = np.empty(num_bytes, dtype=np.uint8)
+    offsets = np.empty((1, lengths.shape[1] + 1), dtype=np.int32)
+    if value_kernels.copy_texts(starts, lengths, offsets, texts) < 0:
+        raise FragmentUnreadable("values of a page lie outside it, or are missing")
+    return text_array(leaf, offsets[0], texts, valid)
 
 
 class Dictionary:
@@ -85,6 +107,14 @@ class Dictionary:
     def num_bytes(self) -> int:
         """The bytes that the dictionary takes in memory, with its index."""
         return self._body.size + self._text_starts.nbytes + 4 * self._table_size
+
+    def texts(self, leaf: LeafType) -> pa.Array:
+        """Return the values of a dictionary of strings."""
+        starts = self._text_starts.astype(np.int64)
+        # A length precedes each string.
+        lengths = np.diff(starts) - _LENGTH_BYTES
+        places = (starts[:-1] + self._body.address)[np.newaxis]
+        return copied_texts(leaf, places, lengths[np.newaxis], int(lengths.sum()), None)
 
     def find_keys(self, keys: KeySet) -> np.ndarray:
         """Return a uint8 mask of the values that are among the keys."""

@@ -119,10 +119,7 @@ class ParquetKeys:
             from pyarrow.parquet import encryption
 
             if isinstance(self._keys, bytes):
-                properties = encryption.create_decryption_properties(
-                    self._keys, aad_prefix=self.aad_prefix or None
-                )
-                options = pads.ParquetFragmentScanOptions(decryption_properties=properties)
+                options = pads.ParquetFragmentScanOptions(decryption_properties=self.properties())
             else:
                 config = pads.ParquetDecryptionConfig(
                     encryption.CryptoFactory(self._keys),
@@ -132,6 +129,18 @@ class ParquetKeys:
                 options = pads.ParquetFragmentScanOptions(decryption_config=config)
             self._format = pads.ParquetFileFormat(default_fragment_scan_options=options)
         return self._format
+
+    def properties(self) -> Any:
+        """Return the decryption properties with which PyArrow opens one file."""
+        from pyarrow.parquet import encryption
+
+        if isinstance(self._keys, bytes):
+            return encryption.create_decryption_properties(
+                self._keys, aad_prefix=self.aad_prefix or None
+            )
+        return encryption.CryptoFactory(self._keys).file_decryption_properties(
+            self._connection, encryption.DecryptionConfiguration()
+        )
 
     def find_key(self, metadata: bytes | None, is_column_key: bool) -> bytes:
         """Return the key that the key metadata of a file identifies.

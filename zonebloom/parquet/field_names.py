@@ -9,7 +9,6 @@ of the Parquet format, "Nested Types".
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet.file_head import encode_head, file_of_metadata
 from zonebloom.parquet.file_layout import FilePages, FileSchema
-from zonebloom.parquet.footer import PARQUET_MAGIC, parse_footer, read_footer_bytes
-from zonebloom.parquet.synthetic_file import file_metadata, metadata_ends
+from zonebloom.parquet.footer import parse_footer, read_footer_bytes
 from zonebloom.parquet.thrift import Struct, ThriftReader, encode_binary
 from zonebloom.storage.file_view import FieldNames
 
@@ -52,16 +51,13 @@ def metadata_with_names(file: pa.NativeFile, names: FieldNames) -> pq.FileMetaDa
     raw: list[Struct] = ThriftReader(data).read_struct()[2]
     elements = _rename_elements([data[element.start : element.stop] for element in raw], names)
     footer = b"".join([data[: raw[0].start], *elements, data[raw[-1].stop :]])
-    tail = struct.pack("<I", len(footer)) + PARQUET_MAGIC
-    return pq.read_metadata(pa.BufferReader(PARQUET_MAGIC + footer + tail))
+    return pq.read_metadata(file_of_metadata(footer))
 
 
 @lru_cache(maxsize=256)
 def _schema_with_names(schema: FileSchema, names: FieldNames) -> FileSchema:
     elements = _rename_elements(schema.elements, names)
-    return parse_footer(
-        file_metadata(*metadata_ends(schema, elements, schema.arrow_schema), 0, []), 0
-    ).schema
+    return parse_footer(encode_head(schema, elements), 0).schema
 
 
 def _rename_elements(elements: Sequence[bytes], names: FieldNames) -> list[bytes]:

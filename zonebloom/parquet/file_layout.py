@@ -82,6 +82,15 @@ class PageLocations:
     sizes: np.ndarray
     first_rows: np.ndarray
 
+    def pages_with(self, rows: RowRanges) -> np.ndarray:
+        """Return the numbers of the pages that hold some of the rows, ascending."""
+        firsts, stops = self.first_rows[:-1], self.first_rows[1:]
+        # A page overlaps a range that begins before its end and ends after its start.
+        num_begun = np.searchsorted(rows.starts, stops, side="left")
+        num_ended = np.searchsorted(rows.stops, firsts, side="right")
+        # pyarrow sometimes writes pages without rows.
+        return np.flatnonzero((num_begun > num_ended) & (stops > firsts))
+
 
 class FilePages:
     """The row groups of one file, and the page locations of its chunks.

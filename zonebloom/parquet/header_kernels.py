@@ -15,8 +15,8 @@ from zonebloom.sbbf.jit import inlined, kernel, readonly
 # Positions of the fields of a page header in an array. A field that a header lacks is -1.
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _CRC, _NUM_VALUES, _ENCODING = range(6)
 _NUM_NULLS, _NUM_ROWS, _DEFINITION_BYTES, _REPETITION_BYTES, _IS_COMPRESSED = range(6, 11)
-_LEVEL_ENCODING = 11
-_HEADER_FIELDS = 12
+_LEVEL_ENCODING, _REPETITION_ENCODING = 11, 12
+_HEADER_FIELDS = 13
 
 # Rows of the table of pages, which has one column for each page. `row_kernels.choose_pages` sets
 # the place of a page in the file and in the bytes that were read, and its rows in the row group.
@@ -66,8 +66,8 @@ def _position(outer, number):
         return number - 1
     if outer in (_DATA, _DICTIONARY) and 1 <= number <= 2:
         return _NUM_VALUES + number - 1
-    if outer == _DATA and number == 3:
-        return _LEVEL_ENCODING
+    if outer == _DATA and number in (3, 4):
+        return _LEVEL_ENCODING + number - 3
     if outer == _DATA_V2:
         if number == 1:
             return _NUM_VALUES
@@ -181,16 +181,19 @@ def _is_size(data, begin, stop, codec, size):
 
 
 @inlined
-def _describe_page(data, header, begin, stop, max_level, codec, page):
+def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, page):
     """Fill in ``page`` from its header, which ends at ``begin``.
 
-    Return flags, or a refusal code.
+    Return flags, or a refusal code. In a repeated column, NUM_ROWS becomes the number of values,
+    and LEVEL_BYTES the size of the repetition levels alone, which precede the definition levels.
     """
-    num_rows = page[NUM_ROWS]
+    num_rows, is_repeated = page[NUM_ROWS], max_repetition > 0
     if begin < 0:
         return MALFORMED
-    kind, size = header[_TYPE], header[_UNCOMPRESSED]
-    if header[_COMPRESSED] != stop - begin or header[_NUM_VALUES] != num_rows:
+    kind, size, num_values = header[_TYPE], header[_UNCOMPRESSED], header[_NUM_VALUES]
+    if header[_COMPRESSED] != stop - begin or num_values < num_rows:
+        return MISPLACED
+    if num_values != num_rows and not is_repeated:
         return MISPLACED
     if size < 0 or size > _MAX_BYTES or header[_NUM_VALUES] > _MAX_BYTES:
         return CONTRADICTORY
@@ -199,13 +202,17 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
     page[LEVEL_BYTES] = 0
     page[DECOMPRESSED_SIZE] = size
     if kind == _V2_PAGE:
-        levels = header[_DEFINITION_BYTES]
-        if levels < 0 or levels > size or levels > stop - begin:
+        levels, repetition_bytes = header[_DEFINITION_BYTES], header[_REPETITION_BYTES]
+        # Columns that are not repeated have no repetition levels, so a header that claims some is
+        # damaged.
+        if levels < 0 or repetition_bytes < 0 or (repetition_bytes and not is_repeated):
             return CONTRADICTORY
-        # Flat columns have no repetition levels, so a header that claims some is damaged.
-        if header[_NUM_ROWS] != num_rows or header[_REPETITION_BYTES] != 0:
+        page[LEVEL_BYTES] = repetition_bytes if is_repeated else levels
+        levels += repetition_bytes
+        if levels > size or levels > stop - begin:
             return CONTRADICTORY
-        page[LEVEL_BYTES] = levels
+        if num_rows >= 0 and header[_NUM_ROWS] != num_rows:
+            return CONTRADICTORY
         begin += levels
         # A page without the field is compressed.
         page[DECOMPRESSED_SIZE] = size - levels if header[_IS_COMPRESSED] else -1
@@ -213,9 +220,12 @@ def _describe_page(data, header, begin, stop, max_level, codec, page):
         if max_level:
             if header[_LEVEL_ENCODING] != RLE:
                 return UNKNOWN_LEVELS
+            if is_repeated and header[_REPETITION_ENCODING] != RLE:
+                return UNKNOWN_LEVELS
             page[LEVEL_BYTES] = -1
     else:
         return MISPLACED
+    page[NUM_ROWS] = num_values
     if codec == 0:
         if page[DECOMPRESSED_SIZE] not in (-1, stop - begin):
             return CONTRADICTORY
@@ -255,7 +265,7 @@ def open_pages(data, pages, bounds, columns, flags):
                 flags[column] = MISPLACED
                 break
             begin = _page_header(data, start, stop, header, last, outer)
-            result = _describe_page(data, header, begin, stop, max_level, codec, page)
+            result = _describe_page(data, header, begin, stop, max_level, 0, codec, page)
             if result < 0:
                 flags[column] = result
                 break
@@ -263,6 +273,74 @@ def open_pages(data, pages, bounds, columns, flags):
             if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
                 total += page[DECOMPRESSED_SIZE]
     return total
+
+
+@kernel(int64(readonly(uint8), int64[:, ::1], int64, int64, int64, int64[::1]))
+def open_nested_pages(data, pages, max_level, max_repetition, codec, flags):
+    """Read the headers of the data pages of one column, which may be repeated.
+
+    This is `open_pages` for a column with these greatest definition and repetition levels. NUM_ROWS
+    is -1 for pages whose rows are not known, and becomes the number of values. If the column is
+    repeated, LEVEL_BYTES is the size of the repetition levels. The definition levels follow them.
+    """
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    flags[0] = 0
+    total = 0
+    for i in range(pages.shape[1]):
+        page = pages[:, i]
+        start, stop = page[READ_START], page[READ_START] + page[NUM_BYTES]
+        if start < 0 or stop < start or stop > data.shape[0]:
+            flags[0] = MISPLACED
+            break
+        begin = _page_header(data, start, stop, header, last, outer)
+        result = _describe_page(data, header, begin, stop, max_level, max_repetition, codec, page)
+        if result < 0:
+            flags[0] = result
+            break
+        flags[0] |= result
+        if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
+            total += page[DECOMPRESSED_SIZE]
+    return total
+
+
+@kernel(int64(readonly(uint8), int64, int64[:, ::1]))
+def find_pages(data, num_values, pages):
+    """Write the start, size, number of values and number of rows of the pages of a chunk.
+
+    Follow the headers up to the end of the chunk. The number of rows is -1 if a header does not
+    have it. The number of values is -1 for a dictionary page, and 0 for pages without values.
+    Return the number of pages; or `MALFORMED` if a header cannot be read; or `CONTRADICTORY` if a
+    page ends outside the chunk, or if the pages have another number of values. If there are more
+    pages than columns in ``pages``, only the first are written.
+    """
+    last = np.zeros(_DEPTH, dtype=np.int64)
+    outer = np.zeros(_DEPTH, dtype=np.int64)
+    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
+    count = start = 0
+    while start < data.shape[0]:
+        begin = _page_header(data, start, data.shape[0], header, last, outer)
+        size = header[_COMPRESSED]
+        if begin < 0:
+            return MALFORMED
+        if size < 0 or size > data.shape[0] - begin:
+            return CONTRADICTORY
+        kind, page_values, page_rows = header[_TYPE], header[_NUM_VALUES], header[_NUM_ROWS]
+        if kind == _DICTIONARY_PAGE:
+            page_values = -1
+        elif kind not in (_V1_PAGE, _V2_PAGE):
+            page_values = 0
+        elif page_values < 0 or page_values > num_values or page_rows > page_values:
+            return CONTRADICTORY
+        if count < pages.shape[1]:
+            pages[0, count], pages[1, count] = start, begin + size - start
+            pages[2, count], pages[3, count] = page_values, page_rows
+        num_values -= max(page_values, 0)
+        count += 1
+        start = begin + size
+    # If a damaged header claimed more values than its page has, pages at the end would be left out.
+    return count if num_values == 0 else CONTRADICTORY
 
 
 @kernel(int64(readonly(uint8), int64, int64[::1]))

@@ -26,9 +26,9 @@ import pyarrow as pa
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
-from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
+from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.file_layout import PageLocations
+from zonebloom.parquet.file_layout import ColumnChunk, PageLocations
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
     BODY_SIZE,
@@ -51,6 +51,7 @@ from zonebloom.parquet.leaf_type import (
     MAX_INT32,
     SNAPPY,
     LeafChunk,
+    LeafType,
     Undecodable,
     fixed_width_array,
     text_array,
@@ -284,7 +285,7 @@ class OpenedPages:
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
         may_cache = bool(selection.cache_keys) and is_at_rest(file.identity, time.time_ns())
-        data = _read(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
+        data = read_spans(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
         # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
         self._column_flags, self._levels = np.empty((2, len(columns)), dtype=np.int64)
         num_bytes = header_kernels.open_pages(data, pages, bounds, columns, self._column_flags)
@@ -300,7 +301,8 @@ class OpenedPages:
         # Keep the page buffers alive: the addresses in ``pages`` point into them.
         self._buffers: list[object] = [data, bodies]
         for number in table.other_codecs:
-            self._decompress(number, data)
+            codec = table.columns[number].chunk.codec
+            self._buffers += decompress_pages(codec, self._pages_of(number), data)
         self._present = np.empty(pages[NUM_ROWS].sum(), dtype=np.uint8)
         status = row_kernels.read_pages(
             data, bodies, pages, bounds, columns, self._present, self._levels
@@ -309,8 +311,11 @@ class OpenedPages:
             what = "body" if status == -1 else "definition levels"
             raise FragmentUnreadable(f"the {what} of a page cannot be decoded")
         if self.flags & HAS_OTHER_ENCODINGS or table.has_booleans:
+            # This is imported late, because few files need its kernels.
+            from zonebloom.parquet.plain_encoding import convert_pages
+
             for number, column in enumerate(table.columns):
-                self._convert_to_plain(column, self._pages_of(number))
+                self._buffers += convert_pages(column.leaf, self._pages_of(number), self._buffers)
         if may_cache:
             self._cache_blocks(selection)
 
@@ -435,39 +440,6 @@ class OpenedPages:
             start = int(ends[number])
         return arrays
 
-    def _decompress(self, number: int, data: np.ndarray) -> None:
-        """Decompress the pages of a column with a codec that has no kernel."""
-        decompress = decompressor(self._table.columns[number].chunk.codec)
-        pages, compressed = self._pages_of(number), data.data
-        starts, sizes, decompressed_sizes = pages[
-            header_kernels.BODY_START : header_kernels.ENCODING
-        ].tolist()
-        for page, decompressed_size in enumerate(decompressed_sizes):
-            if decompressed_size == 0:
-                pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = data.ctypes.data, 0
-            elif decompressed_size > 0:
-                start = starts[page]
-                body = decompress(compressed[start : start + sizes[page]], decompressed_size)
-                self._buffers.append(body)
-                pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = body.address, body.size
-
-    def _convert_to_plain(self, column: LeafChunk, pages: np.ndarray) -> None:
-        """Convert the values of pages to PLAIN encoding, with one byte for each boolean."""
-        # This is imported late, because few files need its kernels.
-        from zonebloom.parquet.plain_encoding import to_plain
-
-        is_boolean = column.leaf.physical_type == BOOLEAN
-        is_ready = (pages[ENCODING] == header_kernels.PLAIN) | _have_indices(pages)
-        for page in range(pages.shape[1]):
-            if is_ready[page] and not is_boolean:
-                continue
-            address, size, count = pages[[BODY_ADDRESS, BODY_SIZE, NUM_STORED], page].tolist()
-            body = np.frombuffer(pa.foreign_buffer(address, size, self._buffers), dtype=np.uint8)
-            plain = to_plain(column.leaf, int(pages[ENCODING, page]), body, count)
-            self._buffers.append(plain)
-            pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = plain.ctypes.data, plain.size
-            pages[ENCODING, page] = header_kernels.PLAIN
-
 
 class PagesWithBlocks(OpenedPages):
     """Data pages of which some are read, and others are cached in blocks of rows.
@@ -526,24 +498,44 @@ def _have_indices(pages: np.ndarray) -> np.ndarray:
 
 
 def dictionary_of(file: FragmentFile, column: LeafChunk) -> Dictionary:
-    """Return the dictionary of a chunk, from the cache if possible."""
-    # The dictionary ends at the first data page. Some writers let ``data_start`` point to the
-    # dictionary instead.
-    start, stop = column.chunk.start, int(column.pages.starts[0])
-    leaf, codec = column.leaf, column.chunk.codec
+    """Return the dictionary of a chunk with page locations, from the cache if possible."""
+    # The dictionary ends at the first data page.
+    return cached_dictionary(file, column.leaf, column.chunk, int(column.pages.starts[0]))
+
+
+def cached_dictionary(
+    file: FragmentFile,
+    leaf: LeafType,
+    chunk: ColumnChunk,
+    stop: int,
+    data: np.ndarray | None = None,
+) -> Dictionary:
+    """Return the dictionary of a chunk, from the cache if possible.
+
+    The dictionary page begins with the chunk and ends at ``stop``. ``data`` has its bytes if they
+    are read already.
+    """
+    # Some writers let ``data_start`` point to the dictionary, so it is not the end.
+    start, codec = chunk.start, chunk.codec
+    # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
     key = None
     if _is_identified(file):
         key = file.path, file.identity, start, stop, codec, leaf.width
 
     def read() -> Dictionary:
-        size = stop - start
-        data = _read(file, np.array([start]), np.array([size]), size) if size > 0 else None
-        return Dictionary(leaf, codec, data)
+        size, page = stop - start, data
+        if size <= 0:
+            return Dictionary(leaf, codec, None)
+        if page is None:
+            page = read_spans(file, np.array([start]), np.array([size]), size)
+        return Dictionary(leaf, codec, page)
 
     return PAGE_CACHE.get(key, Dictionary, read)
 
 
-def _read(file: FragmentFile, starts: np.ndarray, sizes: np.ndarray, num_bytes: int) -> np.ndarray:
+def read_spans(
+    file: FragmentFile, starts: np.ndarray, sizes: np.ndarray, num_bytes: int
+) -> np.ndarray:
     """Return pieces of the file, one after another, uint8."""
     if file.is_local:
         # Arrow's pool reuses memory. New memory would cost more time than the read.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from zonebloom.parquet.file_head import encode_head, file_of_metadata
 from zonebloom.parquet.file_layout import ColumnChunk, FileSchema, PageLocations, SchemaLeaf
-from zonebloom.parquet.synthetic_file import synthetic_file
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.values.normal_types import hashed_type, without_views
 
@@ -92,26 +92,42 @@ class LeafChunk(NamedTuple):
     pages: PageLocations
 
 
-def _leaf_type(
-    leaf: SchemaLeaf, column: pq.ColumnSchema, arrow_schema: pa.Schema, stored_schema: pa.Schema
+class SchemaTypes(NamedTuple):
+    """The schema of a file as pyarrow interprets it.
+
+    ``arrow`` is the schema that pyarrow reads. ``stored`` ignores the Arrow schema that a writer
+    may have stored in the file.
+    """
+
+    parquet: pq.ParquetSchema
+    arrow: pa.Schema
+    stored: pa.Schema
+
+
+def leaf_type(
+    column: pq.ColumnSchema, arrow_type: pa.DataType, stored: pa.DataType
 ) -> LeafType | None:
     """Return how kernels decode a leaf, or None if pyarrow has to decode it.
 
-    ``arrow_schema`` is the one that pyarrow reads. ``stored_schema`` ignores the Arrow schema that
-    a writer may have stored in the file.
+    ``stored`` is the type of the leaf in the schema `SchemaTypes.stored`.
     """
-    arrow_type = _type_at(arrow_schema, leaf.field, leaf.path)
-    if column.max_repetition_level or arrow_type is None:
-        return None
-    stored = _type_at(stored_schema, leaf.field, leaf.path)
     physical_type = _PHYSICAL_TYPES.index(column.physical_type)
     width = (
         column.length if physical_type == FIXED_LEN_BYTE_ARRAY else _WIDTHS.get(physical_type, 0)
     )
-    decoded = without_views(arrow_type)
-    if stored is None or not _is_decodable(decoded, stored, physical_type, width):
+    if not _is_decodable(without_views(arrow_type), stored, physical_type, width):
         return None
     return LeafType(arrow_type, physical_type, width, column.max_definition_level)
+
+
+def _flat_leaf_type(leaf: SchemaLeaf, number: int, types: SchemaTypes) -> LeafType | None:
+    """Return how kernels decode a leaf that is not repeated, or None if they do not."""
+    column = types.parquet.column(number)
+    arrow_type = _type_at(types.arrow, leaf.field, leaf.path)
+    stored = _type_at(types.stored, leaf.field, leaf.path)
+    if column.max_repetition_level or arrow_type is None or stored is None:
+        return None
+    return leaf_type(column, arrow_type, stored)
 
 
 def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | None:
@@ -126,23 +142,27 @@ def _type_at(schema: pa.Schema, field: int, path: ColumnPath) -> pa.DataType | N
 
 
 @lru_cache(maxsize=256)
-def leaf_types(schema: FileSchema) -> list[LeafType | None]:
-    """Return how kernels decode each leaf of a file, with None for leaves that pyarrow decodes."""
+def schema_types(schema: FileSchema) -> SchemaTypes | None:
+    """Return the schema of a file as pyarrow interprets it, or None if it cannot."""
     import pyarrow.parquet as pq
 
-    fields = tuple(range(len(schema.names)))
     try:
-        file = pq.ParquetFile(pa.BufferReader(synthetic_file(schema, fields, [], 0)))
+        file = pq.ParquetFile(file_of_metadata(encode_head(schema)))
         # pyarrow builds a new schema of all columns at each of these calls.
         parquet_schema, arrow_schema = file.schema, file.schema_arrow
-        stored_schema = parquet_schema.to_arrow_schema()
-        return [
-            _leaf_type(leaf, parquet_schema.column(number), arrow_schema, stored_schema)
-            for number, leaf in enumerate(schema.leaves)
-        ]
+        return SchemaTypes(parquet_schema, arrow_schema, parquet_schema.to_arrow_schema())
     except (pa.ArrowException, OSError, ValueError):
         # PyArrow raises an error with the reason when it reads the file.
+        return None
+
+
+@lru_cache(maxsize=256)
+def leaf_types(schema: FileSchema) -> list[LeafType | None]:
+    """Return how kernels decode each leaf of a file, with None for leaves that pyarrow decodes."""
+    types = schema_types(schema)
+    if types is None:
         return [None] * len(schema.leaves)
+    return [_flat_leaf_type(leaf, number, types) for number, leaf in enumerate(schema.leaves)]
 
 
 def leaf_at(path: ColumnPath, file: FileSchema, schema: pa.Schema) -> tuple[int, LeafType] | None:
@@ -166,13 +186,14 @@ def _is_decodable(
         return physical_type == INT64 and arrow_type.unit == stored.unit
     if physical_type == BYTE_ARRAY:
         return arrow_type in _TEXTS
-    if arrow_type != stored or pa.types.is_null(arrow_type):
-        return False
     if physical_type == FIXED_LEN_BYTE_ARRAY and not width:
         # A width of 0 would mean strings.
         return False
-    if pa.types.is_decimal(arrow_type):
-        return arrow_type.bit_width in (128, 256) and width <= arrow_type.bit_width // 8
+    if pa.types.is_decimal(arrow_type) and pa.types.is_decimal(stored):
+        is_same = (arrow_type.precision, arrow_type.scale) == (stored.precision, stored.scale)
+        return is_same and width <= arrow_type.bit_width // 8
+    if arrow_type != stored or pa.types.is_null(arrow_type):
+        return False
     if physical_type == BOOLEAN:
         return pa.types.is_boolean(arrow_type)
     if pa.types.is_nested(arrow_type) or pa.types.is_boolean(arrow_type):

@@ -71,26 +71,6 @@ def _size(fields: dict[int, Any], number: int) -> int:
     return value
 
 
-def checked_data_page(page: Bytes, num_rows: int, is_repeated: bool) -> PageHeader:
-    """Return the header of a data page. Raise `FragmentUnreadable` if its location is wrong."""
-    header = parse_page_header(page)
-    rows = header.num_rows if is_repeated else header.num_values
-    if not header.is_data or header.size != len(page):
-        raise FragmentUnreadable("a page location does not lead to a data page")
-    if (rows is not None and rows != num_rows) or num_rows > header.num_values:
-        raise FragmentUnreadable(
-            f"a page has {header.num_values} values, its location says {num_rows} rows"
-        )
-    return header
-
-
-def check_dictionary_page(page: Bytes) -> None:
-    """Raise `FragmentUnreadable` if the bytes are not exactly one dictionary page."""
-    header = parse_page_header(page)
-    if header.page_type != DICTIONARY_PAGE or header.size != len(page):
-        raise FragmentUnreadable("a dictionary page is not where its chunk says")
-
-
 def walk_pages(
     read: ReadRanges,
     chunk: ColumnChunk,
@@ -122,47 +102,20 @@ def walk_pages(
     return PageLocations(*(np.array(ints, dtype=np.int64) for ints in (starts, sizes, first_rows)))
 
 
-def split_whole_chunk(
-    data: memoryview, chunk: ColumnChunk, num_rows: int, is_repeated: bool
-) -> list[memoryview]:
-    """Return the bytes of a whole chunk in pieces, without its empty data pages.
-
-    pyarrow sometimes writes empty data pages, but reads them as the end of a chunk.
-    """
-    if num_rows > chunk.num_values or (num_rows != chunk.num_values and not is_repeated):
-        raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
-    rows = 0
-    has_rows = True
-    pieces: list[memoryview] = []
-    piece_start = 0
-    for start, header in _headers(chunk, lambda at: parse_page_header(data[at - chunk.start :])):
-        if not header.is_data:
-            continue
-        rows += header.num_rows or 0
-        has_rows = has_rows and header.num_rows is not None
-        if not header.num_values:
-            pieces.append(data[piece_start : start - chunk.start])
-            piece_start = start - chunk.start + header.size
-    if has_rows and rows != num_rows:
-        raise FragmentUnreadable(f"pages have {rows} rows, their row group {num_rows}")
-    return [*pieces, data[piece_start:]]
-
-
 def _headers(
     chunk: ColumnChunk, header_at: Callable[[int], PageHeader]
 ) -> Iterator[tuple[int, PageHeader]]:
-    """Yield the start and the header of each page, up to the last value of the chunk."""
+    """Yield the start and the header of each page of a chunk."""
     start, num_values = chunk.start, 0
-    while num_values < chunk.num_values:
-        if start >= chunk.stop:
-            raise FragmentUnreadable("a column chunk ends before its last value")
+    while start < chunk.stop:
         header = header_at(start)
         if header.size > chunk.stop - start:
             raise FragmentUnreadable("a page reaches beyond its column chunk")
         yield start, header
         num_values += header.num_values if header.is_data else 0
         start += header.size
-    if num_values > chunk.num_values:
+    # If a damaged header claimed more values than its page has, pages at the end would be left out.
+    if num_values != chunk.num_values:
         raise FragmentUnreadable(f"pages have {num_values} values, their chunk {chunk.num_values}")
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from zonebloom.base.arrays import to_numpy
 from zonebloom.base.version import require_known_format, with_format_version
 from zonebloom.errors import CorruptIndex, FragmentUnreadable
+from zonebloom.parquet.file_head import encode_head
 from zonebloom.parquet.file_layout import (
     ColumnChunk,
     FilePages,
@@ -37,7 +38,6 @@ from zonebloom.parquet.footer import (
     read_footer,
     reader_of_bytes,
 )
-from zonebloom.parquet.synthetic_file import file_metadata, metadata_ends
 from zonebloom.storage.ipc_layout import open_uncompressed
 
 PAGE_MAP_SCHEMA = pa.schema(
@@ -170,7 +170,7 @@ class PageMapBuilder:
         return pages.schema
 
     def _head_number(self, schema: FileSchema) -> int:
-        return self._heads.setdefault(_file_head(schema), len(self._heads))
+        return self._heads.setdefault(encode_head(schema), len(self._heads))
 
     def encode(self) -> pa.Buffer:
         """Return the bytes of ``pages.arrow``."""
@@ -307,8 +307,3 @@ def _decode_chunks(chunk_ints: np.ndarray, file_bytes: int) -> tuple[ColumnChunk
 def _parsed_head(head: bytes) -> FileSchema:
     """Return the schema of a head. Files of one writer share the object and its cached results."""
     return parse_footer(head, 0).schema
-
-
-def _file_head(schema: FileSchema) -> bytes:
-    """Return an encoded FileMetaData with this schema and no row groups."""
-    return file_metadata(*metadata_ends(schema, schema.elements, schema.arrow_schema), 0, [])

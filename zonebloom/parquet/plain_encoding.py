@@ -6,10 +6,12 @@ Source: Encodings.md of the Parquet format.
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import delta_encoding_kernels as delta_kernels
-from zonebloom.parquet import row_kernels
+from zonebloom.parquet import header_kernels, row_kernels
+from zonebloom.parquet.header_kernels import BODY_ADDRESS, BODY_SIZE, ENCODING, NUM_STORED
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -22,6 +24,28 @@ from zonebloom.parquet.leaf_type import (
 )
 
 _PLAIN, _RLE, _DELTA, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _SPLIT = 0, 3, 5, 6, 7, 9
+
+
+def convert_pages(leaf: LeafType, pages: np.ndarray, owner: object) -> list[np.ndarray]:
+    """Convert the values of pages to PLAIN encoding, with one byte for each boolean.
+
+    ``pages`` is the table of pages, which is changed to the new bodies. ``owner`` keeps the old
+    ones alive. Return the arrays that hold the new ones. Dictionary indices stay as they are.
+    """
+    is_boolean = leaf.physical_type == BOOLEAN
+    has_indices = header_kernels.is_dictionary_encoding.py_func(pages[ENCODING])
+    is_ready = (pages[ENCODING] == header_kernels.PLAIN) | has_indices
+    bodies = []
+    for page in range(pages.shape[1]):
+        if is_ready[page] and not is_boolean:
+            continue
+        address, size, count = pages[[BODY_ADDRESS, BODY_SIZE, NUM_STORED], page].tolist()
+        body = np.frombuffer(pa.foreign_buffer(address, size, owner), dtype=np.uint8)
+        plain = to_plain(leaf, int(pages[ENCODING, page]), body, count)
+        bodies.append(plain)
+        pages[BODY_ADDRESS, page], pages[BODY_SIZE, page] = plain.ctypes.data, plain.size
+        pages[ENCODING, page] = header_kernels.PLAIN
+    return bodies
 
 
 def to_plain(leaf: LeafType, encoding: int, body: np.ndarray, count: int) -> np.ndarray:

@@ -255,7 +255,7 @@ def _stats_facts(stats: ScanStats) -> list[str]:
             for name, reason in stats.whole_chunks.items()
         ),
         *(
-            f"pages decoded by pyarrow: {', '.join(sorted(names))} ({reason})"
+            f"row groups decoded by pyarrow: {', '.join(sorted(names))} ({reason})"
             for reason, names in _by_reason(stats.by_pyarrow).items()
         ),
         f"index read: {bytes_text(stats.index_bytes)}",

@@ -149,7 +149,8 @@ class ScanStats:
     whole_chunks : dict of str to str
         Columns of which whole column chunks were read, with the reason.
     by_pyarrow : dict of str to str
-        Columns whose pages PyArrow decoded, in fragments that are read in part, with the reason.
+        Columns that PyArrow decoded from whole row groups, in fragments that are read in part, with
+        the reason.
     seconds : float
     """
 

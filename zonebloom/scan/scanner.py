@@ -243,6 +243,7 @@ class Scanner(ProcessBound, Displayed):
             )
         stats.index_bytes = plan.index_bytes
         counter = ReadCounter() if counting else None
+        row_filter = self._request.filter
         batches: Iterable[pa.RecordBatch] = ()
         if plan.fragments and wants_rows:
             request = self._request
@@ -256,9 +257,9 @@ class Scanner(ProcessBound, Displayed):
                 )
             execution = Execution(self._source, request, counter, stats)
             batches = execution.batches(plan.fragments)
-        elif not isinstance(self._request.filter, pc.Expression | None):
+        elif row_filter is not None and not isinstance(row_filter, pc.Expression):
             # Refuse an invalid filter even if no rows are read. PyArrow's were checked before.
-            _ = self._request.filter.matching_rows(empty_table(self._source.schema))
+            _ = row_filter.matching_rows(empty_table(self._source.schema))
         try:
             for batch in batches:
                 if num_rows_left is not None:

@@ -53,7 +53,9 @@ def open_rows(
         if decrypted_file is not None and source.parquet_keys is not None:
             pages = decrypted_file.pages(source.parquet_keys)
         if source.is_parquet:
-            return ParquetRows(file, pages, source.schema, constants, fragment.view)
+            return ParquetRows(
+                file, pages, source.schema, constants, fragment.view, source.parquet_keys
+            )
         from zonebloom.sources.ipc_rows import IpcRows
 
         return IpcRows(file, source.schema, constants)

@@ -17,7 +17,7 @@ from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.footer import read_footer
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.parquet.leaf_type import CODECS, LeafChunk, Undecodable, leaf_at
-from zonebloom.parquet.row_group_reader import RowGroupReader, select_pages
+from zonebloom.parquet.whole_row_groups import WholeRowGroups
 from zonebloom.predicates.ast import And, ColumnPath, Constant, Equals, IsIn, IsNull, Or, Predicate
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.sources.source import assemble_columns, groups_with_rows
@@ -26,12 +26,13 @@ from zonebloom.storage.files import FILE_ERRORS, unreadable
 from zonebloom.storage.random_access import FragmentFile
 
 if TYPE_CHECKING:
+    from zonebloom.parquet.encryption_keys import ParquetKeys
     from zonebloom.parquet.hit_reader import HitReader
     from zonebloom.parquet.leaf_reader import PageTable
 
-# Reading some rows of a column by pyarrow costs as much as this many block checks, the unit of work
-# of `KERNELS`.
-_COLUMN_CHECKS = 1024
+# Opening a column for pyarrow costs as much as this many block checks, the unit of work of
+# `KERNELS`. Reading this many rows of it costs as much as one check.
+_COLUMN_CHECKS, _ROWS_PER_CHECK = 1024, 64
 # The most page tables that are cached for a file.
 _MAX_PAGE_TABLES = 1024
 # The most bytes of a file that are read before it is known whether they are needed. Reading them
@@ -44,11 +45,10 @@ _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
 
 
 class _DecodableColumns(NamedTuple):
-    """The columns that kernels decode, and for each other column the reason for pyarrow."""
+    """The columns that kernels for flat columns decode. The table is None if there are none."""
 
     names: tuple[str, ...]
     table: PageTable | None
-    reasons: dict[str, str]
 
 
 # The rows at which the values of a top-level column are known, and these values, by name.
@@ -61,7 +61,7 @@ class ParquetRows:
 
     If the caller gives page maps, they already have the table's names. `whole_chunks` maps each
     column whose chunks were read whole to the reason, and `pyarrow_columns` maps each column that
-    pyarrow decoded to the reason.
+    pyarrow decoded from whole row groups to the reason.
     """
 
     def __init__(
@@ -71,13 +71,15 @@ class ParquetRows:
         schema: pa.Schema,
         constants: Mapping[str, object],
         view: FileView | None = None,
+        keys: ParquetKeys | None = None,
     ):
         self._file = file
         self._defaults = {} if view is None else view.defaults
+        names = None if view is None else view.names
         if pages is None:
-            names = None if view is None else view.names
             pages = pages_with_names(read_footer(file.num_bytes, file.read), names)
         self._pages = pages
+        self._whole_row_groups = WholeRowGroups(file, names, keys)
         # Kernels are loaded late, because loading takes longer than a few reads without them.
         self._has_kernels = False
         self._schema = schema
@@ -123,7 +125,7 @@ class ParquetRows:
                 pages = self._pages.locations(row_group, leaf)
                 if pages is None:
                     return None
-                selected = select_pages(pages.first_rows, rows).pages
+                selected = pages.pages_with(rows)
                 starts, sizes = pages.starts[selected], pages.sizes[selected]
                 spans += zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
                 # The dictionary page lies between the chunk's start and its first data page.
@@ -138,7 +140,7 @@ class ParquetRows:
 
         The values of the columns that are searched are added to ``known``.
         """
-        if not (self._has_kernels or self._load_kernels(1)):
+        if not (self._has_kernels or self._load_kernels(row_group, 1)):
             return rows, False
         return self._narrow(row_group, tests.predicate, tests, rows, known)
 
@@ -213,7 +215,7 @@ class ParquetRows:
         if isinstance(node, IsIn) and node.null_matches:
             return None
         handle = self._file.handle
-        if handle is None or not (self._has_kernels or self._load_kernels(1)):
+        if handle is None or not (self._has_kernels or self._load_kernels(row_group, 1)):
             return None
         key = row_group, node.column, *names
         readers = self._pages.hit_readers
@@ -256,9 +258,10 @@ class ParquetRows:
             return None
         return HitReader(names, readable)
 
-    def _load_kernels(self, num_columns: int) -> bool:
+    def _load_kernels(self, row_group: int, num_columns: int) -> bool:
         """Return whether kernels should read columns."""
-        self._has_kernels = KERNELS.are_loaded or KERNELS.are_worth(_COLUMN_CHECKS * num_columns)
+        checks = _COLUMN_CHECKS + self._pages.group_rows[row_group] // _ROWS_PER_CHECK
+        self._has_kernels = KERNELS.are_loaded or KERNELS.are_worth(checks * num_columns)
         return self._has_kernels
 
     def _decodable_columns(
@@ -279,30 +282,27 @@ class ParquetRows:
             if len(cache) >= _MAX_PAGE_TABLES:
                 cache.clear()
             chunks: dict[str, LeafChunk] = {}
-            reasons: dict[str, str] = {}
             for column in columns:
                 path = (column,) if isinstance(column, str) else column
                 chunk = self._leaf_chunk(row_group, path)
-                if isinstance(chunk, str):
-                    reasons[path[0]] = chunk
-                else:
+                if chunk is not None:
                     chunks[path[0]] = chunk
             table = PageTable(list(chunks.values())) if chunks else None
-            cache[key] = decodable = _DecodableColumns(tuple(chunks), table, reasons)
+            cache[key] = decodable = _DecodableColumns(tuple(chunks), table)
         return decodable
 
-    def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | str:
-        """Return a column's chunk if kernels can decode it to the dataset's type, or a reason."""
+    def _leaf_chunk(self, row_group: int, path: ColumnPath) -> LeafChunk | None:
+        """Return a column's chunk if it is a flat column of the dataset's type, or None."""
         pages = self._pages
         position = None if path[0] in self._constants else leaf_at(path, pages.schema, self._schema)
         if position is None:
-            return "its type"
+            return None
         number, leaf = position
         chunk = pages.row_groups[row_group].chunks[number]
         chunk_pages = pages.locations(row_group, number)
-        if chunk_pages is None:
-            return "page locations are not known"
-        return LeafChunk(leaf, chunk, chunk_pages) if chunk.codec in CODECS else "its codec"
+        if chunk_pages is None or chunk.codec not in CODECS:
+            return None
+        return LeafChunk(leaf, chunk, chunk_pages)
 
     def read(
         self, row_group: int, names: Sequence[str], rows: RowRanges, known: KnownValues = _NOTHING
@@ -317,13 +317,16 @@ class ParquetRows:
             if values is not None and (known_rows is rows or known_rows == rows):
                 columns[name] = values
         missing = tuple([name for name in names if name not in columns])
-        if missing and rows and (self._has_kernels or self._load_kernels(len(missing))):
-            decodable = self._decodable_columns(row_group, missing)
-            if decodable.table is not None:
-                arrays = zip(decodable.names, decodable.table.take(self._file, rows), strict=True)
-                columns |= {name: array for name, array in arrays if array is not None}
-        if len(columns) < len(names):
-            columns |= self._read_by_pyarrow(row_group, missing, rows, columns)
+        if missing and rows:
+            if self._has_kernels or self._load_kernels(row_group, len(missing)):
+                decodable = self._decodable_columns(row_group, missing)
+                if decodable.table is not None:
+                    arrays = decodable.table.take(self._file, rows)
+                    for name, array in zip(decodable.names, arrays, strict=True):
+                        if array is not None:
+                            columns[name] = array
+            if len(columns) < len(names):
+                columns |= self._read_fields(row_group, missing, rows, columns)
         return self._assembled(names, len(rows), columns)
 
     def _assembled(
@@ -340,32 +343,57 @@ class ParquetRows:
         except FILE_ERRORS as error:
             raise unreadable(self._file.path, error) from None
 
-    def _read_by_pyarrow(
+    def _read_fields(
         self,
         row_group: int,
         names: tuple[str, ...],
         rows: RowRanges,
         decoded: Mapping[str, object],
-    ) -> dict[str, pa.ChunkedArray]:
-        """Return those columns that are stored in the file and not decoded yet."""
-        reasons, other_reason = {}, _NOT_LOADED_REASON
-        if self._has_kernels and rows:
-            reasons = self._decodable_columns(row_group, names).reasons
-            other_reason = "an encoding of its pages"
+    ) -> dict[str, pa.Array | pa.ChunkedArray]:
+        """Return those columns that are stored in the file and not decoded yet.
+
+        These are lists, maps and structs, columns without page locations or of another type than
+        the dataset's, and columns that kernels cannot decode.
+        """
         fields = {
-            self._fields[name]: name
+            name: self._fields[name]
             for name in names
             if name not in decoded and name in self._fields and name not in self._constants
         }
-        if not fields:
-            return {}
-        for name in fields.values():
-            self.pyarrow_columns[name] = reasons.get(name, other_reason)
-        reader = RowGroupReader(self._pages, row_group, self._file.read, self._file.coalesce)
-        values = reader.read(list(fields), rows)
-        for field, reason in reader.whole.items():
-            self.whole_chunks[fields[field]] = reason
-        return {fields[field]: column for field, column in values.items()}
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        reasons = dict.fromkeys(fields, _NOT_LOADED_REASON)
+        if self._has_kernels and fields:
+            columns, reasons = self._read_by_kernels(row_group, fields, rows)
+        rest = [name for name in fields if name not in columns]
+        if rest:
+            self.pyarrow_columns |= {name: reasons[name] for name in rest}
+            columns |= self._whole_row_groups.read(row_group, rest, rows)
+        return columns
+
+    def _read_by_kernels(
+        self, row_group: int, fields: Mapping[str, int], rows: RowRanges
+    ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], dict[str, str]]:
+        """Return the fields that kernels decode, and for each other one the reason for pyarrow."""
+        from zonebloom.parquet.nested_reader import NestedReader
+        from zonebloom.parquet.nested_schema import field_tree
+
+        chunks = self._pages.row_groups[row_group].chunks
+        trees, reasons = {}, {}
+        for name, field in fields.items():
+            tree = field_tree(self._pages.schema, field)
+            if tree is None:
+                reasons[name] = "its type"
+            elif any(chunks[leaf].codec not in CODECS for leaf in tree.leaves):
+                reasons[name] = "its codec"
+            else:
+                reasons[name] = "an encoding of its pages"
+                trees[name] = tree
+        if not trees:
+            return {}, reasons
+        reader = NestedReader(self._file, self._pages, row_group)
+        columns = reader.read(trees, rows)
+        self.whole_chunks |= {name: why for name, why in reader.whole.items() if name in columns}
+        return {**columns}, reasons
 
     def require_unchanged(self) -> None:
         """Raise `FragmentChanged` if the file was written since it was opened."""

@@ -255,6 +255,10 @@ class FragmentFile(RandomAccessFile):
         return None
 
     def _read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return self.read_stored(ranges)
+
+    def read_stored(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return ranges of the file as they are stored, also if the file is encrypted."""
         try:
             pieces = super().read(ranges)
         except FILE_ERRORS as error:

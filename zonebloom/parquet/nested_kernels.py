@@ -1,0 +1,318 @@
+"""Kernels that turn repetition and definition levels into lists, maps and structs.
+
+A leaf below lists, maps and structs is stored as slots. A slot holds a value, or says by its levels
+where a null or an empty list is. Kernels decode the levels of all slots, select the slots of the
+wanted rows, and compute the offsets and the validity of each level of nesting:
+
+    slots of   [[1, 2], []], null, [[3]]      greatest levels: repetition 2, definition 5
+
+    repetition    0  2  1  0  0      0 starts a row, 1 an inner list, 2 continues an inner list
+    definition    5  5  3  0  5      5 is a value, 3 an empty inner list, 0 a null
+
+No byte of a page is trusted: kernels return -1 if levels run out or contradict one another.
+
+Source: Encodings.md (RLE) and README.md (nested encoding) of the Parquet format; "Dremel:
+Interactive Analysis of Web-Scale Datasets".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int64, types, uint8
+
+from zonebloom.parquet.header_kernels import (
+    BODY_ADDRESS,
+    BODY_SIZE,
+    BODY_START,
+    CHECKED_START,
+    FIRST_ROW,
+    LEVEL_BYTES,
+    NUM_ROWS,
+    NUM_STORED,
+)
+from zonebloom.parquet.page_bytes import bits_at, run_at
+from zonebloom.sbbf.addresses import load_32, load_64
+from zonebloom.sbbf.jit import inlined, kernel, linked, readonly
+
+_LENGTH_BYTES = 4
+# The number of slots that are skipped together if no wanted row begins in them.
+_GROUP_SIZE = 128
+
+
+@linked
+def _decode_levels(address, stop, max_level, out):
+    """Decode a level for each item of ``out``. Return 0, or -1."""
+    width = 0
+    while max_level >> width:
+        width += 1
+    offset = num_read = 0
+    while num_read < out.shape[0]:
+        run, value, begin, offset = run_at(address, offset, stop, width, out.shape[0] - num_read)
+        if run < 0 or value > max_level:
+            return -1
+        if value < 0:
+            # Eight levels have ``width`` bytes, so one load has all of them.
+            mask = np.uint64((1 << width) - 1)
+            highest = np.uint64(0)
+            i = 0
+            while i + 8 <= run and stop - begin >= 8:
+                word = load_64(address + np.uint64(begin))
+                for j in range(8):
+                    level = word >> np.uint64(j * width) & mask
+                    highest = max(highest, level)
+                    out[num_read + i + j] = np.uint8(level)
+                i += 8
+                begin += width
+            for j in range(run - i):
+                level = bits_at(address, begin * 8 + j * width, width, stop)
+                highest = max(highest, level)
+                out[num_read + i + j] = np.uint8(level)
+            if np.int64(highest) > max_level:
+                return -1
+        else:
+            out[num_read : num_read + run] = np.uint8(value)
+        num_read += run
+    return 0
+
+
+@inlined
+def _strip_levels(page):
+    """Return the address and size of levels at the start of a body, which is cut after them."""
+    address = np.uint64(page[BODY_ADDRESS])
+    num_bytes = np.int64(-1)
+    if page[BODY_SIZE] >= _LENGTH_BYTES:
+        num_bytes = np.int64(load_32(address))
+        if num_bytes > page[BODY_SIZE] - _LENGTH_BYTES:
+            num_bytes = np.int64(-1)
+        else:
+            page[BODY_ADDRESS] += _LENGTH_BYTES + num_bytes
+            page[BODY_SIZE] -= _LENGTH_BYTES + num_bytes
+    return address + np.uint64(_LENGTH_BYTES), num_bytes
+
+
+@kernel(
+    int64(
+        readonly(uint8),
+        int64[:, ::1],
+        readonly(int64),
+        int64,
+        readonly(int64),
+        uint8[::1],
+        uint8[::1],
+        uint8[::1],
+        int64[:, ::1],
+    )
+)
+def read_levels(
+    data, pages, num_rows, max_level, item_levels, definitions, repetitions, present, counts
+):
+    """Decode the levels of the pages of a column, one page after another.
+
+    ``present`` says for each slot whether it holds a value. ``item_levels[i]`` is the definition
+    level from which a list of repetition level i has an item. That of level 0 is 0. If the column
+    is not repeated, ``repetitions`` is empty. Page i must begin with a row and have ``num_rows[i]``
+    rows. If this is -1, pages may begin inside a row, except the first one. In each page, FIRST_ROW
+    becomes the number of its first slot, NUM_STORED is set, and the levels are cut off the body.
+    ``counts[i, j]`` is increased by the number of slots with repetition level i and definition
+    level j. Return the number of slots without a value, or -1.
+    """
+    base = nulls = 0
+    max_repetition = item_levels.shape[0] - 1
+    for i in range(pages.shape[1]):
+        page = pages[:, i]
+        size = page[NUM_ROWS]
+        if size < 0 or size > present.shape[0] - base:
+            return -1
+        levels = np.uint64(data.ctypes.data) + np.uint64(page[CHECKED_START])
+        is_apart = page[LEVEL_BYTES] >= 0
+        num_bytes = page[LEVEL_BYTES] if max_repetition else 0
+        if max_repetition:
+            address = levels
+            if not is_apart:
+                address, num_bytes = _strip_levels(page)
+                if num_bytes < 0:
+                    return -1
+            page_levels = repetitions[base : base + size]
+            if _decode_levels(address, num_bytes, max_repetition, page_levels) < 0:
+                return -1
+            count = 0
+            for j in range(size):
+                count += np.int64(page_levels[j] == 0)
+            begins_inside = size > 0 and page_levels[0] != 0
+            if begins_inside and (base == 0 or num_rows[i] >= 0):
+                return -1
+            if num_rows[i] >= 0 and count != num_rows[i]:
+                return -1
+        stored = size
+        if not max_level:
+            counts[0, 0] += size
+        else:
+            if is_apart:
+                address = levels + np.uint64(num_bytes)
+                num_bytes = page[BODY_START] - page[CHECKED_START] - num_bytes
+            else:
+                address, num_bytes = _strip_levels(page)
+            page_levels = definitions[base : base + size]
+            if num_bytes < 0:
+                return -1
+            if _decode_levels(address, num_bytes, max_level, page_levels) < 0:
+                return -1
+            stored = 0
+            for j in range(size):
+                is_value = page_levels[j] == max_level
+                present[base + j] = is_value
+                stored += np.int64(is_value)
+            if max_repetition:
+                previous = np.int64(max_level) if base == 0 else np.int64(definitions[base - 1])
+                for j in range(size):
+                    level, repetition = np.int64(page_levels[j]), repetitions[base + j]
+                    counts[repetition, level] += 1
+                    # A slot that continues a list adds an item to one that has some. DuckDB also
+                    # writes slots inside of nulls, which belong to no list.
+                    if min(previous, level) < item_levels[repetition] and (
+                        level >= item_levels[repetition - 1]
+                    ):
+                        return -1
+                    previous = level
+            else:
+                for j in range(size):
+                    counts[0, page_levels[j]] += 1
+        page[FIRST_ROW], page[NUM_STORED] = base, stored
+        nulls += size - stored
+        base += size
+    return nulls
+
+
+@inlined
+def _skip_rows(repetitions, slot, end, row, next_row):
+    """Skip slots before the start of ``next_row``. Return the row and the next slot.
+
+    ``row`` is the last row that started before ``slot``. Some slots before may remain.
+    """
+    while slot + _GROUP_SIZE <= end:
+        # The processor counts the rows of a group with vector instructions.
+        num_starts = 0
+        for i in range(_GROUP_SIZE):
+            num_starts += np.int64(repetitions[slot + i] == 0)
+        if row + num_starts >= next_row:
+            break
+        row += num_starts
+        slot += _GROUP_SIZE
+    return row, slot
+
+
+@kernel(
+    types.UniTuple(int64, 2)(
+        readonly(int64, 2),
+        readonly(int64),
+        readonly(int64),
+        readonly(int64),
+        int64,
+        uint8[::1],
+        uint8[::1],
+        int64[::1],
+    )
+)
+def select_slots(
+    pages, first_rows, num_rows, rows, min_definition, definitions, repetitions, slots
+):
+    """Keep only the levels of the slots of some rows, which are ascending.
+
+    Page i begins with row ``first_rows[i]``, or inside a row if ``num_rows[i]`` is -1. The kept
+    levels move to the front. Levels are empty if they are all 0. ``slots`` receives the slots from
+    ``min_definition`` on, which are those that the array of the leaf has. Return how many levels
+    are kept, or -1 if a row is missing, and the number of these slots.
+    """
+    is_repeated, has_levels = repetitions.shape[0] > 0, definitions.shape[0] > 0
+    kept = num_slots = which = num_found = 0
+    row = np.int64(-1)
+    is_wanted = False
+    for i in range(pages.shape[1]):
+        begin, end = pages[FIRST_ROW, i], pages[FIRST_ROW, i] + pages[NUM_ROWS, i]
+        if num_rows[i] >= 0:
+            row = first_rows[i] - 1
+            is_wanted = False
+        slot = next_skip = begin
+        while slot < end:
+            if slot >= next_skip and not is_wanted:
+                while which < rows.shape[0] and rows[which] <= row:
+                    which += 1
+                # Slots are skipped up to the next wanted row. Without one, all of them are.
+                next_row = rows[which] if which < rows.shape[0] else row + end - slot + 1
+                if is_repeated:
+                    row, slot = _skip_rows(repetitions, slot, end, row, next_row)
+                    # The next wanted row begins in this group.
+                    next_skip = slot + _GROUP_SIZE
+                else:
+                    num_skipped = min(next_row - row - 1, end - slot)
+                    row += num_skipped
+                    slot += num_skipped
+                if slot >= end:
+                    break
+            if not is_repeated or repetitions[slot] == 0:
+                row += 1
+                while which < rows.shape[0] and rows[which] < row:
+                    which += 1
+                is_wanted = which < rows.shape[0] and rows[which] == row
+                num_found += np.int64(is_wanted)
+                if is_wanted:
+                    next_skip = slot
+            if not is_wanted:
+                slot += 1
+                continue
+            level = np.int64(0)
+            if has_levels:
+                level = np.int64(definitions[slot])
+                definitions[kept] = definitions[slot]
+            if is_repeated:
+                repetitions[kept] = repetitions[slot]
+            kept += 1
+            if level >= min_definition:
+                slots[num_slots] = slot
+                num_slots += 1
+            slot += 1
+    return kept if num_found == rows.shape[0] else np.int64(-1), num_slots
+
+
+@kernel(int64(readonly(uint8), readonly(uint8), int64, int64, int64, uint8[::1]))
+def read_validity(definitions, repetitions, max_repetition, min_definition, valid_level, valid):
+    """Write which entries of a struct are not null. Return their number.
+
+    An entry is a slot that starts one: its repetition level is at most ``max_repetition``, and its
+    definition level at least ``min_definition``. It is null below ``valid_level``.
+    """
+    count = 0
+    for i in range(definitions.shape[0]):
+        if repetitions.shape[0] and repetitions[i] > max_repetition:
+            continue
+        if definitions[i] >= min_definition:
+            valid[count] = definitions[i] >= valid_level
+            count += 1
+    return count
+
+
+@kernel(int64(readonly(uint8), readonly(uint8), int64, int64, int64, int64, int64[::1], uint8[::1]))
+def read_offsets(
+    definitions, repetitions, repetition, min_definition, valid_level, item_level, offsets, valid
+):
+    """Write the offsets of lists, and which lists are not null. Return the number of lists.
+
+    Slots belong to lists if their definition level is at least ``min_definition``. One with a
+    repetition level below ``repetition`` starts a list. One with this level adds an item. A list
+    is null below ``valid_level``, and empty below ``item_level``.
+    """
+    count = num_items = 0
+    offsets[0] = 0
+    for i in range(definitions.shape[0]):
+        level = np.int64(definitions[i])
+        if level < min_definition or repetitions[i] > repetition:
+            continue
+        if repetitions[i] == repetition:
+            num_items += 1
+            offsets[count] = num_items
+        else:
+            num_items += np.int64(level >= item_level)
+            valid[count] = level >= valid_level
+            count += 1
+            offsets[count] = num_items
+    return count

@@ -1,0 +1,490 @@
+"""Read top-level fields of one row group at some rows: lists, maps and structs of any depth.
+
+The pages of each leaf that hold the rows are read and decompressed. Their levels give the slots of
+the rows, whose values the kernels for flat columns take: to them a slot is a row. Levels also give
+the offsets and nulls of the lists and structs around the values.
+
+Leaves may be cut into pages at different rows. A chunk whose page locations are not known is read
+whole, and its pages are found by their headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from zonebloom.base.row_ranges import RowRanges
+from zonebloom.errors import FragmentUnreadable
+from zonebloom.parquet import header_kernels, nested_kernels, row_kernels, value_kernels
+from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
+from zonebloom.parquet.decompression_kernels import read_bodies
+from zonebloom.parquet.dictionaries import Dictionary, copied_texts
+from zonebloom.parquet.file_layout import ColumnChunk, FilePages
+from zonebloom.parquet.header_kernels import (
+    BODY_SIZE,
+    ENCODING,
+    FILE_START,
+    FIRST_ROW,
+    HAS_CHECKSUM,
+    HAS_INDICES,
+    HAS_OTHER_ENCODINGS,
+    HAS_PLAIN,
+    NUM_BYTES,
+    NUM_ROWS,
+    NUM_STORED,
+    PAGE_FIELDS,
+    READ_START,
+)
+from zonebloom.parquet.leaf_reader import cached_dictionary, read_spans
+from zonebloom.parquet.leaf_type import (
+    BOOLEAN,
+    INT32,
+    MAX_INT32,
+    LeafType,
+    Undecodable,
+    fixed_width_array,
+)
+from zonebloom.parquet.nested_schema import Node
+from zonebloom.storage.random_access import FragmentFile
+
+_CONTRADICTION = "the levels of a page contradict one another"
+
+
+class NestedReader:
+    """Reads fields of one row group.
+
+    ``whole`` has the reasons why chunks of fields were read whole, by name.
+    """
+
+    def __init__(self, file: FragmentFile, pages: FilePages, row_group: int):
+        self._file = file
+        self._group = pages.row_groups[row_group]
+        self._pages, self._row_group = pages, row_group
+        self.whole: dict[str, str] = {}
+
+    def read(self, trees: Mapping[str, Node], rows: RowRanges) -> dict[str, pa.Array]:
+        """Return the values of fields at rows, without the fields that kernels cannot decode."""
+        parts = {
+            number: self._select(name, number, rows)
+            for name, tree in trees.items()
+            for number in tree.leaves
+        }
+        places = np.concatenate([part.pages[[FILE_START, NUM_BYTES]] for part in parts.values()], 1)
+        data = read_spans(self._file, *places, num_bytes=int(places[1].sum()))
+        pieces: dict[int, np.ndarray] = {}
+        start = 0
+        for number, part in parts.items():
+            stop = start + int(part.pages[NUM_BYTES].sum())
+            pieces[number] = data[start:stop]
+            start = stop
+        row_numbers = rows.rows()
+        arrays: dict[str, pa.Array] = {}
+        for name, tree in trees.items():
+            try:
+                leaves = {}
+                for node in _leaf_nodes(tree):
+                    number = node.leaves.start
+                    part = self._pages_in(parts[number], pieces[number], node, rows)
+                    leaves[number] = _OpenedLeaf(
+                        self._file, node, part, pieces[number], row_numbers
+                    )
+                arrays[name] = _assemble(tree, leaves)
+            except Undecodable:
+                continue
+            if len(arrays[name]) != row_numbers.size:
+                raise FragmentUnreadable(_CONTRADICTION)
+        return arrays
+
+    def _select(self, name: str, number: int, rows: RowRanges) -> _ChunkPart:
+        """Return the pages of a leaf that hold some of the rows, or its chunk as one piece."""
+        chunk = self._group.chunks[number]
+        if chunk.num_values < self._group.num_rows:
+            raise FragmentUnreadable(
+                f"a chunk of {self._group.num_rows} rows has {chunk.num_values} values"
+            )
+        locations = self._pages.locations(self._row_group, number)
+        if locations is None:
+            self.whole[name] = "page locations are not known"
+            pages = np.zeros((PAGE_FIELDS, 1), dtype=np.int64)
+            pages[FILE_START], pages[NUM_BYTES] = chunk.start, chunk.stop - chunk.start
+            return _ChunkPart(chunk, pages, is_located=False)
+        if locations.starts.size == 1:
+            self.whole.setdefault(name, "it is one page")
+        pages = _choose_pages(locations.starts, locations.sizes, locations.first_rows, rows)
+        # The dictionary ends at the first data page.
+        return _ChunkPart(chunk, pages, is_located=True, data_start=int(locations.starts[0]))
+
+    def _pages_in(
+        self, part: _ChunkPart, data: np.ndarray, node: Node, rows: RowRanges
+    ) -> _ChunkPart:
+        """Return the pages of a chunk that hold some of the rows, if it was read whole."""
+        if part.is_located:
+            return part
+        chunk, num_rows = part.chunk, self._group.num_rows
+        if not node.repetition and chunk.num_values != num_rows:
+            raise FragmentUnreadable(f"a chunk of {num_rows} rows has {chunk.num_values} values")
+        num_pages = header_kernels.find_pages(
+            data, chunk.num_values, np.empty((4, 0), dtype=np.int64)
+        )
+        if num_pages < 0:
+            raise error_for_code(num_pages)
+        walked = np.empty((4, num_pages), dtype=np.int64)
+        header_kernels.find_pages(data, chunk.num_values, walked)
+        # Leave out the dictionary, and pages without values.
+        starts, sizes, num_values, page_rows = walked[:, walked[2] > 0]
+        if not node.repetition:
+            page_rows = num_values
+        first_rows = np.append(0, np.cumsum(page_rows))
+        if page_rows.min() > 0:
+            if first_rows[-1] != num_rows:
+                raise FragmentUnreadable(
+                    f"pages have {first_rows[-1]} rows, their row group {num_rows}"
+                )
+            pages = _choose_pages(starts, sizes, first_rows, rows)
+            pages[READ_START] = pages[FILE_START]
+        else:
+            # A page of version 1 may begin inside a row, so decode the levels of all pages.
+            pages = np.zeros((PAGE_FIELDS, starts.size), dtype=np.int64)
+            pages[READ_START], pages[NUM_BYTES], pages[NUM_ROWS] = starts, sizes, -1
+        # The dictionary, if there is one, is the first page.
+        data_start, dictionary = chunk.start, None
+        if walked[2, 0] < 0:
+            dictionary = data[: walked[1, 0]]
+            data_start += dictionary.size
+        return part._replace(
+            pages=pages, num_rows=num_rows, data_start=data_start, dictionary=dictionary
+        )
+
+
+class _ChunkPart(NamedTuple):
+    """Some pages of a column chunk.
+
+    Attributes
+    ----------
+    chunk : ColumnChunk
+    pages : int64 array, shape (header_kernels.PAGE_FIELDS, m)
+        The places and rows of the pages, as `row_kernels.choose_pages` returns them. If the chunk
+        is not located, it is one piece.
+    is_located : bool
+        Whether the page locations are known.
+    num_rows : int
+        The number of rows that pages must have together if their single numbers are not known.
+    data_start : int
+        The end of the dictionary page in the file.
+    dictionary : uint8 array or None
+        The dictionary page, if it is read already.
+    """
+
+    chunk: ColumnChunk
+    pages: np.ndarray
+    is_located: bool
+    num_rows: int = 0
+    data_start: int = 0
+    dictionary: np.ndarray | None = None
+
+
+class _OpenedLeaf:
+    """The slots of some rows of a leaf: their levels, and the pages that hold their values."""
+
+    def __init__(
+        self,
+        file: FragmentFile,
+        node: Node,
+        part: _ChunkPart,
+        data: np.ndarray,
+        rows: np.ndarray,
+    ):
+        self._file, self._part = file, part
+        chunk, pages = part.chunk, part.pages
+        max_level, max_repetition = node.max_definition, node.repetition
+        description = np.array([[max_level, chunk.codec, 0]])
+        self._bounds = np.array([0, pages.shape[1]])
+        first_rows, num_rows = pages[FIRST_ROW].copy(), pages[NUM_ROWS].copy()
+        flags = np.zeros(1, dtype=np.int64)
+        num_bytes = header_kernels.open_nested_pages(
+            data, pages, max_level, max_repetition, chunk.codec, flags
+        )
+        self._flags = int(flags[0])
+        if self._flags < 0:
+            raise error_for_code(self._flags)
+        if self._flags & HAS_CHECKSUM:
+            for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
+                verify_checksum(data, page)
+        num_slots = int(pages[NUM_ROWS].sum())
+        if num_slots > chunk.num_values:
+            raise FragmentUnreadable("pages have more values than their column chunk")
+        bodies = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
+        # Keep the page buffers alive: the addresses in the table of pages point into them.
+        self._buffers: list[object] = [data, bodies]
+        self._buffers += decompress_pages(chunk.codec, pages, data)
+        if read_bodies(data, bodies, pages, self._bounds, description) < 0:
+            raise FragmentUnreadable("the body of a page cannot be decoded")
+        definitions = np.empty(num_slots if max_level else 0, dtype=np.uint8)
+        repetitions = np.empty(num_slots if max_repetition else 0, dtype=np.uint8)
+        self._present = np.empty(num_slots, dtype=np.uint8)
+        self._counts = np.zeros((max_repetition + 1, max_level + 1), dtype=np.int64)
+        self._covered_rows = _covered_rows(first_rows, num_rows)
+        self.num_nulls = nested_kernels.read_levels(
+            data,
+            pages,
+            num_rows,
+            max_level,
+            np.array(node.item_levels),
+            definitions,
+            repetitions,
+            self._present,
+            self._counts,
+        )
+        if self.num_nulls < 0:
+            # Levels are damaged, or contradict one another. pyarrow decides what they mean.
+            raise Undecodable
+        if part.num_rows and num_rows[0] < 0:
+            num_found = repetitions.size - np.count_nonzero(repetitions)
+            if num_found != part.num_rows:
+                raise FragmentUnreadable(
+                    f"pages have {num_found} rows, their row group {part.num_rows}"
+                )
+        slots = np.empty(num_slots, dtype=np.int64)
+        minimum = node.min_definition
+        kept, count = nested_kernels.select_slots(
+            pages, first_rows, num_rows, rows, minimum, definitions, repetitions, slots
+        )
+        if kept < 0:
+            raise FragmentUnreadable("rows are missing in the pages of a column chunk")
+        self._pages, self._slots = pages, slots[:count]
+        self._definitions, self._repetitions = definitions[:kept], repetitions[:kept]
+        self._size = kept
+
+    def take(self, node: Node) -> pa.Array:
+        """Return the values of the slots."""
+        kind, leaf = node.arrow_type, node.leaf
+        if leaf is None:
+            if self.num_nulls < self._present.size:
+                raise Undecodable
+            values = pa.nulls(self._slots.size)
+        else:
+            # Slots of a required leaf lack a value only where a struct around it is null.
+            is_nullable = node.valid_definition > node.min_definition
+            has_nulls = is_nullable and self.num_nulls > 0
+            if node.is_dictionary:
+                values = self._take_indices(leaf, has_nulls=has_nulls)
+            else:
+                values = self._take(leaf, self._dictionary_arguments(leaf), has_nulls=has_nulls)
+        return _as_type(values, kind)
+
+    def _dictionary_arguments(self, leaf: LeafType) -> tuple[int, int, int]:
+        """Return the dictionary as `value_kernels.take_values` gets it."""
+        return self._dictionary(leaf).kernel_args if self._flags & HAS_INDICES else (0, 0, 0)
+
+    def _dictionary(self, leaf: LeafType) -> Dictionary:
+        part = self._part
+        dictionary = cached_dictionary(
+            self._file, leaf, part.chunk, part.data_start, part.dictionary
+        )
+        # The cache may drop it while its memory is in use.
+        self._buffers.append(dictionary)
+        return dictionary
+
+    def _take_indices(self, leaf: LeafType, *, has_nulls: bool) -> pa.Array:
+        """Return the values of the slots as a dictionary, which has all values of the chunk's."""
+        if self._flags & (HAS_PLAIN | HAS_OTHER_ENCODINGS) or leaf.width:
+            # pyarrow makes a dictionary of the values of the whole chunk.
+            raise Undecodable
+        dictionary = self._dictionary(leaf)
+        # The values of a dictionary of the numbers from 0 on are the indices themselves.
+        numbers = np.arange(dictionary.size, dtype=np.int32)
+        numbers_leaf = LeafType(pa.int32(), INT32, numbers.itemsize, leaf.max_level)
+        arguments = numbers.ctypes.data, 0, numbers.size
+        indices = self._take(numbers_leaf, arguments, has_nulls=has_nulls)
+        return pa.DictionaryArray.from_arrays(indices, dictionary.texts(leaf))
+
+    def _take(
+        self, leaf: LeafType, dictionary: tuple[int, int, int], *, has_nulls: bool
+    ) -> pa.Array:
+        pages, slots = self._pages, self._slots
+        if self._flags & HAS_OTHER_ENCODINGS or leaf.physical_type == BOOLEAN:
+            # This is imported late, because few files need its kernels.
+            from zonebloom.parquet.plain_encoding import convert_pages
+
+            self._buffers += convert_pages(leaf, pages, self._buffers)
+        if leaf.width:
+            is_plain = pages[ENCODING] == header_kernels.PLAIN
+            has_other_size = pages[NUM_STORED] * leaf.width != pages[BODY_SIZE]
+            if (is_plain & has_other_size).any():
+                # Levels that are damaged may claim fewer values than there are.
+                raise Undecodable
+        levels = np.array([0 if self.num_nulls else -1])
+        alignment = value_kernels.ALIGNMENT
+        num_bytes = (leaf.width * slots.size + alignment - 1) // alignment * alignment
+        out = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
+        valid = np.empty((1, slots.size), dtype=np.uint8)
+        starts, lengths = np.empty((2, int(not leaf.width), slots.size), dtype=np.int64)
+        description = np.array([[leaf.max_level, self._part.chunk.codec, leaf.width]])
+        sources = pages, self._bounds, description, levels, np.array([dictionary])
+        num_bytes = value_kernels.take_values(
+            *sources, self._present, slots, valid, out, starts, lengths
+        )
+        if num_bytes < 0:
+            # Values lie outside their page, or are missing. pyarrow decides what they are.
+            raise Undecodable
+        is_valid = valid[0] if has_nulls else None
+        if leaf.width:
+            return fixed_width_array(leaf, out[: leaf.width * slots.size], is_valid)
+        return copied_texts(leaf, starts, lengths, num_bytes, is_valid)
+
+    def offsets(self, node: Node) -> tuple[np.ndarray, np.ndarray]:
+        """Return the offsets of lists, and which lists are not null."""
+        offsets = np.empty(self._size + 1, dtype=np.int64)
+        valid = np.empty(self._size, dtype=np.uint8)
+        count = nested_kernels.read_offsets(
+            self._definitions,
+            self._repetitions,
+            node.repetition + 1,
+            node.min_definition,
+            node.valid_definition,
+            node.item_definition,
+            offsets,
+            valid,
+        )
+        return offsets[: count + 1], valid[:count]
+
+    def has_entries_of(self, other: _OpenedLeaf, node: Node) -> bool:
+        """Return whether two leaves below a node have as many entries, nulls and items of it.
+
+        This includes the rows that are not wanted: if levels of one are damaged, its later values
+        may belong to other rows. If the pages cover other rows, return True.
+        """
+        if self._covered_rows != other._covered_rows:
+            return True
+        levels = [(node.repetition, node.min_definition), (node.repetition, node.valid_definition)]
+        if node.item_definition:
+            levels.append((node.repetition + 1, node.item_definition))
+        return all(
+            self._counts[: repetition + 1, definition:].sum()
+            == other._counts[: repetition + 1, definition:].sum()
+            for repetition, definition in levels
+        )
+
+    def validity(self, node: Node) -> np.ndarray:
+        """Return which structs are not null."""
+        valid = np.empty(self._size, dtype=np.uint8)
+        count = nested_kernels.read_validity(
+            self._definitions,
+            self._repetitions,
+            node.repetition,
+            node.min_definition,
+            node.valid_definition,
+            valid,
+        )
+        return valid[:count]
+
+
+def _covered_rows(first_rows: np.ndarray, num_rows: np.ndarray) -> bytes:
+    """Return what identifies the rows of some pages together, however they are cut."""
+    is_start = np.append(True, first_rows[1:] != first_rows[:-1] + num_rows[:-1])
+    starts = first_rows[is_start]
+    lengths = np.add.reduceat(num_rows, np.flatnonzero(is_start))
+    return starts.tobytes() + lengths.tobytes()
+
+
+def _choose_pages(
+    starts: np.ndarray, sizes: np.ndarray, first_rows: np.ndarray, rows: RowRanges
+) -> np.ndarray:
+    """Return a table of the pages of one chunk that hold some of the rows."""
+    bounds, page_rows = np.array([0, starts.size]), np.stack([first_rows[:-1], first_rows[1:]])
+    starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
+    return row_kernels.choose_pages(starts, sizes, page_rows, bounds, rows.starts, rows.stops)[0]
+
+
+def _leaf_nodes(node: Node) -> list[Node]:
+    if not node.children:
+        return [node]
+    return [leaf for child in node.children for leaf in _leaf_nodes(child)]
+
+
+def _assemble(node: Node, leaves: Mapping[int, _OpenedLeaf]) -> pa.Array:
+    """Return the entries of a node."""
+    if not node.children:
+        return leaves[node.leaves.start].take(node)
+    kind, below = node.storage_type, [leaves[number] for number in node.leaves]
+    if not all(leaf.has_entries_of(below[0], node) for leaf in below[1:]):
+        raise FragmentUnreadable(_CONTRADICTION)
+    children = [_assemble(child, leaves) for child in node.children]
+    if any(len(child) != len(children[0]) for child in children):
+        raise FragmentUnreadable(_CONTRADICTION)
+    if pa.types.is_struct(kind):
+        return _as_type(_structs(node, kind, below, children), node.arrow_type)
+    items = children[0]
+    if pa.types.is_map(kind):
+        if items.null_count:
+            raise Undecodable
+        entries = pa.struct([kind.key_field, kind.item_field])
+        items = pa.Array.from_buffers(entries, len(items), [None], children=children)
+    return _as_type(_lists(node, kind, below, items), node.arrow_type)
+
+
+def _structs(
+    node: Node, kind: pa.DataType, leaves: list[_OpenedLeaf], children: list[pa.Array]
+) -> pa.Array:
+    bitmap, size = None, len(children[0])
+    if node.valid_definition > node.min_definition:
+        valid, *others = [leaf.validity(node) for leaf in leaves]
+        if valid.size != size or not all(np.array_equal(valid, other) for other in others):
+            raise FragmentUnreadable(_CONTRADICTION)
+        bitmap = _bitmap(valid)
+    return pa.Array.from_buffers(kind, size, [bitmap], children=children)
+
+
+def _lists(node: Node, kind: pa.DataType, leaves: list[_OpenedLeaf], items: pa.Array) -> pa.Array:
+    (offsets, valid), *others = [leaf.offsets(node) for leaf in leaves]
+    for other_offsets, other_valid in others:
+        # The leaves of a row would belong to different items.
+        if not (np.array_equal(offsets, other_offsets) and np.array_equal(valid, other_valid)):
+            raise FragmentUnreadable(_CONTRADICTION)
+    if offsets[-1] != len(items):
+        raise FragmentUnreadable(_CONTRADICTION)
+    bitmap = _bitmap(valid) if node.valid_definition > node.min_definition else None
+    if pa.types.is_fixed_size_list(kind):
+        sizes = np.diff(offsets)
+        if (sizes != kind.list_size * valid).any():
+            raise Undecodable
+        if bitmap is not None:
+            # A null has items too, which no one reads.
+            places = np.repeat(offsets[:-1], kind.list_size)
+            places += np.tile(np.arange(kind.list_size), valid.size)
+            indices = pa.array(places, mask=np.repeat(valid == 0, kind.list_size))
+            try:
+                items = items.take(indices)
+            except pa.ArrowNotImplementedError:
+                # pyarrow cannot gather values of view types.
+                raise Undecodable from None
+        return pa.Array.from_buffers(kind, valid.size, [bitmap], children=[items])
+    if not pa.types.is_large_list(kind):
+        if offsets[-1] > MAX_INT32:
+            raise Undecodable
+        offsets = offsets.astype(np.int32)
+    buffers = [bitmap, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, valid.size, buffers, children=[items])
+
+
+def _bitmap(valid: np.ndarray) -> pa.Buffer | None:
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _as_type(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return values with their extension type, or as a dictionary."""
+    if values.type == kind:
+        return values
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _as_type(values, kind.storage_type))
+    if pa.types.is_dictionary(kind):
+        assert isinstance(values, pa.DictionaryArray)
+        try:
+            indices = values.indices.cast(kind.index_type)
+        except pa.ArrowException:
+            raise Undecodable from None
+        return pa.DictionaryArray.from_arrays(indices, values.dictionary, ordered=kind.ordered)
+    return values.cast(kind)
