@@ -67,6 +67,7 @@ IMPORTERS = {
         "parquet.text_hash_kernels",
         "parquet.value_kernels",
         "parquet.nested_kernels",
+        "parquet.key_table_kernels",
         "parquet.filter_kernels",
         "parquet.hit_kernels",
         "parquet.delta_encoding_kernels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import pickle
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from zonebloom.base import row_ranges as ranges
-from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges, SearchResult, by_fragment
+from zonebloom.base.row_ranges import (
+    OFFSET_BITS,
+    RowRanges,
+    SearchResult,
+    by_fragment,
+    ranges_of_rows,
+    touching_bounds,
+)
 from zonebloom.errors import InvalidArgument
 
 BOUND = 60
@@ -447,3 +455,21 @@ def test_html_of_a_large_result_is_short():
     assert len(page) < 10_000
     everything = SearchResult(universe)._repr_html_()
     assert everything.count("<tr>") == 21 and "80 kept" in everything
+
+
+@given(st.sets(st.integers(0, 60)), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9))))
+def test_ranges_of_rows_are_those_of_the_same_rows(numbers, bounds):
+    rows = np.array(sorted(numbers), dtype=np.int64)
+    other = RowRanges([(start, start + length) for start, length in bounds])
+    plain = RowRanges.from_rows(rows)
+    for use in (
+        lambda ranges: (list(ranges), ranges.rows().tolist(), len(ranges), bool(ranges)),
+        lambda ranges: (ranges == plain, plain == ranges, hash(ranges), repr(ranges)),
+        lambda ranges: (ranges & other, ranges | other, ranges - other, other - ranges),
+        lambda ranges: (ranges.window(3, 40), ranges.shift(2), ranges.issubset(other)),
+        lambda ranges: pickle.loads(pickle.dumps(ranges)),
+        lambda ranges: ranges.rows_at(np.arange(len(ranges))).tolist(),
+    ):
+        assert use(ranges_of_rows(rows.copy())) == use(plain)
+    starts, stops = touching_bounds(ranges_of_rows(rows.copy()))
+    assert RowRanges.from_arrays(starts, stops) == plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Sequence
 from decimal import Decimal
@@ -16,18 +17,34 @@ from helpers import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
+from seams import set_constant
 
 import zonebloom as zb
 from zonebloom import errors
+from zonebloom.index import matching
+from zonebloom.parquet import key_tests
+from zonebloom.scan import execute, lookup
 
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.nan, math.inf, None])
+MOMENTS = st.sampled_from(
+    [*(dt.datetime(1970, 1, 1, 0, 0, second, tzinfo=dt.UTC) for second in range(5)), None]
+)
 TEXTS = st.one_of(st.none(), st.text("ab\u00e9", max_size=3))
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int8": (pa.int8(), st.one_of(st.none(), st.integers(-5, 5))),
+    "int32": (pa.int32(), st.one_of(st.none(), st.integers(-5, 5))),
     "uint64": (pa.uint64(), st.one_of(st.none(), st.integers(2**64 - 6, 2**64 - 1))),
     "double": (pa.float64(), FLOATS),
     "float": (pa.float32(), FLOATS),
+    "timestamp": (pa.timestamp("us", "UTC"), MOMENTS),
+    "date": (
+        pa.date32(),
+        st.one_of(st.none(), st.dates(dt.date(1969, 12, 29), dt.date(1970, 1, 3))),
+    ),
+    "decimal": (pa.decimal128(9, 2), st.sampled_from([Decimal("1.50"), Decimal("-2.25"), None])),
+    "binary": (pa.binary(), st.one_of(st.none(), st.binary(max_size=2))),
     "string": (pa.string(), TEXTS),
+    "large_string": (pa.large_string(), TEXTS),
     "string_view": (pa.string_view(), TEXTS),
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), TEXTS),
 }
@@ -47,6 +64,19 @@ def expected(
 
 def pairs(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(table["key_index"].to_pylist(), table["row"].to_pylist(), strict=True))
+
+
+def use_many_keys_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let lookups of few keys and rows take the ways of many: kernels, batches and threads."""
+    from zonebloom.parquet import leaf_reader
+
+    set_constant(monkeypatch, lookup, "_MIN_NUMBERED_KEYS", 1)
+    set_constant(monkeypatch, lookup, "_MIN_THREADED_ROWS", 1)
+    set_constant(monkeypatch, execute, "_MIN_THREADED_ROWS", 1)
+    set_constant(monkeypatch, matching, "_SAMPLE_KEYS", 1)
+    set_constant(monkeypatch, key_tests, "_MAX_SINGLE_KEYS", 1)
+    set_constant(monkeypatch, leaf_reader, "_BATCH_ROWS", 8)
+    set_constant(monkeypatch, leaf_reader, "_MAX_JOINED_BYTES", 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +109,10 @@ def test_lookup_finds_random_keys(
     given_keys = pa.array(
         keys, pa.string() if kind in ("string_view", "dictionary") else arrow_type
     )
-    table = ds.lookup("key", given_keys, nulls=nulls)
+    with pytest.MonkeyPatch.context() as patched:
+        if data.draw(st.booleans()):
+            use_many_keys_and_threads(patched)
+        table = ds.lookup("key", given_keys, nulls=nulls)
     assert table.schema == pa.schema(
         [pa.field("key_index", pa.int64(), nullable=False), *ds.schema]
     )

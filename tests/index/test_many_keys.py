@@ -380,3 +380,21 @@ def test_twenty_thousand_keys_in_a_duckdb_list(large, num_present):
             rows = connection.sql(f"SELECT a FROM rows WHERE {condition}").fetchall()
             matches = (key for key in stored if key is not None and accepts(key))
             assert sorted(rows) == sorted((key,) for key in matches)
+
+
+@pytest.mark.parametrize("stored", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("given_type", [pa.string(), pa.large_string()])
+def test_a_list_of_texts_of_either_size_selects_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: pa.DataType, given_type: pa.DataType
+) -> None:
+    lower_limits(monkeypatch)
+    texts = [None if row % 7 == 0 else f"text {row % 50}" for row in range(500)]
+    table = pa.table({"key": pa.array(texts, stored), "row": range(500)})
+    pq.write_table(table, tmp_path / "0.parquet", row_group_size=120)
+    keys = ["text 3", "text 49", "nowhere", "text 3", "text 11"]
+    condition = pc.field("key").isin(pa.array(keys, given_type))
+    ds = zb.dataset(tmp_path)
+    for _ in range(2):
+        rows = ds.to_table(["row"], filter=condition)["row"].to_pylist()
+        assert rows == [row for row, text in enumerate(texts) if text in keys]
+        ds.create_scalar_index("key", number_of_items=30, spark=False)

@@ -50,10 +50,12 @@ class RowRanges:
     11
     """
 
-    __slots__ = ("starts", "stops")
+    __slots__ = ("_rows", "starts", "stops")
 
     starts: np.ndarray
     stops: np.ndarray
+    # The rows that `ranges_of_rows` got.
+    _rows: np.ndarray | None
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()):
         try:
@@ -63,7 +65,15 @@ class RowRanges:
                 ranges, "ranges", "give pairs: [(start, stop), ...]"
             ) from None
         merged = RowRanges.from_arrays([start for start, _ in pairs], [stop for _, stop in pairs])
-        self.starts, self.stops = merged.starts, merged.stops
+        self.starts, self.stops, self._rows = merged.starts, merged.stops, None
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """Compute the ranges of rows when they are first needed, because most scans need rows."""
+        if name not in ("starts", "stops") or self._rows is None:
+            raise AttributeError(name)
+        ranges = self._join_touching(self._rows, self._rows + 1)
+        self.starts, self.stops = ranges.starts, ranges.stops
+        return getattr(ranges, name)
 
     @classmethod
     def from_arrays(
@@ -127,6 +137,8 @@ class RowRanges:
         is_ascending = np.logical_and.reduce(rows[1:] > rows[:-1])
         if rows[0] < 0 or not is_ascending or rows[-1] == _MAX_OFFSET:
             raise InvalidArgument("rows must be ascending and distinct, from 0 to 2⁶³ - 2")
+        if rows[-1] - rows[0] == rows.size - 1:
+            return cls._of(rows[:1].copy(), rows[-1:] + 1)
         return cls._join_touching(rows, rows + 1)
 
     @classmethod
@@ -141,15 +153,17 @@ class RowRanges:
     @classmethod
     def _of(cls, starts: np.ndarray, stops: np.ndarray) -> RowRanges:
         ranges = object.__new__(cls)
-        ranges.starts, ranges.stops = starts, stops
+        ranges.starts, ranges.stops, ranges._rows = starts, stops, None
         return ranges
 
     def __len__(self) -> int:
         """Return the number of rows."""
+        if self._rows is not None:
+            return self._rows.size
         return int(np.add.reduce(self.stops - self.starts))
 
     def __bool__(self) -> bool:
-        return self.starts.size > 0
+        return self._rows is not None or self.starts.size > 0
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Iterate over the ranges, ascending."""
@@ -251,6 +265,8 @@ class RowRanges:
         >>> zb.RowRanges([(0, 2), (30, 31)]).rows()
         array([ 0,  1, 30])
         """
+        if self._rows is not None:
+            return self._rows
         if self.starts.size == 1:
             return np.arange(self.starts[0], self.stops[0])
         counts = self.stops - self.starts
@@ -312,6 +328,25 @@ class RowRanges:
             return f"RowRanges({list(self)})"
         first_ranges = ", ".join(map(str, itertools.islice(self, 6)))
         return f"RowRanges([{first_ranges}, ... {self.num_ranges - 6} more])"
+
+
+def ranges_of_rows(rows: np.ndarray) -> RowRanges:
+    """Return the set of rows that a kernel found, ascending and distinct.
+
+    Ranges are computed only if they are needed. The array must not change afterwards.
+    """
+    if rows.size == 0 or rows[-1] - rows[0] == rows.size - 1:
+        return RowRanges.from_rows(rows)
+    rows.flags.writeable = False
+    ranges = object.__new__(RowRanges)
+    ranges._rows = rows
+    return ranges
+
+
+def touching_bounds(rows: RowRanges) -> tuple[np.ndarray, np.ndarray]:
+    """Return the starts and stops of ranges with the same rows. They may touch."""
+    numbers = rows._rows  # noqa: SLF001
+    return (rows.starts, rows.stops) if numbers is None else (numbers, numbers + 1)
 
 
 def _offsets(values: Any, parameter: str) -> np.ndarray:

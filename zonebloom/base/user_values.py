@@ -319,7 +319,11 @@ def _convert_integers(values: list[Any], kinds: set[type]) -> pa.Array:
     if len(kinds) == 1 and issubclass(next(iter(kinds)), np.integer):
         return pa.array(values)
     numbers = values
-    if kinds != {int}:
+    if kinds == {int}:
+        # This takes two thirds of the time of `pa.array`, but fails for None.
+        with suppress(OverflowError, TypeError):
+            return from_numpy(np.fromiter(values, np.int64, len(values)))
+    else:
         numbers = [None if value is None else int(value) for value in values]
     with suppress(pa.ArrowException, OverflowError):
         return pa.array(numbers, pa.int64())

@@ -38,8 +38,15 @@ if TYPE_CHECKING:
 
 # A file with one of these names is opened by reading its end. Other files are read whole.
 _OPENED_BY_END = (".sliced", ".buckets")
-# If many keys would exclude a smaller share of the rows, not all of them are looked up.
-_MIN_SHARE_TO_EXCLUDE = 0.02
+# Of more keys than twice this, a sample is looked up first.
+_SAMPLE_KEYS = 1 << 10
+# Looking up a key in the filter of a zone takes as long as reading this share of a row.
+_ROWS_PER_CHECK = 0.08
+# The same in an object store, from which reading rows takes longer.
+_REMOTE_ROWS_PER_CHECK = 0.01
+# The most that looking up all keys in a zone may cost in this model, as a share of reading its
+# rows. The estimate of rows is too low for wide rows.
+_MAX_SEARCH_COST = 0.8
 # The first address of zones and the address after their last row; both int64, shape (n,).
 _AddressBounds = tuple[np.ndarray, np.ndarray]
 # The position of a hash, and the fragment id and the first row of a zone.
@@ -75,6 +82,7 @@ class LoadedIndex:
 
     @property
     def is_local(self) -> bool:
+        """True if the files of the index are local, as those of the data usually are too."""
         return is_local(self._catalog.filesystem)
 
     def why_not_answered(self, leaf: LeafPredicate) -> str | None:
@@ -279,14 +287,32 @@ class IndexView:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""
         hashes = probe.hashes
         limit = None if hashes.size < 2 else self.index.max_searched_keys
-        if limit is not None and hashes.size > 2 * limit:
-            some_rows = self._rows_of(hashes[:limit])
-            kept = len(some_rows & self.covered) / max(len(self.covered), 1)
-            # Suppose that the other keys are distributed like the first ones.
-            if (1 - kept) ** (hashes.size / limit) < _MIN_SHARE_TO_EXCLUDE:
+        if limit is None:
+            return self._rows_of(hashes)
+        rows, num_searched = self._uncovered, 0
+        excluded_before = 1.0
+        for num_keys in (_SAMPLE_KEYS, limit):
+            if hashes.size <= 2 * num_keys:
+                break
+            rows |= self._rows_of(hashes[num_searched:num_keys])
+            num_left = hashes.size - num_keys
+            excluded = 1 - len(rows & self.covered) / max(len(self.covered), 1)
+            expected = excluded
+            if num_searched:
+                # Suppose that the other keys exclude zones at the same rate as the second sample.
+                expected *= (excluded / excluded_before) ** (num_left / (num_keys - num_searched))
+            if not self._pays_to_search(num_left, expected):
                 return self.covered | self._uncovered
-            return some_rows | self._rows_of(hashes[limit:])
-        return self._rows_of(hashes)
+            num_searched, excluded_before = num_keys, excluded
+        return rows | self._rows_of(hashes[num_searched:])
+
+    def _pays_to_search(self, num_keys: int, excluded: float) -> bool:
+        """Return whether looking up keys takes less time than reading the zones they exclude."""
+        zone_rows = self.index.entry.number_of_items
+        rows_per_check = _ROWS_PER_CHECK if self.index.is_local else _REMOTE_ROWS_PER_CHECK
+        cost = min(num_keys * rows_per_check / zone_rows, _MAX_SEARCH_COST)
+        # All keys are looked up in an excluded zone, and half of them on average in another one.
+        return excluded * (1 - cost) > (1 - excluded) * cost / 2
 
     def _rows_of(self, hashes: np.ndarray) -> RowRanges:
         bounds = []

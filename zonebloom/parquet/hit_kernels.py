@@ -31,6 +31,7 @@ from zonebloom.parquet.header_kernels import (
     is_dictionary_encoding,
     open_pages,
 )
+from zonebloom.parquet.key_table_kernels import find_numbers, find_texts
 from zonebloom.parquet.page_bytes import byte_at
 from zonebloom.parquet.row_kernels import (
     read_booleans,
@@ -43,8 +44,6 @@ from zonebloom.parquet.value_kernels import (
     NUM_ENTRIES,
     copy_texts,
     find_indices,
-    find_numbers,
-    find_texts,
     take_values,
 )
 from zonebloom.sbbf.addresses import load_32
@@ -192,7 +191,7 @@ def _open_pages(
         readonly(uint64),
         readonly(uint8),
         readonly(int64),
-        readonly(int64),
+        readonly(int32),
         readonly(uint64),
         readonly(uint8),
         *_MEMORY,

@@ -98,6 +98,9 @@ class HitReader:
         hits = _NO_HITS
         if key.has_indices[0]:
             hits = dictionary_of(file, key.chunks[0]).find_keys(keys)
+            # If values are as frequent as others, frequent keys are in too many rows.
+            if np.count_nonzero(hits) * len(rows) > _MAX_ROWS * hits.size:
+                return hit_kernels.REFUSED
         while True:
             result = hit_kernels.find_hits(
                 handle,

@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.arrays import allocate_array, distinct_numbers
+from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import FileSchema
 from zonebloom.parquet.leaf_type import FIXED_LEN_BYTE_ARRAY, LeafType, Undecodable, leaf_at
@@ -21,17 +21,27 @@ from zonebloom.values.types import family
 
 # More keys than this are taken from their array as a whole, instead of one by one.
 _MAX_SINGLE_KEYS = 64
-# More keys than this are searched by a Bloom filter, which fits the processor's cache.
-_MAX_IN_SET = 1 << 14
+# More keys that must be converted one by one are not searched.
+_MAX_CONVERTED_KEYS = 1 << 14
+# More keys than this are searched by a Bloom filter, because a hash table would take longer to fill
+# than the other rows to be compared.
+_MAX_IN_SET = 1 << 21
+# A bitmap of the keys has this many bits for each slot of their hash table, but fewer if it would
+# not fit the processor's cache.
+_BITMAP_BITS, _MIN_BITMAP_BITS = 64, 8
+_CACHED_BITMAP_BITS = 1 << 22
 # One value in 500 is decoded and compared needlessly.
 _FILTER_PROBABILITY = 0.002
 # A filter sized for more keys would be over 128 MiB. More keys share a filter of this size, and
 # more values pass it.
 _MAX_FILTER_NDV = 1 << 26
 _NUMBER_WIDTHS = (4, 8)
+# The families of types whose values are whole numbers. Those of one type are equal as bytes.
+_WHOLE_NUMBERS = ("integer", "date", "time", "timestamp", "instant", "duration")
 # A single key needs no hash table.
-_NO_TABLE = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
-_NO_BYTES = np.empty(0, dtype=np.uint8)
+_NO_TABLE = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.uint64)
+_NO_NUMBERS = np.empty(0, dtype=np.uint64)
+_NO_TEXTS = np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
 
 
 class KeySet:
@@ -63,33 +73,31 @@ class KeySet:
     value: pa.Scalar | None = None
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
-        from zonebloom.parquet.value_kernels import find_numbers, find_texts
+        from zonebloom.parquet import key_table_kernels as kernels
 
         if not leaf.has_arrow_bytes:
             raise Undecodable
         self._width = leaf.width
-        self.are_numbers = False
-        keys: tuple[np.ndarray, ...]
-        if leaf.width in _NUMBER_WIDTHS and leaf.physical_type != FIXED_LEN_BYTE_ARRAY:
-            self.are_numbers = True
-            self._kernel = find_numbers
-            keys = (_numbers(leaf, forms),)
-            self._count = keys[0].size
-        else:
-            self._kernel = find_texts
-            keys = _spans(forms)
-            self._count = keys[1].size - 1
-        table = _NO_TABLE if self._count == 1 else _hash_table(keys, self._count)
+        is_number = leaf.width in _NUMBER_WIDTHS and leaf.physical_type != FIXED_LEN_BYTE_ARRAY
+        keys: tuple[np.ndarray, ...] = (_numbers(leaf, forms),) if is_number else _spans(forms)
+        self.are_numbers = is_number
+        self._kernel = kernels.find_numbers if is_number else kernels.find_texts
+        self._count = len(forms)
+        table, bitmap = _NO_TABLE
+        if self._count > 1:
+            table, bitmap = empty_key_table(self._count)
+            fill_table = kernels.fill_number_table if is_number else kernels.fill_text_table
+            fill_table(*keys, table, bitmap)
         # The arguments of the kernel that describe the keys.
-        self._keys: tuple[np.ndarray, ...] = *keys, *table
+        self._keys: tuple[np.ndarray, ...] = *keys, table, bitmap
 
     @property
     def kernel_arguments(self) -> tuple[np.ndarray, ...]:
         """The keys as arguments of `hit_kernels.find_hits`."""
         if len(self._keys) == 3:
-            numbers, table, bitmap = self._keys
-            return numbers, _NO_BYTES, _NO_TABLE[0], table, bitmap
-        return _NO_TABLE[1][:0], *self._keys
+            numbers, *table = self._keys
+            return numbers, *_NO_TEXTS, *table
+        return _NO_NUMBERS, *self._keys
 
     def find(
         self,
@@ -116,7 +124,7 @@ class KeySet:
 
     @property
     def count(self) -> int:
-        """The number of distinct keys."""
+        """The number of keys."""
         return self._count
 
     def find_entries(
@@ -163,21 +171,14 @@ class KeyFilter(KeySet):
         self._keys = (words,)
 
 
-def _hash_table(keys: tuple[np.ndarray, ...], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hash table of numbers or texts, and its bitmap."""
-    from zonebloom.parquet import value_kernels
-    from zonebloom.sbbf.xxh64 import hash_offsets
-
-    hashes = samples = keys[0]
-    if len(keys) == 2:
-        data, starts = keys
-        hashes, samples = np.empty((2, count), dtype=np.uint64)
-        hash_offsets(data.ctypes.data, starts, hashes)
-        value_kernels.sample_texts(data.ctypes.data, starts, samples)
-    size = (2 * count).bit_length()
-    table = np.zeros(1 << size, dtype=np.int64)
-    bitmap = np.zeros(1 << size, dtype=np.uint64)
-    value_kernels.fill_hash_table(hashes, samples, table, bitmap)
+def empty_key_table(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return zeros for the hash table of a number of keys, and for their bitmap."""
+    slots = 1 << (2 * count).bit_length()
+    num_bits = min(_BITMAP_BITS * slots, max(_MIN_BITMAP_BITS * slots, _CACHED_BITMAP_BITS))
+    table = allocate_array(slots, np.int32)
+    bitmap = allocate_array(max(1, num_bits // 64), np.uint64)
+    table[:] = 0
+    bitmap[:] = 0
     return table, bitmap
 
 
@@ -240,36 +241,36 @@ def _stored_forms(node: Equals | IsIn | IsNull, column: pa.DataType) -> list[byt
         kind = family(column)
         if family(values.type) == kind and kind in ("text", "bytes"):
             return values
-        if values.type == column and kind == "integer":
+        if values.type == column and kind in _WHOLE_NUMBERS:
             return values
-        if len(values) > _MAX_IN_SET:
+        if len(values) > _MAX_CONVERTED_KEYS:
             # Converting them one by one would take longer than decoding all rows.
             raise Undecodable
     return [form for value in values for form in byte_forms(column, value)]
 
 
 def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
-    """Return the distinct keys as Parquet stores integers of 4 or 8 bytes, widened to uint64."""
-    dtype = f"u{leaf.width}"
+    """Return the keys as Parquet stores integers of 4 or 8 bytes, widened to uint64."""
+    dtype = np.dtype(f"u{leaf.width}")
     if isinstance(forms, list):
         stored = np.frombuffer(b"".join(forms), dtype)
     else:
-        stored = np.frombuffer(forms.buffers()[1] or b"", dtype)
-        stored = stored[forms.offset :][: len(forms)]
-    stored = stored.astype(np.uint64)
-    return stored if stored.size == 1 else distinct_numbers(stored)
+        data = forms.buffers()[1] or b""
+        stored = np.frombuffer(data, dtype, len(forms), forms.offset * dtype.itemsize)
+    return stored.astype(np.uint64, copy=False)
 
 
 def _spans(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes of the distinct keys, one after another, and their offsets, int64."""
+    """Return the bytes of the keys, one after another, and their offsets, int64."""
     if isinstance(forms, list):
         if len(forms) == 1:
             return np.frombuffer(forms[0], dtype=np.uint8), np.array([0, len(forms[0])])
-        spans = pa.array(forms, pa.large_binary()).unique()
+        spans = pa.array(forms, pa.large_binary())
     else:
-        spans = forms.cast(pa.large_binary()).unique()
+        spans = forms.cast(pa.large_binary())
     if not len(spans):
         return np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
     _, offsets, data = spans.buffers()
-    starts = np.frombuffer(offsets, dtype=np.int64, count=len(spans) + 1)
-    return np.frombuffer(data or b"", dtype=np.uint8)[: starts[-1]], starts
+    starts = np.frombuffer(offsets, np.int64, len(spans) + 1, spans.offset * 8)
+    texts = np.frombuffer(data or b"", dtype=np.uint8)[starts[0] : starts[-1]]
+    return texts, starts - starts[0]

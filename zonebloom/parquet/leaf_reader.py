@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.row_ranges import RowRanges
+from zonebloom.base.arrays import allocate_array
+from zonebloom.base.row_ranges import RowRanges, touching_bounds
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, value_kernels
 from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
@@ -68,6 +69,10 @@ _BATCH_BYTES = 1 << 21
 # Pages of more rows and more bytes are divided into blocks and cached. The pages of the recommended
 # layout are smaller, and reading them again is cheaper.
 _MAX_UNCACHED_ROWS, _MAX_UNCACHED_BYTES = 4 << 10, 16 << 10
+# The rows of a batch are fewer than this, or few more. Their values and positions should fit too.
+_BATCH_ROWS = 1 << 17
+# Arrays that are smaller in total are copied into one.
+_MAX_JOINED_BYTES = 1 << 19
 _HAS_NO_INDICES = HAS_PLAIN | HAS_OTHER_ENCODINGS
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -144,7 +149,7 @@ class PageTable:
 
     def find_rows(
         self, file: FragmentFile, keys: KeySet, nulls: bool, rows: RowRanges
-    ) -> tuple[np.ndarray, pa.Array | None]:
+    ) -> tuple[np.ndarray, pa.Array | pa.ChunkedArray | None]:
         """Return the rows that hold one of the keys in the only leaf, ascending, and their values.
 
         Parameters
@@ -176,11 +181,12 @@ class PageTable:
             return _NO_ROWS, None
         return parts[0] if len(parts) == 1 else np.concatenate(parts), _concatenate(values)
 
-    def take(self, file: FragmentFile, rows: RowRanges) -> list[pa.Array | None]:
+    def take(self, file: FragmentFile, rows: RowRanges) -> list[pa.Array | pa.ChunkedArray | None]:
         """Return the values of each leaf at some rows, with None for undecodable leaves."""
+        num_values = len(rows) * len(self.columns)
         try:
             selection = self._select(file, rows)
-            if _fit_in_one_batch(file, selection):
+            if _fit_in_one_batch(file, selection, num_values):
                 return list(self._open(file, selection).take(rows.rows()))
             if len(self.columns) == 1:
                 return [self._take_in_batches(file, rows)]
@@ -195,7 +201,7 @@ class PageTable:
         middle = len(self.columns) // 2
         return PageTable(self.columns[:middle]), PageTable(self.columns[middle:])
 
-    def _take_in_batches(self, file: FragmentFile, ranges: RowRanges) -> pa.Array:
+    def _take_in_batches(self, file: FragmentFile, ranges: RowRanges) -> pa.Array | pa.ChunkedArray:
         parts, rows = [], ranges.rows()
         for opened in self._open_in_batches(file, ranges):
             begin, end = np.searchsorted(rows, opened.row_bounds()).tolist()
@@ -205,7 +211,7 @@ class PageTable:
     def _select(self, file: FragmentFile, rows: RowRanges) -> Selection:
         """Return the pages with a row of some ranges."""
         pages, bounds, num_bytes, _ = row_kernels.choose_pages(
-            self._starts, self._sizes, self._rows, self._bounds, rows.starts, rows.stops
+            self._starts, self._sizes, self._rows, self._bounds, *touching_bounds(rows)
         )
         selection = Selection(rows, pages, bounds, num_bytes)
         if self._has_large_pages and _is_identified(file):
@@ -247,10 +253,16 @@ class PageTable:
     def _open_in_batches(self, file: FragmentFile, rows: RowRanges) -> Iterator[OpenedPages]:
         """Yield the pages of the only leaf that hold some rows."""
         selection = self._select(file, rows)
-        if _fit_in_one_batch(file, selection):
+        row_counts = selection.pages[NUM_ROWS]
+        if selection.blocks:
+            # Of a cached page, only the blocks of the wanted rows are searched.
+            row_counts = row_counts * [blocks is None for blocks in selection.blocks]
+        if _fit_in_one_batch(file, selection, int(row_counts.sum())):
             yield self._open(file, selection)
             return
-        cuts = np.flatnonzero(np.diff(selection.pages[READ_START] // _BATCH_BYTES)) + 1
+        first_rows = np.cumsum(row_counts) - row_counts
+        batches = selection.pages[READ_START] // _BATCH_BYTES, first_rows // _BATCH_ROWS
+        cuts = np.flatnonzero(np.diff(np.stack(batches)).any(axis=0)) + 1
         for numbers in np.split(np.arange(selection.pages.shape[1]), cuts):
             yield self._open(file, selection.part(numbers))
 
@@ -413,8 +425,9 @@ class OpenedPages:
         ends = np.add.accumulate((table.widths * rows.size + alignment - 1) // alignment)
         ends *= alignment
         out = np.frombuffer(pa.allocate_buffer(ends[-1]), dtype=np.uint8)
-        valid = np.empty((num_columns, rows.size), dtype=np.uint8)
-        starts, lengths = np.empty((2, table.num_texts, rows.size), dtype=np.int64)
+        valid = allocate_array(num_columns * rows.size, np.uint8).reshape(num_columns, rows.size)
+        spans = allocate_array(2 * table.num_texts * rows.size, np.int64)
+        starts, lengths = spans.reshape(2, table.num_texts, rows.size)
         sources = self._pages, self._bounds, table.descriptions, self._levels, dictionaries
         num_bytes = _checked_count(
             value_kernels.take_values(*sources, self._present, rows, valid, out, starts, lengths)
@@ -423,8 +436,9 @@ class OpenedPages:
             raise Undecodable
         offsets = texts = np.empty(0, dtype=np.uint8)
         if table.num_texts:
-            texts = np.empty(num_bytes, dtype=np.uint8)
-            offsets = np.empty((table.num_texts, rows.size + 1), dtype=np.int32)
+            texts = allocate_array(num_bytes, np.uint8)
+            offsets = allocate_array(table.num_texts * (rows.size + 1), np.int32)
+            offsets = offsets.reshape(table.num_texts, rows.size + 1)
             _checked_count(value_kernels.copy_texts(starts, lengths, offsets, texts))
         arrays: list[pa.Array] = []
         start = text = text_start = 0
@@ -483,9 +497,10 @@ def has_large_pages(pages: PageLocations) -> bool:
     return bool(_is_large(pages.sizes, np.diff(pages.first_rows)).any())
 
 
-def _fit_in_one_batch(file: FragmentFile, selection: Selection) -> bool:
+def _fit_in_one_batch(file: FragmentFile, selection: Selection, num_values: int) -> bool:
     """Return whether to read pages together, as always from an object store."""
-    return not file.is_local or selection.num_bytes <= _BATCH_BYTES
+    is_small = selection.num_bytes <= _BATCH_BYTES and num_values <= 2 * _BATCH_ROWS
+    return is_small or not file.is_local
 
 
 def _is_identified(file: FragmentFile) -> bool:

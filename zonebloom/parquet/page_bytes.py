@@ -35,6 +35,11 @@ def copy_bytes(target, source, length):
     while num_copied + np.uint64(8) <= size:
         copy_8(target + num_copied, source + num_copied)
         num_copied += np.uint64(8)
+    if num_copied < size and size >= np.uint64(8):
+        # Copy some bytes again instead of the last ones one by one.
+        num_copied = size - np.uint64(8)
+        copy_8(target + num_copied, source + num_copied)
+        num_copied = size
     while num_copied < size:
         copy_1(target + num_copied, source + num_copied)
         num_copied += np.uint64(1)

@@ -26,6 +26,7 @@ LOOKUP_MODULES = (
     "zonebloom.parquet.leaf_reader",
     "zonebloom.parquet.hit_reader",
     "zonebloom.parquet.page_blocks",
+    "zonebloom.parquet.key_table_kernels",
     "zonebloom.parquet.nested_reader",
     "zonebloom.storage.pread_kernel",
     "zonebloom.index.hash.search_kernels",

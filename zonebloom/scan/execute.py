@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges
-from zonebloom.base.threads import REMOTE_THREADS, map_in_order, num_cores, thread_pool
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges, ranges_of_rows
+from zonebloom.base.threads import (
+    REMOTE_THREADS,
+    OrderedTasks,
+    map_in_order,
+    num_cores,
+    thread_pool,
+)
 from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
@@ -46,6 +53,9 @@ from zonebloom.storage.files import (
 )
 from zonebloom.values.types import is_lossless_cast
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
 # Row numbers within a fragment (int64, ascending), and a table of those rows.
 MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 
@@ -54,6 +64,32 @@ MatchedRows: TypeAlias = tuple[np.ndarray, pa.Table]
 _MIN_THREADED_ROWS = 1 << 18
 
 _ALL_ROWS = RowRanges([(0, MAX_ROWS_PER_FRAGMENT)])
+
+
+@dataclass(slots=True)
+class _OpenedPart:
+    """A fragment of which some rows are read.
+
+    Attributes
+    ----------
+    rows : object or None
+        The opened rows, or None if PyArrow reads the fragment.
+    results : iterator
+        The results of `Execution._read_group` for each row group.
+    error : FragmentUnreadable or None
+        The reason why the fragment was not opened.
+    """
+
+    rows: Any = None
+    results: Any = ()
+    error: FragmentUnreadable | None = None
+
+    def close(self) -> None:
+        """Stop reading, and close the file."""
+        if isinstance(self.results, OrderedTasks):
+            self.results.close()
+        if self.rows is not None:
+            self.rows.close()
 
 
 class Execution:
@@ -118,7 +154,13 @@ class Execution:
             Before the last rows are yielded, if the file changed since the plan was made.
         """
         if plan.rows is not None:
-            yield from self._matches(plan, plan.rows)
+            is_parallel = self._is_local and self._source.is_parquet
+            if is_parallel and len(plan.rows) >= _MIN_THREADED_ROWS:
+                with thread_pool(num_cores()) as pool:
+                    part = self._open_part(plan, plan.rows, pool)
+                    yield from self._matches(plan, plan.rows, part)
+            else:
+                yield from self._matches(plan, plan.rows)
         else:
             self._count(fragments_read=1)
             yield from self._read_by_pyarrow(plan, _ALL_ROWS - plan.fragment.deleted_rows)
@@ -249,19 +291,42 @@ class Execution:
 
     def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[Iterable[pa.RecordBatch]]:
         """Return the matching rows of each fragment that is read in part, several in parallel."""
-        num_rows = _MIN_THREADED_ROWS
-        if self._is_local and len(plans) > 1:
-            num_rows = sum(len(plan.rows) for plan in plans if plan.rows is not None)
-        if len(plans) == 1 or num_rows < _MIN_THREADED_ROWS:
+        if self._is_local:
+            num_rows = sum([len(plan.rows) for plan in plans if plan.rows is not None])
+            is_parallel = num_rows >= _MIN_THREADED_ROWS
+        else:
+            is_parallel = len(plans) > 1
+        if not is_parallel:
             return map(self._read_part, plans)
+        if self._is_local and self._source.is_parquet:
+            return self._read_row_groups_in_parallel(plans)
         num_threads = num_cores() if self._is_local else REMOTE_THREADS
         return _map_on_threads(lambda plan: list(self._read_part(plan)), plans, num_threads)
 
-    def _read_part(self, plan: FragmentPlan) -> Iterator[pa.RecordBatch]:
+    def _read_row_groups_in_parallel(
+        self, plans: list[FragmentPlan]
+    ) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yield the matching rows of each fragment. One pool of threads reads all row groups."""
+        opened_parts: deque[tuple[FragmentPlan, _OpenedPart]] = deque()
+        with thread_pool(num_cores()) as pool:
+            try:
+                for plan in plans:
+                    opened_parts.append((plan, self._open_part(plan, plan.rows, pool)))
+                    if len(opened_parts) > num_cores():
+                        yield self._read_part(*opened_parts.popleft())
+                while opened_parts:
+                    yield self._read_part(*opened_parts.popleft())
+            finally:
+                for _, part in opened_parts:
+                    part.close()
+
+    def _read_part(
+        self, plan: FragmentPlan, part: _OpenedPart | None = None
+    ) -> Iterator[pa.RecordBatch]:
         assert plan.rows is not None
         has_output = False
         try:
-            for _, table in self._matches(plan, plan.rows):
+            for _, table in self._matches(plan, plan.rows, part):
                 has_output |= table.num_rows > 0
                 yield from table.to_batches(max_chunksize=self._request.batch_size)
         except FragmentChanged:
@@ -285,31 +350,52 @@ class Execution:
         ):
             yield from table.to_batches(max_chunksize=self._request.batch_size)
 
-    def _matches(self, plan: FragmentPlan, wanted: RowRanges) -> Iterator[MatchedRows]:
-        """Yield the matches among the wanted rows of a fragment, read by pages where possible."""
+    def _open_part(
+        self, plan: FragmentPlan, wanted: RowRanges | None, pool: ThreadPoolExecutor | None
+    ) -> _OpenedPart:
+        """Open a fragment, and begin to read its row groups on the threads of a pool."""
         assert plan.identity is not None
         if not wanted:
             # The table has deleted all candidate rows.
-            return
+            return _OpenedPart()
         reason = "pyarrow reads it with its options"
         try:
             rows = open_rows(self._source, plan.fragment, plan.identity, plan.pages, self._counter)
-        except FragmentChanged:
-            raise _changed_error(plan) from None
+            if isinstance(rows, ParquetRows) and not self._is_local:
+                rows.read_ahead(self._needed, wanted)
         except FragmentUnreadable as error:
-            rows, reason = None, str(error)
-        self._count(fragments_read=1)
+            # This includes `FragmentChanged`.
+            return _OpenedPart(error=error)
         if rows is None:
-            yield from self._read_by_pyarrow(plan, wanted, reason)
+            return _OpenedPart(error=FragmentUnreadable(reason))
+        read = partial(self._read_group, rows, isinstance(rows, ParquetRows))
+        groups = rows.row_groups(wanted)
+        results = (
+            map(read, groups) if pool is None else OrderedTasks(pool, read, groups, num_cores() + 1)
+        )
+        return _OpenedPart(rows, results)
+
+    def _matches(
+        self, plan: FragmentPlan, wanted: RowRanges, part: _OpenedPart | None = None
+    ) -> Iterator[MatchedRows]:
+        """Yield the matches among the wanted rows of a fragment, read by pages where possible.
+
+        ``part`` is the fragment if it was opened before.
+        """
+        if part is None:
+            part = self._open_part(plan, wanted, None)
+        if not wanted:
             return
-        is_parquet = isinstance(rows, ParquetRows)
-        read = partial(self._read_group, rows, is_parquet)
-        groups, num_left = rows.row_groups(wanted), len(wanted)
-        if is_parquet and not self._is_local:
-            rows.read_ahead(self._needed, wanted)
-        is_threaded = is_parquet and self._is_local and num_left >= _MIN_THREADED_ROWS
+        if isinstance(part.error, FragmentChanged):
+            raise _changed_error(plan) from None
+        self._count(fragments_read=1)
+        rows = part.rows
+        if rows is None:
+            yield from self._read_by_pyarrow(plan, wanted, str(part.error))
+            return
+        is_parquet, num_left = isinstance(rows, ParquetRows), len(wanted)
         try:
-            for group, num_rows, match in (_map_on_threads if is_threaded else map)(read, groups):
+            for group, num_rows, match in part.results:
                 _, first, inside = group
                 is_unreadable = isinstance(match, FragmentUnreadable)
                 num_left -= num_rows
@@ -329,11 +415,11 @@ class Execution:
                     "remove it, or build the index again"
                 )
         finally:
+            part.close()
             if is_parquet and (rows.whole_chunks or rows.pyarrow_columns):
                 with self._lock:
                     self.stats.whole_chunks.update(rows.whole_chunks)
                     self.stats.by_pyarrow.update(rows.pyarrow_columns)
-            rows.close()
 
     def _read_group(
         self, rows: Any, is_parquet: bool, group: tuple[int, int, RowRanges]
@@ -381,10 +467,12 @@ class Execution:
         matches = _matching_rows(filter_table, self._request)
         if matches.size == 0:
             return None
-        offsets = wanted.rows_at(matches)
         table = select_rows(filter_table, matches)
+        if matches.size < len(wanted):
+            wanted = ranges_of_rows(wanted.rows_at(matches))
+        offsets = wanted.rows()
         if self._columns_of_matches:
-            other_table = rows.read(number, self._columns_of_matches, RowRanges.from_rows(offsets))
+            other_table = rows.read(number, self._columns_of_matches, wanted)
             schema = pa.schema([*table.schema, *other_table.schema])
             table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)
@@ -544,10 +632,9 @@ def _matching_rows(table: pa.Table, request: Request) -> np.ndarray:
 
 
 def _map_on_threads(
-    function: Callable[[Any], Any], items: Iterable[Any], num_threads: int | None = None
+    function: Callable[[Any], Any], items: Iterable[Any], num_threads: int
 ) -> Iterator[Any]:
-    """Yield the results in order. They are computed on threads, by default on all cores."""
-    num_threads = num_threads or num_cores()
+    """Yield the results in order. They are computed on threads."""
     with thread_pool(num_threads) as pool:
         yield from map_in_order(pool, function, items, num_threads + 1)
 

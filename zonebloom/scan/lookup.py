@@ -10,9 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.arrays import array_of, from_numpy, to_numpy
+from zonebloom.base.threads import map_slices
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.execute import Execution
+from zonebloom.scan.key_numbers import KeyNumbers, is_numbered
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
@@ -25,6 +28,12 @@ from zonebloom.values.normal_types import normalized_type
 _ROWS_PER_KEY = 4
 # For fewer rows, hashing the values of the rows takes less time than hashing the keys.
 _VALUES_PER_ROW = 4
+# From so many keys on, our kernels number the rows, if they are loaded.
+_MIN_NUMBERED_KEYS = 1 << 12
+# Values of so many bytes are copied in less time than hash sets are built for each chunk.
+_MAX_COMBINED_BYTES = 1 << 16
+# The keys of fewer rows are numbered in less time than threads are started.
+_MIN_THREADED_ROWS = 1 << 16
 _NO_ROWS = np.empty(0, dtype=np.int64)
 # The value number of a row that holds none of the keys.
 _NO_KEY = array_of([-2], pa.int32())[0]
@@ -93,7 +102,12 @@ class ColumnKeys:
         # The index in `_positions` at which the positions of each value begin, or None if each
         # value has one position.
         self._position_starts = None
-        if len(self._values) > 1:
+        # A hash table of many keys, which is not built again for each batch of rows.
+        self._numbers = self._number_keys()
+        is_distinct = len(self._values) <= 1
+        if self._numbers is not None:
+            is_distinct = self._numbers.num_distinct == len(self._values)
+        if not is_distinct:
             encoded = self._values.dictionary_encode()
             if len(encoded.dictionary) < len(self._values):
                 numbers = to_numpy(encoded.indices)
@@ -103,6 +117,7 @@ class ColumnKeys:
                     numbers[order], np.arange(len(encoded.dictionary) + 1)
                 )
             self._values = encoded.dictionary
+            self._numbers = self._number_keys()
         self.num_values = len(self._values)
         is_one = self.num_values == 1 and not self._null_positions.size
         self.predicate = (
@@ -110,6 +125,15 @@ class ColumnKeys:
             if is_one
             else IsIn(column.path, self._values, self._null_positions.size > 0)
         )
+
+    def _number_keys(self) -> KeyNumbers | None:
+        """Return a hash table of the keys, or None if PyArrow looks them up."""
+        num_keys = len(self._values)
+        if num_keys < _MIN_NUMBERED_KEYS or not is_numbered(self._values.type):
+            return None
+        if not (KERNELS.are_loaded or KERNELS.are_worth(num_keys)):
+            return None
+        return KeyNumbers(self._values)
 
     def __str__(self) -> str:
         return str(self.predicate)
@@ -126,7 +150,7 @@ class ColumnKeys:
         """
         numbers = np.zeros(rows.num_rows, dtype=np.int64)
         if rows.num_rows and not isinstance(self.predicate, Equals):
-            numbers = self._value_numbers(rows)
+            numbers = self._value_numbers_on_threads(rows)
         if self._position_starts is None and not self._null_positions.size:
             positions = self._positions[numbers]
         else:
@@ -154,9 +178,23 @@ class ColumnKeys:
         within = np.arange(repeated.size) - np.repeat(np.cumsum(counts) - counts, counts)
         return repeated, positions[firsts[numbers[repeated]] + within]
 
+    def _value_numbers_on_threads(self, table: pa.Table) -> np.ndarray:
+        if table.num_rows < _MIN_THREADED_ROWS:
+            return self._value_numbers(table)
+        parts = map_slices(
+            table.num_rows,
+            lambda part: self._value_numbers(table.slice(part.start, part.stop - part.start)),
+        )
+        return np.concatenate(parts)
+
     def _value_numbers(self, table: pa.Table) -> np.ndarray:
         """Return for each row the number of the key that it holds: -1 for null, -2 for no key."""
         values = normalized_column(table, self._path)
+        if self._numbers is not None:
+            return self._numbers.of(values)
+        if isinstance(values, pa.ChunkedArray) and values.nbytes <= _MAX_COMBINED_BYTES:
+            # PyArrow builds a hash set of the keys for each chunk.
+            values = values.combine_chunks()
         if self.num_values > _VALUES_PER_ROW * len(values):
             return self._numbers_of_few(values)
         numbers = pc.call_function("index_in", [values], pc.SetLookupOptions(self._values))

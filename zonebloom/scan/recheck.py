@@ -21,6 +21,7 @@ from zonebloom.predicates.evaluate import (
     schema_without_views,
 )
 from zonebloom.predicates.polars import PolarsFilter
+from zonebloom.values.normal_types import with_64_bit_offsets
 
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -70,7 +71,8 @@ def is_key_test(filter: RowFilter | None, predicate: Predicate, schema: pa.Schem
     kind = schema.field(name).type
     if kind not in _COMPARABLE_TYPES and not pa.types.is_integer(kind):
         return False
-    if keys.type != kind:
+    # Texts of both sizes are equal if their bytes are.
+    if keys.type != kind and with_64_bit_offsets(keys.type) != with_64_bit_offsets(kind):
         return False
     if isinstance(filter, PolarsFilter):
         # Polars does not round such values, so the predicate is true for the same rows.

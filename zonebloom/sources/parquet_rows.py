@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from zonebloom.base.row_ranges import RowRanges
+from zonebloom.base.row_ranges import RowRanges, ranges_of_rows
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
@@ -39,6 +39,8 @@ _MAX_PAGE_TABLES = 1024
 # takes about as long as one more round trip.
 _MAX_READ_AHEAD = 4 << 20
 
+# More keys than this are usually in more rows than `HitReader` reads.
+_MAX_FEW_KEYS = 1 << 12
 _UNKNOWN: Any = object()
 
 _NOT_LOADED_REASON = "kernels are not loaded for so few rows"
@@ -52,7 +54,7 @@ class _DecodableColumns(NamedTuple):
 
 
 # The rows at which the values of a top-level column are known, and these values, by name.
-KnownValues: TypeAlias = dict[str, tuple[RowRanges, pa.Array]]
+KnownValues: TypeAlias = dict[str, tuple[RowRanges, pa.Array | pa.ChunkedArray]]
 _NOTHING: KnownValues = {}
 
 
@@ -193,7 +195,7 @@ class ParquetRows:
             numbers, values = table.find_rows(self._file, keys, nulls, rows)
         except Undecodable:
             return rows, False
-        matches = RowRanges.from_rows(numbers)
+        matches = ranges_of_rows(numbers)
         if values is not None and len(node.column) == 1:
             known[node.column[0]] = matches, values
         # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
@@ -212,7 +214,7 @@ class ParquetRows:
         Return the rows, ascending, and the table, which is None without rows. Return None if the
         two methods have to be called.
         """
-        if isinstance(node, IsIn) and node.null_matches:
+        if isinstance(node, IsIn) and (node.null_matches or len(node.values) > _MAX_FEW_KEYS):
             return None
         handle = self._file.handle
         if handle is None or not (self._has_kernels or self._load_kernels(row_group, 1)):
@@ -235,7 +237,7 @@ class ParquetRows:
         if not numbers.size:
             return numbers, None
         if values is None:
-            return numbers, self.read(row_group, names, RowRanges.from_rows(numbers))
+            return numbers, self.read(row_group, names, ranges_of_rows(numbers))
         columns = dict(zip(reader.names, values, strict=True))
         return numbers, self._assembled(names, numbers.size, columns)
 

@@ -25,7 +25,7 @@ _STRING_ID = pa.string().id
 _MAX_HASHED_SINGLY = 64
 # Sorted hashes make a lookup read the blocks of a filter in order. Only so many are sorted: most
 # filters hold one of so many keys, so the rest is rarely looked up, and sorting all takes longer.
-_MAX_SORTED_HASHES = 1 << 16
+_MAX_SORTED_HASHES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,283 @@
+"""Kernels that find keys among the values of pages, by a hash table if there are several.
+
+A bitmap of the keys is tested first. It excludes most values that are not keys, and it usually fits
+the processor's cache. See `value_kernels` for the parameters that describe pages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import int32, int64, uint8, uint64, void
+
+from zonebloom.parquet.page_bytes import byte_at, text_at
+from zonebloom.parquet.value_kernels import PAGE_TYPES
+from zonebloom.sbbf.addresses import load_32, load_64
+from zonebloom.sbbf.jit import inlined, kernel, readonly
+from zonebloom.sbbf.xxh64 import hash_memory
+
+# This many values are compared with a single key together. The bitmap is tested for as many before
+# the hash table is read, without branches, so that the processor overlaps the loads.
+_GROUP_SIZE = 256
+
+
+@inlined
+def _mixed(hashed):
+    # Floats may differ only in their high bits, and integers only in their low ones.
+    hashed ^= hashed >> np.uint64(32)
+    return (hashed * np.uint64(0x9E3779B185EBCA87)) >> np.uint64(32)
+
+
+@inlined
+def _slot(hashed, table):
+    return np.int64(_mixed(hashed) & np.uint64(table.shape[0] - 1))
+
+
+@inlined
+def _next_slot(slot, table):
+    return (slot + 1) & (table.shape[0] - 1)
+
+
+@inlined
+def _set_bit(hashed, bitmap):
+    bit = _mixed(hashed) & np.uint64(64 * bitmap.shape[0] - 1)
+    bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+
+
+@inlined
+def _has_bit(hashed, bitmap):
+    bit = _mixed(hashed) & np.uint64(64 * bitmap.shape[0] - 1)
+    return np.int64(bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1))
+
+
+@inlined
+def _sample(address, length):
+    """Return a number made of both ends of a string and its length. Few strings share it."""
+    if length < 8:
+        sample = np.uint64(0)
+        for j in range(length):
+            sample |= byte_at(address, j) << np.uint64(8 * j)
+    else:
+        last = load_64(address + np.uint64(length - 8))
+        sample = load_64(address) ^ ((last << np.uint64(29)) | (last >> np.uint64(35)))
+    return sample + np.uint64(length)
+
+
+@inlined
+def _is_equal(one, other, length):
+    j = 0
+    while j + 8 <= length and load_64(one + np.uint64(j)) == load_64(other + np.uint64(j)):
+        j += 8
+    if j + 8 <= length:
+        return False
+    while j < length and byte_at(one, j) == byte_at(other, j):
+        j += 1
+    return j == length
+
+
+@inlined
+def _slot_of_text(start, length, address, starts, table):
+    """Return the slot of a string in the table, or the empty slot where it belongs."""
+    slot = _slot(hash_memory(start, np.uint64(length), np.uint64(0)), table)
+    while table[slot]:
+        number = table[slot] - 1
+        key_start = starts[number]
+        if length == starts[number + 1] - key_start and _is_equal(
+            start, address + np.uint64(key_start), length
+        ):
+            break
+        slot = _next_slot(slot, table)
+    return slot
+
+
+@kernel(int64(readonly(uint64), int32[::1], uint64[::1]))
+def fill_number_table(keys, table, bitmap):
+    """Fill a hash table with the numbers of the distinct keys, counted from 1, and their bitmap.
+
+    ``table`` and ``bitmap`` must be zeros, and have a power of two items. Return the number of
+    distinct keys, or -1 if the table has no room.
+    """
+    if keys.shape[0] >= table.shape[0]:
+        return -1
+    num_distinct = 0
+    for i in range(keys.shape[0]):
+        slot = _slot(keys[i], table)
+        while table[slot] and keys[table[slot] - 1] != keys[i]:
+            slot = _next_slot(slot, table)
+        if not table[slot]:
+            table[slot] = np.int32(i + 1)
+            _set_bit(keys[i], bitmap)
+            num_distinct += 1
+    return num_distinct
+
+
+@kernel(int64(readonly(uint8), readonly(int64), int32[::1], uint64[::1]))
+def fill_text_table(keys, starts, table, bitmap):
+    """Fill a hash table and a bitmap of texts. See `fill_number_table`.
+
+    Key i is the bytes ``starts[i]`` to ``starts[i + 1]`` of ``keys``.
+    """
+    address = np.uint64(keys.ctypes.data)
+    if starts.shape[0] > table.shape[0]:
+        return -1
+    num_distinct = 0
+    for i in range(starts.shape[0] - 1):
+        start, length = address + np.uint64(starts[i]), starts[i + 1] - starts[i]
+        slot = _slot_of_text(start, length, address, starts, table)
+        if not table[slot]:
+            table[slot] = np.int32(i + 1)
+            _set_bit(_sample(start, length), bitmap)
+            num_distinct += 1
+    return num_distinct
+
+
+@inlined
+def _number_at(address, i, width):
+    offset = address + np.uint64(i * width)
+    return load_64(offset) if width == 8 else load_32(offset)
+
+
+@inlined
+def _find_one_number(address, count, width, key, first_position, positions, hits):
+    """Write the positions of the values that equal one key. Return the new number of hits."""
+    for first in range(0, count, _GROUP_SIZE):
+        stop = min(first + _GROUP_SIZE, count)
+        # The processor counts the hits of a group with vector instructions. Few groups have one.
+        num_equal = 0
+        if width == 8:
+            for i in range(first, stop):
+                num_equal += np.int64(load_64(address + np.uint64(i * 8)) == key)
+        else:
+            for i in range(first, stop):
+                num_equal += np.int64(load_32(address + np.uint64(i * 4)) == key)
+        if num_equal:
+            for i in range(first, stop):
+                positions[hits] = first_position + i
+                hits += np.int64(_number_at(address, i, width) == key)
+    return hits
+
+
+@kernel(int64(*PAGE_TYPES, int64, readonly(uint64), readonly(int32), readonly(uint64), int64[::1]))
+def find_numbers(addresses, sizes, counts, first_positions, width, keys, table, bitmap, positions):
+    """Write the positions of the values that are keys. Return their number, or -1.
+
+    The values have 4 or 8 bytes. A single key needs no table.
+    """
+    candidates = np.empty(_GROUP_SIZE, dtype=np.int64)
+    hits = 0
+    if width not in (4, 8):
+        return -1
+    for page in range(addresses.shape[0]):
+        address, count = np.uint64(addresses[page]), counts[page]
+        if count < 0 or count * width > sizes[page] or hits + count > positions.shape[0]:
+            return -1
+        if keys.shape[0] == 1:
+            hits = _find_one_number(
+                address, count, width, keys[0], first_positions[page], positions, hits
+            )
+            continue
+        for first in range(0, count, _GROUP_SIZE):
+            stop = min(first + _GROUP_SIZE, count)
+            num_candidates = 0
+            if width == 8:
+                for i in range(first, stop):
+                    candidates[num_candidates] = i
+                    num_candidates += _has_bit(load_64(address + np.uint64(i * 8)), bitmap)
+            else:
+                for i in range(first, stop):
+                    candidates[num_candidates] = i
+                    num_candidates += _has_bit(load_32(address + np.uint64(i * 4)), bitmap)
+            for candidate in range(num_candidates):
+                i = candidates[candidate]
+                value = _number_at(address, i, width)
+                slot = _slot(value, table)
+                while table[slot]:
+                    if keys[table[slot] - 1] == value:
+                        positions[hits] = first_positions[page] + i
+                        hits += 1
+                        break
+                    slot = _next_slot(slot, table)
+    return hits
+
+
+@kernel(
+    int64(
+        *PAGE_TYPES,
+        int64,
+        readonly(uint8),
+        readonly(int64),
+        readonly(int32),
+        readonly(uint64),
+        int64[::1],
+    )
+)
+def find_texts(
+    addresses, sizes, counts, first_positions, width, keys, key_starts, table, bitmap, positions
+):
+    """Write the positions of the values that are keys. Return their number, or -1.
+
+    Values are ``width`` bytes long, or follow a length of 4 bytes if ``width`` is 0. A single key
+    needs no table.
+    """
+    num_keys = key_starts.shape[0] - 1
+    key_address = np.uint64(keys.ctypes.data)
+    hits = 0
+    for page in range(addresses.shape[0]):
+        address, size = np.uint64(addresses[page]), sizes[page]
+        if hits + counts[page] > positions.shape[0]:
+            return -1
+        offset = 0
+        for i in range(counts[page]):
+            offset, length = text_at(address, offset, size, width)
+            if length < 0:
+                return -1
+            start = address + np.uint64(offset)
+            offset += length
+            if num_keys == 1:
+                positions[hits] = first_positions[page] + i
+                hits += np.int64(length == key_starts[1] and _is_equal(start, key_address, length))
+            elif _has_bit(_sample(start, length), bitmap):
+                slot = _slot_of_text(start, length, key_address, key_starts, table)
+                positions[hits] = first_positions[page] + i
+                hits += np.int64(table[slot] != 0)
+    return hits
+
+
+@kernel(void(readonly(uint64), readonly(uint64), readonly(int32), readonly(uint64), int32[::1]))
+def key_numbers(values, keys, table, bitmap, numbers):
+    """Write the number of the key that each value equals, counted from 0, or -2 for no key."""
+    for i in range(values.shape[0]):
+        number = np.int32(-2)
+        if _has_bit(values[i], bitmap):
+            slot = _slot(values[i], table)
+            while table[slot] and keys[table[slot] - 1] != values[i]:
+                slot = _next_slot(slot, table)
+            if table[slot]:
+                number = table[slot] - np.int32(1)
+        numbers[i] = number
+
+
+@kernel(
+    void(
+        uint64,
+        readonly(int64),
+        readonly(uint8),
+        readonly(int64),
+        readonly(int32),
+        readonly(uint64),
+        int32[::1],
+    )
+)
+def text_key_numbers(address, starts, keys, key_starts, table, bitmap, numbers):
+    """Write the number of the key that each text equals, counted from 0, or -2 for no key.
+
+    Text i is the bytes ``starts[i]`` to ``starts[i + 1]`` from an address.
+    """
+    key_address = np.uint64(keys.ctypes.data)
+    for i in range(starts.shape[0] - 1):
+        start, length = address + np.uint64(starts[i]), starts[i + 1] - starts[i]
+        number = np.int32(-2)
+        if _has_bit(_sample(start, length), bitmap):
+            slot = _slot_of_text(start, length, key_address, key_starts, table)
+            if table[slot]:
+                number = table[slot] - np.int32(1)
+        numbers[i] = number
