@@ -598,7 +598,8 @@ class Dataset(pads.UnionDataset, Displayed):
         >>> ds.lookup("id", [42, -1, 7], ["customer"]).to_pylist()
         [{'key_index': 2, 'customer': 'C007'}, {'key_index': 0, 'customer': 'C042'}]
         """
-        require_no_filter(self, "lookup")
+        if self._filters:
+            require_no_filter(self, "lookup")
         return show_in_jupyter(look_up(self.opened, column, keys, columns, nulls=nulls))
 
     def locate(self, columns: str | Sequence[str], keys: KeysLike | KeyTableLike) -> pa.Table:

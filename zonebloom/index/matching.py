@@ -325,8 +325,10 @@ class IndexView:
     def _find(self, hashes: np.ndarray) -> Iterable[np.ndarray]:
         """Return the zones of each table that may hold any of the hashes."""
         tables = self._tables
+        if len(tables) == 1:
+            return (tables[0].find(hashes),)
         is_in_memory = all(table.loaded_bytes >= table.num_bytes for table in tables)
-        if len(tables) < 2 or is_in_memory or self.index.is_local:
+        if is_in_memory or self.index.is_local or not tables:
             return [table.find(hashes) for table in tables]
         with thread_pool(min(REMOTE_THREADS, len(tables))) as pool:
             found = list(

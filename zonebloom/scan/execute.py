@@ -292,7 +292,9 @@ class Execution:
     def _read_parts(self, plans: list[FragmentPlan]) -> Iterator[Iterable[pa.RecordBatch]]:
         """Return the matching rows of each fragment that is read in part, several in parallel."""
         if self._is_local:
-            num_rows = sum([len(plan.rows) for plan in plans if plan.rows is not None])
+            num_rows = 0
+            for plan in plans:
+                num_rows += 0 if plan.rows is None else len(plan.rows)
             is_parallel = num_rows >= _MIN_THREADED_ROWS
         else:
             is_parallel = len(plans) > 1
