@@ -34,6 +34,8 @@ def stable_lines(cell):
     text = re.sub(r" *[\d,.]+ (B|kB|MB|GB)\b", " SIZE", text)
     text = re.sub(r" *[\d,.]+ m?s\b", " TIME", text)
     text = re.sub(r"[\d,]+ reads?\b", "READS", text)
+    # Until a thread has loaded the kernels, PyArrow reads.
+    text = re.sub(r".*by pyarrow: .*\(kernels are not loaded.*\)\n?", "", text)
     # A kernel may split printed text into several outputs, so ignore empty lines.
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
