@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,8 +30,13 @@ def ds(tmp_path_factory) -> zb.Dataset:
     for number, part in enumerate(keys):
         table = pa.table({"key": part, "row": np.arange(ROWS), "x": part / 7})
         options = {"write_page_index": True, "max_rows_per_page": 2048, "use_dictionary": False}
-        pq.write_table(table, folder / f"{number}.parquet", row_group_size=20_000, **options)
+        path = folder / f"{number}.parquet"
+        pq.write_table(table, path, row_group_size=20_000, **options)
+        # Files that were just written are compared with the index anew by each lookup.
+        os.utime(path, ns=(10**18, 10**18))
     zb.dataset(folder).create_scalar_index("key", spark=False)
+    # The time of the last change of a file's status cannot be set, so wait until it is past.
+    time.sleep(2.5)
     return zb.dataset(folder)
 
 

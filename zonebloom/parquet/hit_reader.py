@@ -190,9 +190,11 @@ class _Columns:
             if result != hit_kernels.NEEDS_DICTIONARY:
                 break
             has_indices = [bool(flag & HAS_INDICES) for flag in flags.tolist()]
-            if self.has_indices == has_indices:
+            known = list(map(or_, self.has_indices, has_indices))
+            if self.has_indices == known:
+                # A dictionary that the pages refer to is empty.
                 return None
-            self.has_indices = list(map(or_, self.has_indices, has_indices))
+            self.has_indices = known
         del dictionaries
         return self._arrays(rows.size, levels, scratch) if result == 0 else None
 
@@ -249,6 +251,11 @@ class _Scratch(threading.local):
 
 _SCRATCH = _Scratch()
 _NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+def can_read_all(chunks: Sequence[LeafChunk]) -> bool:
+    """Return whether the kernels of this module can read all of some chunks together."""
+    return len(chunks) <= _MAX_COLUMNS and all(map(can_read, chunks))
 
 
 def can_read(chunk: LeafChunk) -> bool:

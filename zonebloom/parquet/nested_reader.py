@@ -449,7 +449,7 @@ def _lists(node: Node, kind: pa.DataType, leaves: list[_OpenedLeaf], items: pa.A
     bitmap = _bitmap(valid) if node.valid_definition > node.min_definition else None
     if pa.types.is_fixed_size_list(kind):
         sizes = np.diff(offsets)
-        if (sizes != kind.list_size * valid).any():
+        if (sizes != np.where(valid, kind.list_size, 0)).any():
             raise Undecodable
         if bitmap is not None:
             # A null has items too, which no one reads.

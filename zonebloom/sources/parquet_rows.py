@@ -230,7 +230,11 @@ class ParquetRows:
         if reader is None:
             return None
         keys = tests.keys(node, reader.key_leaf)
-        found = reader.read(self._file, handle, keys, rows) if keys is not None else None
+        try:
+            found = reader.read(self._file, handle, keys, rows) if keys is not None else None
+        except Undecodable:
+            # A dictionary has an encoding that no kernel decodes.
+            return None
         if found is None:
             return None
         numbers, values = found
@@ -245,7 +249,7 @@ class ParquetRows:
         self, row_group: int, path: ColumnPath, names: Sequence[str]
     ) -> HitReader | None:
         """Return the reader of the rows of few keys, or None if a column prevents it."""
-        from zonebloom.parquet.hit_reader import HitReader, can_read
+        from zonebloom.parquet.hit_reader import HitReader, can_read_all
 
         key, *nested_path = path
         if nested_path:
@@ -254,9 +258,11 @@ class ParquetRows:
         stored = [name for name, is_in_file in zip(names, is_stored, strict=True) if is_in_file]
         names = (key, *(name for name in stored if name != key))
         chunks = [self._leaf_chunk(row_group, (name,)) for name in names]
-        readable = [c for c in chunks if isinstance(c, LeafChunk) and can_read(c)]
+        readable = [chunk for chunk in chunks if isinstance(chunk, LeafChunk)]
+        if len(readable) < len(chunks) or not can_read_all(readable):
+            return None
         # Engines disagree on whether 0.0 equals -0.0, so floats need a recheck.
-        if len(readable) < len(chunks) or pa.types.is_floating(readable[0].leaf.arrow_type):
+        if pa.types.is_floating(readable[0].leaf.arrow_type):
             return None
         return HitReader(names, readable)
 
