@@ -61,7 +61,6 @@ IMPORTERS = {
         "parquet.footer_kernels",
         "parquet.header_kernels",
         "parquet.block_kernels",
-        "parquet.dictionary_kernels",
         "parquet.decompression_kernels",
         "parquet.row_kernels",
         "parquet.text_hash_kernels",

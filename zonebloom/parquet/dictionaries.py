@@ -11,8 +11,14 @@ import pyarrow as pa
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, value_kernels
 from zonebloom.parquet.codecs import decompressor, error_for_code, verify_checksum
-from zonebloom.parquet.key_tests import KeySet
-from zonebloom.parquet.leaf_type import MAX_INT32, LeafType, Undecodable, text_array
+from zonebloom.parquet.key_tests import KeySet, index_bytes, index_values, spans_of
+from zonebloom.parquet.leaf_type import (
+    BYTE_ARRAY,
+    MAX_INT32,
+    LeafType,
+    Undecodable,
+    text_array,
+)
 
 # A dictionary of at least this many entries is indexed after this many searches. Building the index
 # takes as long as five to ten searches of all entries.
@@ -90,11 +96,10 @@ class Dictionary:
         # A page that understates its number of values would hide the remaining keys from a lookup.
         if num_bytes != body.size:
             raise FragmentUnreadable("the size of a dictionary does not fit its number of values")
-        self._width = leaf.width
-        # How often few keys were searched, and the hash table of entries, or None.
+        self._leaf = leaf
+        # How often few keys were searched, and the values with their hash table, or None.
         self._num_searches = 0
-        self._table: np.ndarray | None = None
-        self._table_size = 1 << (2 * self.size).bit_length() if self.size >= _MIN_INDEXED else 0
+        self._index: tuple[np.ndarray, ...] | None = None
         # The description of the dictionary for `value_kernels.take_values`.
         self.kernel_args = body.address, self._text_starts.ctypes.data, self.size
 
@@ -106,7 +111,11 @@ class Dictionary:
     @property
     def num_bytes(self) -> int:
         """The bytes that the dictionary takes in memory, with its index."""
-        return self._body.size + self._text_starts.nbytes + 4 * self._table_size
+        num_bytes = self._body.size + self._text_starts.nbytes
+        if self.size >= _MIN_INDEXED:
+            # The index has a copy of the values.
+            num_bytes += self._body.size + 8 * self.size + index_bytes(self.size)
+        return num_bytes
 
     def texts(self, leaf: LeafType) -> pa.Array:
         """Return the values of a dictionary of strings."""
@@ -119,25 +128,26 @@ class Dictionary:
     def find_keys(self, keys: KeySet) -> np.ndarray:
         """Return a uint8 mask of the values that are among the keys."""
         hits = np.zeros(self.size, dtype=np.uint8)
-        if self._table_size and keys.is_exact and keys.count * _ENTRIES_PER_KEY <= self.size:
+        is_large = self.size >= _MIN_INDEXED
+        if is_large and keys.is_exact and keys.count * _ENTRIES_PER_KEY <= self.size:
             self._num_searches += 1
             if self._num_searches == _SEARCHES_BEFORE_INDEX:
-                self._table = self._index_entries(keys)
-            if self._table is not None:
-                keys.find_entries(self._entries, self._table, hits)
+                self._index = self._make_index()
+            if self._index is not None:
+                hits[keys.numbers_in(self._index)] = 1
                 return hits
         hits[keys.find(*self._page, capacity=self.size + 1)] = 1
         return hits
 
-    @property
-    def _entries(self) -> tuple[int, np.ndarray, int]:
-        return self._body.address, self._text_starts, self._width
-
-    def _index_entries(self, keys: KeySet) -> np.ndarray | None:
-        """Return a hash table of the entries, or None if too many of them are equal."""
-        # This is imported late, because few dictionaries are large.
-        from zonebloom.parquet.dictionary_kernels import index_entries
-
-        table = np.zeros(self._table_size, dtype=np.int32)
-        status = index_entries(*self._entries, self.size, keys.are_numbers, table)
-        return None if status < 0 else table
+    def _make_index(self) -> tuple[np.ndarray, ...] | None:
+        """Return the values with a hash table of them, or None if some are equal."""
+        leaf, body = self._leaf, np.frombuffer(self._body, dtype=np.uint8)
+        if leaf.has_numbers:
+            values = (body.view(f"u{leaf.width}").astype(np.uint64, copy=False),)
+        elif leaf.width:
+            values = body, np.arange(self.size + 1, dtype=np.int64) * leaf.width
+        else:
+            values = spans_of(self.texts(LeafType(pa.binary(), BYTE_ARRAY, 0, leaf.max_level)))
+        index, num_distinct = index_values(values, self.size)
+        # The hash table has only the first of equal values.
+        return index if num_distinct == self.size else None

@@ -380,7 +380,7 @@ def locate_pages(data, start, stop, num_values, num_rows, pages, first):
     # Each row has exactly one value then, even if the schema allows repeated values.
     is_flat = num_values == num_rows
     values, rows, count = np.int64(0), np.int64(0), np.int64(0)
-    while values < num_values:
+    while start < stop:
         body = _page_header(data, start, stop, header, last, outer)
         kind, size = header[_TYPE], header[_COMPRESSED]
         if body < 0 or kind < 0 or not 0 <= size <= stop - body:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet.file_layout import FileSchema
-from zonebloom.parquet.leaf_type import FIXED_LEN_BYTE_ARRAY, LeafType, Undecodable, leaf_at
+from zonebloom.parquet.leaf_type import LeafType, Undecodable, leaf_at
 from zonebloom.predicates.ast import And, Constant, Equals, IsIn, IsNull, Or, Predicate
 from zonebloom.values.literal import Unanswerable, integers_in_range
 from zonebloom.values.probe import byte_forms
@@ -35,7 +35,6 @@ _FILTER_PROBABILITY = 0.002
 # A filter sized for more keys would be over 128 MiB. More keys share a filter of this size, and
 # more values pass it.
 _MAX_FILTER_NDV = 1 << 26
-_NUMBER_WIDTHS = (4, 8)
 # The families of types whose values are whole numbers. Those of one type are equal as bytes.
 _WHOLE_NUMBERS = ("integer", "date", "time", "timestamp", "instant", "duration")
 # A single key needs no hash table.
@@ -78,18 +77,14 @@ class KeySet:
         if not leaf.has_arrow_bytes:
             raise Undecodable
         self._width = leaf.width
-        is_number = leaf.width in _NUMBER_WIDTHS and leaf.physical_type != FIXED_LEN_BYTE_ARRAY
-        keys: tuple[np.ndarray, ...] = (_numbers(leaf, forms),) if is_number else _spans(forms)
-        self.are_numbers = is_number
-        self._kernel = kernels.find_numbers if is_number else kernels.find_texts
+        self.are_numbers = leaf.has_numbers
+        self._kernel = kernels.find_numbers if leaf.has_numbers else kernels.find_texts
         self._count = len(forms)
-        table, bitmap = _NO_TABLE
-        if self._count > 1:
-            table, bitmap = empty_key_table(self._count)
-            fill_table = kernels.fill_number_table if is_number else kernels.fill_text_table
-            fill_table(*keys, table, bitmap)
+        keys = (_numbers(leaf, forms),) if leaf.has_numbers else spans_of(forms)
         # The arguments of the kernel that describe the keys.
-        self._keys: tuple[np.ndarray, ...] = *keys, table, bitmap
+        self._keys: tuple[np.ndarray, ...] = *keys, *_NO_TABLE
+        if self._count > 1:
+            self._keys = index_values(keys, self._count)[0]
 
     @property
     def kernel_arguments(self) -> tuple[np.ndarray, ...]:
@@ -127,21 +122,20 @@ class KeySet:
         """The number of keys."""
         return self._count
 
-    def find_entries(
-        self, entries: tuple[int, np.ndarray, int], table: np.ndarray, hits: np.ndarray
-    ) -> None:
-        """Set ``hits`` to 1 for each entry of a dictionary that is a key.
+    def numbers_in(self, index: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Return the numbers of the values in a hash table that are keys, int32.
 
-        ``entries`` and ``table`` are those of `dictionary_kernels.index_entries`.
+        ``index`` has the distinct values as `index_values` returns them.
         """
-        from zonebloom.parquet import dictionary_kernels
+        from zonebloom.parquet import key_table_kernels as kernels
 
+        numbers = np.empty(self._count, dtype=np.int32)
         if self.are_numbers:
-            address, _, width = entries
-            dictionary_kernels.find_number_entries(address, width, self._keys[0], table, hits)
+            kernels.key_numbers(self._keys[0], *index, numbers)
         else:
-            keys, key_starts = self._keys[:2]
-            dictionary_kernels.find_text_entries(*entries, keys, key_starts, table, hits)
+            texts, starts = self._keys[:2]
+            kernels.text_key_numbers(texts.ctypes.data, starts, *index, numbers)
+        return numbers[numbers >= 0]
 
 
 class KeyFilter(KeySet):
@@ -171,15 +165,33 @@ class KeyFilter(KeySet):
         self._keys = (words,)
 
 
-def empty_key_table(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return zeros for the hash table of a number of keys, and for their bitmap."""
-    slots = 1 << (2 * count).bit_length()
-    num_bits = min(_BITMAP_BITS * slots, max(_MIN_BITMAP_BITS * slots, _CACHED_BITMAP_BITS))
-    table = allocate_array(slots, np.int32)
-    bitmap = allocate_array(max(1, num_bits // 64), np.uint64)
+def index_values(values: tuple[np.ndarray, ...], count: int) -> tuple[tuple[np.ndarray, ...], int]:
+    """Return values with a hash table and a bitmap of them, and how many are distinct.
+
+    ``values`` are numbers, uint64, or the bytes of texts and their offsets, int64. The result has
+    the arguments of the kernels of `key_table_kernels` that describe keys.
+    """
+    from zonebloom.parquet import key_table_kernels as kernels
+
+    num_slots, num_words = _table_sizes(count)
+    table, bitmap = allocate_array(num_slots, np.int32), allocate_array(num_words, np.uint64)
     table[:] = 0
     bitmap[:] = 0
-    return table, bitmap
+    fill = kernels.fill_number_table if len(values) == 1 else kernels.fill_text_table
+    return (*values, table, bitmap), fill(*values, table, bitmap)
+
+
+def index_bytes(count: int) -> int:
+    """Return the bytes of the hash table and the bitmap that `index_values` adds."""
+    num_slots, num_words = _table_sizes(count)
+    return 4 * num_slots + 8 * num_words
+
+
+def _table_sizes(count: int) -> tuple[int, int]:
+    """Return the slots of a hash table of so many values, and the words of their bitmap."""
+    num_slots = 1 << (2 * count).bit_length()
+    num_bits = min(_BITMAP_BITS * num_slots, max(_MIN_BITMAP_BITS * num_slots, _CACHED_BITMAP_BITS))
+    return num_slots, max(1, num_bits // 64)
 
 
 def is_key_search(predicate: Predicate, file: FileSchema, schema: pa.Schema) -> bool:
@@ -260,7 +272,7 @@ def _numbers(leaf: LeafType, forms: list[bytes] | pa.Array) -> np.ndarray:
     return stored.astype(np.uint64, copy=False)
 
 
-def _spans(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def spans_of(forms: list[bytes] | pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes of the keys, one after another, and their offsets, int64."""
     if isinstance(forms, list):
         if len(forms) == 1:

@@ -244,7 +244,7 @@ class PageTable:
 
     @cached_property
     def _cache_keys(self) -> list[tuple[int, ...]]:
-        """What the decoded form of a page depends on, besides its bytes, by column."""
+        """For each column, what the decoded form of its pages depends on besides their bytes."""
         return [
             (c.chunk.codec, c.leaf.physical_type, c.leaf.width, c.leaf.max_level)
             for c in self.columns
@@ -255,7 +255,7 @@ class PageTable:
         selection = self._select(file, rows)
         row_counts = selection.pages[NUM_ROWS]
         if selection.blocks:
-            # Of a cached page, only the blocks of the wanted rows are searched.
+            # A search of a cached page reads only the blocks of the wanted rows.
             row_counts = row_counts * [blocks is None for blocks in selection.blocks]
         if _fit_in_one_batch(file, selection, int(row_counts.sum())):
             yield self._open(file, selection)
@@ -467,7 +467,8 @@ class PagesWithBlocks(OpenedPages):
         from zonebloom.parquet.page_blocks import NO_BLOCKS
 
         descriptions = [
-            NO_BLOCKS if found is None else found.kernel_args for found in selection.blocks
+            NO_BLOCKS if page_blocks is None else page_blocks.kernel_args
+            for page_blocks in selection.blocks
         ]
         blocks = np.array(descriptions)
         if all(selection.blocks):
@@ -531,21 +532,23 @@ def cached_dictionary(
     are read already.
     """
     # Some writers let ``data_start`` point to the dictionary, so it is not the end.
-    start, codec = chunk.start, chunk.codec
-    # Without an inode or a tag, a replaced file may have the same identity: do not cache it.
+    start, size = chunk.start, stop - chunk.start
     key = None
     if _is_identified(file):
-        key = file.path, file.identity, start, stop, codec, leaf.width
-
-    def read() -> Dictionary:
-        size, page = stop - start, data
-        if size <= 0:
-            return Dictionary(leaf, codec, None)
-        if page is None:
-            page = read_spans(file, np.array([start]), np.array([size]), size)
-        return Dictionary(leaf, codec, page)
-
-    return PAGE_CACHE.get(key, Dictionary, read)
+        key = file.path, file.identity, start, stop, chunk.codec, leaf.width
+    (cached,) = PAGE_CACHE.find([key], Dictionary)
+    if cached is not None:
+        return cached
+    # A file that was just written may be written again without a change of its identity.
+    may_cache = key is not None and is_at_rest(file.identity, time.time_ns())
+    if size <= 0:
+        data = None
+    elif data is None:
+        data = read_spans(file, np.array([start]), np.array([size]), size)
+    dictionary = Dictionary(leaf, chunk.codec, data)
+    if may_cache:
+        PAGE_CACHE.put(key, dictionary)
+    return dictionary
 
 
 def read_spans(

@@ -32,6 +32,7 @@ _PHYSICAL_TYPES = (
     "FIXED_LEN_BYTE_ARRAY",
 )
 _WIDTHS = {BOOLEAN: 1, INT32: 4, INT64: 8, INT96: 12, FLOAT: 4, DOUBLE: 8}
+_NUMBER_WIDTHS = (4, 8)
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _LARGE_TEXTS = (pa.large_string(), pa.large_binary())
 # The supported codecs of parquet.thrift, by pyarrow's names. Brotli is left to pyarrow: a page
@@ -73,6 +74,11 @@ class LeafType:
     max_level: int
     decoded_type: pa.DataType = field(init=False, hash=False, compare=False)
     has_arrow_bytes: bool = field(init=False, hash=False, compare=False)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether values are compared as numbers of 4 or 8 bytes."""
+        return self.width in _NUMBER_WIDTHS and self.physical_type != FIXED_LEN_BYTE_ARRAY
 
     def __post_init__(self) -> None:
         decoded_type = without_views(self.arrow_type)

@@ -1,5 +1,7 @@
 """Read top-level fields of one row group at some rows: lists, maps and structs of any depth.
 
+Flat fields whose page locations are not known are read here too.
+
 The pages of each leaf that hold the rows are read and decompressed. Their levels give the slots of
 the rows, whose values the kernels for flat columns take: to them a slot is a row. Levels also give
 the offsets and nulls of the lists and structs around the values.
@@ -56,14 +58,14 @@ _CONTRADICTION = "the levels of a page contradict one another"
 class NestedReader:
     """Reads fields of one row group.
 
-    ``whole`` has the reasons why chunks of fields were read whole, by name.
+    ``whole_chunks`` has the reasons why whole chunks of fields were read, by name.
     """
 
     def __init__(self, file: FragmentFile, pages: FilePages, row_group: int):
         self._file = file
         self._group = pages.row_groups[row_group]
         self._pages, self._row_group = pages, row_group
-        self.whole: dict[str, str] = {}
+        self.whole_chunks: dict[str, str] = {}
 
     def read(self, trees: Mapping[str, Node], rows: RowRanges) -> dict[str, pa.Array]:
         """Return the values of fields at rows, without the fields that kernels cannot decode."""
@@ -107,12 +109,12 @@ class NestedReader:
             )
         locations = self._pages.locations(self._row_group, number)
         if locations is None:
-            self.whole[name] = "page locations are not known"
+            self.whole_chunks[name] = "page locations are not known"
             pages = np.zeros((PAGE_FIELDS, 1), dtype=np.int64)
             pages[FILE_START], pages[NUM_BYTES] = chunk.start, chunk.stop - chunk.start
             return _ChunkPart(chunk, pages, is_located=False)
         if locations.starts.size == 1:
-            self.whole.setdefault(name, "it is one page")
+            self.whole_chunks.setdefault(name, "it is one page")
         pages = _choose_pages(locations.starts, locations.sizes, locations.first_rows, rows)
         # The dictionary ends at the first data page.
         return _ChunkPart(chunk, pages, is_located=True, data_start=int(locations.starts[0]))
@@ -289,11 +291,14 @@ class _OpenedLeaf:
         return dictionary
 
     def _take_indices(self, leaf: LeafType, *, has_nulls: bool) -> pa.Array:
-        """Return the values of the slots as a dictionary, which has all values of the chunk's."""
+        """Return the values of the slots with all values of the chunk's dictionary."""
         if self._flags & (HAS_PLAIN | HAS_OTHER_ENCODINGS) or leaf.width:
             # pyarrow makes a dictionary of the values of the whole chunk.
             raise Undecodable
         dictionary = self._dictionary(leaf)
+        if not dictionary.size:
+            # Slots without a value would have the index 0, which an empty dictionary lacks.
+            raise Undecodable
         # The values of a dictionary of the numbers from 0 on are the indices themselves.
         numbers = np.arange(dictionary.size, dtype=np.int32)
         numbers_leaf = LeafType(pa.int32(), INT32, numbers.itemsize, leaf.max_level)
@@ -383,8 +388,9 @@ class _OpenedLeaf:
 
 
 def _covered_rows(first_rows: np.ndarray, num_rows: np.ndarray) -> bytes:
-    """Return what identifies the rows of some pages together, however they are cut."""
-    is_start = np.append(True, first_rows[1:] != first_rows[:-1] + num_rows[:-1])
+    """Return a key for the set of rows that some pages hold together, however they are cut."""
+    is_start = np.ones(first_rows.size, dtype=bool)
+    is_start[1:] = first_rows[1:] != first_rows[:-1] + num_rows[:-1]
     starts = first_rows[is_start]
     lengths = np.add.reduceat(num_rows, np.flatnonzero(is_start))
     return starts.tobytes() + lengths.tobytes()

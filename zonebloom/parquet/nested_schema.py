@@ -78,7 +78,7 @@ class Node(NamedTuple):
 
     @property
     def is_dictionary(self) -> bool:
-        """Whether the leaf is read as a dictionary."""
+        """True if pyarrow reads the leaf as a dictionary."""
         return pa.types.is_dictionary(self.storage_type)
 
 
@@ -114,7 +114,7 @@ _TOP = _Levels()
 
 @lru_cache(maxsize=4096)
 def field_tree(schema: FileSchema, field: int) -> Node | None:
-    """Return how kernels decode a top-level field, or None if pyarrow has to decode it."""
+    """Return the tree of a top-level field, or None if pyarrow has to decode it."""
     types = schema_types(schema)
     if types is None or len(types.arrow) != len(schema.names):
         return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 # The most bytes of all cached objects together.
@@ -22,9 +23,10 @@ C = TypeVar("C", bound=Cacheable)
 
 
 class PageCache:
-    """A cache of the least recently used objects, up to a number of bytes.
+    """A cache that drops the least recently used objects beyond a number of bytes.
 
-    A key identifies a part of one version of a file, so entries never become stale.
+    A key identifies a part of one version of a file. Callers cache nothing of a file that may be
+    written again without a change of its identity, so entries never become stale.
     """
 
     def __init__(self, max_bytes: int = MAX_CACHED_BYTES):
@@ -32,24 +34,9 @@ class PageCache:
         self._lock = threading.Lock()
         self._cached: OrderedDict[Hashable, Cacheable] = OrderedDict()
         # The sizes of objects that `note_uses` got, in the order of their last use.
-        self._used_once: OrderedDict[Hashable, int] = OrderedDict()
-        self._used_once_bytes = 0
+        self._recent_uses: OrderedDict[Hashable, int] = OrderedDict()
+        self._recent_bytes = 0
         self.num_bytes = 0
-
-    def get(self, key: Hashable | None, kind: type[C], read: Callable[[], C]) -> C:
-        """Return the cached object, or read and cache it.
-
-        If ``key`` is None, do not cache it.
-        """
-        with self._lock:
-            cached = self._cached.get(key)
-            if isinstance(cached, kind):
-                self._cached.move_to_end(key)
-                return cached
-        made = read()
-        if key is not None:
-            self.put(key, made)
-        return made
 
     def find(self, keys: Iterable[Hashable], kind: type[C]) -> list[C | None]:
         """Return the cached objects, with None for those that are not cached."""
@@ -68,27 +55,38 @@ class PageCache:
 
         An object should be cached when it is used again before as many bytes were used as the cache
         holds. So a scan that uses each object once takes no memory, and evicts nothing.
-        ``sizes`` are the bytes of each object, about.
+        ``sizes`` has about the bytes of each object. The result has the same order.
         """
         are_used_again: list[bool] = []
         with self._lock:
             for key, size in sizes.items():
-                previous = self._used_once.pop(key, None)
+                previous = self._recent_uses.pop(key, None)
                 are_used_again.append(previous is not None)
-                self._used_once[key] = size
-                self._used_once_bytes += size - (previous or 0)
-            while self._used_once_bytes > self._max_bytes:
-                self._used_once_bytes -= self._used_once.popitem(last=False)[1]
+                self._recent_uses[key] = size
+                self._recent_bytes += size - (previous or 0)
+            while self._recent_bytes > self._max_bytes:
+                self._recent_bytes -= self._recent_uses.popitem(last=False)[1]
         return are_used_again
 
-    def put(self, key: Hashable, made: Cacheable) -> None:
+    def put(self, key: Hashable, cacheable: Cacheable) -> None:
         """Cache an object, unless another thread was faster."""
         with self._lock:
             if key not in self._cached:
-                self._cached[key] = made
-                self.num_bytes += made.num_bytes
+                self._cached[key] = cacheable
+                self.num_bytes += cacheable.num_bytes
             while self.num_bytes > self._max_bytes:
                 self.num_bytes -= self._cached.popitem(last=False)[1].num_bytes
 
+    def clear(self) -> None:
+        """Drop everything. A forked process calls this, because another thread may hold the lock.
+
+        The new lock replaces the old one first, which nobody in this process would release.
+        """
+        self._lock = threading.Lock()
+        self._cached, self._recent_uses = OrderedDict(), OrderedDict()
+        self.num_bytes = self._recent_bytes = 0
+
 
 PAGE_CACHE = PageCache()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PAGE_CACHE.clear)

@@ -165,11 +165,14 @@ class KernelLoader:
         In the child, the locks that the thread holds would never be released, such as those of
         imports and of the compiler.
         """
-        self._is_paused = self._stop()
+        # Another thread may have stopped it, to fork at the same time.
+        self._is_paused |= self._stop()
 
     def _resume(self) -> None:
         """Start the thread again after `_pause`."""
-        if self._is_paused:
+        thread = self._thread
+        # A thread that has not stopped in time stops later, and is not started again.
+        if self._is_paused and thread is not None and not thread.is_alive():
             self._forget_thread()
             self.load_in_background()
 

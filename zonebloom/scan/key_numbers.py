@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zonebloom.base.arrays import allocate_array, to_numpy
-from zonebloom.parquet.key_tests import empty_key_table
+from zonebloom.parquet.key_tests import index_values
 from zonebloom.values.normal_types import with_64_bit_offsets
 
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
@@ -15,12 +15,14 @@ _WIDTHS = (32, 64)
 
 
 class KeyNumbers:
-    """The numbers of keys, which are their positions. Values of the same type are compared.
+    """Finds for each value the number of the key that it equals.
+
+    The number of a key is its position, or the first one if there are equal keys.
 
     Parameters
     ----------
     keys : pyarrow.Array
-        Keys of a type for which `is_numbered` is true, without nulls.
+        Keys of a type for which `can_number` is true, without nulls.
 
     Attributes
     ----------
@@ -30,18 +32,12 @@ class KeyNumbers:
     def __init__(self, keys: pa.Array):
         from zonebloom.parquet import key_table_kernels as kernels
 
-        table, bitmap = empty_key_table(len(keys))
-        if keys.type in _TEXTS:
-            data, starts = _texts(keys)
-            self._number, fill = kernels.text_key_numbers, kernels.fill_text_table
-            stored = (data, starts)
-        else:
-            self._number, fill = kernels.key_numbers, kernels.fill_number_table
-            stored = (_words(keys),)
-        self.num_distinct: int = fill(*stored, table, bitmap)
-        self._keys = *stored, table, bitmap
+        is_text = keys.type in _TEXTS
+        self._number = kernels.text_key_numbers if is_text else kernels.key_numbers
+        stored = _texts(keys) if is_text else (_words(keys),)
+        self._keys, self.num_distinct = index_values(stored, len(keys))
 
-    def of(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    def numbers_of(self, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
         """Return the number of the key that each value equals: -1 for null, -2 for no key."""
         numbers = allocate_array(len(values), np.int32)
         stop = 0
@@ -58,7 +54,7 @@ class KeyNumbers:
         return numbers
 
 
-def is_numbered(kind: pa.DataType) -> bool:
+def can_number(kind: pa.DataType) -> bool:
     """Return whether `KeyNumbers` compares values of a type: those that are equal as bytes."""
     is_number = pt.is_integer(kind) or (pt.is_temporal(kind) and not pt.is_interval(kind))
     return kind in _TEXTS or (is_number and kind.bit_width in _WIDTHS)

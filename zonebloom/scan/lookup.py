@@ -15,7 +15,7 @@ from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.execute import Execution
-from zonebloom.scan.key_numbers import KeyNumbers, is_numbered
+from zonebloom.scan.key_numbers import KeyNumbers, can_number
 from zonebloom.scan.key_values import cast_keys_exactly, normalized_column, normalized_values
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request
@@ -129,7 +129,7 @@ class ColumnKeys:
     def _number_keys(self) -> KeyNumbers | None:
         """Return a hash table of the keys, or None if PyArrow looks them up."""
         num_keys = len(self._values)
-        if num_keys < _MIN_NUMBERED_KEYS or not is_numbered(self._values.type):
+        if num_keys < _MIN_NUMBERED_KEYS or not can_number(self._values.type):
             return None
         if not (KERNELS.are_loaded or KERNELS.are_worth(num_keys)):
             return None
@@ -191,7 +191,7 @@ class ColumnKeys:
         """Return for each row the number of the key that it holds: -1 for null, -2 for no key."""
         values = normalized_column(table, self._path)
         if self._numbers is not None:
-            return self._numbers.of(values)
+            return self._numbers.numbers_of(values)
         if isinstance(values, pa.ChunkedArray) and values.nbytes <= _MAX_COMBINED_BYTES:
             # PyArrow builds a hash set of the keys for each chunk.
             values = values.combine_chunks()

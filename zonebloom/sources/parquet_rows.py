@@ -400,7 +400,8 @@ class ParquetRows:
             return {}, reasons
         reader = NestedReader(self._file, self._pages, row_group)
         columns = reader.read(trees, rows)
-        self.whole_chunks |= {name: why for name, why in reader.whole.items() if name in columns}
+        whole_chunks = reader.whole_chunks.items()
+        self.whole_chunks |= {name: why for name, why in whole_chunks if name in columns}
         return {**columns}, reasons
 
     def require_unchanged(self) -> None:
