@@ -89,7 +89,7 @@ def test_rows_are_those_of_brute_force(
 
 @pytest.mark.parametrize(
     "name, limit",
-    [("_MAX_BYTES", 256), ("_MAX_VALUES", 64), ("_MAX_ROWS", 3), ("_MAX_PAGES", 2)],
+    [("_MAX_BYTES", 256), ("_MAX_VALUES", 64), ("_MAX_ROWS", 3)],
 )
 def test_what_exceeds_the_memory_is_left_to_others(monkeypatch, name, limit):
     set_constant(monkeypatch, hit_reader, name, limit)

@@ -32,8 +32,8 @@ BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEV
 BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(12, 15)
 PAGE_FIELDS = 15
 # Positions of the description of a column, which all kernels get: the greatest definition level,
-# the codec, and the bytes of a value, 0 for strings.
-MAX_LEVEL, CODEC, WIDTH = range(3)
+# the codec, the bytes of a value, 0 for strings, the greatest repetition level, and 1 for booleans.
+MAX_LEVEL, CODEC, WIDTH, MAX_REPETITION, IS_BOOLEAN = range(5)
 # Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
 HAS_INDICES, HAS_PLAIN, HAS_OTHER_ENCODINGS, HAS_CHECKSUM = 1, 2, 4, 8
 MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
@@ -250,6 +250,10 @@ def open_pages(data, pages, bounds, columns, flags):
     ``flags[i]`` is set to flags for what its pages have (`HAS_INDICES`, ...), or to the code of a
     refused page (`MALFORMED`, ...), which is negative. Return the decompressed size of all pages
     that Snappy compressed.
+
+    In a repeated column, NUM_ROWS is -1 for pages whose rows are not known, and becomes the number
+    of values. LEVEL_BYTES is then the size of the repetition levels. The definition levels follow
+    them.
     """
     last = np.zeros(_DEPTH, dtype=np.int64)
     outer = np.zeros(_DEPTH, dtype=np.int64)
@@ -257,6 +261,7 @@ def open_pages(data, pages, bounds, columns, flags):
     total = 0
     for column in range(bounds.shape[0] - 1):
         max_level, codec = columns[column, MAX_LEVEL], columns[column, CODEC]
+        max_repetition = columns[column, MAX_REPETITION]
         flags[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             page = pages[:, i]
@@ -265,43 +270,15 @@ def open_pages(data, pages, bounds, columns, flags):
                 flags[column] = MISPLACED
                 break
             begin = _page_header(data, start, stop, header, last, outer)
-            result = _describe_page(data, header, begin, stop, max_level, 0, codec, page)
+            result = _describe_page(
+                data, header, begin, stop, max_level, max_repetition, codec, page
+            )
             if result < 0:
                 flags[column] = result
                 break
             flags[column] |= result
             if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
                 total += page[DECOMPRESSED_SIZE]
-    return total
-
-
-@kernel(int64(readonly(uint8), int64[:, ::1], int64, int64, int64, int64[::1]))
-def open_nested_pages(data, pages, max_level, max_repetition, codec, flags):
-    """Read the headers of the data pages of one column, which may be repeated.
-
-    This is `open_pages` for a column with these greatest definition and repetition levels. NUM_ROWS
-    is -1 for pages whose rows are not known, and becomes the number of values. If the column is
-    repeated, LEVEL_BYTES is the size of the repetition levels. The definition levels follow them.
-    """
-    last = np.zeros(_DEPTH, dtype=np.int64)
-    outer = np.zeros(_DEPTH, dtype=np.int64)
-    header = np.empty(_HEADER_FIELDS, dtype=np.int64)
-    flags[0] = 0
-    total = 0
-    for i in range(pages.shape[1]):
-        page = pages[:, i]
-        start, stop = page[READ_START], page[READ_START] + page[NUM_BYTES]
-        if start < 0 or stop < start or stop > data.shape[0]:
-            flags[0] = MISPLACED
-            break
-        begin = _page_header(data, start, stop, header, last, outer)
-        result = _describe_page(data, header, begin, stop, max_level, max_repetition, codec, page)
-        if result < 0:
-            flags[0] = result
-            break
-        flags[0] |= result
-        if codec == SNAPPY and page[DECOMPRESSED_SIZE] > 0:
-            total += page[DECOMPRESSED_SIZE]
     return total
 
 

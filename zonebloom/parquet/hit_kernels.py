@@ -8,7 +8,7 @@ They refuse what needs more memory or another codec than theirs, and whatever lo
 from __future__ import annotations
 
 import numpy as np
-from numba import int32, int64, uint8, uint64
+from numba import int32, int64, types, uint8, uint64
 
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
@@ -16,16 +16,14 @@ from zonebloom.parquet.header_kernels import (
     ENCODING,
     FILE_START,
     FIRST_POSITION,
-    FIRST_ROW,
     HAS_CHECKSUM,
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
+    IS_BOOLEAN,
     NUM_BYTES,
     NUM_ROWS,
     NUM_STORED,
-    PAGE_FIELDS,
     PLAIN,
-    READ_START,
     RLE,
     WIDTH,
     is_dictionary_encoding,
@@ -34,6 +32,7 @@ from zonebloom.parquet.header_kernels import (
 from zonebloom.parquet.key_table_kernels import find_numbers, find_texts
 from zonebloom.parquet.page_bytes import byte_at
 from zonebloom.parquet.row_kernels import (
+    choose_pages,
     read_booleans,
     read_pages,
     rows_of_values,
@@ -50,18 +49,17 @@ from zonebloom.sbbf.addresses import load_32
 from zonebloom.sbbf.jit import inlined, kernel, readonly
 from zonebloom.storage.pread_kernel import read_pieces
 
-# Results of the kernels. `REFUSED` leaves the pages to `leaf_reader`, and `NEEDS_DICTIONARY` means
-# that a page refers to a dictionary that the caller did not give.
+# Results of the kernels. `REFUSED` leaves the pages to `leaf_reader`. `NEEDS_DICTIONARY` means that
+# a page has dictionary indices, and the caller gave no dictionary or an empty one.
 REFUSED, NEEDS_DICTIONARY = -1, -2
-# Rows of ``locations``: the place of a page in the file, and its rows.
-START, SIZE, ROWS_START, ROWS_STOP = range(4)
-# A position of the description of a column, after those of `header_kernels`: 1 for booleans.
-IS_BOOLEAN = 3
 # Positions in ``summary``: bytes read, and the bytes of all strings.
 BYTES_READ, TEXT_BYTES = range(2)
 
-# The memory of an opening: bytes read, decompressed bytes, levels, and the table of pages.
-_MEMORY = (uint8[::1], uint8[::1], uint8[::1], int64[::1])
+# The places of the pages, as `choose_pages` gets them, and the descriptions of the columns.
+_PLACES = (readonly(int64), readonly(int64), readonly(int64, 2), readonly(int64))
+_COLUMNS = readonly(int64, 2)
+# The memory of an opening: bytes read, decompressed bytes, and levels.
+_MEMORY = (uint8[::1], uint8[::1], uint8[::1])
 
 
 @inlined
@@ -87,15 +85,13 @@ def _unpack_booleans(page, out):
 
 
 @kernel(
-    int64(
+    types.Tuple((int64, int64[:, ::1], int64[::1]))(
         int64,
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64, 2),
+        *_PLACES,
+        _COLUMNS,
         readonly(int64),
         readonly(int64),
         *_MEMORY,
-        int64[::1],
         int64[::1],
         int64[::1],
         int64[::1],
@@ -103,7 +99,9 @@ def _unpack_booleans(page, out):
 )
 def _open_pages(
     handle,
-    locations,
+    starts,
+    sizes,
+    page_rows,
     bounds,
     columns,
     range_starts,
@@ -111,61 +109,34 @@ def _open_pages(
     data,
     bodies,
     present,
-    table,
-    page_bounds,
     flags,
     levels,
     summary,
 ):
     """Read and decompress the pages of columns that hold rows of some ranges.
 
-    The pages of column i are ``bounds[i]`` to ``bounds[i + 1]`` of ``locations``. The table of
-    pages fills ``table`` row by row, and ``page_bounds`` has the first page of each column in it.
-    Return the number of pages, or `REFUSED`.
+    Return 0 or `REFUSED`, the table of pages, and the first page of each column in it.
     """
-    count = num_bytes = num_rows = 0
-    for fills in range(2):
-        pages = table[: PAGE_FIELDS * count].reshape((PAGE_FIELDS, count))
-        if fills and (num_bytes > data.shape[0] or num_rows > present.shape[0]):
-            return REFUSED
-        count = num_bytes = num_rows = 0
-        page_bounds[0] = 0
-        for column in range(bounds.shape[0] - 1):
-            which = 0
-            for page in range(bounds[column], bounds[column + 1]):
-                first, stop = locations[ROWS_START, page], locations[ROWS_STOP, page]
-                while which < range_starts.shape[0] and range_stops[which] <= first:
-                    which += 1
-                if which == range_starts.shape[0]:
-                    break
-                # pyarrow sometimes writes pages without rows.
-                if first == stop or range_starts[which] >= stop:
-                    continue
-                if fills:
-                    pages[FILE_START, count] = locations[START, page]
-                    pages[NUM_BYTES, count] = locations[SIZE, page]
-                    pages[READ_START, count] = num_bytes
-                    pages[FIRST_ROW, count], pages[NUM_ROWS, count] = first, stop - first
-                count += 1
-                num_bytes += locations[SIZE, page]
-                num_rows += stop - first
-            page_bounds[column + 1] = count
-        if PAGE_FIELDS * count > table.shape[0]:
-            return REFUSED
-    pages = table[: PAGE_FIELDS * count].reshape((PAGE_FIELDS, count))
+    summary[BYTES_READ] = 0
+    pages, page_bounds, num_bytes, num_rows = choose_pages(
+        starts, sizes, page_rows, bounds, range_starts, range_stops
+    )
+    refusal = (np.int64(REFUSED), pages, page_bounds)
+    if num_bytes > data.shape[0] or num_rows > present.shape[0]:
+        return refusal
     summary[BYTES_READ] = read_pieces(handle, pages[FILE_START], pages[NUM_BYTES], data)
     if summary[BYTES_READ] != num_bytes:
-        return REFUSED
+        return refusal
     num_decompressed = open_pages(data, pages, page_bounds, columns, flags)
     for column in range(columns.shape[0]):
         if flags[column] < 0 or flags[column] & HAS_CHECKSUM:
-            return REFUSED
+            return refusal
         if flags[column] & HAS_OTHER_ENCODINGS and not columns[column, IS_BOOLEAN]:
-            return REFUSED
+            return refusal
     if num_decompressed > bodies.shape[0]:
-        return REFUSED
+        return refusal
     if read_pages(data, bodies, pages, page_bounds, columns, present[:num_rows], levels) < 0:
-        return REFUSED
+        return refusal
     # The decompressed bodies take the start of ``bodies``. The booleans follow them.
     end = num_decompressed
     for column in range(columns.shape[0]):
@@ -173,19 +144,18 @@ def _open_pages(
             for i in range(page_bounds[column], page_bounds[column + 1]):
                 num_values = pages[NUM_STORED, i]
                 if num_values > bodies.shape[0] - end:
-                    return REFUSED
+                    return refusal
                 if _unpack_booleans(pages[:, i], bodies[end : end + num_values]) < 0:
-                    return REFUSED
+                    return refusal
                 end += num_values
-    return count
+    return np.int64(0), pages, page_bounds
 
 
 @kernel(
     int64(
         int64,
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64, 2),
+        *_PLACES,
+        _COLUMNS,
         readonly(int64),
         readonly(int64),
         readonly(uint64),
@@ -202,7 +172,9 @@ def _open_pages(
 )
 def find_hits(
     handle,
-    locations,
+    starts,
+    sizes,
+    page_rows,
     bounds,
     columns,
     range_starts,
@@ -210,13 +182,12 @@ def find_hits(
     numbers,
     texts,
     text_starts,
-    table_of_keys,
+    key_table,
     bitmap,
     dictionary_hits,
     data,
     bodies,
     present,
-    table,
     positions,
     rows,
     summary,
@@ -227,11 +198,12 @@ def find_hits(
     ``dictionary_hits`` says for each entry of the dictionary whether it is a key. Write the rows to
     ``rows``, and return their number, `REFUSED` or `NEEDS_DICTIONARY`.
     """
-    page_bounds = np.zeros(2, dtype=np.int64)
     flags, levels = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    count = _open_pages(
+    status, pages, page_bounds = _open_pages(
         handle,
-        locations,
+        starts,
+        sizes,
+        page_rows,
         bounds,
         columns,
         range_starts,
@@ -239,15 +211,13 @@ def find_hits(
         data,
         bodies,
         present,
-        table,
-        page_bounds,
         flags,
         levels,
         summary,
     )
-    if count < 0:
-        return count
-    pages = table[: PAGE_FIELDS * count].reshape((PAGE_FIELDS, count))
+    if status < 0:
+        return status
+    count = page_bounds[1]
     if flags[0] & HAS_INDICES and not dictionary_hits.shape[0]:
         return NEEDS_DICTIONARY
     num_found = num_present = i = 0
@@ -258,33 +228,35 @@ def find_hits(
         while stop < count and is_dictionary_encoding(pages[ENCODING, stop]) == are_indices:
             num_present += pages[NUM_ROWS, stop]
             stop += 1
-        addresses, sizes = pages[BODY_ADDRESS, i:stop], pages[BODY_SIZE, i:stop]
+        addresses, body_sizes = pages[BODY_ADDRESS, i:stop], pages[BODY_SIZE, i:stop]
         counts, first_positions = pages[NUM_STORED, i:stop], pages[FIRST_POSITION, i:stop]
         out = positions[num_found:]
         if are_indices:
-            hits = find_indices(addresses, sizes, counts, first_positions, dictionary_hits, out)
+            hits = find_indices(
+                addresses, body_sizes, counts, first_positions, dictionary_hits, out
+            )
         elif numbers.shape[0]:
             hits = find_numbers(
                 addresses,
-                sizes,
+                body_sizes,
                 counts,
                 first_positions,
                 columns[0, WIDTH],
                 numbers,
-                table_of_keys,
+                key_table,
                 bitmap,
                 out,
             )
         else:
             hits = find_texts(
                 addresses,
-                sizes,
+                body_sizes,
                 counts,
                 first_positions,
                 columns[0, WIDTH],
                 texts,
                 text_starts,
-                table_of_keys,
+                key_table,
                 bitmap,
                 out,
             )
@@ -292,27 +264,26 @@ def find_hits(
             return REFUSED
         num_found += hits
         i = stop
-    found = positions[:num_found]
+    positions = positions[:num_found]
     if levels[0] >= 0 and num_found:
         if num_found > rows.shape[0]:
             return REFUSED
-        num_found = rows_of_values(present[:num_present], pages, found, 0, rows)
+        num_found = rows_of_values(present[:num_present], pages, positions, 0, rows)
         if num_found < 0:
             return REFUSED
         return rows_within(range_starts, range_stops, rows[:num_found])
-    num_found = rows_within(range_starts, range_stops, found)
+    num_found = rows_within(range_starts, range_stops, positions)
     if num_found > rows.shape[0]:
         return REFUSED
-    rows[:num_found] = found[:num_found]
+    rows[:num_found] = positions[:num_found]
     return num_found
 
 
 @kernel(
     int64(
         int64,
-        readonly(int64, 2),
-        readonly(int64),
-        readonly(int64, 2),
+        *_PLACES,
+        _COLUMNS,
         readonly(int64, 2),
         readonly(int64),
         *_MEMORY,
@@ -328,7 +299,9 @@ def find_hits(
 )
 def take_hits(
     handle,
-    locations,
+    starts,
+    sizes,
+    page_rows,
     bounds,
     columns,
     dictionaries,
@@ -336,7 +309,6 @@ def take_hits(
     data,
     bodies,
     present,
-    table,
     places,
     flags,
     levels,
@@ -353,10 +325,11 @@ def take_hits(
     `copy_texts`. Return 0, `REFUSED` or `NEEDS_DICTIONARY`.
     """
     num_rows, num_columns = rows.shape[0], columns.shape[0]
-    page_bounds = np.zeros(num_columns + 1, dtype=np.int64)
-    count = _open_pages(
+    status, pages, page_bounds = _open_pages(
         handle,
-        locations,
+        starts,
+        sizes,
+        page_rows,
         bounds,
         columns,
         rows,
@@ -364,14 +337,12 @@ def take_hits(
         data,
         bodies,
         present,
-        table,
-        page_bounds,
         flags,
         levels,
         summary,
     )
-    if count < 0:
-        return count
+    if status < 0:
+        return status
     num_texts = num_fixed = 0
     for column in range(num_columns):
         if flags[column] & HAS_INDICES and not dictionaries[column, NUM_ENTRIES]:
@@ -384,8 +355,7 @@ def take_hits(
         return REFUSED
     if 2 * size > places.shape[0] or size + num_texts > offsets.shape[0]:
         return REFUSED
-    pages = table[: PAGE_FIELDS * count].reshape((PAGE_FIELDS, count))
-    starts = places[:size].reshape((num_texts, num_rows))
+    text_starts = places[:size].reshape((num_texts, num_rows))
     lengths = places[size : 2 * size].reshape((num_texts, num_rows))
     summary[TEXT_BYTES] = take_values(
         pages,
@@ -397,12 +367,12 @@ def take_hits(
         rows,
         valid[: num_columns * num_rows].reshape((num_columns, num_rows)),
         out,
-        starts,
+        text_starts,
         lengths,
     )
     if summary[TEXT_BYTES] < 0 or summary[TEXT_BYTES] > texts.shape[0]:
         return REFUSED
     text_offsets = offsets[: size + num_texts].reshape((num_texts, num_rows + 1))
-    if copy_texts(starts, lengths, text_offsets, texts) < 0:
+    if copy_texts(text_starts, lengths, text_offsets, texts) < 0:
         return REFUSED
     return 0

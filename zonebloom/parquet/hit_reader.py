@@ -1,7 +1,9 @@
 """Read the rows of few keys from one row group of a local file, with a call of a kernel per step.
 
     find    search the key column for the keys, in the pages of the wanted rows
-    take    take the values of the other columns at the rows that were found
+    take    take the values of the columns at these rows
+
+The search for one key gives its values, so only those of the other columns are taken.
 
 Pages that need more memory than `_Scratch` has, or that the kernels refuse, are left to
 `leaf_reader`. It reads them with the same kernels, one after another.
@@ -21,25 +23,19 @@ import pyarrow as pa
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet import hit_kernels, row_kernels
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.header_kernels import HAS_INDICES, PAGE_FIELDS
+from zonebloom.parquet.header_kernels import HAS_INDICES
 from zonebloom.parquet.key_tests import KeySet
-from zonebloom.parquet.leaf_reader import dictionary_of, has_large_pages
-from zonebloom.parquet.leaf_type import (
-    BOOLEAN,
-    SNAPPY,
-    LeafChunk,
-    fixed_width_array,
-    text_array,
-)
+from zonebloom.parquet.leaf_reader import PageTable, dictionary_of, has_large_pages
+from zonebloom.parquet.leaf_type import SNAPPY, LeafChunk, fixed_width_array, text_array
 from zonebloom.parquet.value_kernels import ALIGNMENT
 from zonebloom.storage.random_access import FragmentFile
 
 # The most bytes of pages that are read together, and of their decompressed bodies.
 _MAX_BYTES = 1 << 21
-# The most values of the pages that are searched, the most rows whose values are taken, the most
-# columns, and the most pages.
-_MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS, _MAX_PAGES = 1 << 18, 1 << 10, 1 << 10, 1 << 12
-# A search that takes longer than this has read from the disk.
+# The most values of the pages that are searched, the most rows whose values are taken, and the most
+# columns.
+_MAX_VALUES, _MAX_ROWS, _MAX_COLUMNS = 1 << 18, 1 << 10, 1 << 10
+# A search that takes longer than this has probably read from the disk.
 _DISK_SECONDS = 500e-6
 _NO_HITS = np.empty(0, dtype=np.uint8)
 
@@ -59,7 +55,8 @@ class HitReader:
         self.names = names
         self.key_leaf = chunks[0].leaf
         self._chunks = chunks
-        self._key, self._others = _Columns(chunks[:1]), _Columns(chunks[1:])
+        self._key = _Columns(chunks[:1])
+        self._others = _Columns(chunks[1:]) if len(chunks) > 1 else None
 
     @cached_property
     def _all(self) -> _Columns:
@@ -84,9 +81,9 @@ class HitReader:
         if count > _MAX_ROWS:
             return found, None
         columns = self._others if keys.value is not None else self._all
-        if time.perf_counter() - started > _DISK_SECONDS:
+        if columns is not None and time.perf_counter() - started > _DISK_SECONDS:
             columns.prefetch(file, found)
-        values = columns.take(file, handle, found, scratch) if columns.chunks else []
+        values = [] if columns is None else columns.take(file, handle, found, scratch)
         if values is not None and keys.value is not None:
             values.insert(0, pa.repeat(keys.value, count))
         return found, values
@@ -96,15 +93,17 @@ class HitReader:
     ) -> int:
         key = self._key
         hits = _NO_HITS
-        if key.has_indices[0]:
+        if key.needs_dictionary[0]:
             hits = dictionary_of(file, key.chunks[0]).find_keys(keys)
-            # If values are as frequent as others, frequent keys are in too many rows.
+            # The keys are probably in too many rows if all values of the dictionary are equally
+            # frequent.
             if np.count_nonzero(hits) * len(rows) > _MAX_ROWS * hits.size:
                 return hit_kernels.REFUSED
         while True:
             result = hit_kernels.find_hits(
                 handle,
-                *key.arguments,
+                *key.table.places,
+                key.table.descriptions,
                 rows.starts,
                 rows.stops,
                 *keys.kernel_arguments,
@@ -115,48 +114,27 @@ class HitReader:
                 scratch.summary,
             )
             file.counter.add(int(scratch.summary[hit_kernels.BYTES_READ]))
-            if result != hit_kernels.NEEDS_DICTIONARY or key.has_indices[0]:
+            if result != hit_kernels.NEEDS_DICTIONARY or key.needs_dictionary[0]:
                 return result
-            key.has_indices[0] = True
+            key.needs_dictionary[0] = True
             hits = dictionary_of(file, key.chunks[0]).find_keys(keys)
 
 
 class _Columns:
-    """Column chunks of one row group, as the kernels get them.
+    """Column chunks of one row group.
 
-    ``has_indices`` says for each whether a page that refers to its dictionary was read before.
+    ``needs_dictionary`` says for each chunk whether a page was read that has dictionary indices.
     """
 
     def __init__(self, chunks: Sequence[LeafChunk]):
         self.chunks = chunks
-        self.has_indices = [False] * len(chunks)
-        pages = [chunk.pages for chunk in chunks]
-        nothing = [np.empty(0, dtype=np.int64)]
-        locations = [
-            np.concatenate([*nothing, *arrays])
-            for arrays in (
-                [page.starts for page in pages],
-                [page.sizes for page in pages],
-                [page.first_rows[:-1] for page in pages],
-                [page.first_rows[1:] for page in pages],
-            )
-        ]
-        descriptions = [
-            [c.leaf.max_level, c.chunk.codec, c.leaf.width, c.leaf.physical_type == BOOLEAN]
-            for c in chunks
-        ]
-        self.columns = np.array(descriptions, dtype=np.int64).reshape(-1, 4)
-        bounds = np.cumsum([0, *(page.starts.size for page in pages)])
-        # The first arguments of the kernels, after the handle of the file.
-        self.arguments = np.stack(locations), bounds, self.columns
+        self.table = PageTable(chunks)
+        self.needs_dictionary = [False] * len(chunks)
         self._no_dictionaries = np.zeros((len(chunks), 3), dtype=np.int64)
 
     def prefetch(self, file: FragmentFile, rows: np.ndarray) -> None:
         """Let the system load the pages of some rows from the disk in parallel."""
-        (starts, sizes, *bounds_of_rows), bounds, _ = self.arguments
-        pages, *_ = row_kernels.choose_pages(
-            starts, sizes, np.stack(bounds_of_rows), bounds, rows, rows + 1
-        )
+        pages, *_ = row_kernels.choose_pages(*self.table.places, rows, rows + 1)
         starts, sizes = pages[:2]
         file.prefetch(list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True)))
 
@@ -168,12 +146,13 @@ class _Columns:
         flags, levels = scratch.flags[:count], scratch.levels[:count]
         while True:
             descriptions, dictionaries = self._no_dictionaries, None
-            if True in self.has_indices:
+            if True in self.needs_dictionary:
                 # The dictionaries must live until their values are copied.
                 descriptions, dictionaries = self._dictionaries(file)
             result = hit_kernels.take_hits(
                 handle,
-                *self.arguments,
+                *self.table.places,
+                self.table.descriptions,
                 descriptions,
                 rows,
                 *scratch.memory,
@@ -189,12 +168,12 @@ class _Columns:
             file.counter.add(int(scratch.summary[hit_kernels.BYTES_READ]))
             if result != hit_kernels.NEEDS_DICTIONARY:
                 break
-            has_indices = [bool(flag & HAS_INDICES) for flag in flags.tolist()]
-            known = list(map(or_, self.has_indices, has_indices))
-            if self.has_indices == known:
+            have_indices = [bool(flag & HAS_INDICES) for flag in flags.tolist()]
+            needed = list(map(or_, self.needs_dictionary, have_indices))
+            if self.needs_dictionary == needed:
                 # A dictionary that the pages refer to is empty.
                 return None
-            self.has_indices = known
+            self.needs_dictionary = needed
         del dictionaries
         return self._arrays(rows.size, levels, scratch) if result == 0 else None
 
@@ -202,7 +181,7 @@ class _Columns:
         """Return the descriptions of the dictionaries for the kernel, and the dictionaries."""
         descriptions, dictionaries = self._no_dictionaries.copy(), []
         for number, chunk in enumerate(self.chunks):
-            if self.has_indices[number]:
+            if self.needs_dictionary[number]:
                 dictionary = dictionary_of(file, chunk)
                 dictionaries.append(dictionary)
                 descriptions[number] = dictionary.kernel_args
@@ -236,10 +215,9 @@ class _Scratch(threading.local):
     """The memory of the kernels, for each thread. Memory that is never touched costs nothing."""
 
     def __init__(self) -> None:
-        table = np.empty(PAGE_FIELDS * _MAX_PAGES, dtype=np.int64)
         data, bodies = np.empty((2, _MAX_BYTES), dtype=np.uint8)
         present = np.empty(_MAX_VALUES, dtype=np.uint8)
-        self.memory = data, bodies, present, table
+        self.memory = data, bodies, present
         self.positions = np.empty(_MAX_VALUES + 1, dtype=np.int64)
         self.rows = np.empty(_MAX_VALUES, dtype=np.int64)
         self.flags, self.levels = np.empty((2, _MAX_COLUMNS), dtype=np.int64)
@@ -254,7 +232,7 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 
 def can_read_all(chunks: Sequence[LeafChunk]) -> bool:
-    """Return whether the kernels of this module can read all of some chunks together."""
+    """Return whether `HitReader` can read some chunks together."""
     return len(chunks) <= _MAX_COLUMNS and all(map(can_read, chunks))
 
 

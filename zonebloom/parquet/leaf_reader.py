@@ -54,6 +54,7 @@ from zonebloom.parquet.leaf_type import (
     LeafChunk,
     LeafType,
     Undecodable,
+    describe_column,
     fixed_width_array,
     text_array,
 )
@@ -128,22 +129,21 @@ class PageTable:
     def __init__(self, columns: Sequence[LeafChunk]):
         self.columns = columns
         pages = [column.pages for column in columns]
-        self._starts = np.concatenate([locations.starts for locations in pages])
-        self._sizes = np.concatenate([locations.sizes for locations in pages])
+        starts = np.concatenate([locations.starts for locations in pages])
+        sizes = np.concatenate([locations.sizes for locations in pages])
         first_rows = np.concatenate([locations.first_rows[:-1] for locations in pages])
         stop_rows = np.concatenate([locations.first_rows[1:] for locations in pages])
-        self._rows = np.stack([first_rows, stop_rows])
-        self._has_large_pages = any(map(has_large_pages, pages))
         # The first page of each leaf, and the end of the last one.
-        self._bounds = np.cumsum([0, *(locations.starts.size for locations in pages)])
+        bounds = np.cumsum([0, *(locations.starts.size for locations in pages)])
+        # The pages as kernels get them: see `row_kernels.choose_pages`.
+        self.places = starts, sizes, np.stack([first_rows, stop_rows]), bounds
+        self._has_large_pages = any(map(has_large_pages, pages))
         # The columns as kernels get them: see `header_kernels.MAX_LEVEL`.
         self.descriptions = np.array(
-            [[c.leaf.max_level, c.chunk.codec, c.leaf.width] for c in columns], np.int64
+            [describe_column(column.leaf, column.chunk.codec) for column in columns], np.int64
         )
         self.widths = self.descriptions[:, header_kernels.WIDTH].copy()
         self.num_texts = int((self.widths == 0).sum())
-        # The numbers of the columns that no kernel decompresses.
-        self.other_codecs = [i for i, c in enumerate(columns) if c.chunk.codec not in (0, SNAPPY)]
         # Booleans are always converted to PLAIN.
         self.has_booleans = any(c.leaf.physical_type == BOOLEAN for c in columns)
 
@@ -210,9 +210,7 @@ class PageTable:
 
     def _select(self, file: FragmentFile, rows: RowRanges) -> Selection:
         """Return the pages with a row of some ranges."""
-        pages, bounds, num_bytes, _ = row_kernels.choose_pages(
-            self._starts, self._sizes, self._rows, self._bounds, *touching_bounds(rows)
-        )
+        pages, bounds, num_bytes, _ = row_kernels.choose_pages(*self.places, *touching_bounds(rows))
         selection = Selection(rows, pages, bounds, num_bytes)
         if self._has_large_pages and _is_identified(file):
             return self._find_blocks(file, selection)
@@ -298,23 +296,12 @@ class OpenedPages:
         columns = table.descriptions
         may_cache = bool(selection.cache_keys) and is_at_rest(file.identity, time.time_ns())
         data = read_spans(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
-        # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
-        self._column_flags, self._levels = np.empty((2, len(columns)), dtype=np.int64)
-        num_bytes = header_kernels.open_pages(data, pages, bounds, columns, self._column_flags)
-        # The flags of all columns. The code of a refused page is negative, and so is the union.
+        self._column_flags, bodies, buffers = open_bodies(data, pages, bounds, columns)
         self.flags = int(np.bitwise_or.reduce(self._column_flags))
-        if self.flags < 0:
-            raise _refusal(self._column_flags.tolist())
-        if self.flags & HAS_CHECKSUM:
-            for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
-                verify_checksum(data, page)
-        # Arrow's pool reuses memory. New memory would cost more time than the decompression.
-        bodies = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
         # Keep the page buffers alive: the addresses in ``pages`` point into them.
-        self._buffers: list[object] = [data, bodies]
-        for number in table.other_codecs:
-            codec = table.columns[number].chunk.codec
-            self._buffers += decompress_pages(codec, self._pages_of(number), data)
+        self._buffers: list[object] = [data, bodies, *buffers]
+        # ``_levels`` has the start of each column in ``_present``, or -1 if no row is null.
+        self._levels = np.empty(len(columns), dtype=np.int64)
         self._present = np.empty(pages[NUM_ROWS].sum(), dtype=np.uint8)
         status = row_kernels.read_pages(
             data, bodies, pages, bounds, columns, self._present, self._levels
@@ -487,6 +474,38 @@ class PagesWithBlocks(OpenedPages):
             selection.pages, selection.bounds, blocks, rows.starts, rows.stops, self._column_flags
         )
         self.flags = int(np.bitwise_or.reduce(self._column_flags))
+
+
+def open_bodies(
+    data: np.ndarray, pages: np.ndarray, bounds: np.ndarray, columns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, list[pa.Buffer]]:
+    """Read the headers of pages, verify checksums, and decompress what no kernel decompresses.
+
+    The parameters are those of `header_kernels.open_pages`. Return the flags of each column, the
+    memory for the bodies that Snappy compressed, and the buffers of the other bodies.
+
+    Raises
+    ------
+    FragmentUnreadable
+    Undecodable
+    """
+    flags = np.empty(len(columns), dtype=np.int64)
+    num_bytes = header_kernels.open_pages(data, pages, bounds, columns, flags)
+    # The code of a refused page is negative, and so is the union of all flags.
+    union = int(np.bitwise_or.reduce(flags))
+    if union < 0:
+        raise _refusal(flags.tolist())
+    if union & HAS_CHECKSUM:
+        for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
+            verify_checksum(data, page)
+    # Arrow's pool reuses memory. New memory would cost more time than the decompression.
+    bodies = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
+    buffers: list[pa.Buffer] = []
+    codecs = columns[:, header_kernels.CODEC]
+    for number in ((codecs != 0) & (codecs != SNAPPY)).nonzero()[0].tolist():
+        part = pages[:, bounds[number] : bounds[number + 1]]
+        buffers += decompress_pages(int(codecs[number]), part, data)
+    return flags, bodies, buffers
 
 
 def _is_large(num_bytes: Any, num_rows: Any) -> Any:

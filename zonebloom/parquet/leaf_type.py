@@ -208,6 +208,11 @@ def _is_decodable(
     return bits == 8 * width or (physical_type == INT32 and bits < 32)
 
 
+def describe_column(leaf: LeafType, codec: int) -> list[int]:
+    """Return how kernels get a column that is not repeated. See `header_kernels.MAX_LEVEL`."""
+    return [leaf.max_level, codec, leaf.width, 0, int(leaf.physical_type == BOOLEAN)]
+
+
 def fixed_width_array(leaf: LeafType, data: np.ndarray, valid: np.ndarray | None) -> pa.Array:
     """Return an array of values of a fixed width, null where ``valid`` is zero."""
     kind = leaf.decoded_type

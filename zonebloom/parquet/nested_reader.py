@@ -21,7 +21,7 @@ import pyarrow as pa
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, nested_kernels, row_kernels, value_kernels
-from zonebloom.parquet.codecs import decompress_pages, error_for_code, verify_checksum
+from zonebloom.parquet.codecs import error_for_code
 from zonebloom.parquet.decompression_kernels import read_bodies
 from zonebloom.parquet.dictionaries import Dictionary, copied_texts
 from zonebloom.parquet.file_layout import ColumnChunk, FilePages
@@ -30,7 +30,6 @@ from zonebloom.parquet.header_kernels import (
     ENCODING,
     FILE_START,
     FIRST_ROW,
-    HAS_CHECKSUM,
     HAS_INDICES,
     HAS_OTHER_ENCODINGS,
     HAS_PLAIN,
@@ -40,13 +39,14 @@ from zonebloom.parquet.header_kernels import (
     PAGE_FIELDS,
     READ_START,
 )
-from zonebloom.parquet.leaf_reader import cached_dictionary, read_spans
+from zonebloom.parquet.leaf_reader import cached_dictionary, open_bodies, read_spans
 from zonebloom.parquet.leaf_type import (
     BOOLEAN,
     INT32,
     MAX_INT32,
     LeafType,
     Undecodable,
+    describe_column,
     fixed_width_array,
 )
 from zonebloom.parquet.nested_schema import Node
@@ -202,26 +202,16 @@ class _OpenedLeaf:
         self._file, self._part = file, part
         chunk, pages = part.chunk, part.pages
         max_level, max_repetition = node.max_definition, node.repetition
-        description = np.array([[max_level, chunk.codec, 0]])
+        description = np.array([[max_level, chunk.codec, 0, max_repetition, 0]])
         self._bounds = np.array([0, pages.shape[1]])
         first_rows, num_rows = pages[FIRST_ROW].copy(), pages[NUM_ROWS].copy()
-        flags = np.zeros(1, dtype=np.int64)
-        num_bytes = header_kernels.open_nested_pages(
-            data, pages, max_level, max_repetition, chunk.codec, flags
-        )
+        flags, bodies, buffers = open_bodies(data, pages, self._bounds, description)
         self._flags = int(flags[0])
-        if self._flags < 0:
-            raise error_for_code(self._flags)
-        if self._flags & HAS_CHECKSUM:
-            for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
-                verify_checksum(data, page)
+        # Keep the page buffers alive: the addresses in the table of pages point into them.
+        self._buffers: list[object] = [data, bodies, *buffers]
         num_slots = int(pages[NUM_ROWS].sum())
         if num_slots > chunk.num_values:
             raise FragmentUnreadable("pages have more values than their column chunk")
-        bodies = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
-        # Keep the page buffers alive: the addresses in the table of pages point into them.
-        self._buffers: list[object] = [data, bodies]
-        self._buffers += decompress_pages(chunk.codec, pages, data)
         if read_bodies(data, bodies, pages, self._bounds, description) < 0:
             raise FragmentUnreadable("the body of a page cannot be decoded")
         definitions = np.empty(num_slots if max_level else 0, dtype=np.uint8)
@@ -327,7 +317,7 @@ class _OpenedLeaf:
         out = np.frombuffer(pa.allocate_buffer(num_bytes), dtype=np.uint8)
         valid = np.empty((1, slots.size), dtype=np.uint8)
         starts, lengths = np.empty((2, int(not leaf.width), slots.size), dtype=np.int64)
-        description = np.array([[leaf.max_level, self._part.chunk.codec, leaf.width]])
+        description = np.array([describe_column(leaf, self._part.chunk.codec)])
         sources = pages, self._bounds, description, levels, np.array([dictionary])
         num_bytes = value_kernels.take_values(
             *sources, self._present, slots, valid, out, starts, lengths

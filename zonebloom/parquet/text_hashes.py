@@ -14,9 +14,9 @@ import numpy as np
 from zonebloom.base.arrays import allocate_array
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels, row_kernels, text_hash_kernels
-from zonebloom.parquet.codecs import error_for_code, verify_checksum
 from zonebloom.parquet.dictionaries import Dictionary
-from zonebloom.parquet.leaf_type import SNAPPY, LeafChunk, Undecodable
+from zonebloom.parquet.leaf_reader import open_bodies
+from zonebloom.parquet.leaf_type import LeafChunk, Undecodable, describe_column
 from zonebloom.parquet.text_hash_kernels import MAX_ADDRESS, MAX_LENGTH, MIN_ADDRESS, MIN_LENGTH
 from zonebloom.sbbf.hashing import Hashes
 from zonebloom.storage.random_access import FragmentFile
@@ -43,12 +43,10 @@ def hash_texts(file: FragmentFile, column: LeafChunk) -> Iterator[HashedTexts]:
     Raises
     ------
     Undecodable
-        If the pages have a codec or an encoding that the kernels do not know.
+        If the kernels do not know the encoding of the pages, or Arrow does not know their codec.
     FragmentUnreadable
     """
-    if column.chunk.codec not in (0, SNAPPY):
-        raise Undecodable
-    description = np.array([[column.leaf.max_level, column.chunk.codec, 0]], dtype=np.int64)
+    description = np.array([describe_column(column.leaf, column.chunk.codec)], dtype=np.int64)
     locations = column.pages
     dictionary_hashes, dictionary_ends = _NO_HASHES, []
     first_start = int(locations.starts[0])
@@ -93,17 +91,12 @@ def _hash_pages(
     dictionary_ends: list[bytes],
 ) -> HashedTexts:
     bounds = np.array([0, pages.shape[1]])
-    flags, levels = np.empty((2, 1), dtype=np.int64)
-    num_bytes = header_kernels.open_pages(data, pages, bounds, description, flags)
-    if flags[0] < 0:
-        raise error_for_code(int(flags[0]))
+    # The pages have the addresses of the buffers, which must live until the strings are hashed.
+    flags, bodies, _buffers = open_bodies(data, pages, bounds, description)
     if flags[0] & header_kernels.HAS_OTHER_ENCODINGS:
         raise Undecodable
-    if flags[0] & header_kernels.HAS_CHECKSUM:
-        for page in pages.T[pages[header_kernels.CHECKSUM] != -1]:
-            verify_checksum(data, page)
     num_rows = int(pages[header_kernels.NUM_ROWS].sum())
-    bodies, present = allocate_array(num_bytes, np.uint8), allocate_array(num_rows, np.uint8)
+    present, levels = allocate_array(num_rows, np.uint8), np.empty(1, dtype=np.int64)
     if row_kernels.read_pages(data, bodies, pages, bounds, description, present, levels) < 0:
         raise FragmentUnreadable("the body or the definition levels of a page cannot be decoded")
     hashes = allocate_array(int(pages[header_kernels.NUM_STORED].sum()), np.uint64)

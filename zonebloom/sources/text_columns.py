@@ -35,12 +35,18 @@ class TextColumn:
             return None
         try:
             file = FragmentFile(source.filesystem, fragment.path, identity, ReadCounter())
+        except FragmentUnreadable:
+            # PyArrow says what is wrong.
+            return None
+        try:
             pages = read_footer(file.num_bytes, file.read)
         except FragmentUnreadable:
-            # PyArrow reads the file, or says what is wrong. Its columns may be encrypted.
+            # The columns may be encrypted. PyArrow reads the file, or says what is wrong.
+            file.close()
             return None
         number, leaf = leaf_at(column.path, pages.schema, source.schema) or (0, None)
         if leaf is None or leaf.physical_type != BYTE_ARRAY:
+            file.close()
             return None
         return cls(file, pages, leaf, number)
 
