@@ -182,6 +182,34 @@ def test_whole_row_groups_have_the_names_of_the_table(tmp_path):
             assert row_groups.read(0, ["new"], rows)["new"].to_pylist() == rows.rows().tolist()
 
 
+def test_row_groups_are_read_up_to_the_last_wanted_row(tmp_path):
+    path = tmp_path / "0.parquet"
+    kinds = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    table = pa.table({"id": range(200_000), "text": map(str, range(200_000))})
+    pq.write_table(table, path, **kinds)
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    data = bytearray(path.read_bytes())
+    last_page = chunk.data_page_offset + chunk.total_compressed_size - 100
+    data[last_page : last_page + 50] = bytes(50)
+    path.write_bytes(data)
+    many = RowRanges([(row, row + 1) for row in range(0, 70_000, 300)])
+    with opened_file(path) as file:
+        row_groups = WholeRowGroups(file, None, None)
+        for rows in (RANGES[0], RowRanges([(65_530, 65_540)]), many):
+            columns = row_groups.read(0, ["id", "text"], rows)
+            assert columns["id"].to_pylist() == rows.rows().tolist()
+            assert columns["text"].to_pylist() == [str(row) for row in rows.rows()]
+        with pytest.raises(FragmentUnreadable, match=r"0\.parquet"):
+            row_groups.read(0, ["id"], RowRanges([(199_999, 200_000)]))
+
+
+def test_row_groups_with_too_few_rows_are_refused(tmp_path):
+    path = tmp_path / "0.parquet"
+    pq.write_table(pa.table({"id": range(100)}), path)
+    with opened_file(path) as file, pytest.raises(FragmentUnreadable, match="1 of 3 rows came"):
+        WholeRowGroups(file, None, None).read(0, ["id"], RowRanges([(99, 102)]))
+
+
 def test_damaged_row_groups_are_refused(tmp_path):
     path = tmp_path / "0.parquet"
     pq.write_table(pa.table({"id": range(10_000)}), path, write_page_checksum=True)

@@ -1,12 +1,13 @@
-"""Read columns of whole row groups with pyarrow, and keep some of their rows.
+"""Read columns of row groups with pyarrow from their first row on, and keep some of their rows.
 
 This is how columns are read that kernels cannot decode, and all columns before kernels are loaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from zonebloom.parquet.encryption_keys import ParquetKeys
 
-# Up to this number of ranges, slices of a column are faster than a gather.
+# Up to this number of ranges in a batch, slices are faster than a gather.
 _MAX_SLICES = 32
+_BATCH_ROWS = 1 << 16
 
 
 class WholeRowGroups:
@@ -52,27 +54,28 @@ class WholeRowGroups:
         Raises
         ------
         FragmentUnreadable
-            If pyarrow cannot read the row group, or reads another number of rows than it has.
+            If pyarrow cannot read the row group, or the row group ends before the last row.
         """
         try:
             # Readers are not shared between threads, but the metadata is.
             parquet = self._open()
-            num_rows = parquet.metadata.row_group(row_group).num_rows
             # A column name with dots also selects the leaf of a struct with this path.
-            table = parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
+            kinds = {name: parquet.schema_arrow.field(name).type for name in columns}
+            batches = parquet.iter_batches(_BATCH_ROWS, [row_group], list(columns))
+            parts = list(_rows_of(batches, rows))
+            values = {
+                name: pa.chunked_array([part.column(name) for part in parts], kind)
+                for name, kind in kinds.items()
+            }
         except ZoneBloomError:
             raise
-        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        except (pa.ArrowException, OSError, ValueError, IndexError, KeyError) as error:
             raise FragmentUnreadable(f"cannot read {self._file.path}: {error}") from None
-        values = {}
-        for name in columns:
-            column = table.column(name)
-            if len(column) != num_rows:
-                raise FragmentUnreadable(
-                    f"cannot read {self._file.path}: {len(column):,} of {num_rows:,} rows of "
-                    f"column {name!r} came"
-                )
-            values[name] = _rows_of(column, rows)
+        num_rows = sum(part.num_rows for part in parts)
+        if num_rows != len(rows):
+            raise FragmentUnreadable(
+                f"cannot read {self._file.path}: {num_rows:,} of {len(rows):,} rows came"
+            )
         return values
 
     def _open(self) -> pq.ParquetFile:
@@ -124,14 +127,21 @@ class _StoredBytes(io.RawIOBase):
         return data
 
 
-def _rows_of(column: pa.ChunkedArray, rows: RowRanges) -> pa.ChunkedArray:
-    if len(rows) == len(column):
-        return column
-    if rows.starts.size > _MAX_SLICES:
-        try:
-            return column.take(pa.array(rows.rows()))
-        except pa.ArrowNotImplementedError:
-            # pyarrow cannot gather values of view types.
-            pass
-    pieces = [column.slice(start, stop - start) for start, stop in rows]
-    return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], column.type)
+def _rows_of(batches: Iterator[pa.RecordBatch], rows: RowRanges) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted rows of consecutive batches, and read no batch after the last of them."""
+    first_row, last_stop = 0, int(rows.stops[-1]) if rows else 0
+    while first_row < last_stop:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        wanted = rows.window(first_row, first_row + batch.num_rows)
+        yield from _select(batch, wanted)
+        first_row += batch.num_rows
+
+
+def _select(batch: pa.RecordBatch, rows: RowRanges) -> list[pa.RecordBatch]:
+    if rows.num_ranges > _MAX_SLICES:
+        # pyarrow cannot gather values of view types.
+        with contextlib.suppress(pa.ArrowNotImplementedError):
+            return [batch.take(pa.array(rows.rows()))]
+    return [batch.slice(start, stop - start) for start, stop in rows]
