@@ -76,6 +76,8 @@ def table(nulls: float, rows: int = ROWS) -> pa.Table:
     # Runs of nulls and of equal values, and blocks without any value.
     runs = np.repeat(rng.integers(0, 50, rows // 100 + 1), 100)[:rows]
     sparse = [None if 1000 < i < 4000 else i % 7 for i in range(rows)]
+    # Only the last pages have nulls.
+    late = [None if nulls and i >= 1900 and i % 3 else n for i, n in enumerate(numbers.tolist())]
     texts = ["é" * int(n % 5) + str(n) for n in numbers]
     return pa.table(
         {
@@ -83,6 +85,7 @@ def table(nulls: float, rows: int = ROWS) -> pa.Table:
             "small": column(numbers % 11, pa.int32()),
             "run": column(runs, pa.int64()),
             "sparse": pa.array(sparse if nulls else runs, pa.int64()),
+            "late": pa.array(late, pa.int64()),
             "text": column(texts, pa.string()),
             "word": column([f"word {n % 300}" for n in numbers], pa.large_string()),
             "bytes": column([n.tobytes()[:5] for n in numbers], pa.binary(5)),
@@ -186,7 +189,7 @@ def test_a_small_cache_forgets_pages_and_changes_no_values(cache, monkeypatch, m
 
 
 @pytest.mark.parametrize("batch_bytes", [20_000, 1 << 21])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_pages_in_the_cache_and_in_the_file_are_taken_together(
     cache, monkeypatch, seed, batch_bytes
 ):
@@ -194,23 +197,51 @@ def test_pages_in_the_cache_and_in_the_file_are_taken_together(
     rng = random.Random(seed)
     set_constant(monkeypatch, leaf_reader, "_BATCH_BYTES", batch_bytes)
     set_constant(monkeypatch, leaf_reader, "_MAX_UNCACHED_BYTES", 3000)
-    whole = table(0.0 if seed == 1 else 0.2)
-    file = one_row_group(whole, max_rows_per_page=rng.choice([700, 1900]), compression="snappy")
+    whole = table(0.2 * (seed % 2))
+    file = one_row_group(
+        whole,
+        max_rows_per_page=rng.choice([700, 1900]),
+        compression=rng.choice(["snappy", "zstd"]),
+        use_dictionary=seed > 1 or ["word"],
+    )
     # Batches are for local files.
     file.is_local = True
     replace_function(monkeypatch, leaf_reader, "read_spans", read_from_memory)
     fields = list(range(whole.num_columns))
     columns = file.leaves(0, file.indexed, fields)
     assert len(columns) == len(fields)
-    for _ in range(60):
+    for _ in range(cases(400, quick=80)):
+        if rng.random() < 0.1:
+            cache.clear()
         chosen = rng.sample(fields, rng.randint(1, 6))
-        rows = some_rows(ROWS, rng)
+        rows = some_rows(ROWS, rng, max_ranges=rng.choice([2, 6]))
         taken = PageTable([columns[field] for field in chosen]).take(file, rows)
         for field, values in zip(chosen, taken, strict=True):
             assert values is not None
             assert same(pa.chunked_array([values]), sliced(whole.column(field), rows))
         check_found(file, whole, 0, rows, file.indexed, rng)
     assert cache.num_bytes
+
+
+@pytest.mark.parametrize("name", ["late", "number"])
+@pytest.mark.parametrize("nulls", [0.0, 0.2])
+def test_a_page_is_read_in_part_beside_a_cached_one(cache, name, nulls):
+    """Only later pages of "late" have nulls, so rows and positions of values are not the same."""
+    whole = table(nulls).select([name])
+    file = one_row_group(whole, use_dictionary=False, max_rows_per_page=1900)
+    (column,) = file.leaves(0, file.indexed, [0]).values()
+    cached, rows = RowRanges([(2000, 2010)]), RowRanges([(5, 10), (2000, 2010)])
+    for _ in range(2):
+        PageTable([column]).take(file, cached)
+    assert cache.num_bytes
+    values = whole.column(0).to_pylist()
+    for row in (row for row in rows.rows().tolist() if values[row] is not None):
+        # The search would cache the first page when it uses it again.
+        cache.note_uses({number: 1 << 40 for number in range(2)})
+        keys = KeySet(column.leaf, [values[row].to_bytes(8, "little")])
+        found, taken = PageTable([column]).find_rows(file, keys, False, rows)
+        assert found.tolist() == [row]
+        assert taken is not None and taken.to_pylist() == [values[row]]
 
 
 def read_from_memory(file: File, starts: np.ndarray, sizes: np.ndarray, num_bytes: int):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonebloom.parquet import header_kernels
-from zonebloom.parquet.decompression_kernels import decompress_snappy, read_bodies
+from zonebloom.parquet.decompression_kernels import (
+    decompress_first_values,
+    decompress_snappy,
+    read_bodies,
+)
 from zonebloom.parquet.leaf_type import SNAPPY as CODEC
 
 SNAPPY = pa.Codec("snappy")
@@ -150,3 +154,66 @@ def test_streams_of_pyarrow_are_decompressed(seed: int):
         stream = SNAPPY.compress(data).to_pybytes()
         assert by_kernel(stream, len(data)) == data
         assert by_kernel(stream, len(data) + 1) is None
+
+
+@st.composite
+def plain_pages(draw: st.DrawFn) -> tuple[bytes, int, list[int]]:
+    """Draw a page of PLAIN values, the width of a value, and the ends of the values."""
+    levels = draw(st.sampled_from([0, 1, 40, 3000]))
+    page = bytearray()
+    if draw(st.booleans()):
+        page += levels.to_bytes(4, "little") + bytes(levels)
+    width, ends = draw(st.sampled_from([0, 4, 8, 13])), [len(page)]
+    random = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    max_length = draw(st.sampled_from([0, 5, 300, 20_000]))
+    for _ in range(draw(st.integers(1, 60))):
+        length = width or int(random.integers(0, max_length + 1))
+        page += b"" if width else length.to_bytes(4, "little")
+        page += random.integers(0, 4, length, dtype=np.uint8).tobytes()
+        ends.append(len(page))
+    return bytes(page), width, ends
+
+
+def first_values(stream: bytes, size: int, *parameters: int) -> bytes | None:
+    source = np.frombuffer(stream, dtype=np.uint8)
+    memory = np.full(GUARD + size + GUARD, 0xA5, dtype=np.uint8)
+    places = source.ctypes.data, source.size, memory.ctypes.data + GUARD, size
+    result = decompress_first_values(*places, *parameters)
+    assert (memory[:GUARD] == 0xA5).all()
+    assert (memory[GUARD + size :] == 0xA5).all()
+    return None if result < 0 else memory[GUARD : GUARD + result].tobytes()
+
+
+@settings(deadline=None)
+@given(plain_pages(), st.data())
+def test_pages_are_decompressed_as_far_as_the_first_values_reach(
+    drawn: tuple[bytes, int, list[int]], data: st.DataObject
+):
+    page, width, ends = drawn
+    count = data.draw(st.integers(1, len(ends) - 1))
+    stream = SNAPPY.compress(page).to_pybytes()
+    has_levels = int(ends[0] > 0)
+    decompressed = first_values(stream, len(page), has_levels, width, count)
+    assert decompressed is not None
+    assert ends[count] <= len(decompressed)
+    assert page.startswith(decompressed)
+    # More values than the page has reach to its end.
+    assert first_values(stream, len(page), has_levels, width, 1000) == page
+    # Of damaged pages, what is decompressed is what the whole page would have.
+    damaged = bytearray(stream)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    decompressed = first_values(bytes(damaged), len(page), has_levels, width, count)
+    whole = by_kernel(bytes(damaged), len(page))
+    assert decompressed is None or whole is None or whole.startswith(decompressed)
+    assert decompressed is not None or whole is None
+
+
+def test_little_of_a_page_is_decompressed_for_few_values():
+    numbers = np.arange(1 << 16).astype("<i8").tobytes()
+    texts = b"".join(b"\x0a\0\0\0%010d" % number for number in range(1 << 16))
+    for page, width, value_bytes in (numbers, 8, 8), (texts, 0, 14):
+        stream = SNAPPY.compress(page).to_pybytes()
+        decompressed = first_values(stream, len(page), 0, width, 1000)
+        assert decompressed is not None
+        assert 0 <= len(decompressed) - 1000 * value_bytes < 10_000

@@ -19,6 +19,7 @@ from zonebloom.parquet.header_kernels import (
     NUM_ROWS,
     NUM_STORED,
     PAGE_FIELDS,
+    UNWANTED_ROWS,
 )
 from zonebloom.parquet.page_bytes import bits_at, byte_at, copy_bytes, run_at, text_at
 from zonebloom.sbbf.addresses import load_64
@@ -194,13 +195,14 @@ def choose_blocks(pages, bounds, blocks, range_starts, range_stops, column_flags
                     if which == range_starts.shape[0] or range_starts[which] >= first + rows:
                         continue
                     chosen[FIRST_ROW, count], chosen[NUM_ROWS, count] = first, rows
+                    chosen[UNWANTED_ROWS, count] = 0
                     chosen[ENCODING, count] = blocks[page, BLOCK_ENCODING]
                     chosen[BODY_ADDRESS, count] = _field(table, num_blocks, _ADDRESS, block)
                     chosen[BODY_SIZE, count] = _field(table, num_blocks, _SIZE, block)
                     chosen[NUM_STORED, count] = _field(table, num_blocks, _STORED, block)
                 else:
                     chosen[:, count] = pages[:, page]
-                has_nulls |= chosen[NUM_STORED, count] < rows
+                has_nulls |= chosen[NUM_STORED, count] < rows - chosen[UNWANTED_ROWS, count]
                 column_rows += rows
                 count += 1
         out_bounds[column + 1] = count
@@ -217,8 +219,11 @@ def choose_blocks(pages, bounds, blocks, range_starts, range_stops, column_flags
             chosen[FIRST_POSITION, i] = position
             position += chosen[NUM_STORED, i]
             address = blocks[origins[0, i], PRESENT]
+            stop = level + chosen[NUM_ROWS, i]
             if address:
                 target = np.uint64(present.ctypes.data) + np.uint64(level)
                 copy_bytes(target, np.uint64(address + origins[1, i]), chosen[NUM_ROWS, i])
-            level += chosen[NUM_ROWS, i]
+            else:
+                present[stop - chosen[UNWANTED_ROWS, i] : stop] = 0
+            level = stop
     return np.ascontiguousarray(chosen[:, :count]), out_bounds, levels, present

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from zonebloom.errors import FragmentUnreadable
 from zonebloom.parquet import header_kernels
-from zonebloom.parquet.decompression_kernels import decompress_snappy
-from zonebloom.parquet.leaf_type import CODECS, GZIP, SNAPPY, Undecodable
+from zonebloom.parquet.decompression_kernels import bytes_to_decompress, decompress_snappy
+from zonebloom.parquet.leaf_type import CODECS, GZIP, SNAPPY, ZSTD, Undecodable
 
 # For zlib: the largest window, and a header of either gzip or zlib.
 _GZIP_BITS = 47
@@ -49,12 +49,14 @@ def decompressor(codec: int) -> Callable[[Any, int], pa.Buffer]:
     return decompress_to_size
 
 
-def decompress_pages(codec: int, pages: np.ndarray, data: np.ndarray) -> list[pa.Buffer]:
+def decompress_pages(column: np.ndarray, pages: np.ndarray, data: np.ndarray) -> list[pa.Buffer]:
     """Decompress the bodies of pages with a codec that has no kernel, and set their addresses.
 
-    ``pages`` is the table of `header_kernels.open_pages`. The addresses are valid as long as
-    ``data`` and the returned buffers.
+    Zstandard is decompressed as far as rows are wanted. ``pages`` is the table of
+    `header_kernels.open_pages`, and ``column`` describes their column. The addresses are valid as
+    long as ``data`` and the returned buffers.
     """
+    codec = int(column[header_kernels.CODEC])
     if codec in (0, SNAPPY):
         return []
     decompress, compressed = decompressor(codec), data.data
@@ -67,13 +69,43 @@ def decompress_pages(codec: int, pages: np.ndarray, data: np.ndarray) -> list[pa
         if decompressed_size < 0:
             continue
         if decompressed_size:
-            start = starts[page]
-            body = decompress(compressed[start : start + sizes[page]], decompressed_size)
+            stored = compressed[starts[page] : starts[page] + sizes[page]]
+            if codec == ZSTD and pages[header_kernels.UNWANTED_ROWS, page]:
+                body = _decompress_first_values(stored, decompressed_size, pages[:, page], column)
+            else:
+                body = decompress(stored, decompressed_size)
             buffers.append(body)
             address, size = body.address, body.size
         pages[header_kernels.BODY_ADDRESS, page] = address
         pages[header_kernels.BODY_SIZE, page] = size
     return buffers
+
+
+def _decompress_first_values(
+    body: Any, size: int, page: np.ndarray, column: np.ndarray
+) -> pa.Buffer:
+    """Decompress a page of PLAIN values with Zstandard up to the last wanted row, or farther."""
+    has_levels = bool(column[header_kernels.MAX_LEVEL]) and page[header_kernels.LEVEL_BYTES] < 0
+    num_values = page[header_kernels.NUM_ROWS] - page[header_kernels.UNWANTED_ROWS]
+    values = int(has_levels), int(column[header_kernels.WIDTH]), int(num_values)
+    values_read = np.frombuffer(pa.allocate_buffer(size), dtype=np.uint8)
+    progress = np.zeros(3, dtype=np.int64)
+    available = 0
+    try:
+        stream = pa.CompressedInputStream(pa.BufferReader(body), CODECS[ZSTD])
+        while available < size:
+            wanted = bytes_to_decompress(values_read.ctypes.data, available, *values, progress)
+            if wanted <= available:
+                break
+            num_read = stream.readinto(values_read[available : min(wanted, size)])
+            if not num_read:
+                raise FragmentUnreadable("a page does not have the size it claims")
+            available += num_read
+        if available == size and stream.read(1):
+            raise FragmentUnreadable("a page does not have the size it claims")
+    except (pa.ArrowException, OSError) as error:
+        raise FragmentUnreadable(f"a page cannot be decompressed: {error}") from None
+    return pa.py_buffer(values_read[:available])
 
 
 def _decompress_snappy(body: Any, size: int) -> pa.Buffer:

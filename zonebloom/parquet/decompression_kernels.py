@@ -1,4 +1,4 @@
-"""Kernels that decompress the bodies of pages.
+"""Kernels that decompress the bodies of pages, as far as their values are wanted.
 
 Source: format_description.txt of Snappy.
 """
@@ -6,7 +6,7 @@ Source: format_description.txt of Snappy.
 from __future__ import annotations
 
 import numpy as np
-from numba import int64, uint8, uint64
+from numba import int64, types, uint8, uint64
 
 from zonebloom.parquet.header_kernels import (
     BODY_ADDRESS,
@@ -14,6 +14,11 @@ from zonebloom.parquet.header_kernels import (
     BODY_START,
     CODEC,
     DECOMPRESSED_SIZE,
+    LEVEL_BYTES,
+    MAX_LEVEL,
+    NUM_ROWS,
+    UNWANTED_ROWS,
+    WIDTH,
 )
 from zonebloom.parquet.leaf_type import SNAPPY
 from zonebloom.parquet.page_bytes import byte_at, copy_bytes, varint_at
@@ -36,6 +41,10 @@ _BITS_PER_BYTE = np.uint64(8)
 # It may touch some bytes more, so it needs this many at both ends.
 _STEP, _MARGIN = np.uint64(16), np.uint64(80)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
+# The bytes of a length that precedes levels, or a string.
+_LENGTH_BYTES = 4
+# Strings are decompressed in steps of at least this many bytes.
+_MIN_STEP_BYTES = 1 << 12
 
 
 @inlined
@@ -74,21 +83,17 @@ def _decompress_without_branches(source, source_stop, target_start, target, targ
     return source, target
 
 
-@kernel(int64(uint64, int64, uint64, int64))
-def decompress_snappy(source, num_bytes, target, size):
-    """Decompress Snappy data from one address into ``size`` bytes at another.
+@kernel(types.UniTuple(uint64, 2)(uint64, uint64, uint64, uint64, uint64, uint64))
+def _decompress(source, source_stop, target_start, target, target_stop, wanted_stop):
+    """Decompress elements until the data end, or the target has reached ``wanted_stop``.
 
-    Return 0, or -1 if the data are not valid or have another size.
+    Return the next source and target. Both are 0 if the data are not valid.
     """
-    claimed_size, offset = varint_at(source, 0, num_bytes)
-    if offset < 0 or claimed_size != np.uint64(size):
-        return -1
-    source_stop = source + np.uint64(num_bytes)
-    source += np.uint64(offset)
-    target_start, target_stop = target, target + np.uint64(size)
-    while source < source_stop:
+    invalid = _ZERO, _ZERO
+    fast_stop = min(target_stop, wanted_stop + _MARGIN)
+    while source < source_stop and target < wanted_stop:
         source, target = _decompress_without_branches(
-            source, source_stop, target_start, target, target_stop
+            source, source_stop, target_start, target, fast_stop
         )
         tag = byte_at(source, 0)
         source += _TAG_BYTES
@@ -98,35 +103,35 @@ def decompress_snappy(source, num_bytes, target, size):
             if length > _MAX_SHORT_LITERAL:
                 width = length - _MAX_SHORT_LITERAL
                 if source_stop - source < width:
-                    return -1
+                    return invalid
                 length = _ONE
                 for i in range(np.int64(width)):
                     length += byte_at(source, i) << np.uint64(8 * i)
                 source += width
             if length > source_stop - source or length > target_stop - target:
-                return -1
+                return invalid
             copy_bytes(target, source, length)
             source += length
             target += length
             continue
         if kind == _COPY_1:
             if source == source_stop:
-                return -1
+                return invalid
             length = (length - _ONE & _SHORT_LENGTH_MASK) + _MIN_COPY_LENGTH
             distance = tag >> _DISTANCE_SHIFT << _BITS_PER_BYTE | byte_at(source, 0)
             source += np.uint64(1)
         elif kind == _COPY_2:
             if source_stop - source < np.uint64(2):
-                return -1
+                return invalid
             distance = byte_at(source, 0) | byte_at(source, 1) << _BITS_PER_BYTE
             source += np.uint64(2)
         else:
             if source_stop - source < np.uint64(4):
-                return -1
+                return invalid
             distance = load_32(source)
             source += np.uint64(4)
         if distance == 0 or distance > target - target_start or length > target_stop - target:
-            return -1
+            return invalid
         origin = target - distance
         if target_stop - target >= length + _STEP:
             # The copy repeats with the period ``distance``, so the bytes at twice the distance are
@@ -144,7 +149,96 @@ def decompress_snappy(source, num_bytes, target, size):
             for i in range(np.int64(length)):
                 copy_1(target + np.uint64(i), origin + np.uint64(i))
         target += length
-    return 0 if target == target_stop else -1
+    return source, target
+
+
+@kernel(int64(uint64, int64, uint64, int64))
+def decompress_snappy(source, num_bytes, target, size):
+    """Decompress Snappy data from one address into ``size`` bytes at another.
+
+    Return 0, or -1 if the data are not valid or have another size.
+    """
+    claimed_size, offset = varint_at(source, 0, num_bytes)
+    if offset < 0 or claimed_size != np.uint64(size):
+        return -1
+    source_stop, target_stop = source + np.uint64(num_bytes), target + np.uint64(size)
+    source, end = _decompress(
+        source + np.uint64(offset), source_stop, target, target, target_stop, target_stop
+    )
+    return 0 if source == source_stop and end == target_stop else -1
+
+
+# What `bytes_to_decompress` keeps between calls: the start of the values, or 0 before it is known,
+# and the end and the count of the strings that are complete.
+_VALUES_START, _TEXTS_END, _NUM_TEXTS = range(3)
+
+
+@kernel(int64(uint64, int64, int64, int64, int64, int64[::1]))
+def bytes_to_decompress(address, available, has_levels, width, num_values, progress):
+    """Return how many bytes of a page of PLAIN values to decompress for some first values.
+
+    If that is no more than the ``available`` bytes at ``address``, the values are complete. Else
+    decompress as many bytes, or all if the page has fewer, and call this again.
+
+    Parameters
+    ----------
+    address, available : int
+    has_levels : int
+        1 if definition levels and their length precede the values, else 0.
+    width : int
+        The number of bytes of a value, or 0 for strings.
+    num_values : int
+    progress : int64 array, shape (3,)
+        Zeros at the first call.
+    """
+    if has_levels and not progress[_VALUES_START]:
+        if available < _LENGTH_BYTES:
+            return _LENGTH_BYTES
+        progress[_VALUES_START] = _LENGTH_BYTES + np.int64(load_32(address))
+        progress[_TEXTS_END] = progress[_VALUES_START]
+    if width:
+        return progress[_VALUES_START] + width * num_values
+    end, count = progress[_TEXTS_END], progress[_NUM_TEXTS]
+    while count < num_values and available - end >= _LENGTH_BYTES:
+        length = np.int64(load_32(address + np.uint64(end)))
+        if length > available - end - _LENGTH_BYTES:
+            break
+        end += _LENGTH_BYTES + length
+        count += 1
+    progress[_TEXTS_END], progress[_NUM_TEXTS] = end, count
+    if count == num_values:
+        return end
+    # Assume that the other strings have the same average length.
+    mean_bytes = (end - progress[_VALUES_START]) // max(count, 1) + 1
+    return available + max((num_values - count) * mean_bytes, _MIN_STEP_BYTES)
+
+
+@kernel(int64(uint64, int64, uint64, int64, int64, int64, int64))
+def decompress_first_values(source, num_bytes, target, size, has_levels, width, num_values):
+    """Decompress a page of PLAIN values with Snappy as far as some first values reach, or farther.
+
+    The parameters are those of `decompress_snappy` and `bytes_to_decompress`. Return the number of
+    decompressed bytes, or -1 if the data are not valid or claim another size.
+    """
+    claimed_size, offset = varint_at(source, 0, num_bytes)
+    if offset < 0 or claimed_size != np.uint64(size):
+        return -1
+    source_stop, target_stop = source + np.uint64(num_bytes), target + np.uint64(size)
+    source += np.uint64(offset)
+    progress = np.zeros(3, dtype=np.int64)
+    available = 0
+    while available < size:
+        wanted = bytes_to_decompress(target, available, has_levels, width, num_values, progress)
+        if wanted <= available:
+            return available
+        wanted_stop = target + np.uint64(min(wanted, size))
+        source, stop = _decompress(
+            source, source_stop, target, target + np.uint64(available), target_stop, wanted_stop
+        )
+        if stop < wanted_stop:
+            return -1
+        available = np.int64(stop - target)
+    return size if source == source_stop else -1
 
 
 @inlined
@@ -174,9 +268,10 @@ def _single_literal(source, num_bytes, size):
 def read_bodies(data, out, pages, bounds, columns):
     """Set the address and size of the body of each page. Return 0, or -1 if a body is not valid.
 
-    Bodies that Snappy compressed are decompressed into ``out``, one after another. Bodies that it
-    could not compress stay where they are. Bodies that another codec compressed have their address
-    already. The other parameters are those of `header_kernels.open_pages`.
+    Bodies that Snappy compressed are decompressed into ``out``, one after another, as far as their
+    rows are wanted. Bodies that it could not compress stay where they are. Bodies that another
+    codec compressed have their address already. The other parameters are those of
+    `header_kernels.open_pages`.
     """
     base = np.uint64(data.ctypes.data)
     target = np.uint64(out.ctypes.data)
@@ -199,10 +294,24 @@ def read_bodies(data, out, pages, bounds, columns):
                 pages[BODY_SIZE, i] = size
                 continue
             decompressed = target + np.uint64(end)
-            # Even empty data have one byte in Snappy's format, but some writers omit it.
-            if size and decompress_snappy(body, pages[BODY_SIZE, i], decompressed, size) < 0:
-                return -1
-            pages[BODY_ADDRESS, i] = np.int64(decompressed)
-            pages[BODY_SIZE, i] = size
             end += size
+            pages[BODY_ADDRESS, i] = np.int64(decompressed)
+            if size and pages[UNWANTED_ROWS, i]:
+                has_levels = np.int64(columns[column, MAX_LEVEL] and pages[LEVEL_BYTES, i] < 0)
+                num_wanted = pages[NUM_ROWS, i] - pages[UNWANTED_ROWS, i]
+                size = decompress_first_values(
+                    body,
+                    pages[BODY_SIZE, i],
+                    decompressed,
+                    size,
+                    has_levels,
+                    columns[column, WIDTH],
+                    num_wanted,
+                )
+            # Even empty data have one byte in Snappy's format, but some writers omit it.
+            elif size and decompress_snappy(body, pages[BODY_SIZE, i], decompressed, size) < 0:
+                return -1
+            if size < 0:
+                return -1
+            pages[BODY_SIZE, i] = size
     return 0

@@ -19,18 +19,21 @@ _LEVEL_ENCODING, _REPETITION_ENCODING = 11, 12
 _HEADER_FIELDS = 13
 
 # Rows of the table of pages, which has one column for each page. `row_kernels.choose_pages` sets
-# the place of a page in the file and in the bytes that were read, and its rows in the row group.
-FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS = range(5)
+# the place of a page in the file and in the bytes that were read, its rows in the row group, and
+# how many of these follow the last wanted row.
+FILE_START, NUM_BYTES, READ_START, FIRST_ROW, NUM_ROWS, UNWANTED_ROWS = range(6)
 # `open_pages` sets the start and size of its body in the bytes that were read; the size of the
 # decompressed body, or -1 if it is not compressed; the encoding; the checksum, or -1; the start of
 # the bytes that the checksum covers; the size of the levels, or -1 if they are part of the body.
 BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEVEL_BYTES = range(
-    5, 12
+    6, 13
 )
 # `row_kernels.read_pages` sets the address of the body, changes BODY_SIZE to the decompressed size,
-# and sets the number of stored values, and the position of the first one.
-BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(12, 15)
-PAGE_FIELDS = 15
+# and sets the number of stored values, and the position of the first one. It leaves out PLAIN
+# values of unwanted rows. Values of other encodings are all read, so `open_pages` sets
+# UNWANTED_ROWS to 0 for them.
+BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(13, 16)
+PAGE_FIELDS = 16
 # Positions of the description of a column, which all kernels get: the greatest definition level,
 # the codec, the bytes of a value, 0 for strings, the greatest repetition level, and 1 for booleans.
 MAX_LEVEL, CODEC, WIDTH, MAX_REPETITION, IS_BOOLEAN = range(5)
@@ -181,7 +184,7 @@ def _is_size(data, begin, stop, codec, size):
 
 
 @inlined
-def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, page):
+def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, is_boolean, page):
     """Fill in ``page`` from its header, which ends at ``begin``.
 
     Return flags, or a refusal code. In a repeated column, NUM_ROWS becomes the number of values,
@@ -236,6 +239,8 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
     page[BODY_SIZE] = stop - begin
     encoding = header[_ENCODING]
     page[ENCODING] = encoding
+    if encoding != PLAIN or is_boolean:
+        page[UNWANTED_ROWS] = 0
     flags = HAS_CHECKSUM if header[_CRC] != -1 else 0
     if is_dictionary_encoding(encoding):
         return flags | HAS_INDICES
@@ -261,7 +266,7 @@ def open_pages(data, pages, bounds, columns, flags):
     total = 0
     for column in range(bounds.shape[0] - 1):
         max_level, codec = columns[column, MAX_LEVEL], columns[column, CODEC]
-        max_repetition = columns[column, MAX_REPETITION]
+        max_repetition, is_boolean = columns[column, MAX_REPETITION], columns[column, IS_BOOLEAN]
         flags[column] = 0
         for i in range(bounds[column], bounds[column + 1]):
             page = pages[:, i]
@@ -271,7 +276,7 @@ def open_pages(data, pages, bounds, columns, flags):
                 break
             begin = _page_header(data, start, stop, header, last, outer)
             result = _describe_page(
-                data, header, begin, stop, max_level, max_repetition, codec, page
+                data, header, begin, stop, max_level, max_repetition, codec, is_boolean, page
             )
             if result < 0:
                 flags[column] = result

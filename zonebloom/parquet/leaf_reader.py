@@ -45,6 +45,7 @@ from zonebloom.parquet.header_kernels import (
     NUM_ROWS,
     NUM_STORED,
     READ_START,
+    UNWANTED_ROWS,
 )
 from zonebloom.parquet.key_tests import KeySet
 from zonebloom.parquet.leaf_type import (
@@ -294,7 +295,9 @@ class OpenedPages:
         self._bounds = bounds
         self._dictionaries: dict[int, Dictionary] = {}
         columns = table.descriptions
-        may_cache = bool(selection.cache_keys) and is_at_rest(file.identity, time.time_ns())
+        to_cache = self._choose_to_cache(selection)
+        # All values of these pages are wanted, and those of other pages up to the last wanted row.
+        pages[UNWANTED_ROWS, list(to_cache)] = 0
         data = read_spans(file, pages[FILE_START], pages[NUM_BYTES], num_bytes)
         self._column_flags, bodies, buffers = open_bodies(data, pages, bounds, columns)
         self.flags = int(np.bitwise_or.reduce(self._column_flags))
@@ -315,19 +318,25 @@ class OpenedPages:
 
             for number, column in enumerate(table.columns):
                 self._buffers += convert_pages(column.leaf, self._pages_of(number), self._buffers)
-        if may_cache:
-            self._cache_blocks(selection)
+        if to_cache:
+            self._cache_blocks(selection, to_cache)
 
-    def _cache_blocks(self, selection: Selection) -> None:
-        """Cache the pages that are used again. A page that lacks values is left out."""
+    def _choose_to_cache(self, selection: Selection) -> dict[int, Hashable]:
+        """Note the uses of large pages. Return the keys of those to cache, by their numbers."""
+        if not (selection.cache_keys and is_at_rest(self._file.identity, time.time_ns())):
+            return {}
+        numbers = {key: number for number, key in selection.cache_keys.items()}
+        sizes = {key: int(self._pages[NUM_BYTES, number]) for key, number in numbers.items()}
+        are_used_again = PAGE_CACHE.note_uses(sizes)
+        return {numbers[key]: key for key in itertools.compress(sizes, are_used_again)}
+
+    def _cache_blocks(self, selection: Selection, keys: Mapping[int, Hashable]) -> None:
+        """Cache some pages by their numbers. A page that lacks values is left out."""
         # This is imported late, because few files need its kernels.
         from zonebloom.parquet.page_blocks import split_page
 
         columns, presents = selection.columns().tolist(), self._present_addresses().tolist()
-        numbers = {key: number for number, key in selection.cache_keys.items()}
-        sizes = {key: int(self._pages[NUM_BYTES, number]) for key, number in numbers.items()}
-        for key in itertools.compress(sizes, PAGE_CACHE.note_uses(sizes)):
-            number = numbers[key]
+        for number, key in keys.items():
             page, present = self._pages[:, number], None
             if presents[number]:
                 start = presents[number] - self._present.ctypes.data
@@ -504,7 +513,7 @@ def open_bodies(
     codecs = columns[:, header_kernels.CODEC]
     for number in ((codecs != 0) & (codecs != SNAPPY)).nonzero()[0].tolist():
         part = pages[:, bounds[number] : bounds[number + 1]]
-        buffers += decompress_pages(int(codecs[number]), part, data)
+        buffers += decompress_pages(columns[number], part, data)
     return flags, bodies, buffers
 
 

@@ -37,8 +37,8 @@ _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _LARGE_TEXTS = (pa.large_string(), pa.large_binary())
 # The supported codecs of parquet.thrift, by pyarrow's names. Brotli is left to pyarrow: a page
 # would have to be decompressed twice to prove that it fills its buffer.
-SNAPPY, GZIP, LZ4 = 1, 2, 7
-CODECS = {0: "uncompressed", SNAPPY: "snappy", GZIP: "gzip", 6: "zstd", LZ4: "lz4_raw"}
+SNAPPY, GZIP, ZSTD, LZ4 = 1, 2, 6, 7
+CODECS = {0: "uncompressed", SNAPPY: "snappy", GZIP: "gzip", ZSTD: "zstd", LZ4: "lz4_raw"}
 MAX_INT32 = (1 << 31) - 1
 # An INT96 is the nanoseconds of a day and the number of the day. 1970-01-01 has this number.
 _JULIAN_EPOCH, _NANOSECONDS_PER_DAY = np.uint64(2_440_588), np.uint64(86_400 * 10**9)

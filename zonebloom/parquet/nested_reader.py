@@ -391,8 +391,11 @@ def _choose_pages(
 ) -> np.ndarray:
     """Return a table of the pages of one chunk that hold some of the rows."""
     bounds, page_rows = np.array([0, starts.size]), np.stack([first_rows[:-1], first_rows[1:]])
-    starts, sizes = np.ascontiguousarray(starts), np.ascontiguousarray(sizes)
-    return row_kernels.choose_pages(starts, sizes, page_rows, bounds, rows.starts, rows.stops)[0]
+    places = np.ascontiguousarray(starts), np.ascontiguousarray(sizes), page_rows, bounds
+    pages, *_ = row_kernels.choose_pages(*places, rows.starts, rows.stops)
+    # Only flat columns leave out the values of unwanted rows.
+    pages[header_kernels.UNWANTED_ROWS] = 0
+    return pages
 
 
 def _leaf_nodes(node: Node) -> list[Node]:

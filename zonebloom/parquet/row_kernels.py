@@ -23,6 +23,7 @@ from zonebloom.parquet.header_kernels import (
     NUM_STORED,
     PAGE_FIELDS,
     READ_START,
+    UNWANTED_ROWS,
 )
 from zonebloom.parquet.page_bytes import bits_at, run_at
 from zonebloom.sbbf.addresses import load_32
@@ -47,19 +48,23 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops):
     The table has the places and rows of the pages, which are read one after another. Then follow
     the bounds of the columns in the table, and the total numbers of bytes and rows.
     """
-    numbers = np.empty(starts.shape[0], dtype=np.int64)
+    numbers, wanted_stops = np.empty((2, starts.shape[0]), dtype=np.int64)
     table_bounds = np.zeros(bounds.shape[0], dtype=np.int64)
     count = num_bytes = num_rows = 0
     for column in range(bounds.shape[0] - 1):
-        which = 0
+        # The first range that ends after the start of a page, and the first that begins after it.
+        which = following = 0
         for page in range(bounds[column], bounds[column + 1]):
             while which < range_starts.shape[0] and range_stops[which] <= rows[0, page]:
                 which += 1
             if which == range_starts.shape[0]:
                 break
+            while following < range_starts.shape[0] and range_starts[following] < rows[1, page]:
+                following += 1
             # pyarrow sometimes writes pages without rows.
-            if rows[0, page] < rows[1, page] and range_starts[which] < rows[1, page]:
+            if rows[0, page] < rows[1, page] and which < following:
                 numbers[count] = page
+                wanted_stops[count] = range_stops[following - 1]
                 count += 1
         table_bounds[column + 1] = count
     pages = np.empty((PAGE_FIELDS, count), dtype=np.int64)
@@ -72,6 +77,7 @@ def choose_pages(starts, sizes, rows, bounds, range_starts, range_stops):
         )
         pages[FIRST_ROW, i] = rows[0, page]
         pages[NUM_ROWS, i] = rows[1, page] - rows[0, page]
+        pages[UNWANTED_ROWS, i] = max(rows[1, page] - wanted_stops[i], 0)
         num_bytes += sizes[page]
         num_rows += pages[NUM_ROWS, i]
     return pages, table_bounds, num_bytes, num_rows
@@ -145,11 +151,12 @@ def read_pages(data, bodies, pages, bounds, columns, present, levels):
     """Decompress the bodies of pages into ``bodies``, and read their definition levels.
 
     Return 0, or -1 if a body cannot be decompressed, or -2 if levels are damaged. ``present`` is
-    set for each row that holds a value, for one optional column after another. ``levels`` is set to
-    the start of each column in ``present``, or -1 if it has no null. In each page, NUM_STORED and
-    FIRST_POSITION are set. If a column has no null, positions and rows are the same. If the levels
-    precede the values in a page body, its address and size are changed to exclude them. The other
-    parameters are those of `header_kernels.open_pages`.
+    set for each row that holds a value, for one optional column after another, but not for unwanted
+    rows of a page with UNWANTED_ROWS. ``levels`` is set to the start of each column in ``present``,
+    or -1 if it has no null. In each page, NUM_STORED and FIRST_POSITION are set. If a column has no
+    null, positions and rows are the same. If the levels precede the values in a page body, its
+    address and size are changed to exclude them. The other parameters are those of
+    `header_kernels.open_pages`.
     """
     if read_bodies(data, bodies, pages, bounds, columns) < 0:
         return -1
@@ -160,7 +167,8 @@ def read_pages(data, bodies, pages, bounds, columns, present, levels):
         nulls = 0
         for page in range(first, stop):
             num_rows = pages[NUM_ROWS, page]
-            pages[NUM_STORED, page] = num_rows
+            num_wanted = num_rows - pages[UNWANTED_ROWS, page]
+            pages[NUM_STORED, page] = num_wanted
             if not columns[column, MAX_LEVEL]:
                 continue
             if num_rows < 0 or num_rows > present.shape[0] - base:
@@ -182,8 +190,11 @@ def read_pages(data, bodies, pages, bounds, columns, present, levels):
             count = _read_levels(address, num_bytes, columns[column, MAX_LEVEL], page_present)
             if count < 0:
                 return -2
-            pages[NUM_STORED, page] = count
             nulls += num_rows - count
+            for i in range(num_wanted, num_rows):
+                count -= np.int64(page_present[i])
+                page_present[i] = 0
+            pages[NUM_STORED, page] = count
             base += num_rows
         if not nulls:
             levels[column] = -1
