@@ -301,8 +301,8 @@ def test_the_script_exits_with_the_code_of_the_command(indexed, arguments, code)
 def test_commands_that_only_read_are_in_one_module():
     output = run_python(
         """
-        import zonebloom.cli.reading
-        from zonebloom.cli.options import READING_COMMANDS, zonebloom
+        from zonebloom.cli.main import READING_COMMANDS
+        from zonebloom.cli.reading import zonebloom
 
         print(sorted(zonebloom.commands) == sorted(READING_COMMANDS))
         """

@@ -22,17 +22,18 @@ from zonebloom.errors import ZoneBloomError, ZoneBloomWarning
 from zonebloom.sbbf.kernel_loader import KERNELS
 
 INTERRUPTED = 130
-# The module of the commands that write, which is not imported for commands that only read.
-_ONLY_OTHER_COMMANDS = "zonebloom.cli.commands"
+# The commands of `zonebloom.cli.reading`. They start without importing the other commands.
+READING_COMMANDS = ("lookup", "head", "count", "explain")
 _INTERRUPTED_TEXT = "interrupted; nothing is left half done"
 
 
 def main_of_process() -> int:
     """Run the command of this process. Return its exit code, or exit."""
-    code = main()
+    arguments = sys.argv[1:]
+    code = main(arguments)
     # Commands that only read leave nothing behind. Python would delete all objects one by one,
-    # which takes as long as a lookup too.
-    if _ONLY_OTHER_COMMANDS not in sys.modules:
+    # which takes as long as a lookup.
+    if _only_reads(arguments):
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -40,7 +41,12 @@ def main_of_process() -> int:
     return code
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def _only_reads(arguments: Sequence[str]) -> bool:
+    return bool(arguments) and arguments[0] in READING_COMMANDS
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command with its arguments. Return its exit code."""
     _replace_closed_streams()
     # A command ends before a thread has loaded the kernels.
     KERNELS.in_background = False
@@ -55,8 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), _recorded_interrupts() as interrupts:
         _show_warnings_as_lines()
         try:
-            from zonebloom.cli.options import zonebloom
-
+            if _only_reads(arguments):
+                from zonebloom.cli.reading import zonebloom
+            else:
+                from zonebloom.cli.commands import zonebloom
             code = zonebloom.main(arguments, prog_name="zonebloom", standalone_mode=False)
             return code or 0
         except click.ClickException as error:

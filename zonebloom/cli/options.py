@@ -6,7 +6,6 @@ import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,33 +27,15 @@ _OUTPUT_HELP = (
 )
 
 
-# These commands start fast: their module is imported without those of other commands.
-READING_COMMANDS = ("lookup", "head", "count", "explain")
-
-
 class _CommandGroup(click.Group):
-    """The group of commands. An unknown command is an error that suggests the nearest one.
-
-    The modules of commands are imported when a command is first needed.
-    """
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = "reading" if cmd_name in READING_COMMANDS else "commands"
-        import_module(f"zonebloom.cli.{module}")
-        return super().get_command(ctx, cmd_name)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        import_module("zonebloom.cli.commands")
-        return super().list_commands(ctx)
+    """The group of commands. An unknown command is an error that suggests the nearest one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
+        name, names = args[0], self.list_commands(ctx)
         # Older versions of click do not suggest commands.
-        is_known = self.get_command(ctx, name) is not None
-        if not is_known and not name.startswith("-") and not ctx.resilient_parsing:
-            names = self.list_commands(ctx)
+        if name not in names and not name.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"there is no command {name!r}; {suggest_names(name, names, 'there are:')}")
         return super().resolve_command(ctx, args)
 
