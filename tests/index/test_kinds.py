@@ -105,6 +105,7 @@ class ExactSet:
 
     name = "EXACTSET"
     max_searched_keys: int | None = 1 << 14
+    layouts_read_in_parts = ()
     task_size_factor = 1
 
     def __init__(self):

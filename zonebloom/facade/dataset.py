@@ -926,7 +926,7 @@ class Dataset(pads.UnionDataset, Displayed):
         return global_filter(self.opened.look(), column)
 
     def prewarm_index(self, name: str) -> None:
-        """Load an index into memory, and compile or load the kernels that search it.
+        """Load an index into memory, and compile or load the kernels of lookups.
 
         Raises
         ------

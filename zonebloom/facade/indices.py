@@ -43,6 +43,7 @@ from zonebloom.index.describe import (
 )
 from zonebloom.index.kinds import registered_kinds
 from zonebloom.index.validate import ValidatedIndex, validate_index
+from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
@@ -105,10 +106,11 @@ def statistics_of(opened: OpenedDataset, name: str) -> DisplayedDict:
 
 
 def prewarm(opened: OpenedDataset, name: str) -> None:
-    """Load an index into memory, and compile or load the kernels that search it."""
+    """Load an index into memory, and compile or load the kernels of lookups."""
     opened.index_entry(name)
+    KERNELS.load()
     for table in opened.indices[name].tables():
-        table.prewarm()
+        table.verify()
 
 
 def validate_opened(

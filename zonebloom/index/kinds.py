@@ -9,7 +9,7 @@ covers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -55,6 +55,9 @@ class IndexKind(Protocol):
         The layouts of its files, and the name of a file in each. The first one is the layout that
         builds write. A name consists of lower-case letters and ends with ".arrow", ".sliced",
         ".buckets" or ".sbbf", so that a vacuum recognises it.
+    layouts_read_in_parts : collection of str
+        The layouts whose files are opened by reading their ends, and searched by reading parts.
+        Files of other layouts are read whole.
     max_searched_keys : int or None
         With more keys than this, a search usually keeps almost every zone, so only some of the keys
         are looked up. None if each key keeps few zones, so that any number of keys is looked up by
@@ -69,6 +72,9 @@ class IndexKind(Protocol):
 
     @property
     def layouts(self) -> Mapping[str, str]: ...
+
+    @property
+    def layouts_read_in_parts(self) -> Collection[str]: ...
 
     @property
     def max_searched_keys(self) -> int | None: ...

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
     from zonebloom.sbbf.filter import Sbbf
 
-# A file with one of these names is opened by reading its end. Other files are read whole.
-_OPENED_BY_END = (".sliced", ".buckets")
-# Of more keys than twice this, a sample is looked up first.
+# A search for more than twice this number of keys looks up a sample of this size first.
 _SAMPLE_KEYS = 1 << 10
 # Looking up a key in the filter of a zone takes as long as reading this share of a row.
 _ROWS_PER_CHECK = 0.08
@@ -123,8 +121,12 @@ class LoadedIndex:
     @property
     def segments_to_open_ahead(self) -> tuple[Segment, ...]:
         """The segments that are opened by reading the ends of their files."""
-        segments = self.entry.segments
-        return tuple(segment for segment in segments if segment.file.endswith(_OPENED_BY_END))
+        with collected_warnings():
+            kind = self._kind
+        if kind is None:
+            return ()
+        files = {kind.layouts[layout] for layout in kind.layouts_read_in_parts}
+        return tuple(segment for segment in self.entry.segments if segment.file in files)
 
     def open_ahead(self, segment: Segment) -> None:
         """Open the table of a segment, so that the first search only has to read its blocks.
@@ -331,13 +333,11 @@ class IndexView:
         if is_in_memory or self.index.is_local or not tables:
             return [table.find(hashes) for table in tables]
         with thread_pool(min(REMOTE_THREADS, len(tables))) as pool:
-            found = list(
-                pool.map(lambda table: call_collecting(table.find, hashes), tables),
-            )
-        for _, issued in found:
+            results = list(pool.map(lambda table: call_collecting(table.find, hashes), tables))
+        for _, issued in results:
             for warning in issued:
                 warn(warning)
-        return [zones for zones, _ in found]
+        return [zones for zones, _ in results]
 
     def nulls(self) -> RowRanges:
         """Return the rows of zones that hold a null, and all rows not covered."""

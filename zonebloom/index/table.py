@@ -209,9 +209,9 @@ class IndexTable(ABC):
         wanted, positions = np.unique(numbers * len(self) + zones, return_inverse=True)
         hit = np.zeros(wanted.size, dtype=bool)
         for keys, zones_found in self.pairs(distinct_hashes):
-            found = keys * len(self) + zones_found
-            nearest = np.searchsorted(wanted, found).clip(max=wanted.size - 1)
-            hit[nearest[wanted[nearest] == found]] = True
+            pairs_found = keys * len(self) + zones_found
+            nearest = np.searchsorted(wanted, pairs_found).clip(max=wanted.size - 1)
+            hit[nearest[wanted[nearest] == pairs_found]] = True
         return hit[positions]
 
     def pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
@@ -228,12 +228,11 @@ class IndexTable(ABC):
             yield _concatenate_pairs(parts)
 
     def verify(self) -> None:
-        """Verify everything that was not verified when the table was opened: nothing by default."""
-        return
+        """Read and verify everything that was not verified when the table was opened.
 
-    def prewarm(self) -> None:
-        """Load the table, and the kernels that search it. By default, only `verify` it."""
-        self.verify()
+        By default, that is nothing.
+        """
+        return
 
     def close(self) -> None:
         """Close the file. A table in memory has none. Garbage collection closes it too."""

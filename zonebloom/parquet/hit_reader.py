@@ -77,16 +77,16 @@ class HitReader:
         count = self._find(file, handle, keys, rows, scratch)
         if count <= 0:
             return None if count < 0 else (_NO_ROWS, [])
-        found = scratch.rows[:count].copy()
+        found_rows = scratch.rows[:count].copy()
         if count > _MAX_ROWS:
-            return found, None
+            return found_rows, None
         columns = self._others if keys.value is not None else self._all
         if columns is not None and time.perf_counter() - started > _DISK_SECONDS:
-            columns.prefetch(file, found)
-        values = [] if columns is None else columns.take(file, handle, found, scratch)
+            columns.prefetch(file, found_rows)
+        values = [] if columns is None else columns.take(file, handle, found_rows, scratch)
         if values is not None and keys.value is not None:
             values.insert(0, pa.repeat(keys.value, count))
-        return found, values
+        return found_rows, values
 
     def _find(
         self, file: FragmentFile, handle: int, keys: KeySet, rows: RowRanges, scratch: _Scratch

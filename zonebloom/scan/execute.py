@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,11 +28,12 @@ from zonebloom.base.threads import (
     num_cores,
     thread_pool,
 )
-from zonebloom.errors import FragmentChanged, FragmentUnreadable, SourceError, ZoneBloomError
+from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.predicates.evaluate import has_views
 from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
+from zonebloom.scan.read_errors import naming_files, path_or_count
 from zonebloom.scan.recheck import (
     matching_rows,
     project,
@@ -40,18 +41,16 @@ from zonebloom.scan.recheck import (
     rows_matching_predicate,
     select_rows,
 )
-from zonebloom.sources.column_batches import read_to_end, type_mismatch
+from zonebloom.sources.column_batches import read_to_end
 from zonebloom.sources.fragment_rows import open_rows, read_view_batches
 from zonebloom.sources.parquet_rows import KnownValues, ParquetRows
-from zonebloom.sources.source import Fragment, Source, require_all_rows, stated_row_count
+from zonebloom.sources.source import Source, require_all_rows, stated_row_count
 from zonebloom.storage.files import (
     ReadCounter,
     counting_filesystem,
-    file_errors,
     is_local,
     is_python_filesystem,
 )
-from zonebloom.values.types import is_lossless_cast
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -360,16 +359,18 @@ class Execution:
         if not wanted:
             # The table has deleted all candidate rows.
             return _OpenedPart()
-        reason = "pyarrow reads it with its options"
+        rows = None
         try:
             rows = open_rows(self._source, plan.fragment, plan.identity, plan.pages, self._counter)
             if isinstance(rows, ParquetRows) and not self._is_local:
                 rows.read_ahead(self._needed, wanted)
         except FragmentUnreadable as error:
             # This includes `FragmentChanged`.
+            if rows is not None:
+                rows.close()
             return _OpenedPart(error=error)
         if rows is None:
-            return _OpenedPart(error=FragmentUnreadable(reason))
+            return _OpenedPart(error=FragmentUnreadable("pyarrow reads it with its options"))
         read = partial(self._read_group, rows, isinstance(rows, ParquetRows))
         groups = rows.row_groups(wanted)
         results = (
@@ -395,13 +396,13 @@ class Execution:
         if rows is None:
             yield from self._read_by_pyarrow(plan, wanted, str(part.error))
             return
-        is_parquet, num_left = isinstance(rows, ParquetRows), len(wanted)
+        is_parquet, num_rows_left = isinstance(rows, ParquetRows), len(wanted)
         try:
             for group, num_rows, match in part.results:
                 _, first, inside = group
                 is_unreadable = isinstance(match, FragmentUnreadable)
-                num_left -= num_rows
-                if is_unreadable or not num_left:
+                num_rows_left -= num_rows
+                if is_unreadable or not num_rows_left:
                     # Rows of a file that was rewritten meanwhile may mix two versions of it.
                     rows.require_unchanged()
                 if is_unreadable:
@@ -410,11 +411,11 @@ class Execution:
                     yield from self._read_by_pyarrow(plan, inside.shift(first), str(match))
                 elif match is not None:
                     yield match[0] + first, match[1]
-            if num_left:
+            if num_rows_left:
                 rows.require_unchanged()
                 raise FragmentUnreadable(
-                    f"{plan.fragment.path} ends before {num_left:,} of its indexed rows; repair or "
-                    "remove it, or build the index again"
+                    f"{plan.fragment.path} ends before {num_rows_left:,} of its indexed rows; "
+                    "repair or remove it, or build the index again"
                 )
         finally:
             part.close()
@@ -457,14 +458,14 @@ class Execution:
                     numbers, table = found
                     if table is None:
                         return None
-                    return numbers, table if self._columns is None else self._projected(table)
+                    return numbers, project(table, self._columns)
             if self._key_tests is not None:
                 wanted, is_exact = rows.narrow_rows(number, self._key_tests, wanted, known)
                 if not wanted:
                     return None
                 if is_exact and self._request.is_predicate_exact:
                     table = rows.read(number, self._needed, wanted, known)
-                    return wanted.rows(), self._projected(table)
+                    return wanted.rows(), project(table, self._columns)
             filter_table = rows.read(number, self._filter_columns, wanted, known)
         matches = _matching_rows(filter_table, self._request)
         if matches.size == 0:
@@ -478,10 +479,7 @@ class Execution:
             schema = pa.schema([*table.schema, *other_table.schema])
             table = pa.Table.from_arrays([*table.columns, *other_table.columns], schema=schema)
             table = table.select(self._needed)
-        return offsets, self._projected(table)
-
-    def _projected(self, table: pa.Table) -> pa.Table:
-        return table if self._columns is None else project(table, self._columns)
+        return offsets, project(table, self._columns)
 
     def _read_by_pyarrow(
         self,
@@ -555,64 +553,13 @@ class Execution:
             if plan.identity is None or not plan.identity.is_still(identity)
         }
 
-    @contextmanager
     def _naming_files(
         self, plans: Sequence[FragmentPlan], *, keeps_arrow_errors: bool = False
-    ) -> Iterator[None]:
-        """Raise errors that name the unreadable file in place of PyArrow's errors.
-
-        ``keeps_arrow_errors`` lets Arrow's exceptions pass, which may be errors of an expression.
-        """
-        try:
-            yield
-        except ZoneBloomError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            is_arrow_error = isinstance(error, pa.ArrowException)
-            if is_arrow_error and keeps_arrow_errors:
-                raise
-            fragments = [plan.fragment for plan in plans]
-            raise self._read_error(fragments, error, may_mismatch=is_arrow_error) from None
-
-    def _read_error(
-        self, fragments: Sequence[Fragment], error: Exception, *, may_mismatch: bool
-    ) -> SourceError:
-        """Return an error that names the file among several that PyArrow could not read."""
-        schema, needed = self._source.schema, set(self._needed)
-        parquet_in = self._source.filesystem if self._source.has_statistics else None
-        mismatches: list[tuple[Fragment, str, pa.DataType]] = []
-        for fragment in fragments:
-            try:
-                with file_errors(fragment.path, parquet_in=parquet_in):
-                    opened = self._source.open(fragment, self._source.filesystem)
-                    stored_schema = opened.physical_schema
-            except SourceError as source_error:
-                return source_error
-            for name in sorted(needed.intersection(stored_schema.names)):
-                stored_type = stored_schema.field(name).type
-                if not is_lossless_cast(stored_type, schema.field(name).type, checked=True):
-                    mismatches.append((fragment, name, stored_type))
-        if not (may_mismatch and mismatches):
-            return FragmentUnreadable(
-                f"cannot read {_path_or_count(fragments)}: {error}; repair or remove the file"
-            )
-        # Values of a type that does not widen may still fit, so read them to find the misfits.
-        cause: Exception = error
-        culprit = mismatches[0]
-        for mismatch in mismatches if len(mismatches) > 1 else ():
-            try:
-                self._read_column(mismatch[0], mismatch[1])
-            except (pa.ArrowException, OSError) as misfit:
-                culprit, cause = mismatch, misfit
-                break
-        fragment, name, stored_type = culprit
-        return type_mismatch(fragment.path, name, stored_type, schema.field(name).type, cause)
-
-    def _read_column(self, fragment: Fragment, name: str) -> None:
-        """Read a column as the dataset's type. Raise PyArrow's error if a value does not fit."""
-        opened = self._source.open(fragment, self._source.filesystem)
-        for _ in opened.to_batches(schema=self._source.schema, columns=[name]):
-            pass
+    ) -> AbstractContextManager[None]:
+        fragments = [plan.fragment for plan in plans]
+        return naming_files(
+            self._source, fragments, self._needed, keeps_arrow_errors=keeps_arrow_errors
+        )
 
     def _count(self, fragments_read: int = 0, row_groups_read: int = 0, rows_read: int = 0) -> None:
         with self._lock:
@@ -651,7 +598,7 @@ def _require_all_rows(dataset: Any, plans: Sequence[FragmentPlan], num_rows: int
         if not isinstance(fragment, pads.ParquetFileFragment):
             return
         num_stated += stated_row_count(fragment) or 0
-    require_all_rows(_path_or_count([plan.fragment for plan in plans]), num_rows, num_stated)
+    require_all_rows(path_or_count([plan.fragment for plan in plans]), num_rows, num_stated)
 
 
 def _detects_short_reads(source: Source) -> bool:
@@ -664,10 +611,6 @@ def _detects_short_reads(source: Source) -> bool:
         return True
     options: Any = source.format.default_fragment_scan_options
     return options.pre_buffer
-
-
-def _path_or_count(fragments: Sequence[Fragment]) -> str:
-    return fragments[0].path if len(fragments) == 1 else f"{len(fragments)} fragments"
 
 
 def _changed_error(plan: FragmentPlan) -> FragmentChanged:

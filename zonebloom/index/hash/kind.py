@@ -31,6 +31,7 @@ class HashKind:
 
     name = "HASH"
     layouts: Mapping[str, str] = MappingProxyType({"buckets": "hash.buckets"})
+    layouts_read_in_parts = ("buckets",)
     max_searched_keys: int | None = None
     task_size_factor = 16
 

@@ -496,12 +496,6 @@ class HashTable(IndexTable):
             expanded += [posting, part[1:]]
         return np.repeat(hashes[:count], counts), np.concatenate(expanded)
 
-    def prewarm(self) -> None:
-        """Read the whole file, and load the kernels that search it."""
-        import zonebloom.index.hash.search_kernels  # noqa: F401
-
-        self.verify()
-
     def verify(self) -> None:
         checksum = xxhash.xxh3_64()
         end = self.head.null_offset + self.head.null_bytes

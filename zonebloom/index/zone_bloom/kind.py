@@ -38,6 +38,7 @@ class ZoneBloom:
     layouts: Mapping[str, str] = MappingProxyType(
         {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
     )
+    layouts_read_in_parts = ("sliced",)
     max_searched_keys: int | None = _MAX_SEARCHED_KEYS
     # Merged tables in the sliced layout are searched as one.
     task_size_factor = 1

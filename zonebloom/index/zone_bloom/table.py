@@ -82,11 +82,6 @@ class ZoneTable(IndexTable):
     def filter_runs(self) -> Iterator[FilterRun]:
         """Yield all filters. Filters of the same size come in the order of their zones."""
 
-    def prewarm(self) -> None:
-        import zonebloom.sbbf.blocks  # noqa: F401
-
-        self.verify()
-
     def _filters(self, num_blocks: int) -> Iterator[np.ndarray]:
         """Yield the filters of one size in the order of their zones, uint32, shape ``(words,)``."""
         size = num_blocks * WORDS_PER_BLOCK
