@@ -136,24 +136,21 @@ def test_a_thread_does_not_cache_a_search_of_old_files(
 
 def test_a_file_replaced_before_a_second_scan_is_refused(tmp_path: Path) -> None:
     """The second scan would skip as many rows of the new file as the first scan has returned."""
-    for number, kind in enumerate((pa.string(), pa.string_view())):
+    # Arrow reads some files ahead, and must not reach the last one before the first row is there.
+    num_files = 60
+    for number in range(num_files):
+        kind = pa.string() if number < num_files - 1 else pa.string_view()
         names = pa.array(["a", "b", "a"], kind)
-        pq.write_table(pa.table({"name": names}), tmp_path / f"{number}.parquet")
-    # Arrow cannot filter the views of the second file, so that all files are scanned again.
+        pq.write_table(pa.table({"name": names}), tmp_path / f"{number:02}.parquet")
+    # Arrow cannot filter the views of the last file, so that all files are scanned again.
     condition = pc.field("name") == "a"
     ds = zb.dataset(tmp_path)
-    assert ds.to_table(filter=condition)["name"].to_pylist() == ["a"] * 4
+    assert ds.to_table(filter=condition)["name"].to_pylist() == ["a"] * 2 * num_files
     batches = ds.to_batches(filter=condition, batch_size=1)
     assert next(batches)["name"].to_pylist() == ["a"]
-    replace(tmp_path / "0.parquet", pa.table({"name": ["x", "x", "a"]}))
-    # The first scan may fail before it returns a row. Then the second one began before the
-    # replacement, and has nothing to skip.
-    try:
-        names = [name for batch in batches for name in batch["name"].to_pylist()]
-    except errors.FragmentChanged as error:
-        assert "0.parquet changed" in str(error)
-    else:
-        assert names == ["a"] * 3
+    replace(tmp_path / "00.parquet", pa.table({"name": ["x", "x", "a"]}))
+    with pytest.raises(errors.FragmentChanged, match=r"00\.parquet changed"):
+        list(batches)
 
 
 def test_a_file_replaced_after_the_plan_is_read_whole(folder: Path) -> None:

@@ -24,6 +24,7 @@ from zonebloom.building import train
 from zonebloom.building.request import IndexSpec
 from zonebloom.building.tasks import TrainTask, split_into_tasks
 from zonebloom.building.train import train_locally, train_task
+from zonebloom.catalog import freshness
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.store import Catalog
 from zonebloom.index.kinds import index_kind
@@ -201,6 +202,10 @@ def test_a_small_file_that_is_rewritten_within_a_clock_tick_is_noticed(
     if is_read_whole:
         (fragment,) = train_task(task, progress=rewrite).fragments
         assert fragment.digest == digest != content_digest(str(path))
+        (identity,) = identities(LOCAL, [str(path)])
+        assert identity is not None
+        replace_function(monkeypatch, freshness, "is_at_rest", lambda identity, time: False)
+        assert freshness.last_known_unchanged(str(path), fragment, identity) is None
         return
     set_constant(monkeypatch, train, "WHOLE_BYTES", 0)
     with pytest.raises(errors.FragmentUnreadable, match="changed while it was indexed"):

@@ -175,7 +175,7 @@ def test_small_pages_with_huge_claims_are_refused():
         num_rows=1 << 38,
         chunks=(file.footer.row_groups[0].chunks[0]._replace(num_values=1 << 38),),
     )
-    with pytest.raises(FragmentUnreadable):
+    with pytest.raises(FragmentUnreadable, match="contradicts itself"):
         rows_by_nested_reader(file, FilePages(file.footer.schema, (group,)), 0, RowRanges([(0, 1)]))
 
 
