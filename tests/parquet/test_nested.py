@@ -247,6 +247,18 @@ def test_extension_types_at_any_depth_are_read():
         pa.unregister_extension_type("zonebloom.tagged")
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_a_required_leaf_of_structs_that_are_all_null_is_read(kind: pa.DataType):
+    """The leaf stores no value. Arrays of dictionary type are left to pyarrow."""
+    struct = pa.struct([pa.field("a", kind, nullable=False)])
+    data = written(pa.table({"x": pa.array([None] * 50, struct)}))
+    columns = File(data).rows(0, RowRanges([(7, 9)]))
+    assert (0 in columns) == (kind == pa.string())
+    if columns:
+        assert columns[0].to_pylist() == [None, None]
+        assert columns[0].type == struct
+
+
 def test_dictionaries_are_those_of_the_chunk():
     """Equal dictionary arrays have the same dictionary, so rows get all of pyarrow's."""
     kind = pa.dictionary(pa.int16(), pa.string())

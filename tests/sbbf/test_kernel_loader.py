@@ -194,6 +194,33 @@ def test_a_process_that_is_forked_meanwhile_loads_kernels_itself(folder, stage):
     assert [json.loads(line) for line in output.splitlines()] == [expected, expected]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_the_thread_goes_on_after_each_of_two_forks(folder):
+    output = run_quietly(
+        """
+        OPEN
+        import warnings
+        warnings.simplefilter("ignore")
+        children = []
+        for module in ("numba", "zonebloom.sbbf.blocks"):
+            wait_until(lambda: module in sys.modules)
+            was_loading = KERNELS._thread.is_alive()
+            child = os.fork()
+            if not child:
+                # Nobody starts a thread here but a lookup.
+                assert KERNELS._thread is None and look_up(42)
+                wait_until(lambda: KERNELS.are_loaded)
+                os._exit(0)
+            assert was_loading and (KERNELS._thread.is_alive() or KERNELS.are_loaded)
+            children.append(child)
+        wait_until(lambda: KERNELS.are_loaded)
+        print([os.waitpid(child, 0)[1] for child in children], look_up(42))
+        """,
+        folder,
+    )
+    assert output == f"[0, 0] {rows_of(42)}\n"
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_process_exits_while_kernels_are_loaded(folder, stage):
     assert run_quietly(f"OPEN\nwait_until(lambda: {STAGES[stage]})\nprint(look_up(42))", folder)

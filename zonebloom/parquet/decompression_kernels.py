@@ -168,7 +168,7 @@ def decompress_snappy(source, num_bytes, target, size):
     return 0 if source == source_stop and end == target_stop else -1
 
 
-# What `bytes_to_decompress` keeps between calls: the start of the values, or 0 before it is known,
+# `bytes_to_decompress` keeps these between calls: the start of the values, or 0 before it is known,
 # and the end and the count of the strings that are complete.
 _VALUES_START, _TEXTS_END, _NUM_TEXTS = range(3)
 

@@ -91,10 +91,11 @@ def _slot_of_text(start, length, address, starts, table):
 
 @kernel(int64(readonly(uint64), int32[::1], uint64[::1]))
 def fill_number_table(keys, table, bitmap):
-    """Fill a hash table with the numbers of the distinct keys, counted from 1, and their bitmap.
+    """Fill a hash table and a bitmap with keys.
 
-    ``table`` and ``bitmap`` must be zeros, and have a power of two items. Return the number of
-    distinct keys, or -1 if the table has no room.
+    A slot of the table holds the position in ``keys`` of the first occurrence of a distinct key,
+    plus 1. An empty slot holds 0. ``table`` and ``bitmap`` must be zeros, and have a power of two
+    items. Return the number of distinct keys, or -1 if the table has no room.
     """
     if keys.shape[0] >= table.shape[0]:
         return -1

@@ -77,7 +77,7 @@ class LeafType:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether values are compared as numbers of 4 or 8 bytes."""
+        """True if values are compared as numbers of 4 or 8 bytes."""
         return self.width in _NUMBER_WIDTHS and self.physical_type != FIXED_LEN_BYTE_ARRAY
 
     def __post_init__(self) -> None:

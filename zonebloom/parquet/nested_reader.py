@@ -378,7 +378,7 @@ class _OpenedLeaf:
 
 
 def _covered_rows(first_rows: np.ndarray, num_rows: np.ndarray) -> bytes:
-    """Return a key for the set of rows that some pages hold together, however they are cut."""
+    """Return a key that is the same for pages that together hold the same rows."""
     is_start = np.ones(first_rows.size, dtype=bool)
     is_start[1:] = first_rows[1:] != first_rows[:-1] + num_rows[:-1]
     starts = first_rows[is_start]

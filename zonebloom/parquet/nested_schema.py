@@ -78,7 +78,7 @@ class Node(NamedTuple):
 
     @property
     def is_dictionary(self) -> bool:
-        """True if pyarrow reads the leaf as a dictionary."""
+        """True if pyarrow reads the leaf as an array of dictionary type."""
         return pa.types.is_dictionary(self.storage_type)
 
 

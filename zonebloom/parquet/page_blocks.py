@@ -24,7 +24,7 @@ _MAX_PADDING = 32 + 3
 
 
 class PageBlocks:
-    """The decoded values of a page, which passed all checks, in blocks of rows.
+    """The decompressed values of a page, in blocks of rows. The page has all values that it claims.
 
     Attributes
     ----------

@@ -57,9 +57,9 @@ class KernelLoader:
     ----------
     modules : sequence of str
     max_checks : int, optional
-        The work that is done without the kernels before they are loaded, in block checks: each
-        piece of it while the thread loads them, and all of it if there is no thread. By default it
-        takes about as long as loading or compiling the kernels.
+        The most work that is left to NumPy and PyArrow, in block checks. While the thread loads the
+        kernels, this limits each piece of work. Without a thread, it limits all pieces together. By
+        default, this work takes about as long as loading or compiling the kernels.
 
     Attributes
     ----------
@@ -80,14 +80,15 @@ class KernelLoader:
         self._forget_thread()
 
     def are_worth(self, checks: int) -> bool:
-        """Return whether kernels should do a piece of work although they are not loaded.
+        """Return whether to import kernels at once for a piece of work.
 
-        Ask this only if `are_loaded` is False. If it returns True, import the kernels.
+        Call this only if `are_loaded` is False. It starts the thread, and counts the work.
 
         Parameters
         ----------
         checks : int
-            The number of block checks that take NumPy as long as the work.
+            The size of the work: NumPy makes so many block checks in the time that the work takes
+            without kernels.
         """
         if self._max_checks is None:
             self._max_checks = _CHECKS_PER_LOAD if _are_compiled() else _CHECKS_PER_COMPILATION
@@ -97,7 +98,10 @@ class KernelLoader:
         return self._spent_checks > self._max_checks
 
     def load_in_background(self) -> bool:
-        """Start the thread if there is none. Return whether it is loading the kernels."""
+        """Start the thread if there is none. Return whether a thread is loading the kernels now.
+
+        That is False if the kernels are loaded, if no thread may load them, and if loading failed.
+        """
         if not self.in_background or self.are_loaded:
             return False
         thread = self._thread
