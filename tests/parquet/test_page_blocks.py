@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -453,9 +454,12 @@ def test_a_page_without_all_values_has_no_blocks(width):
 def test_the_cache_asks_for_what_is_used_twice_and_drops_the_oldest():
     cache = PageCache(max_bytes=250)
     assert cache.note_uses({"a": 80, "b": 80, "c": 80}) == [False] * 3
-    # The last use of "c" is the oldest, so it is forgotten.
-    assert cache.note_uses({"a": 70, "d": 90, "b": 80}) == [True, False, True]
+    assert cache.note_uses({"a": 70, "d": 700, "b": 80}) == [True, False, True]
+    # Four times the bytes of the cache are remembered, and the last use of "c" is the oldest.
+    assert cache.note_uses({"e": 200}) == [False]
     assert cache.note_uses({"c": 5}) == [False]
+    # There is room for one of them.
+    assert cache.note_uses({"f": 200, "g": 200}, may_be_first=True) == [True, False]
     for name in "abc":
         cache.put(name, Sized(100))
     # Another thread put the same object before.
@@ -468,6 +472,47 @@ def test_the_cache_asks_for_what_is_used_twice_and_drops_the_oldest():
     assert [found is not None for found in cache.find("abcd", Sized)] == [False, True, False, True]
     # An object of another kind is not what was looked for.
     assert cache.find("b", PageBlocks) == [None]
+
+
+def use(cache: PageCache, names: str, *, together: int = 1, may_be_first: bool = False) -> str:
+    """Use some objects of ten bytes as a search does, and return those that were cached."""
+    found = ""
+    for start in range(0, len(names), together):
+        part = names[start : start + together]
+        cached = cache.find(part, Sized)
+        found += "".join(name for name, sized in zip(part, cached, strict=True) if sized)
+        missing = {name: 10 for name, sized in zip(part, cached, strict=True) if not sized}
+        worth = cache.note_uses(missing, may_be_first=may_be_first)
+        for name, is_worth in zip(missing, worth, strict=True):
+            if is_worth:
+                cache.put(name, Sized(10))
+    return found
+
+
+@pytest.mark.parametrize("may_be_first", [False, True])
+@pytest.mark.parametrize("together", [1, 3, 10])
+def test_a_cache_that_is_too_small_keeps_a_part(together: int, may_be_first: bool):
+    """Dropping the oldest object for each new one would drop every object before its next use."""
+    cache = PageCache(max_bytes=50)
+    options: Any = {"together": together, "may_be_first": may_be_first}
+    for _ in range(2):
+        use(cache, "abcdefghij", **options)
+    for _ in range(5):
+        assert len(use(cache, "abcdefghij", **options)) == 5
+    # Other objects take their places once they are used more recently.
+    for _ in range(3):
+        use(cache, "klmno", **options)
+    assert use(cache, "klmno", **options) == "klmno"
+    assert cache.num_bytes == 50
+
+
+def test_a_scan_of_objects_that_are_used_once_drops_nothing():
+    cache = PageCache(max_bytes=50)
+    for _ in range(2):
+        use(cache, "abcde")
+    for number in range(100):
+        use(cache, chr(1000 + number))
+    assert use(cache, "abcde") == "abcde"
 
 
 class Sized:

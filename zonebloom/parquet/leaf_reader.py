@@ -574,7 +574,7 @@ def cached_dictionary(
     elif data is None:
         data = read_spans(file, np.array([start]), np.array([size]), size)
     dictionary = Dictionary(leaf, chunk.codec, data)
-    if may_cache:
+    if may_cache and PAGE_CACHE.note_uses({key: dictionary.num_bytes}, may_be_first=True)[0]:
         PAGE_CACHE.put(key, dictionary)
     return dictionary
 
