@@ -155,10 +155,14 @@ BUILDS = [
     "expected_num_items",
     "global_probability",
     "plaintext",
+    "train",
     "spark",
     "progress",
 ]
-SCANS = ["columns", "filter", "limit", "batch_size", "use_scalar_index", "scan_stats_callback"]
+SCANS = [
+    *("columns", "filter", "limit", "offset", "order_by", "fragments", "with_row_address"),
+    *("batch_size", "use_scalar_index", "scan_stats_callback"),
+]
 RUNS: dict[str, Callable[[zb.Dataset, dict[str, Any]], Any]] = {
     "to_table": lambda ds, arguments: ds.to_table(**arguments),
     "to_batches": lambda ds, arguments: ds.to_batches(**arguments),
@@ -407,9 +411,9 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
             "column 'x' cannot be computed",
         ),
         (
-            lambda ds: ds.to_table({"x": "id"}),
+            lambda ds: ds.to_table({"x": 5}),
             errors.InvalidArgument,
-            "column 'x' is to be computed from 'id'; give a pyarrow Expression",
+            "column 'x' is to be computed from 5; give SQL, or a pyarrow Expression",
         ),
         (
             lambda ds: ds.search([("st.x", "=", 1)]),

@@ -148,8 +148,13 @@ class Builder:
         engine: Engine | None,
         progress: ProgressOption,
         prefix: str = "",
+        *,
+        train: bool = True,
     ) -> Version:
-        """Index all fragments in one pass, and commit all indices at once."""
+        """Index all fragments in one pass, and commit all indices at once.
+
+        Without ``train``, the indices cover no fragment until a refresh indexes them.
+        """
         base, coverage = self._current_coverage()
         names = [spec.name for spec in specs]
 
@@ -164,7 +169,8 @@ class Builder:
                 )
 
         self._other_datasets.refuse_names(names, base)
-        work = [_IndexWork(spec, coverage.fragments) for spec in specs]
+        fragments = coverage.fragments if train else ()
+        work = [_IndexWork(spec, fragments) for spec in specs]
         return self._train_and_commit(base, work, layout, engine, progress, check, prefix=prefix)
 
     def own_index_names(self) -> list[str]:

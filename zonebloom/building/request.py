@@ -97,6 +97,7 @@ class IndexRequest:
     expected_num_items: int | None
     global_probability: float | None
     plaintext: bool
+    train: bool = True
     kind: IndexKind = field(init=False)
     # The parameters that the caller gave.
     _chosen_parameters: dict[str, Any] = field(init=False)
@@ -117,6 +118,7 @@ class IndexRequest:
         self.replace = arguments.require_bool(self.replace, "replace")
         self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
         self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
+        self.train = arguments.require_bool(self.train, "train")
         index_type = self.index_type
         # A kind may lack a parameter, or have another default.
         self._chosen_parameters = {

@@ -34,10 +34,11 @@ from zonebloom.reading import (
 )
 from zonebloom.sbbf.sizing import DEFAULT_ZONE_PROBABILITY
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.ordering import OrderBy
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.planner import search_result
 from zonebloom.scan.recheck import Columns
-from zonebloom.scan.scanner import Scanner, plan_scan
+from zonebloom.scan.scanner import FragmentsLike, Scanner, plan_scan
 from zonebloom.scan.search import global_filter, key_ranges
 from zonebloom.sources.source import unreadable_dataset
 
@@ -243,6 +244,10 @@ class Dataset(pads.UnionDataset, Displayed):
         filter: Filter = None,
         *,
         limit: int | None = None,
+        offset: int | None = None,
+        order_by: OrderBy = None,
+        fragments: FragmentsLike = None,
+        with_row_address: bool = False,
         batch_size: int = DEFAULT_BATCH_ROWS,
         use_scalar_index: bool = True,
         scan_stats_callback: Callable[[ScanStats], Any] | None = None,
@@ -252,12 +257,23 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Parameters
         ----------
-        columns : list of str, or dict of name to pyarrow Expression, optional
+        columns : list of str, or dict of name to SQL or pyarrow Expression, optional
             All columns by default. A field of a struct is named "a.b".
         filter : str, pyarrow Expression, DNF tuples, polars.Expr, Predicate, or list, optional
             A list of strings, pyarrow Expressions and Predicates means that all must match.
         limit : int, optional
             The largest number of rows to return.
+        offset : int, optional
+            The number of rows to leave out first.
+        order_by : str, or list of str and (str, "ascending" or "descending"), optional
+            Columns to sort the rows by, of the result or of the dataset. NaN and then null come
+            last. Rows with equal values stay in the order of the files. With a limit, only so many
+            rows are kept in memory.
+        fragments : iterable of str or fragment, optional
+            The files to read: members of `files`, or fragments of `get_fragments`.
+        with_row_address : bool
+            Whether to add a column ``_rowaddr`` with the addresses that `take_rows` takes. Then a
+            file that is rewritten while it is read always raises `FragmentChanged`.
         batch_size : int
             The largest number of rows in a batch.
         use_scalar_index : bool
@@ -311,6 +327,11 @@ class Dataset(pads.UnionDataset, Displayed):
         2
         >>> ds.scanner({"next": pc.field("id") + 1}, pc.field("id") == 42).to_table().to_pylist()
         [{'next': 43}]
+        >>> last_first = [("id", "descending")]
+        >>> ds.to_table({"who": "lower(customer)"}, order_by=last_first, limit=1).to_pylist()
+        [{'who': 'c499'}]
+        >>> ds.scanner(["id"], "id = 42", with_row_address=True).to_table().to_pylist()
+        [{'id': 42, '_rowaddr': 4294967634}]
         >>> runs = []
         >>> ds.scanner(filter="id = 42", scan_stats_callback=runs.append).count_rows()
         1
@@ -326,6 +347,10 @@ class Dataset(pads.UnionDataset, Displayed):
             columns,
             self._all_filters(filter),
             limit=limit,
+            offset=offset,
+            order_by=order_by,
+            fragments=fragments,
+            with_row_address=with_row_address,
             batch_size=batch_size,
             use_scalar_index=use_scalar_index,
             scan_stats_callback=scan_stats_callback,
@@ -422,11 +447,12 @@ class Dataset(pads.UnionDataset, Displayed):
         [1991, 0]
         """
         opened, scanner = self.opened, self.scanner(columns, filter, **options)
-        # Only a scanner applies a limit and calls back.
-        needs_scan = any(
-            option is not None
-            for option in (filter, options.get("limit"), options.get("scan_stats_callback"))
+        # Only a scanner applies these, and calls back.
+        names = "limit", "offset", "order_by", "fragments", "with_row_address"
+        needs_scan = filter is not None or any(
+            options.get(name) for name in (*names, "scan_stats_callback")
         )
+        needs_scan |= options.get("limit") is not None
         if needs_scan or self._filters:
             return scanner.take(indices)
         return show_in_jupyter(take_rows(opened, addresses_of_positions(opened, indices), columns))
@@ -695,6 +721,7 @@ class Dataset(pads.UnionDataset, Displayed):
         expected_num_items: int | None = None,
         global_probability: float | None = None,
         plaintext: bool = False,
+        train: bool = True,
         spark: SparkSession | Literal[False] | None = None,
         progress: ProgressOption = None,
     ) -> None:
@@ -750,6 +777,9 @@ class Dataset(pads.UnionDataset, Displayed):
             Whether to build an unencrypted index over encrypted files. By default this is refused
             if the dataset was opened without ``encryption``, because filters reveal which keys
             exist, and key ranges reveal the least and the greatest.
+        train : bool
+            False creates an index that covers no file yet. `optimize.optimize_indices` or a
+            refresh on Spark indexes the files later, and until then all of them are read.
         spark : SparkSession or False, optional
             The Spark session to build in, or False for threads of this process. By default the
             active session is used if there is one and at least a gigabyte of data to read; this
@@ -790,6 +820,7 @@ class Dataset(pads.UnionDataset, Displayed):
             expected_num_items=expected_num_items,
             global_probability=global_probability,
             plaintext=plaintext,
+            train=train,
         )
         require_progress(progress)
         self.renew()

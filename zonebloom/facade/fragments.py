@@ -16,9 +16,10 @@ from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import is_same_filter
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.opened import OpenedDataset
+from zonebloom.scan.ordering import OrderBy
 from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, ScanStats
 from zonebloom.scan.recheck import Columns
-from zonebloom.scan.scanner import plan_scan
+from zonebloom.scan.scanner import FragmentsLike, plan_scan
 
 
 class ScanOptions(TypedDict, total=False):
@@ -40,6 +41,10 @@ class ReadOptions(ScanOptions, total=False):
     """The options of `Dataset.scanner` besides columns and filter."""
 
     limit: int | None
+    offset: int | None
+    order_by: OrderBy
+    fragments: FragmentsLike
+    with_row_address: bool
     batch_size: int
     use_scalar_index: bool
     scan_stats_callback: Callable[[ScanStats], Any] | None

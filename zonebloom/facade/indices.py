@@ -61,6 +61,7 @@ def build(
         request.replace,
         choose_engine(spark),
         progress,
+        train=request.train,
     )
     return opened.at_version(version)
 

@@ -19,10 +19,12 @@ to parse.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.errors import FilterError
 from zonebloom.predicates import ast
@@ -30,6 +32,7 @@ from zonebloom.predicates.ast import Predicate
 from zonebloom.predicates.sql_comparisons import translate_simple_condition
 from zonebloom.predicates.sql_parser import parse_sql
 from zonebloom.predicates.sql_row_filter import DerivedColumn
+from zonebloom.predicates.sql_tree import Operand
 
 
 class SqlPredicate(NamedTuple):
@@ -52,7 +55,33 @@ def predicate_from_sql(text: str, schema: pa.Schema) -> Predicate:
     return translate_sql(text, schema).predicate
 
 
-def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
+def expression_from_sql(text: str, schema: pa.Schema) -> pc.Expression:
+    """Return the PyArrow expression of a SQL value, such as ``upper(name)``.
+
+    Raises
+    ------
+    FilterError
+        If the text is not understood, or needs a function that PyArrow's expressions lack.
+    """
+    _require_characters(text)
+    from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
+    from zonebloom.predicates.sql_values import TypedValue
+
+    translator = SqlExpressionTranslator(text, schema)
+    with _refusing_deep_nesting():
+        value = translator.translate_operand(parse_sql(text, schema.names))
+    if translator.derived_columns:
+        raise FilterError(
+            f"{translator.derived_columns[0].name} cannot be computed as a column; use it in a "
+            "filter, or compute it from the table"
+        )
+    if isinstance(value, Operand) and value.cast_type is None:
+        return value.expression
+    typed_value = TypedValue.of(value).value
+    return pc.scalar(typed_value) if isinstance(typed_value, pa.Scalar) else typed_value
+
+
+def _require_characters(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -60,6 +89,21 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
             f"the filter contains {text[error.start]!r} at {error.start}, which is half a "
             "character; write the whole character"
         ) from None
+
+
+@contextmanager
+def _refusing_deep_nesting() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise FilterError(
+            "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
+            "parentheses, or IN"
+        ) from None
+
+
+def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
+    _require_characters(text)
     # If this fails, sqlglot parses the text below. Its nodes tell the place of an error.
     with suppress(FilterError):
         simple = translate_simple_condition(text, schema)
@@ -68,11 +112,6 @@ def translate_sql(text: str, schema: pa.Schema) -> SqlPredicate:
     from zonebloom.predicates.sql_expressions import SqlExpressionTranslator
 
     translator = SqlExpressionTranslator(text, schema)
-    try:
+    with _refusing_deep_nesting():
         predicate = ast.flatten(translator.translate_condition(parse_sql(text, schema.names)))
-    except RecursionError:
-        raise FilterError(
-            "cannot read the filter: it is nested too deeply; write a chain of OR or AND without "
-            "parentheses, or IN"
-        ) from None
     return SqlPredicate(predicate, translator.reads_clock, translator.derived_columns)

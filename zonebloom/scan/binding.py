@@ -18,7 +18,8 @@ from zonebloom.errors import ColumnNotFound, FilterError, InvalidArgument
 from zonebloom.predicates import RowFilter, row_filter_columns
 from zonebloom.predicates.ast import column_text
 from zonebloom.predicates.evaluate import schema_without_views
-from zonebloom.scan.recheck import Columns, filter_text
+from zonebloom.predicates.sql import expression_from_sql
+from zonebloom.scan.recheck import Columns, Projection, filter_text
 from zonebloom.values.columns import find_leaf_type, leaf_names
 
 if TYPE_CHECKING:
@@ -82,15 +83,33 @@ class Binding:
             if not struct_fields:
                 return names
             return {name: struct_fields.get(name, pc.field(name)) for name in names}
+        expressions: dict[str, pc.Expression] = {}
         for name, expression in columns.items():
             arguments.require_text(name, "a name in columns")
+            if isinstance(expression, str):
+                expression = expression_from_sql(expression, self._schema)
             if not isinstance(expression, pc.Expression):
                 raise InvalidArgument(
                     f"column {name!r} is to be computed from {arguments.short_repr(expression)}; "
-                    'give a pyarrow Expression: pc.field("id") + 1'
+                    'give SQL, or a pyarrow Expression: pc.field("id") + 1'
                 )
-        self.projected_schema(columns)
-        return dict(columns)
+            expressions[name] = expression
+        self.projected_schema(expressions)
+        return expressions
+
+    def with_columns(self, projection: Projection, names: Sequence[str]) -> tuple[Projection, int]:
+        """Return a checked projection that has some columns too, and how many were added.
+
+        A name is that of a column of the projection, or else of the dataset.
+        """
+        known = self._schema.names if projection is None else projection
+        missing = [name for name in dict.fromkeys(names) if name not in known]
+        checked_names(missing, self._schema)
+        if not missing or projection is None:
+            return projection, 0
+        if isinstance(projection, list):
+            return [*projection, *missing], len(missing)
+        return projection | {name: pc.field(name) for name in missing}, len(missing)
 
     def projected_schema(self, columns: Mapping[str, pc.Expression]) -> pa.Schema:
         try:

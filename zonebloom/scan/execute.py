@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, RowRanges, ranges_of_rows
+from zonebloom.base.arrays import from_numpy
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT, OFFSET_BITS, RowRanges, ranges_of_rows
 from zonebloom.base.threads import (
     REMOTE_THREADS,
     OrderedTasks,
@@ -32,7 +33,7 @@ from zonebloom.errors import FragmentChanged, FragmentUnreadable
 from zonebloom.parquet.key_tests import KeyTests
 from zonebloom.predicates.ast import Equals, IsIn
 from zonebloom.predicates.evaluate import has_views
-from zonebloom.scan.plan import FragmentPlan, Request, ScanStats
+from zonebloom.scan.plan import ADDRESS_FIELD, FragmentPlan, Request, ScanStats
 from zonebloom.scan.read_errors import naming_files, path_or_count
 from zonebloom.scan.recheck import (
     matching_rows,
@@ -143,6 +144,21 @@ class Execution:
             else:
                 for batches in self._read_parts(list(plans)):
                     yield from batches
+
+    def batches_with_addresses(self, fragments: Iterable[FragmentPlan]) -> Iterator[pa.RecordBatch]:
+        """Yield the matching rows in order, with their addresses as the last column.
+
+        Raises
+        ------
+        FragmentChanged
+            If a file changed since the plan was made.
+        """
+        for plan in fragments:
+            for offsets, table in self.matches(plan):
+                addresses = (plan.fragment_id << OFFSET_BITS) + offsets
+                column = from_numpy(addresses.astype(np.uint64))
+                table = table.append_column(ADDRESS_FIELD, column)
+                yield from table.to_batches(max_chunksize=self._request.batch_size)
 
     def matches(self, plan: FragmentPlan) -> Iterator[MatchedRows]:
         """Yield the matching rows of one fragment with their offsets.

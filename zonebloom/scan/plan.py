@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.predicates import Equals, IsIn, Predicate, RowFilter, row_filter_columns
+from zonebloom.scan.ordering import SortKey
 from zonebloom.sources.source import Fragment
 from zonebloom.storage.files import FileIdentity
 
 DEFAULT_BATCH_ROWS = 1 << 17
+# The column of the addresses of rows, with Lance's name for it.
+ADDRESS_FIELD = pa.field("_rowaddr", pa.uint64(), nullable=False)
 # The largest batch size that PyArrow accepts.
 MAX_BATCH_ROWS = (1 << 31) - 1
 
@@ -25,7 +29,8 @@ class Request:
 
     The predicate is true for every row that matches the filter. If ``is_predicate_exact``, the
     filter also matches every row for which the predicate is true. ``narrow_filter`` matches the
-    same rows as the filter, in files that have not changed since the plan was made.
+    same rows as the filter, in files that have not changed since the plan was made. ``limit`` is
+    the largest number of rows, after ``offset`` rows in the order of ``sort_keys``.
     """
 
     columns: list[str] | dict[str, pc.Expression] | None
@@ -35,6 +40,14 @@ class Request:
     predicate: Predicate | None = None
     is_predicate_exact: bool = False
     narrow_filter: RowFilter | None = None
+    offset: int = 0
+    sort_keys: tuple[SortKey, ...] = ()
+    # How many of the last columns are only sorted by.
+    num_hidden_columns: int = 0
+    # Whether the addresses of the rows follow the columns.
+    has_addresses: bool = False
+    # The paths of the files to read, or None for all.
+    paths: frozenset[str] | None = None
 
     def columns_read(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the columns that the filter reads, and the other columns that are needed.
@@ -86,6 +99,8 @@ class FragmentPlan:
         The row groups that the embedded filters of an unindexed file keep.
     num_deleted : int
         Number of rows left out of ``rows`` because the table has deleted them.
+    fragment_id : int
+        The id of the fragment in the addresses of its rows, or -1 if nobody asks for it.
     """
 
     fragment: Fragment
@@ -95,6 +110,7 @@ class FragmentPlan:
     pages: FilePages | None = field(default=None, repr=False)
     row_groups: tuple[int, ...] | None = None
     num_deleted: int = 0
+    fragment_id: int = -1
 
 
 class FileZones(NamedTuple):

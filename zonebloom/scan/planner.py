@@ -197,11 +197,19 @@ def _fragment_plan(
         row_groups = find_row_groups(present.fragment, present.identity)
         if row_groups is not None:
             return FragmentPlan(
-                present.fragment, None, reason, present.identity, None, tuple(row_groups)
+                present.fragment,
+                None,
+                reason,
+                present.identity,
+                None,
+                tuple(row_groups),
+                fragment_id=present.fragment_id,
             )
     source, num_rows = snapshot.source, present.num_rows
     if reason and not (is_covered and num_rows is not None and source.is_parquet):
-        return FragmentPlan(present.fragment, None, reason, present.identity)
+        return FragmentPlan(
+            present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
+        )
     pages = None
     if not reason or source.is_local or present.identity.size <= _MAX_REMOTE_BYTES_BY_PAGES:
         pages = snapshot.pages(present)
@@ -212,14 +220,20 @@ def _fragment_plan(
         # for its footer, and one for its data.
         else pages is not None
     ):
-        return FragmentPlan(present.fragment, None, reason, present.identity)
-    return FragmentPlan(present.fragment, rows, reason, present.identity, pages)
+        return FragmentPlan(
+            present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
+        )
+    return FragmentPlan(
+        present.fragment, rows, reason, present.identity, pages, fragment_id=present.fragment_id
+    )
 
 
 def _plan_whole(snapshot: Snapshot, present: PresentFragment, reason: str) -> FragmentPlan:
     """Return a plan for all rows of a fragment that the table has not deleted."""
     if present.fragment.view is None:
-        return FragmentPlan(present.fragment, None, reason, present.identity)
+        return FragmentPlan(
+            present.fragment, None, reason, present.identity, fragment_id=present.fragment_id
+        )
     return _plan_part_of_view(
         snapshot, present, RowRanges([(0, snapshot.count_rows(present))]), reason
     )
@@ -233,7 +247,14 @@ def _plan_part_of_view(
     num_deleted = min(len(rows), snapshot.count_rows(present)) - len(kept_rows)
     pages = snapshot.pages(present)
     return FragmentPlan(
-        present.fragment, kept_rows, reason, present.identity, pages, None, num_deleted
+        present.fragment,
+        kept_rows,
+        reason,
+        present.identity,
+        pages,
+        None,
+        num_deleted,
+        present.fragment_id,
     )
 
 

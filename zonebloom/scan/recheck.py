@@ -26,7 +26,7 @@ from zonebloom.values.normal_types import with_64_bit_offsets
 # Types, besides integers, that PyArrow compares without a cast. It has no kernels for some others.
 _COMPARABLE_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
-Columns: TypeAlias = "Sequence[str] | Mapping[str, pc.Expression] | None"
+Columns: TypeAlias = "Sequence[str] | Mapping[str, str | pc.Expression] | None"
 # A projection that was checked.
 Projection: TypeAlias = "list[str] | dict[str, pc.Expression] | None"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,9 +28,19 @@ from zonebloom.scan.binding import Binding
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.explain import PlanText, ScanPlan
 from zonebloom.scan.opened import OpenedDataset
-from zonebloom.scan.plan import DEFAULT_BATCH_ROWS, MAX_BATCH_ROWS, Request, ScanStats
+from zonebloom.scan.ordering import OrderBy, checked_sort_keys, require_sortable, sorted_batches
+from zonebloom.scan.plan import (
+    ADDRESS_FIELD,
+    DEFAULT_BATCH_ROWS,
+    MAX_BATCH_ROWS,
+    Request,
+    ScanStats,
+)
 from zonebloom.scan.recheck import Columns, filter_text, gather, is_key_test, narrow_filter
 from zonebloom.storage.files import ReadCounter
+
+# Paths of files, or fragments that have a path.
+FragmentsLike: TypeAlias = "Iterable[Any] | str | None"
 
 
 class Scanner(ProcessBound, Displayed):
@@ -54,6 +64,15 @@ class Scanner(ProcessBound, Displayed):
     @property
     def schema(self) -> pa.Schema:
         """Return the schema of the batches."""
+        schema = self.schema_read
+        if self._request.num_hidden_columns:
+            visible = list(schema)[: -self._request.num_hidden_columns]
+            schema = pa.schema(visible, schema.metadata)
+        return schema.append(ADDRESS_FIELD) if self._request.has_addresses else schema
+
+    @property
+    def schema_read(self) -> pa.Schema:
+        """Return the schema with columns that are only sorted by, and without addresses."""
         dataset_schema, columns = self._source.schema, self._request.columns
         if columns is None:
             return dataset_schema
@@ -136,7 +155,10 @@ class Scanner(ProcessBound, Displayed):
         6
         """
         stats = ScanStats()
-        for _ in self._with_request(columns=[])._run(stats):
+        counted = self._with_request(
+            columns=[], sort_keys=(), num_hidden_columns=0, has_addresses=False
+        )
+        for _ in counted._run(stats):
             pass
         return stats.rows_found
 
@@ -174,9 +196,15 @@ class Scanner(ProcessBound, Displayed):
             return self._planned
         request = self._request
         names = tuple(self._source.schema.names if request.columns is None else request.columns)
-        return self._opened.plan(
+        if request.num_hidden_columns:
+            names = names[: -request.num_hidden_columns]
+        plan = self._opened.plan(
             names, request.filter, request.predicate, is_described=is_described
         )
+        if request.paths is None:
+            return plan
+        chosen = tuple(part for part in plan.fragments if part.fragment.path in request.paths)
+        return replace(plan, fragments=chosen)
 
     def explain_plan(self) -> PlanText:
         """Return a text of what a run would read, and why. Jupyter shows it as HTML.
@@ -216,26 +244,55 @@ class Scanner(ProcessBound, Displayed):
 
     def __str__(self) -> str:
         request, columns = self._request, self._request.columns
-        names = "all columns" if columns is None else ", ".join(columns)
+        names = "all columns" if columns is None else ", ".join(self.schema.names)
         filter = "" if request.filter is None else f" where {request.predicate or request.filter}"
         limit = "" if request.limit is None else f", at most {request.limit:,} rows"
+        if request.offset:
+            limit = f", without the first {request.offset:,} rows{limit}"
+        if request.sort_keys:
+            limit = f", by {', '.join(key.column for key in request.sort_keys)}{limit}"
         advice = "explain_plan() says what it reads, to_table() reads it"
         return f"zonebloom.Scanner: {names}{filter}{limit}\n  {advice}"
 
     def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch in the schema of the scan. Computed columns may have other types."""
-        if not isinstance(self._request.columns, dict) or batch.schema.equals(self.schema):
+        """Return a batch in the schema that is read. Computed columns may have other types."""
+        if not isinstance(self._request.columns, dict):
+            return batch
+        schema = self.schema_read
+        if self._request.has_addresses:
+            schema = schema.append(ADDRESS_FIELD)
+        if batch.schema.equals(schema):
             return batch
         columns = [
             values if values.type == field.type else values.cast(field.type)
-            for values, field in zip(batch.columns, self.schema, strict=True)
+            for values, field in zip(batch.columns, schema, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _arranged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of batches in their order, with the columns of the result."""
+        request = self._request
+        batches = map(self._cast_to_schema, batches)
+        if not request.sort_keys:
+            yield from batches
+            return
+        schema = self.schema_read
+        num_columns = len(schema) - request.num_hidden_columns
+        visible = list(range(num_columns))
+        if request.has_addresses:
+            visible.append(len(schema))
+            schema = schema.append(ADDRESS_FIELD)
+        max_rows = None if request.limit is None else request.offset + request.limit
+        for batch in sorted_batches(
+            batches, schema, request.sort_keys, max_rows, request.batch_size
+        ):
+            yield batch.select(visible) if request.num_hidden_columns else batch
 
     def _run(self, stats: ScanStats, plan: ScanPlan | None = None) -> Iterator[pa.RecordBatch]:
         started = time.perf_counter()
         counting = plan is not None or self._stats_callback is not None
         num_rows_left = self._request.limit
+        num_rows_to_skip = self._request.offset
         wants_rows = num_rows_left != 0
         if plan is None:
             plan = (
@@ -256,18 +313,26 @@ class Scanner(ProcessBound, Displayed):
                     ),
                 )
             execution = Execution(self._source, request, counter, stats)
-            batches = execution.batches(plan.fragments)
+            if request.has_addresses:
+                batches = execution.batches_with_addresses(plan.fragments)
+            else:
+                batches = execution.batches(plan.fragments)
+            batches = self._arranged(batches)
         elif row_filter is not None and not isinstance(row_filter, pc.Expression):
             # Refuse an invalid filter even if no rows are read. PyArrow's were checked before.
             _ = row_filter.matching_rows(empty_table(self._source.schema))
         try:
             for batch in batches:
+                if num_rows_to_skip:
+                    num_skipped = min(num_rows_to_skip, batch.num_rows)
+                    num_rows_to_skip -= num_skipped
+                    batch = batch.slice(num_skipped)
                 if num_rows_left is not None:
                     batch = batch.slice(0, num_rows_left)
                     num_rows_left -= batch.num_rows
                 stats.rows_found += batch.num_rows
                 if batch.num_rows:
-                    yield self._cast_to_schema(batch)
+                    yield batch
                 if num_rows_left == 0:
                     break
         finally:
@@ -288,6 +353,10 @@ def plan_scan(
     batch_size: int = DEFAULT_BATCH_ROWS,
     use_scalar_index: bool = True,
     scan_stats_callback: Callable[[ScanStats], Any] | None = None,
+    offset: int | None = None,
+    order_by: OrderBy = None,
+    fragments: FragmentsLike = None,
+    with_row_address: bool = False,
 ) -> Scanner:
     """Return a scanner of the rows that match all filters; see `Dataset.scanner`."""
     if limit is not None:
@@ -295,7 +364,20 @@ def plan_scan(
     batch_size = arguments.require_integer(batch_size, "batch_size", 1, MAX_BATCH_ROWS)
     uses_index = arguments.require_bool(use_scalar_index, "use_scalar_index")
     callback = arguments.require_function(scan_stats_callback, "scan_stats_callback")
+    offset = 0 if offset is None else arguments.require_integer(offset, "offset")
+    has_addresses = arguments.require_bool(with_row_address, "with_row_address")
+    if has_addresses and ADDRESS_FIELD.name in opened.source.schema.names:
+        raise InvalidArgument(
+            f"the dataset has a column {ADDRESS_FIELD.name!r}; leave out with_row_address"
+        )
+    sort_keys = checked_sort_keys(order_by)
+    paths = _checked_paths(fragments, opened)
     projection = opened.binding.checked_columns(columns)
+    num_hidden_columns = 0
+    if sort_keys:
+        projection, num_hidden_columns = opened.binding.with_columns(
+            projection, [key.column for key in sort_keys]
+        )
     expression, predicate = opened.translate(filters)
     if not uses_index:
         predicate = None
@@ -305,5 +387,37 @@ def plan_scan(
         is_predicate_exact = isinstance(predicate, Equals | IsIn)
     elif len(filters) == 1 and predicate is not None:
         is_predicate_exact = is_key_test(expression, predicate, opened.source.schema)
-    request = Request(projection, expression, limit, batch_size, predicate, is_predicate_exact)
-    return Scanner(opened, request, stats_callback=callback)
+    request = Request(
+        projection,
+        expression,
+        limit,
+        batch_size,
+        predicate,
+        is_predicate_exact,
+        offset=offset,
+        sort_keys=sort_keys,
+        num_hidden_columns=num_hidden_columns,
+        has_addresses=has_addresses,
+        paths=paths,
+    )
+    scanner = Scanner(opened, request, stats_callback=callback)
+    if sort_keys:
+        require_sortable(sort_keys, scanner.schema_read)
+    return scanner
+
+
+def _checked_paths(fragments: FragmentsLike, opened: OpenedDataset) -> frozenset[str] | None:
+    """Return the paths of some fragments. Raise `InvalidArgument` if one is not in the dataset."""
+    if fragments is None:
+        return None
+    advice = "give members of files, or of get_fragments()"
+    if not isinstance(fragments, Iterable):
+        raise arguments.invalid_value(fragments, "fragments", advice)
+    known = {fragment.path for fragment in opened.source.fragments}
+    paths: list[str] = []
+    for fragment in [fragments] if isinstance(fragments, str) else fragments:
+        path = fragment if isinstance(fragment, str) else getattr(fragment, "path", None)
+        if path not in known:
+            raise arguments.invalid_value(fragment, "fragments", advice)
+        paths.append(path)
+    return frozenset(paths)
