@@ -8,8 +8,9 @@ the node is null may be missing from both.
     node                    rows that may be true                 rows that may be false
     Equals, IsIn, IsNull    the zones whose filters match         all
     Compares                the same, by key ranges and paths     all
+    HasElement, HasText     the zones whose filters match         all
     Constant                all if True, else none                all if False, else none
-    Unknown                 all                                   all
+    Unknown                 those where `requires` may be true    all
     And                     intersection                          union
     Or                      union                                 intersection
     Not                     the rows that may be false            the rows that may be true
@@ -86,14 +87,7 @@ class IsIn:
             )
 
     def __str__(self) -> str:
-        count = len(self.values)
-        num_shown = count if count <= _MAX_SHOWN_VALUES + 1 else _MAX_SHOWN_VALUES
-        parts = [value_text(value) for value in self.values[:num_shown]]
-        if self.null_matches:
-            parts.append("NULL")
-        if count > num_shown:
-            parts.append(f"... {count - num_shown} more")
-        return f"{column_text(self.column)} IN ({', '.join(parts)})"
+        return f"{column_text(self.column)} {_set_text(self.values, self.null_matches)}"
 
     def __repr__(self) -> str:
         return f"<IsIn {self}>"
@@ -126,6 +120,66 @@ class IsNull:
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class HasElement:
+    """The condition that a list holds one of some values, none of them null.
+
+    It occurs only in `Unknown.requires`.
+
+    Attributes
+    ----------
+    column : ColumnPath
+        A column of lists or maps.
+    values : pyarrow.Array
+    field : ColumnPath
+        For a list of structs, the field of its elements that is compared.
+    key : pyarrow.Scalar or None
+        For a map, the key of the entry whose value is compared.
+    """
+
+    column: ColumnPath
+    values: pa.Array
+    field: ColumnPath = ()
+    key: pa.Scalar | None = None
+
+    def __str__(self) -> str:
+        key = "" if self.key is None else value_text(self.key)
+        path = ".".join([f"{column_text(self.column)}[{key}]", *self.field])
+        return f"{path} {_set_text(self.values)}"
+
+    def __hash__(self) -> int:
+        return hash((self.column, self.field, str(self.values.type), len(self.values)))
+
+
+@dataclass(frozen=True, slots=True)
+class HasText:
+    """The condition that a string contains a text. It occurs only in `Unknown.requires`.
+
+    Attributes
+    ----------
+    column : ColumnPath
+    text : str
+        Not empty.
+    starts_word, ends_word : bool
+        Whether a word certainly begins where the text begins, and ends where the text ends. A word
+        is a longest run of ASCII letters, ASCII digits and other characters than ASCII. So the
+        first and last word of the text are whole words of the string only if this is true.
+    ignores_case : bool
+    """
+
+    column: ColumnPath
+    text: str
+    starts_word: bool = False
+    ends_word: bool = False
+    ignores_case: bool = False
+
+    def __str__(self) -> str:
+        function = "contains_token" if self.starts_word and self.ends_word else "contains"
+        name = column_text(self.column)
+        name = f"lower({name})" if self.ignores_case else name
+        return f"{function}({name}, {value_text(pa.scalar(self.text))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +224,27 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A condition that no Bloom filter can answer, and the reason that ``explain_plan`` shows.
+    """A condition that this tree cannot express, and the reason that ``explain_plan`` shows.
 
     ``columns`` are the top-level columns that it names. ``expression`` is the PyArrow expression
-    that evaluates it on rows, or None if there is none.
+    that evaluates it on rows, or None if there is none. ``requires`` is a predicate that is true
+    for every row for which the condition is true, or None. An index may answer it instead: a row
+    of ``name LIKE 'Jo%n'`` has a name from 'Jo' to before 'Jp' that contains 'Jo'.
     """
 
     text: str
     reason: str
     columns: frozenset[str] = frozenset()
     expression: pc.Expression | None = field(default=None, compare=False, repr=False)
+    requires: Predicate | None = None
 
     def __str__(self) -> str:
         return self.text
 
 
-LeafPredicate: TypeAlias = Equals | IsIn | Compares | IsNull | Constant | Unknown
+LeafPredicate: TypeAlias = (
+    Equals | IsIn | Compares | IsNull | HasElement | HasText | Constant | Unknown
+)
 Predicate: TypeAlias = LeafPredicate | And | Or | Not
 
 
@@ -391,6 +450,17 @@ def value_text(value: pa.Scalar) -> str:
     if pa.types.is_temporal(value.type):
         return f"'{plain}'"
     return str(plain)
+
+
+def _set_text(values: pa.Array, null_matches: bool = False) -> str:
+    count = len(values)
+    num_shown = count if count <= _MAX_SHOWN_VALUES + 1 else _MAX_SHOWN_VALUES
+    parts = [value_text(value) for value in values[:num_shown]]
+    if null_matches:
+        parts.append("NULL")
+    if count > num_shown:
+        parts.append(f"... {count - num_shown} more")
+    return f"IN ({', '.join(parts)})"
 
 
 def shorten(text: str) -> str:

@@ -78,6 +78,23 @@ class Hashes:
         return bits[self.validity_offset : self.validity_offset + len(self.values)].astype(bool)
 
 
+@dataclass(frozen=True, slots=True)
+class RowHashes:
+    """Any number of hashes for each row, such as those of the elements of its list.
+
+    Attributes
+    ----------
+    values : uint64 array, shape (n,)
+    ends : int64 array, shape (rows,)
+        The hashes of a row end before this position, and begin where those of the row before end.
+    is_null : bool array, shape (rows,)
+    """
+
+    values: np.ndarray
+    ends: np.ndarray
+    is_null: np.ndarray
+
+
 def hash_array(array: pa.Array) -> Hashes:
     """Hash every value of an array of any type that can be indexed, without copying its buffers."""
     array = unwrap_extensions(array)
