@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -104,6 +104,9 @@ class Snapshot:
     _indices_of_columns: dict[tuple[str, ...], ColumnIndices] = field(
         default_factory=dict, init=False, repr=False
     )
+    _indices_of_values: dict[tuple[str, ...], ColumnIndices] = field(
+        default_factory=dict, init=False, repr=False
+    )
     _gaps: dict[tuple[str, ...], list[tuple[str, str]]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -141,7 +144,15 @@ class Snapshot:
         return self._views[name]
 
     def indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
-        """Return the indices of a column that can be searched."""
+        """Return the indices in which the hash of a value of a column can be looked up."""
+        if path not in self._indices_of_values:
+            found = self.all_indices_of_column(path)
+            of_values = tuple(index for index in found.indices if index.hashes_values)
+            self._indices_of_values[path] = replace(found, indices=of_values)
+        return self._indices_of_values[path]
+
+    def all_indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
+        """Return the indices that can be searched for conditions on a column."""
         if path not in self._indices_of_columns:
             self._indices_of_columns[path] = self._find_indices(path)
         return self._indices_of_columns[path]

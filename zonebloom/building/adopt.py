@@ -28,6 +28,7 @@ from zonebloom.errors import (
     UnknownIndexKind,
 )
 from zonebloom.index.matching import LoadedIndex
+from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.validate_rows import RowValidation
 from zonebloom.parquet.footer import footer_digest
 from zonebloom.scan.opened import OpenedDataset
@@ -133,23 +134,24 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
     """Return the candidates whose values are all found in every index that covers them."""
     if not files:
         return []
-    indices: list[tuple[LoadedIndex, Column]] = []
+    indices: list[tuple[LoadedIndex, Sequence[Column]]] = []
     unusable_ids: set[int] = set()
     ids = {file.entry.fragment_id for file in files}
     for entry in opened.version.indices.values():
         if ids.isdisjoint(entry.fragment_ids):
             continue
         try:
-            column = opened.indexed_column(entry)
+            columns = opened.indexed_columns(entry)
             index = LoadedIndex(opened.catalog, entry, strict=True)
             index.tables()
-            index.key_ranges(column.type)
+            if index.rule == VALUES:
+                index.key_ranges(columns[0].type)
         except (CorruptIndex, SourceError, UnknownIndexKind):
             # Lookups may be able to read this index later and would trust it, so do not adopt its
             # files unchecked.
             unusable_ids |= entry.fragment_ids
             continue
-        indices.append((index, column))
+        indices.append((index, columns))
     files = [file for file in files if file.entry.fragment_id not in unusable_ids]
     seen_at = wait_for_rest(file.entry.identity for file in files)
     workers = num_cores() if is_local(opened.source.filesystem) else REMOTE_THREADS
@@ -171,17 +173,19 @@ def _validate_candidates(opened: OpenedDataset, files: Sequence[_Candidate]) -> 
 
 
 def _validate_rows(
-    source: Source, indices: Sequence[tuple[LoadedIndex, Column]], files: Sequence[_Candidate]
+    source: Source,
+    indices: Sequence[tuple[LoadedIndex, Sequence[Column]]],
+    files: Sequence[_Candidate],
 ) -> list[_Candidate]:
     """Return the files whose values are all in the indices. If some fail, check each half alone."""
     if not files:
         return []
     try:
-        for index, column in indices:
+        for index, columns in indices:
             covered = [
                 file.adopted for file in files if file.entry.fragment_id in index.entry.fragment_ids
             ]
-            RowValidation(index, {}, source, column, covered).check(None)
+            RowValidation(index, {}, source, columns, covered).check(None)
     except (CorruptIndex, SourceError):
         half = len(files) // 2
         parts = (files[:half], files[half:]) if half else ()

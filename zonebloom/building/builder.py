@@ -32,6 +32,7 @@ from zonebloom.errors import (
 )
 from zonebloom.index.global_filter import GlobalFilterSize, merge_parts
 from zonebloom.index.kinds import index_kind, kind_of, layout_of
+from zonebloom.index.row_keys.rules import rule_of
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 
@@ -182,7 +183,7 @@ class Builder:
 
     def refresh(
         self,
-        indices: Sequence[tuple[IndexEntry, Column]],
+        indices: Sequence[tuple[IndexEntry, Sequence[Column]]],
         layout: str,
         engine: Engine | None,
         progress: ProgressOption,
@@ -206,8 +207,8 @@ class Builder:
                 problems[entry.name] = str(error)
         base, coverage = self._current_coverage()
         work = [
-            self._plan_refresh(entry, column, base, coverage, damaged)
-            for entry, column in indices
+            self._plan_refresh(entry, columns, base, coverage, damaged)
+            for entry, columns in indices
             if not (problems and entry.name in problems)
         ]
 
@@ -242,14 +243,24 @@ class Builder:
     def _plan_refresh(
         self,
         entry: IndexEntry,
-        column: Column,
+        columns: Sequence[Column],
         base: Version,
         coverage: Coverage,
         damaged: Mapping[str, str],
     ) -> _IndexWork:
         stored = entry.global_filter
         size = None if stored is None else GlobalFilterSize(stored.num_items, stored.probability)
-        spec = IndexSpec(entry.name, column, entry.parameters, size, entry.field, entry.kind)
+        column, *others = columns
+        spec = IndexSpec(
+            entry.name,
+            column,
+            entry.parameters,
+            size,
+            entry.field,
+            entry.kind,
+            rule_of(entry.rule),
+            tuple(others),
+        )
         if entry.name in damaged:
             return _IndexWork(spec, coverage.fragments, damage=damaged[entry.name])
         present = coverage.known_ids

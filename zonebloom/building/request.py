@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow as pa
 
 from zonebloom.base import arguments
 from zonebloom.building.segments import require_layout
@@ -14,12 +16,13 @@ from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import IndexKind, index_kind
+from zonebloom.index.row_keys.rules import VALUES, KeyRule, column_values, rule_json
+from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.footer import is_encrypted
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.column_batches import Column
 from zonebloom.storage.files import ReadCounter
 from zonebloom.storage.random_access import FragmentFile
-from zonebloom.values.types import hash_domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,30 @@ class IndexSpec:
     # Stable identifier of the column in the table, which a renaming does not change.
     field: tuple[str, ...] = ()
     kind: str = DEFAULT_KIND
+    # The keys that the index holds of each row.
+    rule: KeyRule = VALUES
+    # The columns of a combination after the first one.
+    other_columns: tuple[Column, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.column, *self.other_columns
+
+    @property
+    def has_key_ranges(self) -> bool:
+        """Whether the build stores the least and greatest key of each fragment."""
+        return self.rule == VALUES
+
+    @property
+    def hashes_values(self) -> bool:
+        """Whether the index holds the hash of the value of each row."""
+        return self.rule == VALUES and not index_kind(self.kind).takes_values
+
+    def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
+        """Yield what the writer takes of consecutive rows, of which ``arrays`` are the columns."""
+        if index_kind(self.kind).takes_values:
+            return column_values(arrays)
+        return self.rule.parts(arrays)
 
     @property
     def global_bytes(self) -> int:
@@ -69,12 +96,13 @@ class IndexSpec:
         return IndexEntry(
             self.name,
             self.column.path,
-            hash_domain(self.column.type),
+            self.rule.domain([column.type for column in self.columns]),
             self.kind,
             self.parameters,
             tuple(segments),
             utc_now(),
             global_filter,
+            rule_json(self.rule),
             () if self.field == self.column.path else self.field,
         )
 
@@ -145,7 +173,7 @@ class IndexRequest:
             index_name = self._checked_name(
                 f"{name}_idx" if self.name is None else self.name, opened
             )
-            column = opened.column(name)
+            column = opened.column_of_files(name)
             self._require_indexable(column, name)
             field_path = opened.source.field_of(column.path)
             specs.append(

@@ -28,9 +28,10 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
 from zonebloom.index.kinds import SegmentWriter, built_layout, index_kind
+from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder
-from zonebloom.sbbf.hashing import Hashes, hash_in_batches
+from zonebloom.sbbf.hashing import Hashes
 from zonebloom.sources.column_batches import (
     Column,
     ColumnsReader,
@@ -162,13 +163,13 @@ class _RunToRead(NamedTuple):
 
 
 class _HashedRun(NamedTuple):
-    """The hashes of a run with the number of their column, and the key range of each column.
+    """The hashes or values of a run with the number of their index, and the key range of each.
 
     The ranges are complete once all hashes were taken.
     """
 
     fragment: PresentFragment
-    hashes: Iterable[tuple[int, Hashes]]
+    hashes: Iterable[tuple[int, ZonePart]]
     ranges: list[KeyRangeBuilder]
     # The bytes and the digest of the file, if it was read whole.
     data: pa.Buffer | None = None
@@ -193,15 +194,18 @@ def _train_fragments(
 
     With several threads, runs are read and hashed in parallel.
     """
-    columns = [spec.column for spec in task.specs]
+    specs = task.specs
+    # Several indices may read the same column.
+    columns = list(dict.fromkeys(column for spec in specs for column in spec.columns))
+    columns_of_specs = [[columns.index(column) for column in spec.columns] for spec in specs]
 
     def hash_run(part: _RunToRead) -> _HashedRun:
-        ranges = [KeyRangeBuilder(column.type) for column in columns]
+        ranges = [KeyRangeBuilder(spec.column.type) for spec in specs]
         return _HashedRun(part.fragment, hashes_of(part, ranges), ranges)
 
     def hashes_of(
         part: _RunToRead, ranges: Sequence[KeyRangeBuilder]
-    ) -> Iterator[tuple[int, Hashes]]:
+    ) -> Iterator[tuple[int, ZonePart]]:
         run = part.run
         if run is None:
             return
@@ -222,12 +226,14 @@ def _train_fragments(
 
     def hashes_by_arrow(
         reader: ColumnsReader | TableColumns, run: Run, ranges: Sequence[KeyRangeBuilder]
-    ) -> Iterator[tuple[int, Hashes]]:
+    ) -> Iterator[tuple[int, ZonePart]]:
         for arrays in reader.read(run):
-            for number, array in enumerate(arrays):
-                ranges[number].add(array)
-                for hashes in hash_in_batches(array):
-                    yield number, hashes
+            for number, spec in enumerate(specs):
+                of_spec = [arrays[position] for position in columns_of_specs[number]]
+                if spec.has_key_ranges:
+                    ranges[number].add(of_spec[0])
+                for part in spec.parts(of_spec):
+                    yield number, part
             if progress is not None:
                 progress(len(arrays[0]))
 
@@ -302,7 +308,7 @@ def _items_to_read(
             continue
         reader = columns_reader(task.source, fragment.fragment, columns)
         text_column = None
-        if len(columns) == 1:
+        if len(task.specs) == 1 and task.specs[0].hashes_values:
             file = fragment.fragment, fragment.identity
             text_column = TextColumn.open(task.source, *file, columns[0])
         for run in reader.runs(split=split) or [None]:
@@ -332,7 +338,7 @@ class _Output:
         self._file = kind.layouts[built_layout(kind)]
         self.path = self._catalog.path(self._segment, self._file)
         self.writer: SegmentWriter = kind.create_writer(
-            self._catalog, self.path, self.spec.parameters, num_writers
+            self._catalog, self.path, self.spec.parameters, num_writers, self.spec.column.type
         )
         self._ranges: list[dict] = []
         self._hashes = KeyHashes(self.spec.global_bytes)
@@ -341,24 +347,27 @@ class _Output:
         self._fragment_id = fragment_id
         self.range = KeyRangeBuilder(self.spec.column.type)
 
-    def add(self, hashes: Hashes) -> None:
-        self.range.num_rows += hashes.values.size
-        self.range.null_count += hashes.null_count
-        if self.spec.global_bytes:
-            self._hashes.add(hashes.of_valid_rows())
-        self.writer.add(self._fragment_id, hashes)
+    def add(self, part: ZonePart) -> None:
+        self.range.num_rows += part.num_rows
+        self.range.null_count += part.null_count
+        if self.spec.global_bytes and isinstance(part, Hashes):
+            self._hashes.add(part.of_valid_rows())
+        self.writer.add(self._fragment_id, part)
 
     def end_fragment(self) -> int:
         """Write the last zones of a fragment. Return its number of rows."""
         self.writer.end_fragment(self._fragment_id)
-        self._ranges.append(self.range.to_row(self._fragment_id))
+        if self.spec.has_key_ranges:
+            self._ranges.append(self.range.to_row(self._fragment_id))
         return self.range.num_rows
 
     def close(self) -> Segment:
         catalog, name = self._catalog, self._segment
         written = self.writer.close()
-        ranges = write_ranges(self._ranges, self.spec.column.type)
-        num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
+        num_bytes, checksum = 0, ""
+        if self.spec.has_key_ranges:
+            ranges = write_ranges(self._ranges, self.spec.column.type)
+            num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
         return Segment(
             name,
             self._file,

@@ -107,6 +107,9 @@ class IndexEntry:
     segments: tuple[Segment, ...]
     created_at: str = ""
     global_filter: GlobalFilterEntry | None = None
+    # The rule of the keys of each row, as `zonebloom.index.row_keys.rules.rule_json` returns it.
+    # Empty if the keys are the values of the column.
+    rule: dict = field(default_factory=dict)
     # Stable identifier of the column, which a renaming of the column does not change. Empty if the
     # column is identified by its name.
     field: tuple[str, ...] = ()

@@ -182,7 +182,7 @@ def refresh_indices(
     misfits: list[Refreshed] = []
     for entry in entries:
         try:
-            indices.append((entry, opened.indexed_column(entry)))
+            indices.append((entry, opened.indexed_columns(entry)))
         except SchemaMismatch as error:
             if index_names is not None:
                 raise

@@ -10,6 +10,7 @@ from zonebloom.base.text import bytes_text
 from zonebloom.catalog.coverage import Coverage
 from zonebloom.catalog.model import DEFAULT_KIND, IndexEntry
 from zonebloom.index.kinds import kind_of, layout_of
+from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.index.table import IndexTable
 from zonebloom.parquet.embedded_filters import EmbeddedColumn
 
@@ -162,7 +163,7 @@ def describe(entries: Iterable[IndexEntry], coverage: Coverage) -> DisplayedList
             IndexDescription(
                 entry.name,
                 entry.kind,
-                ".".join(entry.column),
+                indexed_text(entry),
                 entry.number_of_items,
                 entry.parameters.get("probability"),
                 entry.parameters.get("sizing"),

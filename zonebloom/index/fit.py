@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from zonebloom.catalog.model import IndexEntry
 from zonebloom.errors import SchemaMismatch
+from zonebloom.index.row_keys.rules import rule_of
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.types import hash_domain
 
 
 def find_misfit(entry: IndexEntry, source: Source) -> str | None:
     """Return how the column of an index differs from the indexed one, or None if it does not."""
-    index, column = f"index {entry.name!r}", ".".join(entry.column)
-    leaf = find_leaf_type(source.schema, entry.column)
-    if leaf is None:
-        return (
-            f"{index} is on column {column}, which the dataset no longer has, or has more than once"
-        )
-    if source.field_of(entry.column) != entry.field_or_column:
-        return f"{index} was built on another column of its name than the current column {column}"
-    if hash_domain(leaf) != entry.domain:
-        return f"{index} was built when column {column} was {entry.domain}, but it is {leaf} now"
+    index = f"index {entry.name!r}"
+    try:
+        rule = rule_of(entry.rule)
+    except ValueError as error:
+        return f"{index} cannot be used ({error}); install a newer zonebloom"
+    types: list[pa.DataType] = []
+    columns = [(entry.column, entry.field_or_column)]
+    columns += zip(rule.other_columns, rule.other_fields, strict=True)
+    for path, stable_id in columns:
+        column, leaf = ".".join(path), find_leaf_type(source.schema, path)
+        if leaf is None:
+            return (
+                f"{index} is on column {column}, which the dataset no longer has, or has more than "
+                "once"
+            )
+        if source.field_of(path) != stable_id:
+            return (
+                f"{index} was built on another column of its name than the current column {column}"
+            )
+        types.append(leaf)
+    if rule.domain(types) != entry.domain:
+        column, now = rule.text([path for path, _ in columns]), ", ".join(map(str, types))
+        return f"{index} was built when column {column} was {entry.domain}, but it is {now} now"
     return None
 
 
-def indexed_column(entry: IndexEntry, source: Source) -> Column:
-    """Return the column of an index.
+def indexed_columns(entry: IndexEntry, source: Source) -> tuple[Column, ...]:
+    """Return the columns of an index.
 
     Raises
     ------
@@ -35,8 +50,11 @@ def indexed_column(entry: IndexEntry, source: Source) -> Column:
     """
     misfit = find_misfit(entry, source)
     leaf = find_leaf_type(source.schema, entry.column)
-    if misfit is None and leaf is not None:
-        return Column(entry.column, leaf)
+    if misfit is None:
+        paths = entry.column, *rule_of(entry.rule).other_columns
+        types = [find_leaf_type(source.schema, path) for path in paths]
+        columns = zip(paths, types, strict=True)
+        return tuple(Column(path, type_) for path, type_ in columns if type_ is not None)
     advice = f"call drop_index({entry.name!r})"
     if leaf is not None:
         column = ".".join(entry.column)

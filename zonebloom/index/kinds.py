@@ -1,10 +1,10 @@
 """The kinds of indices that can be built and searched.
 
 The kind is the second argument of `Dataset.create_scalar_index`, and `IndexEntry.kind` in the
-catalog. `register_index_kind` adds a kind. All kinds divide the rows of a fragment into zones and
+catalog. `register_index_kind` adds a kind. All kinds divide the rows of a fragment into zones. Most
 look up the hashes of keys (`zonebloom.sbbf.hashing`), so a literal is converted in one place for
-all of them. They also share key ranges, global filters, and the rules for which rows an index
-covers.
+all of them. Others compare values (`zonebloom.index.zone_map`). All share key ranges and the rules
+for which rows an index covers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from zonebloom.errors import CorruptIndex, UnknownIndexKind
 from zonebloom.index.hash.kind import HASH
 from zonebloom.index.table import IndexTable, WrittenTable
 from zonebloom.index.zone_bloom.kind import ZONE_BLOOM
+from zonebloom.index.zone_map.kind import ZONE_MAP
 from zonebloom.predicates.ast import LeafPredicate
-from zonebloom.sbbf.hashing import Hashes
 
 
 class SegmentWriter(Protocol):
     """A writer of the file of one segment."""
 
-    def add(self, fragment_id: int, hashes: Hashes) -> None:
-        """Add the next rows of a fragment. Every fragment is added completely before the next."""
+    def add(self, fragment_id: int, part: Any) -> None:
+        """Add the next rows of a fragment, as a `ZonePart` of the type that the kind takes.
+
+        Every fragment is added completely before the next.
+        """
         ...
 
     def end_fragment(self, fragment_id: int) -> None:
@@ -58,6 +61,9 @@ class IndexKind(Protocol):
     layouts_read_in_parts : collection of str
         The layouts whose files are opened by reading their ends, and searched by reading parts.
         Files of other layouts are read whole.
+    takes_values : bool
+        Whether its writers take `ColumnValues`, and its tables are `ValueTable`. Otherwise they
+        take and search hashes.
     max_searched_keys : int or None
         With more keys than this, a search usually keeps almost every zone, so only some of the keys
         are looked up. None if each key keeps few zones, so that any number of keys is looked up by
@@ -77,6 +83,9 @@ class IndexKind(Protocol):
     def layouts_read_in_parts(self) -> Collection[str]: ...
 
     @property
+    def takes_values(self) -> bool: ...
+
+    @property
     def max_searched_keys(self) -> int | None: ...
 
     @property
@@ -86,8 +95,13 @@ class IndexKind(Protocol):
         """Return why columns of a type cannot be indexed and what to do, or None if they can."""
         ...
 
-    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
-        """Return why a part of a filter cannot be answered, or None if it can."""
+    def why_not_answered(
+        self, leaf: LeafPredicate, column_type: pa.DataType | None = None
+    ) -> str | None:
+        """Return why an index of values cannot answer a part of a filter, or None if it can.
+
+        Without a type, only the kind of the condition decides.
+        """
         ...
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +127,12 @@ class IndexKind(Protocol):
         ...
 
     def create_writer(
-        self, catalog: Catalog, path: str, parameters: Mapping[str, Any], num_writers: int
+        self,
+        catalog: Catalog,
+        path: str,
+        parameters: Mapping[str, Any],
+        num_writers: int,
+        column_type: pa.DataType,
     ) -> SegmentWriter:
         """Create the file of a new segment in the layout of builds, and return a writer for it.
 
@@ -143,7 +162,7 @@ class IndexKind(Protocol):
         ...
 
 
-_kinds: dict[str, IndexKind] = {kind.name: kind for kind in (ZONE_BLOOM, HASH)}
+_kinds: dict[str, IndexKind] = {kind.name: kind for kind in (ZONE_BLOOM, HASH, ZONE_MAP)}
 
 
 def register_index_kind(kind: IndexKind) -> None:

@@ -27,9 +27,18 @@ from zonebloom.errors import (
 )
 from zonebloom.index.key_ranges import read_ranges, schema_for
 from zonebloom.index.kinds import IndexKind, kind_of, open_table
-from zonebloom.index.table import IndexTable, ZoneRuns
-from zonebloom.predicates.ast import LeafPredicate
+from zonebloom.index.row_keys.rules import (
+    VALUES,
+    KeyQuestion,
+    KeyRule,
+    indexed_text,
+    rule_of,
+)
+from zonebloom.index.table import IndexTable, ValueTable, ZoneRuns
+from zonebloom.index.zone_parts import ValueQuestion
+from zonebloom.predicates.ast import ColumnPath, LeafPredicate
 from zonebloom.storage.files import is_local
+from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.probe import Probe
 
 if TYPE_CHECKING:
@@ -45,6 +54,8 @@ _REMOTE_ROWS_PER_CHECK = 0.01
 # The most that looking up all keys in a zone may cost in this model, as a share of reading its
 # rows. The estimate of rows is too low for wide rows.
 _MAX_SEARCH_COST = 0.8
+# What to ask an index.
+Question = KeyQuestion | ValueQuestion
 # The first address of zones and the address after their last row; both int64, shape (n,).
 _AddressBounds = tuple[np.ndarray, np.ndarray]
 # The position of a hash, and the fragment id and the first row of a zone.
@@ -66,13 +77,12 @@ class LoadedIndex:
         self._tables: list[IndexTable] | None = None
         # Tables that `open_ahead` opened, by segment. `tables` takes them from here.
         self._opened_tables: dict[str, IndexTable] = {}
+        self._types: tuple[pa.Schema, list[pa.DataType]] | None = None
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"<LoadedIndex {self.entry.name}, {self.entry.kind} on {'.'.join(self.entry.column)}>"
-        )
+        return f"<LoadedIndex {self.entry.name}, {self.entry.kind} on {indexed_text(self.entry)}>"
 
     @property
     def loaded_bytes(self) -> int:
@@ -83,11 +93,39 @@ class LoadedIndex:
         """True if the files of the index are local, as those of the data usually are too."""
         return is_local(self._catalog.filesystem)
 
-    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
-        """Return why this index cannot answer a part of a filter, or None if it can."""
+    @cached_property
+    def rule(self) -> KeyRule:
+        """The rule of the keys that the index holds of each row."""
+        return rule_of(self.entry.rule)
+
+    @property
+    def columns(self) -> tuple[ColumnPath, ...]:
+        """The paths of the columns of the index."""
+        return self.entry.column, *self.rule.other_columns
+
+    def types_of_columns(self, schema: pa.Schema) -> list[pa.DataType]:
+        """Return the types of the columns, which the schema has."""
+        if self._types is None or self._types[0] is not schema:
+            types = [find_leaf_type(schema, path) for path in self.columns]
+            self._types = schema, [type_ for type_ in types if type_ is not None]
+        return self._types[1]
+
+    @property
+    def hashes_values(self) -> bool:
+        """Whether the hash of a value of the column can be looked up."""
+        return self.rule == VALUES and not (self._kind is not None and self._kind.takes_values)
+
+    def question(self, leaf: LeafPredicate, column_types: Sequence[pa.DataType]) -> Question | str:
+        """Return what to ask this index for a part of a filter, or why it cannot answer it.
+
+        ``column_types`` are the types of its columns.
+        """
         if self._kind is None:
             return f"index {self.entry.name} is of the unknown kind {self.entry.kind}"
-        return self._kind.why_not_answered(leaf)
+        if not self._kind.takes_values:
+            return self.rule.question(leaf, column_types)
+        reason = self._kind.why_not_answered(leaf, column_types[0])
+        return reason or ValueQuestion(leaf, column_types[0])
 
     @property
     def max_searched_keys(self) -> int | None:
@@ -284,6 +322,15 @@ class IndexView:
 
     def _is_known(self, fragment_ids: np.ndarray) -> np.ndarray:
         return np.asarray(np.isin(fragment_ids, self._known_ids))
+
+    def rows_where(self, question: ValueQuestion, *, is_true: bool) -> RowRanges:
+        """Return the rows of zones where a condition may be true, or false, and uncovered rows."""
+        bounds = []
+        for table in self._tables:
+            if isinstance(table, ValueTable):
+                find = table.zones_where_true if is_true else table.zones_where_false
+                bounds.append(self._bounds(table, find(question.column_type, question.leaf)))
+        return self._rows(bounds) if bounds else self._uncovered
 
     def matches(self, probe: Probe) -> RowRanges:
         """Return the rows of zones that may hold a probe's values, and all rows not covered."""

@@ -14,9 +14,11 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
+from zonebloom.predicates.ast import LeafPredicate
 from zonebloom.storage.files import OutputStream
 
 _MIN_PAIRS = 1 << 16
@@ -256,6 +258,31 @@ class IndexTable(ABC):
     def lengths(self) -> np.ndarray:
         """Return the number of rows of each zone, uint64, shape ``(zones,)``."""
         return self._zones[2]
+
+
+class ValueTable(IndexTable):
+    """A file of zones that excludes zones by comparing values, not by hashes."""
+
+    @abstractmethod
+    def zones_where_true(self, column_type: pa.DataType, leaf: LeafPredicate) -> np.ndarray:
+        """Return the numbers of zones with a row for which a condition may be true, ascending.
+
+        Raise `Unanswerable` if the literal and the column are not compared exactly.
+        """
+
+    @abstractmethod
+    def zones_where_false(self, column_type: pa.DataType, leaf: LeafPredicate) -> np.ndarray:
+        """Return the numbers of zones with a row for which a condition may be false, ascending."""
+
+    @abstractmethod
+    def excludes(self, zone: int, values: pa.Array) -> bool:
+        """Return whether a zone excludes one of its values, which a validation has read."""
+
+    def _pairs(self, hashes: np.ndarray) -> Iterator[Pairs]:
+        """Yield every pair, because such a table excludes no hash."""
+        zones = np.arange(len(self), dtype=np.int64)
+        for key in range(hashes.size):
+            yield np.full(zones.size, key, dtype=np.int64), zones
 
 
 def _concatenate_pairs(parts: list[Pairs]) -> Pairs:

@@ -11,7 +11,7 @@ from zonebloom.catalog.model import IndexEntry, Version
 from zonebloom.catalog.page_maps import load_page_map
 from zonebloom.catalog.store import Catalog
 from zonebloom.errors import CorruptIndex
-from zonebloom.index.fit import indexed_column
+from zonebloom.index.fit import indexed_columns
 from zonebloom.index.matching import LoadedIndex
 from zonebloom.index.table import IndexTable
 from zonebloom.index.validate_rows import RowValidation
@@ -70,7 +70,7 @@ def validate_index(
     else:
         sample = arguments.require_integer(sample, "sample")
     row_counts = {indexed.fragment_id: indexed.num_rows for indexed in version.fragments.values()}
-    column = indexed_column(entry, source)
+    columns = indexed_columns(entry, source)
     covered_ids = entry.fragment_ids
     maps: dict[int, PageMap] = {}
     for page_map in version.page_maps:
@@ -81,7 +81,7 @@ def validate_index(
         table.verify()
         _require_complete_zones(table, set(segment.fragment_ids), row_counts)
     sample_size = None if isinstance(sample, str) else sample
-    zones_read = RowValidation(index, maps, source, column, coverage.fragments).check(sample_size)
+    zones_read = RowValidation(index, maps, source, columns, coverage.fragments).check(sample_size)
     changed, gone = _changed_and_deleted(entry, version, source, coverage)
     return ValidatedIndex(sum(map(len, index.tables())), zones_read, changed, gone)
 

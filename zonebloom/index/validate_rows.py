@@ -19,11 +19,13 @@ from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import CorruptIndex, FragmentChanged, FragmentUnreadable
 from zonebloom.index.key_ranges import KeyRangeBuilder
 from zonebloom.index.matching import LoadedIndex
-from zonebloom.index.table import IndexTable
+from zonebloom.index.row_keys.rules import VALUES
+from zonebloom.index.table import IndexTable, ValueTable
+from zonebloom.index.zone_parts import ColumnValues
 from zonebloom.parquet.field_names import pages_with_names
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.page_map import PageMap
-from zonebloom.sbbf.hashing import Hashes, hash_array
+from zonebloom.sbbf.hashing import Hashes, RowHashes, hash_array
 from zonebloom.sources.column_batches import (
     Column,
     ColumnsReader,
@@ -76,16 +78,18 @@ class _SpanRows:
     """The values of a span of zones, read from the data file."""
 
     span: _ZoneSpan
-    arrays: Sequence[pa.Array]
+    # Consecutive rows, each as one array per column.
+    batches: Sequence[Sequence[pa.Array]]
 
-    @cached_property
-    def hashes(self) -> list[Hashes]:
-        return [hash_array(array) for array in self.arrays]
+    @property
+    def arrays(self) -> list[pa.Array]:
+        """Return the values of the first column."""
+        return [arrays[0] for arrays in self.batches]
 
     @cached_property
     def valid_hashes(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the hashes of the values that are not null, and a mask of these rows."""
-        return _valid_hashes(self.hashes)
+        return _valid_hashes(list(map(hash_array, self.arrays)))
 
 
 class _PendingHashes(NamedTuple):
@@ -150,23 +154,23 @@ def _read_zones(
     reader: ColumnsReader | TableColumns, fragment: PresentFragment, spans: Sequence[_ZoneSpan]
 ) -> Iterator[_SpanRows]:
     """Yield the values of each span. Spans must be in the order of their rows."""
-    num_done, arrays = 0, []
+    num_done, batches = 0, []
     for run in reader.runs(split=True):
         start = run.first_row
         if num_done == len(spans):
             return
         if run.num_rows is not None and start + run.num_rows <= spans[num_done].start:
             continue
-        for (array,) in reader.read(run):
-            end = start + len(array)
+        for batch in reader.read(run):
+            end = start + len(batch[0])
             while num_done < len(spans) and spans[num_done].start < end:
                 span = spans[num_done]
                 first, last = max(span.start, start), min(span.stop, end)
-                arrays.append(array.slice(first - start, last - first))
+                batches.append([array.slice(first - start, last - first) for array in batch])
                 if span.stop > end:
                     break
-                yield _SpanRows(span, arrays)
-                num_done, arrays = num_done + 1, []
+                yield _SpanRows(span, batches)
+                num_done, batches = num_done + 1, []
             start = end
             if num_done == len(spans):
                 return
@@ -186,15 +190,18 @@ class RowValidation:
         index: LoadedIndex,
         page_maps: Mapping[int, PageMap],
         source: Source,
-        column: Column,
+        columns: Sequence[Column],
         present: Sequence[PresentFragment],
     ):
+        column = columns[0]
         self._index = index
         self._page_maps = page_maps
         self._source = source
         self._column = column
+        self._columns = columns
         self._present = present
-        self._ranges = index.key_ranges(column.type)
+        self._has_hashes = index.hashes_values
+        self._ranges = None if index.rule != VALUES else index.key_ranges(column.type)
         self._global = index.global_filter(column.type, present)
         # Hashes of zones of the same table, which are looked up together.
         self._pending: list[_PendingHashes] = []
@@ -215,20 +222,23 @@ class RowValidation:
         return count
 
     def _check_all(self, fragment: PresentFragment, spans: Sequence[_ZoneSpan]) -> None:
-        reader = columns_reader(self._source, fragment.fragment, [self._column])
-        fragment_id = pa.scalar(fragment.fragment_id, pa.uint64())
-        is_fragment = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
-        ranges = self._ranges.filter(is_fragment)
-        pages = None
+        reader = columns_reader(self._source, fragment.fragment, self._columns)
+        ranges = pages = None
+        if self._ranges is not None:
+            fragment_id = pa.scalar(fragment.fragment_id, pa.uint64())
+            is_fragment = pc.call_function("equal", [self._ranges["fragment_id"], fragment_id])
+            ranges = self._ranges.filter(is_fragment)
         page_map = self._page_maps.get(fragment.fragment_id)
         # Values of partition columns come from the path, so no pages hold them.
-        if page_map is not None and self._column.path[0] not in self._source.partition_columns():
+        is_in_path = self._column.path[0] in self._source.partition_columns()
+        if self._has_hashes and page_map is not None and not is_in_path:
             size, num_rows = fragment.identity.size, fragment.num_rows or 0
             pages = page_map.file_pages(fragment.fragment_id, size, num_rows)
             pages = None if pages is None else pages_with_names(pages, fragment.fragment.names)
         for rows in _read_zones(reader, fragment, spans):
-            self._check_filters(rows)
-            self._check_ranges(ranges, rows)
+            self._check_zones(rows)
+            if ranges is not None:
+                self._check_ranges(ranges, rows)
             if pages is not None:
                 self._check_pages(pages, rows)
 
@@ -256,10 +266,40 @@ class RowValidation:
             "build the index again"
         )
 
-    def _check_filters(self, rows: _SpanRows) -> None:
+    def _check_zones(self, rows: _SpanRows) -> None:
+        span, table = rows.span, rows.span.table
+        if isinstance(table, ValueTable):
+            values = pa.concat_arrays(list(map(hashed_values, rows.arrays)))
+            for number in range(span.num_zones):
+                zone_values = values.slice(number * span.zone_rows, span.zone_rows)
+                if table.excludes(span.first_zone + number, zone_values):
+                    text = span.text_of(span.first_zone + number)
+                    raise self._excluded_value_error(text, "the zone map")
+            return
+        self._check_hashes(rows, *self._hashes_of(rows))
+
+    def _hashes_of(self, rows: _SpanRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the hashes of all keys, the row of each, and the rows that are null."""
+        if self._has_hashes:
+            hashes, is_valid = rows.valid_hashes
+            return hashes, np.flatnonzero(is_valid), np.flatnonzero(~is_valid)
+        hashes, of_rows, null_rows, num_rows = [], [], [], 0
+        for batch in rows.batches:
+            for part in self._index.rule.parts(batch):
+                assert not isinstance(part, ColumnValues)
+                row_hashes = part if isinstance(part, RowHashes) else part.by_row()
+                counts = np.diff(row_hashes.ends, prepend=0)
+                hashes.append(row_hashes.values)
+                of_rows.append(np.repeat(np.arange(counts.size), counts) + num_rows)
+                null_rows.append(np.flatnonzero(row_hashes.is_null) + num_rows)
+                num_rows += part.num_rows
+        return np.concatenate(hashes), np.concatenate(of_rows), np.concatenate(null_rows)
+
+    def _check_hashes(
+        self, rows: _SpanRows, hashes: np.ndarray, of_rows: np.ndarray, null_rows: np.ndarray
+    ) -> None:
         span, global_filter = rows.span, self._global
-        hashes, is_valid = rows.valid_hashes
-        zones_with_null = span.zones_of(np.flatnonzero(~is_valid))
+        zones_with_null = span.zones_of(null_rows)
         is_flagged = self._flags_of(span.table)[zones_with_null]
         if not is_flagged.all():
             zone = int(zones_with_null[np.argmin(is_flagged)])
@@ -267,7 +307,7 @@ class RowValidation:
         is_other = self._pending and span.table is not self._pending[0].span.table
         if is_other or self._num_pending >= _MAX_PENDING_HASHES:
             self._check_pending()
-        zones = span.zones_of(np.flatnonzero(is_valid))
+        zones = span.zones_of(of_rows)
         self._pending.append(_PendingHashes(span, zones, hashes))
         self._num_pending += hashes.size
         if global_filter is None or rows.span.fragment.fragment_id not in global_filter.covered:
@@ -286,10 +326,11 @@ class RowValidation:
 
     def _check_ranges(self, ranges: pa.Table, rows: _SpanRows) -> None:
         values = KeyRangeBuilder(self._column.type)
-        nulls = sum(part.null_count for part in rows.hashes)
-        for array in rows.arrays:
+        nulls = 0
+        for array in map(hashed_values, rows.arrays):
             # The builder would add all values of a dictionary, but only these rows were read.
-            values.add(hashed_values(array))
+            values.add(array)
+            nulls += array.null_count
         for row in range(len(ranges)):
             stored = {name: ranges[name][row] for name in ranges.column_names}
             is_consistent = stored["num_rows"].as_py() == rows.span.fragment.num_rows

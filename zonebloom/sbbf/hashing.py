@@ -66,6 +66,15 @@ class Hashes:
     validity_offset: int
     null_count: int
 
+    @property
+    def num_rows(self) -> int:
+        return self.values.size
+
+    def by_row(self) -> RowHashes:
+        """Return the same as `RowHashes`."""
+        is_valid = self.is_valid()
+        return RowHashes(self.of_valid_rows(), np.cumsum(is_valid), ~is_valid)
+
     def of_valid_rows(self) -> np.ndarray:
         """Return the hashes of the rows that are not null."""
         return self.values[self.is_valid()] if self.null_count else self.values
@@ -93,6 +102,14 @@ class RowHashes:
     values: np.ndarray
     ends: np.ndarray
     is_null: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        return self.ends.size
+
+    @property
+    def null_count(self) -> int:
+        return int(np.count_nonzero(self.is_null))
 
 
 def hash_array(array: pa.Array) -> Hashes:

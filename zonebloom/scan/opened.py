@@ -40,7 +40,7 @@ from zonebloom.errors import (
     StaleIndexWarning,
     ZoneBloomWarning,
 )
-from zonebloom.index.fit import indexed_column
+from zonebloom.index.fit import indexed_columns
 from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.predicates import (
@@ -448,8 +448,14 @@ class OpenedDataset:
     def column(self, name: str, ignore_case: bool = False) -> Column:
         """Return a column that can be indexed. Raise an error if there is none of this name."""
         column = self._columns.get((name, ignore_case))
-        if column is not None:
-            return column
+        if column is None:
+            column = self.column_of_files(name, ignore_case)
+            require_indexable(column.type, name)
+            self._columns[name, ignore_case] = column
+        return column
+
+    def column_of_files(self, name: str, ignore_case: bool = False) -> Column:
+        """Return a column of any type. Raise an error if it is not stored in the files."""
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)
@@ -459,14 +465,12 @@ class OpenedDataset:
                 f"there is no column {arguments.short_repr(name)}, or more than one; "
                 f"{known_columns_text(name, self.source.schema)}"
             )
-        require_indexable(leaf, name)
         if path[0] in self.source.partition_columns():
             raise InvalidArgument(
                 f"column {name!r} is read from the paths of the files, not from their rows, and "
                 "scans skip files by it already; index another column"
             )
-        column = self._columns[name, ignore_case] = Column(path, leaf)
-        return column
+        return Column(path, leaf)
 
     def key_column(self, name: str) -> Column:
         """Return a column in which keys are looked up. It may be a partition column."""
@@ -485,9 +489,9 @@ class OpenedDataset:
             raise IndexNotFound(f"there is no index {arguments.short_repr(name)}; {suggestion}")
         return self.version.indices[name]
 
-    def indexed_column(self, entry: IndexEntry) -> Column:
+    def indexed_columns(self, entry: IndexEntry) -> tuple[Column, ...]:
         """Return the column of an index. Raise `SchemaMismatch` if its type has changed."""
-        return indexed_column(entry, self.source)
+        return indexed_columns(entry, self.source)
 
     def translate(
         self, filters: Sequence[Any], *, is_applied: bool = True

@@ -16,6 +16,7 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import InvalidArgument
 from zonebloom.index.matching import IndexView
+from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.parquet.file_layout import FilePages
 from zonebloom.parquet.key_tests import is_key_search
 from zonebloom.predicates import Predicate, RowFilter
@@ -278,7 +279,7 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
     entry = view.index.entry
     return IndexUse(
         entry.name,
-        ".".join(entry.column),
+        indexed_text(entry),
         view.num_zones,
         view.count_kept_zones(search.result.at_most),
         entry.num_bytes,

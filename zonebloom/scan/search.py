@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,15 @@ from zonebloom.errors import ColumnNotFound, EncryptedIndex, IndexNotFound, Inde
 from zonebloom.index.key_ranges import fragment_ranges
 from zonebloom.index.key_search import FILTERED_BY_ARROW, ReadCost, may_pay, search_keys
 from zonebloom.index.kinds import is_registered, why_no_kind_answers
-from zonebloom.index.matching import IndexView, LoadedIndex
+from zonebloom.index.matching import IndexView, LoadedIndex, Question
+from zonebloom.index.row_keys.rules import KeyQuestion
+from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import (
     Compares,
     Constant,
     Equals,
+    HasElement,
+    HasText,
     IsIn,
     IsNull,
     LeafPredicate,
@@ -38,11 +42,13 @@ from zonebloom.predicates.ast import (
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
-from zonebloom.values.probe import Probe, hash_keys, probe, probe_many
+from zonebloom.values.probe import Probe, hash_keys
 
 if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
 
+
+ColumnPredicate: TypeAlias = Equals | IsIn | Compares | IsNull | HasElement | HasText
 
 # Longer lists of keys are searched by `zonebloom.index.key_search`, if the kind of an index allows.
 _MAX_SINGLE_SEARCH = 1 << 14
@@ -68,6 +74,8 @@ class Search:
         Parts of the filter that partition values answer, and the rows that they keep.
     unanswered : list of (Predicate, str)
         Parts of the filter that no index could answer, and the reasons.
+    uses : list of (str, str, RowRanges)
+        The indices that were asked, by name, with the condition and the rows that each left.
     existing_keys : dict of int to (IsIn, IsIn)
         The parts of the filter that are long lists of keys, by their id, and the same without keys
         that no row of the snapshot holds.
@@ -79,6 +87,7 @@ class Search:
     used_views: dict[str, IndexView] = field(default_factory=dict)
     partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
+    uses: list[tuple[str, Predicate, RowRanges]] = field(default_factory=list)
     existing_keys: dict[int, tuple[IsIn, IsIn]] = field(default_factory=dict)
 
     @property
@@ -103,13 +112,7 @@ def search_indices(
     this takes longer.
     """
     universe, search = snapshot.universe, Search(predicate, cost)
-    answer = fold_predicate(
-        predicate,
-        partial(_answer_leaf, snapshot=snapshot, search=search),
-        lambda terms: _AllOf(terms, universe),
-        lambda terms: _AnyOf(terms, universe),
-        _Not,
-    )
+    answer = _fold(predicate, snapshot, search)
     if answer.bounds_true:
         search.result = answer.rows()
         return search
@@ -117,8 +120,19 @@ def search_indices(
     # be answered, negations are the reason.
     search.result = SearchResult(universe)
     if not search.unanswered and not isinstance(predicate, Constant):
-        search.unanswered.append((predicate, "negations are not answered by a Bloom filter"))
+        search.unanswered.append((predicate, "negations are not answered by these indices"))
     return search
+
+
+def _fold(predicate: Predicate, snapshot: Snapshot, search: Search) -> _Answer:
+    universe = snapshot.universe
+    return fold_predicate(
+        predicate,
+        partial(_answer_leaf, snapshot=snapshot, search=search),
+        lambda terms: _AllOf(terms, universe),
+        lambda terms: _AnyOf(terms, universe),
+        _Not,
+    )
 
 
 def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _Answer:
@@ -132,12 +146,16 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
             return _KnownRows(
                 result, bounds_true=value is not True, bounds_false=value is not False
             )
+        case Unknown(_, _, _, _, requires) if requires is not None:
+            return _Required(leaf, requires, snapshot, search)
         case Unknown(_, reason):
             answer = reason
         case IsIn(_, values, False) if not len(values):
             nothing = SearchResult(universe, at_most=RowRanges())
             return _KnownRows(nothing, bounds_true=True, bounds_false=False)
-        case _ if leaf.column[0] in snapshot.partition_values.columns:
+        case Equals() | IsIn() | Compares() | IsNull() if (
+            leaf.column[0] in snapshot.partition_values.columns
+        ):
             answer = _answer_by_partition(leaf, snapshot, search)
         case _:
             answer = _answer_by_index(leaf, snapshot, search)
@@ -163,38 +181,35 @@ def _answer_by_partition(
 
 
 def _answer_by_index(
-    predicate: Equals | IsIn | Compares | IsNull, snapshot: Snapshot, search: Search
+    predicate: ColumnPredicate, snapshot: Snapshot, search: Search
 ) -> _Answer | str:
     """Return the answer of the indices of a column, or the reason why none can answer."""
-    on_column = usable_indices(snapshot, predicate.column)
+    on_column = usable_indices(snapshot, predicate.column, of_values=False)
     if isinstance(on_column, str):
         # Do not recommend an index that could not answer either.
         return why_no_kind_answers(predicate) or on_column
-    assert on_column.column_type is not None
-    indices, why_not = [], ""
+    questions: list[tuple[LoadedIndex, Question]] = []
+    why_not = ""
     for index in on_column.indices:
-        reason = index.why_not_answered(predicate)
-        if reason is None:
-            indices.append(index)
+        question = index.question(predicate, index.types_of_columns(snapshot.source.schema))
+        if isinstance(question, str):
+            why_not = why_not or question
         else:
-            why_not = why_not or reason
-    if not indices:
+            questions.append((index, question))
+    if not questions:
         return why_not
-    key_probe: Probe | None = None
-    matches_null = isinstance(predicate, IsNull)
-    if isinstance(predicate, Equals):
-        key_probe = probe(on_column.column_type, predicate.value)
-    elif isinstance(predicate, IsIn):
-        key_probe = probe_many(on_column.column_type, predicate.values)
-        matches_null = predicate.null_matches
-    if key_probe is not None and key_probe.unusable_reason:
-        return key_probe.unusable_reason
-    return _IndexLookup(snapshot, search, indices, predicate, key_probe, matches_null=matches_null)
+    return _IndexLookup(snapshot, search, questions, predicate)
 
 
-def usable_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
-    """Return the indices of a column, or the reason why none can be used."""
-    on_column = snapshot.indices_of_column(column)
+def usable_indices(
+    snapshot: Snapshot, column: tuple[str, ...], *, of_values: bool = True
+) -> ColumnIndices | str:
+    """Return the indices of a column, or the reason why none can be used.
+
+    If ``of_values``, these are the indices in which hashes of its values can be looked up.
+    """
+    find = snapshot.indices_of_column if of_values else snapshot.all_indices_of_column
+    on_column = find(column)
     if on_column.indices:
         return on_column
     if on_column.misfits:
@@ -289,41 +304,50 @@ class _IndexLookup(_Answer):
     """The rows that all indices of a column leave. They are loaded when they are first needed."""
 
     bounds_true = True
-    bounds_false = False
 
     def __init__(
         self,
         snapshot: Snapshot,
         search: Search,
-        indices: Sequence[LoadedIndex],
-        predicate: LeafPredicate,
-        key_probe: Probe | None,
-        *,
-        matches_null: bool,
+        questions: Sequence[tuple[LoadedIndex, Question]],
+        predicate: ColumnPredicate,
     ):
         self._snapshot = snapshot
         self._search = search
-        self._indices = indices
+        self._questions = questions
         self._predicate = predicate
-        self._key_probe = key_probe
-        self._matches_null = matches_null
+        self.bounds_false = isinstance(predicate, Equals | Compares | IsNull) and any(
+            isinstance(question, ValueQuestion) for _, question in questions
+        )
 
     def rows(self) -> SearchResult:
-        universe = at_most = self._snapshot.universe
-        for index in self._indices:
+        universe = at_most = may_be_false = self._snapshot.universe
+        for index, question in self._questions:
             view = self._snapshot.view(index)
             self._search.used_views[index.entry.name] = view
-            rows = self._key_rows(view)
-            if self._matches_null:
-                rows |= view.nulls()
+            if isinstance(question, KeyQuestion):
+                rows = self._rows_with_keys(view, question)
+            else:
+                rows = view.rows_where(question, is_true=True)
+                if self.bounds_false:
+                    may_be_false &= view.rows_where(question, is_true=False)
+            self._search.uses.append((index.entry.name, self._predicate, rows))
             at_most = rows if at_most is universe else at_most & rows
+        at_least = universe - may_be_false if self.bounds_false else None
         # The index does not say for which rows the condition is null.
-        return SearchResult(universe, at_most=at_most, null_free=False)
+        return SearchResult(universe, at_most=at_most, at_least=at_least, null_free=False)
 
-    def _key_rows(self, view: IndexView) -> RowRanges:
-        """Return the rows of zones that may hold a key, and all rows not covered."""
-        if self._key_probe is None:
-            return RowRanges()
+    def _rows_with_keys(self, view: IndexView, question: KeyQuestion) -> RowRanges:
+        """Return the rows of zones that may hold the keys, and all rows not covered."""
+        rows: RowRanges | None = None
+        for probe in question.probes:
+            found = self._rows_with_key(view, probe)
+            rows = found if rows is None else rows & found
+        if question.nulls_match:
+            return view.nulls() if rows is None else rows | view.nulls()
+        return RowRanges() if rows is None else rows
+
+    def _rows_with_key(self, view: IndexView, probe: Probe) -> RowRanges:
         predicate = leaf = self._predicate
         if id(leaf) in self._search.existing_keys:
             _, predicate = self._search.existing_keys[id(leaf)]
@@ -333,19 +357,41 @@ class _IndexLookup(_Answer):
             or len(predicate.values) <= _MAX_SINGLE_SEARCH
             or view.index.max_searched_keys is not None
         ):
-            return view.matches(self._key_probe)
+            return view.matches(probe)
         if not may_pay(view, len(predicate.values), self._search.cost):
             return view.covered | view.uncovered
         column_type = self._snapshot.indices_of_column(predicate.column).column_type
         bulk = None if column_type is None else hash_keys(column_type, predicate.values)
         if bulk is None:
-            return view.matches(self._key_probe)
+            return view.matches(probe)
         result = search_keys(view, bulk, len(predicate.values), self._search.cost)
         if result is None:
             return view.covered | view.uncovered
         existing = predicate.values.take(from_numpy(np.flatnonzero(result.may_exist)))
         self._search.existing_keys[id(leaf)] = leaf, replace(leaf, values=existing)
         return result.rows
+
+
+class _Required(_Answer):
+    """The rows of a condition that an index cannot answer, of which it knows what they need."""
+
+    bounds_false = False
+
+    def __init__(self, leaf: Unknown, requires: Predicate, snapshot: Snapshot, search: Search):
+        self._universe = snapshot.universe
+        num_before = len(search.unanswered)
+        self._answer = _fold(requires, snapshot, search)
+        self.bounds_true = self._answer.bounds_true
+        self.is_free = self._answer.is_free
+        # The parts of what the rows need are no parts of the filter.
+        reasons = [reason for _, reason in search.unanswered[num_before:]]
+        del search.unanswered[num_before:]
+        if not self.bounds_true:
+            search.unanswered.append((leaf, reasons[0] if reasons else leaf.reason))
+
+    def rows(self) -> SearchResult:
+        at_most = self._answer.rows().at_most
+        return SearchResult(self._universe, at_most=at_most, null_free=False)
 
 
 class _AllOf(_Answer):

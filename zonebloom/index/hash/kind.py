@@ -32,15 +32,18 @@ class HashKind:
     name = "HASH"
     layouts: Mapping[str, str] = MappingProxyType({"buckets": "hash.buckets"})
     layouts_read_in_parts = ("buckets",)
+    takes_values = False
     max_searched_keys: int | None = None
     task_size_factor = 16
 
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         return why_not_indexable(column_type, column)
 
-    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
+    def why_not_answered(
+        self, leaf: LeafPredicate, column_type: pa.DataType | None = None
+    ) -> str | None:
         if isinstance(leaf, Compares):
-            return "range comparisons are not answered by a hash index"
+            return "range comparisons are not answered by a hash index; a ZONEMAP answers them"
         return None
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +64,12 @@ class HashKind:
         return "buckets"
 
     def create_writer(
-        self, catalog: Catalog, path: str, parameters: Mapping[str, Any], num_writers: int
+        self,
+        catalog: Catalog,
+        path: str,
+        parameters: Mapping[str, Any],
+        num_writers: int,
+        column_type: pa.DataType,
     ) -> HashSegmentWriter:
         from zonebloom.index.hash.writer import HashSegmentWriter
 

@@ -39,6 +39,7 @@ class ZoneBloom:
         {"table": "bloomfilter.arrow", "sliced": "bloomfilter.sliced"}
     )
     layouts_read_in_parts = ("sliced",)
+    takes_values = False
     max_searched_keys: int | None = _MAX_SEARCHED_KEYS
     # Merged tables in the sliced layout are searched as one.
     task_size_factor = 1
@@ -46,9 +47,11 @@ class ZoneBloom:
     def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
         return why_not_indexable(column_type, column)
 
-    def why_not_answered(self, leaf: LeafPredicate) -> str | None:
+    def why_not_answered(
+        self, leaf: LeafPredicate, column_type: pa.DataType | None = None
+    ) -> str | None:
         if isinstance(leaf, Compares):
-            return "range comparisons are not answered by a Bloom filter"
+            return "range comparisons are not answered by a Bloom filter; a ZONEMAP answers them"
         return None
 
     def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +75,12 @@ class ZoneBloom:
         return layout if num_zones else "table"
 
     def create_writer(
-        self, catalog: Catalog, path: str, parameters: Mapping[str, Any], num_writers: int
+        self,
+        catalog: Catalog,
+        path: str,
+        parameters: Mapping[str, Any],
+        num_writers: int,
+        column_type: pa.DataType,
     ) -> ZoneSegmentWriter:
         from zonebloom.index.zone_bloom.segment_writer import ZoneSegmentWriter
 

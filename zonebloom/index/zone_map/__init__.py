@@ -1,0 +1,1 @@
+"""The zone map index: the least and the greatest value of each zone."""

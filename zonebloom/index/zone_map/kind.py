@@ -1,0 +1,160 @@
+"""The index kind ZONEMAP: what the zone map index does for each part of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zonebloom.base import arguments
+from zonebloom.base.arguments import short_repr
+from zonebloom.base.row_ranges import MAX_ROWS_PER_FRAGMENT
+from zonebloom.catalog.folder import read_file
+from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS, Segment
+from zonebloom.catalog.store import Catalog
+from zonebloom.errors import CorruptIndex, InvalidArgument
+from zonebloom.index.table import HashingFile, IndexTable, WrittenTable
+from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, LeafPredicate
+from zonebloom.values.literal import Unanswerable
+from zonebloom.values.normal_types import hashed_type
+from zonebloom.values.types import why_not_indexable
+
+if TYPE_CHECKING:
+    from zonebloom.index.zone_map.table import ZoneMapTable
+    from zonebloom.index.zone_map.writer import ZoneMapWriter
+
+# Lance's name of the parameter, and ours.
+_ROWS_NAMES = ("rows_per_zone", "number_of_items")
+
+
+class ZoneMap:
+    """The zone map index, whose files have one layout."""
+
+    name = "ZONEMAP"
+    layouts: Mapping[str, str] = MappingProxyType({"bounds": "zonemap.arrow"})
+    layouts_read_in_parts: Collection[str] = ()
+    takes_values = True
+    max_searched_keys: int | None = 1
+    task_size_factor = 16
+
+    def why_not_indexable(self, column_type: pa.DataType, column: str) -> str | None:
+        if pt.is_boolean(hashed_type(column_type)):
+            return None
+        return why_not_indexable(column_type, column)
+
+    def why_not_answered(
+        self, leaf: LeafPredicate, column_type: pa.DataType | None = None
+    ) -> str | None:
+        if not isinstance(leaf, Equals | IsIn | Compares | IsNull):
+            return "a zone map answers only comparisons of values"
+        if column_type is None:
+            return None
+        from zonebloom.index.zone_map.table import require_comparable
+
+        try:
+            require_comparable(column_type, leaf)
+        except Unanswerable as reason:
+            return str(reason)
+        return None
+
+    def check_parameters(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        unknown = [name for name in parameters if name not in _ROWS_NAMES]
+        if unknown:
+            raise InvalidArgument(
+                f"unknown parameter {', '.join(map(short_repr, unknown))}; a {self.name} index has "
+                "number_of_items"
+            )
+        if len(parameters) > 1:
+            raise InvalidArgument("give number_of_items or rows_per_zone, not both")
+        items = next(iter(parameters.values()), DEFAULT_NUMBER_OF_ITEMS)
+        items = arguments.require_integer(items, "number_of_items")
+        if not 0 < items <= MAX_ROWS_PER_FRAGMENT:
+            advice = f"give a number from 1 to {MAX_ROWS_PER_FRAGMENT:,}"
+            raise arguments.invalid_value(items, "number_of_items", advice)
+        return {"number_of_items": items}
+
+    def probability_for(self, max_false_zones: float, num_zones: int) -> float:
+        raise InvalidArgument(
+            f"a {self.name} index has no false positive probability; leave out max_false_zones"
+        )
+
+    def choose_layout(self, layout: str, num_zones: int) -> str:
+        return "bounds"
+
+    def create_writer(
+        self,
+        catalog: Catalog,
+        path: str,
+        parameters: Mapping[str, Any],
+        num_writers: int,
+        column_type: pa.DataType,
+    ) -> ZoneMapWriter:
+        from zonebloom.index.zone_map.writer import ZoneMapWriter
+
+        return ZoneMapWriter(catalog, path, column_type, parameters["number_of_items"])
+
+    def open(
+        self, catalog: Catalog, segment: Segment, report: Callable[[CorruptIndex], None] | None
+    ) -> ZoneMapTable:
+        from zonebloom.index.zone_map.table import ZoneMapTable
+
+        path = catalog.path(segment.name, segment.file)
+        if segment.file != self.layouts["bounds"]:
+            raise CorruptIndex(
+                f"{path} is not a file of a {self.name} index; build the index again"
+            )
+        filesystem = catalog.decrypted_filesystem
+        return ZoneMapTable(read_file(filesystem, path, segment.num_bytes, segment.checksum), path)
+
+    def merge(
+        self, catalog: Catalog, path: str, layout: str, tables: Sequence[IndexTable]
+    ) -> WrittenTable:
+        from zonebloom.index.zone_map.table import write_zone_map
+
+        sink = HashingFile(catalog.open_output_stream(path))
+        return write_zone_map(sink, [table.content for table in require_zone_maps(tables)])
+
+    def statistics(
+        self, parameters: Mapping[str, Any], tables: Sequence[IndexTable]
+    ) -> dict[str, Any]:
+        """Return how many zones an equality keeps, on average over the least value of each zone."""
+        zone_maps = require_zone_maps(tables)
+        return {
+            "null_count": sum(int(table.null_count.sum()) for table in zone_maps),
+            "nan_count": sum(int(table.nan_count.sum()) for table in zone_maps),
+            "mean_zones_kept": mean_zones_kept(zone_maps),
+        }
+
+
+def require_zone_maps(tables: Sequence[IndexTable]) -> list[ZoneMapTable]:
+    """Return tables as zone maps. Raise `InvalidArgument` if they are of another kind."""
+    from zonebloom.index.zone_map.table import ZoneMapTable
+
+    zone_maps = [table for table in tables if isinstance(table, ZoneMapTable)]
+    if len(zone_maps) < len(tables):
+        raise InvalidArgument("the index is not a zone map; give one of kind ZONEMAP")
+    return zone_maps
+
+
+def mean_zones_kept(tables: Sequence[ZoneMapTable]) -> float:
+    """Return how many zones hold the least value of a zone within their bounds, on average."""
+    ends = [end for table in tables for end in (table.least, table.greatest)]
+    if not ends:
+        return 0.0
+    options = pc.RankOptions(tiebreaker="dense")
+    ranks = pc.call_function("rank", [pa.concat_arrays(ends)], options).to_numpy()
+    has_value = np.concatenate([np.asarray(end.is_valid()).astype(bool) for end in ends[::2]])
+    parts = np.split(ranks, np.cumsum([len(end) for end in ends])[:-1])
+    least, greatest = (np.sort(np.concatenate(parts[i::2])[has_value]) for i in (0, 1))
+    if not least.size:
+        return 0.0
+    num_kept = np.searchsorted(least, least, side="right") - np.searchsorted(greatest, least)
+    return float(num_kept.mean())
+
+
+ZONE_MAP = ZoneMap()
