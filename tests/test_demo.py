@@ -201,7 +201,7 @@ from zonebloom.cli import demo, main
 folder = sys.argv.pop(1)
 demo.load_flights = lambda: pq.read_table(folder + "/flights")
 demo.load_places = lambda: pq.read_table(folder + "/places")
-sys.exit(main.main())
+sys.exit(main.main_of_process())
 """
     options = ["--spark", "--path", str(tmp_path), "--output", "json"]
     process = subprocess.run(

@@ -235,9 +235,20 @@ def test_generated_tables_round_trip(types, size, seed, page_version, stores_sch
             pq.read_table(before)
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             reject()  # pyarrow cannot write or read some nested types, such as views.
-        zb.rewrite(before, after.parent)
+        try:
+            zb.rewrite(before, after.parent)
+        except UnsupportedType:
+            # pyarrow writes views inside structs only as one page.
+            assert any(has_nested_views(kind) for kind in types.values())
+            assert not after.exists()
+            return
         assert_same_file(before, after)
         assert_recommended(after)
+
+
+def has_nested_views(kind: pa.DataType) -> bool:
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return any("view" in str(field) for field in inner)
 
 
 def test_dictionaries_are_only_for_values_that_repeat(tmp_path):

@@ -114,6 +114,9 @@ def _require_movable(opened: OpenedDataset) -> Version:
     catalog = opened.catalog
     base = catalog.latest(for_writing=True)
     if base.number < catalog.newest_number():
+        # Another process may have deleted the version that was being read, because it moved it.
+        base = catalog.latest(for_writing=True)
+    if base.number < catalog.newest_number():
         raise CorruptIndex(
             f"the newest version of the index in {catalog.folder} cannot be read; repair it: "
             f"zonebloom refresh {opened.source.root}"

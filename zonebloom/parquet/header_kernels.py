@@ -30,13 +30,15 @@ BODY_START, BODY_SIZE, DECOMPRESSED_SIZE, ENCODING, CHECKSUM, CHECKED_START, LEV
 )
 # `row_kernels.read_pages` sets the address of the body, changes BODY_SIZE to the decompressed size,
 # and sets the number of stored values, and the position of the first one. It leaves out PLAIN
-# values of unwanted rows. Values of other encodings are all read, so `open_pages` sets
-# UNWANTED_ROWS to 0 for them.
+# values of unwanted rows. Values of other encodings and of small pages are all read, so
+# `open_pages` sets UNWANTED_ROWS to 0 for them.
 BODY_ADDRESS, NUM_STORED, FIRST_POSITION = range(13, 16)
 PAGE_FIELDS = 16
 # Positions of the description of a column, which all kernels get: the greatest definition level,
 # the codec, the bytes of a value, 0 for strings, the greatest repetition level, and 1 for booleans.
 MAX_LEVEL, CODEC, WIDTH, MAX_REPETITION, IS_BOOLEAN = range(5)
+# Smaller pages are decompressed whole, so that any damage to their compressed bytes is noticed.
+_MIN_PARTIAL_BYTES = 1 << 18
 # Results of `open_pages`: flags for what the pages of a column have, or a code for a refused page.
 HAS_INDICES, HAS_PLAIN, HAS_OTHER_ENCODINGS, HAS_CHECKSUM = 1, 2, 4, 8
 MALFORMED, MISPLACED, CONTRADICTORY, UNKNOWN_LEVELS = -1, -2, -3, -4
@@ -239,7 +241,7 @@ def _describe_page(data, header, begin, stop, max_level, max_repetition, codec, 
     page[BODY_SIZE] = stop - begin
     encoding = header[_ENCODING]
     page[ENCODING] = encoding
-    if encoding != PLAIN or is_boolean:
+    if encoding != PLAIN or is_boolean or page[DECOMPRESSED_SIZE] < _MIN_PARTIAL_BYTES:
         page[UNWANTED_ROWS] = 0
     flags = HAS_CHECKSUM if header[_CRC] != -1 else 0
     if is_dictionary_encoding(encoding):

@@ -210,7 +210,11 @@ class _FileRewrite:
             ) as writer,
         ):
             for table in self._new_groups():
-                writer.write_table(_with_equal_dictionaries(table), table.num_rows)
+                try:
+                    writer.write_table(_with_equal_dictionaries(table), table.num_rows)
+                except pa.ArrowNotImplementedError as error:
+                    # For example, views inside structs of more than one page.
+                    raise self._unwritable(error) from None
                 report(table.num_rows)
         self._verify(target)
 
@@ -224,6 +228,12 @@ class _FileRewrite:
             if self._schema.metadata and not self._type_options["store_schema"]:
                 # pyarrow writes metadata only together with the Arrow schema.
                 writer.add_key_value_metadata(self._schema.metadata)
+
+    def _unwritable(self, error: Exception) -> UnsupportedType:
+        return UnsupportedType(
+            f"pyarrow cannot write the types of {self._path}: {error}; leave the file out, or "
+            "rewrite it by its own writer"
+        )
 
     def _write_sample(self) -> tuple[list[str], list[str]]:
         """Write the first rows in memory. Return the paths of all leaves, and of repeating ones.
@@ -242,10 +252,7 @@ class _FileRewrite:
             ) as writer:
                 writer.write_table(_with_equal_dictionaries(table))
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise UnsupportedType(
-                f"pyarrow cannot write the types of {self._path}: {error}; leave the file out, or "
-                "rewrite it by its own writer"
-            ) from None
+            raise self._unwritable(error) from None
         written = sink.getvalue()
         self._require_same_types(pq.ParquetFile(pa.BufferReader(written)))
         return _repeating_columns(written)
