@@ -41,7 +41,7 @@ LAYERS = [
 
 # The folders inside a layer, from the lowest to the highest.
 SUBFOLDERS = {
-    "index": ["zone_bloom", "hash"],
+    "index": ["row_keys", "zone_bloom", "zone_map", "hash"],
     "spark": ["pruning", "joins", "tagging", "hyperspace"],
 }
 

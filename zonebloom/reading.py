@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from zonebloom.base import arguments
 from zonebloom.base.row_ranges import OFFSET_BITS, RowRanges
 from zonebloom.base.threads import REMOTE_THREADS, num_cores, thread_pool
+from zonebloom.errors import InvalidArgument
 from zonebloom.predicates import Predicate
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.scan.plan import Request
@@ -102,8 +103,8 @@ def _addresses(rows: Any) -> np.ndarray:
 
 def look_up(
     opened: OpenedDataset,
-    column: str,
-    keys: KeysLike,
+    column: str | Sequence[str],
+    keys: KeysLike | KeyTableLike,
     columns: Sequence[str] | None = None,
     *,
     nulls: bool = False,
@@ -112,12 +113,7 @@ def look_up(
     from zonebloom.scan.lookup import lookup_keys
 
     if isinstance(column, list | tuple):
-        raise arguments.invalid_value(
-            column,
-            "column",
-            "give the name of one column; for keys of several columns, pass the result of locate "
-            "to take_rows",
-        )
+        return _look_up_tuples(opened, column, keys, columns, nulls=nulls)
     column = arguments.require_text(column, "column")
     nulls = arguments.require_bool(nulls, "nulls")
     source, key_column = opened.source, opened.column(column)
@@ -136,6 +132,34 @@ def look_up(
     # The dataset may have a column key_index of its own, so remove ours before the projection.
     key_index = rows.schema.field(0)
     return project(rows.remove_column(0), projection).add_column(0, key_index, rows.column(0))
+
+
+def _look_up_tuples(
+    opened: OpenedDataset,
+    key_columns: Sequence[str],
+    keys: Any,
+    columns: Sequence[str] | None,
+    *,
+    nulls: bool,
+) -> pa.Table:
+    """Return the rows whose columns equal keys of several columns."""
+    if nulls:
+        raise InvalidArgument("nulls=True is for keys of one column; leave it out")
+    if isinstance(keys, list) and all(isinstance(key, tuple | list) for key in keys):
+        parts = [list(part) for part in zip(*keys, strict=True)] or [[] for _ in key_columns]
+        if len(parts) != len(key_columns):
+            raise arguments.invalid_value(
+                keys, "keys", f"give tuples of {len(key_columns)} values, or a table"
+            )
+        keys = dict(zip(key_columns, parts, strict=True))
+    found = key_locations(opened, key_columns, keys).by_key().drop_null()
+    # The numbers of the files are in scan order.
+    files = found["path"].combine_chunks()
+    file_numbers = pa.concat_arrays([chunk.indices for chunk in pa.chunked_array(files).chunks])
+    order = np.lexsort((found["row"].to_numpy(), file_numbers.to_numpy()))
+    found = found.take(pa.array(order))
+    rows = take_rows(opened, found, columns)
+    return rows.add_column(0, found.schema.field("key_index"), found["key_index"])
 
 
 def key_locations(

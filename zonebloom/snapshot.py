@@ -64,12 +64,15 @@ class ColumnIndices:
         None if the dataset has no such column.
     indices : tuple of LoadedIndex
         The index to prefer comes last.
+    types : tuple of list of pyarrow.DataType
+        The types of the columns of each index.
     misfits : tuple of str
         The reasons why indices of the column cannot be used.
     """
 
     column_type: pa.DataType | None
     indices: tuple[LoadedIndex, ...]
+    types: tuple[list[pa.DataType], ...] = ()
     misfits: tuple[str, ...] = ()
 
 
@@ -136,6 +139,11 @@ class Snapshot:
         ]
         return PartitionValues(self.source.schema, columns, values)
 
+    @cached_property
+    def combined_columns(self) -> list[tuple[tuple[str, ...], ...]]:
+        """The columns of each index of a combination of columns."""
+        return [index.columns for index in self.indices.values() if index.rule.other_columns]
+
     def view(self, index: LoadedIndex) -> IndexView:
         """Return an index restricted to the files that did not change since it was built."""
         name = index.entry.name
@@ -147,8 +155,12 @@ class Snapshot:
         """Return the indices in which the hash of a value of a column can be looked up."""
         if path not in self._indices_of_values:
             found = self.all_indices_of_column(path)
-            of_values = tuple(index for index in found.indices if index.hashes_values)
-            self._indices_of_values[path] = replace(found, indices=of_values)
+            hashes_values = [index.hashes_values for index in found.indices]
+            self._indices_of_values[path] = replace(
+                found,
+                indices=tuple(itertools.compress(found.indices, hashes_values)),
+                types=tuple(itertools.compress(found.types, hashes_values)),
+            )
         return self._indices_of_values[path]
 
     def all_indices_of_column(self, path: tuple[str, ...]) -> ColumnIndices:
@@ -168,7 +180,12 @@ class Snapshot:
         # Other datasets may share the index folder. Prefer indices that cover a file of this one.
         of_dataset = [index for index in usable if self._knows_a_file(index.entry)]
         reasons = tuple(f"{misfit}; build it again" for misfit in misfits if misfit is not None)
-        return ColumnIndices(leaf_type, tuple(of_dataset or usable[-1:]), reasons)
+        found = tuple(of_dataset or usable[-1:])
+        return ColumnIndices(leaf_type, found, tuple(map(self._types_of_columns, found)), reasons)
+
+    def _types_of_columns(self, index: LoadedIndex) -> list[pa.DataType]:
+        types = [find_leaf_type(self.source.schema, path) for path in index.columns]
+        return [type_ for type_ in types if type_ is not None]
 
     def _knows_a_file(self, entry: IndexEntry) -> bool:
         known_ids = self.coverage.known_ids

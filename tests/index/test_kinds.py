@@ -107,6 +107,7 @@ class ExactSet:
     max_searched_keys: int | None = 1 << 14
     layouts_read_in_parts = ()
     task_size_factor = 1
+    takes_values = False
 
     def __init__(self):
         self.layouts = {"table": "exactset.arrow"}
@@ -116,7 +117,7 @@ class ExactSet:
     def why_not_indexable(self, column_type, column):
         return "look floats up by ranges" if pa.types.is_floating(column_type) else None
 
-    def why_not_answered(self, leaf):
+    def why_not_answered(self, leaf, column_type=None):
         if isinstance(leaf, Compares) and not self.answers_ranges:
             return "a set has no order"
         return None
@@ -133,7 +134,7 @@ class ExactSet:
     def choose_layout(self, layout, num_zones):
         return "table"
 
-    def create_writer(self, catalog, path, parameters, num_writers):
+    def create_writer(self, catalog, path, parameters, num_writers, column_type):
         return ExactWriter(catalog, path, parameters["number_of_items"])
 
     def open(self, catalog, segment, report):

@@ -16,7 +16,14 @@ from zonebloom.catalog.version_log import utc_now
 from zonebloom.errors import FragmentUnreadable, IndexExists, InvalidArgument, UnsupportedType
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import IndexKind, index_kind
-from zonebloom.index.row_keys.rules import VALUES, KeyRule, column_values, rule_json
+from zonebloom.index.row_keys.rules import (
+    VALUES,
+    KeyRule,
+    TupleRule,
+    column_values,
+    default_name,
+    rule_json,
+)
 from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.footer import is_encrypted
 from zonebloom.scan.opened import OpenedDataset
@@ -111,7 +118,7 @@ class IndexSpec:
 class IndexRequest:
     """The arguments of `Dataset.create_scalar_index`, checked before any file is listed."""
 
-    column: str | Sequence[str]
+    column: str | tuple[str, ...] | Sequence[str | tuple[str, ...]]
     index_type: str | IndexConfig
     name: str | None
     replace: bool
@@ -134,11 +141,16 @@ class IndexRequest:
 
     def __post_init__(self) -> None:
         column = self.column
-        self.column = (
-            [column] if isinstance(column, str) else arguments.require_name_list(column, "column")
-        )
+        self.column = _require_targets(column)
         if not self.column:
             raise InvalidArgument("column is an empty list; name at least one")
+        for part in self.column:
+            if isinstance(part, tuple):
+                names = arguments.require_name_list(part, "a combination of columns")
+                if len(set(names)) < 2 or len(set(names)) < len(names):
+                    raise arguments.invalid_value(
+                        part, "column", "name two or more different columns in a tuple"
+                    )
         if self.name is not None:
             arguments.require_text(self.name, "name")
             if len(self.column) > 1:
@@ -169,25 +181,52 @@ class IndexRequest:
             parameters = self._for_false_zones(opened)
         size = self._global_size(opened)
         specs: list[IndexSpec] = []
-        for name in dict.fromkeys(self.column):
-            index_name = self._checked_name(
-                f"{name}_idx" if self.name is None else self.name, opened
-            )
-            column = opened.column_of_files(name)
-            self._require_indexable(column, name)
-            field_path = opened.source.field_of(column.path)
+        for target in dict.fromkeys(self.column):
+            rule, columns = self._rule_and_columns(target, opened)
+            name = self.name or f"{default_name(rule, [column.name for column in columns])}_idx"
             specs.append(
-                IndexSpec(index_name, column, parameters, size, field_path, self.kind.name)
+                IndexSpec(
+                    self._checked_name(name, opened),
+                    columns[0],
+                    parameters,
+                    size,
+                    opened.source.field_of(columns[0].path),
+                    self.kind.name,
+                    rule,
+                    tuple(columns[1:]),
+                )
             )
         return specs
 
-    def _require_indexable(self, column: Column, name: str) -> None:
-        reason = self.kind.why_not_indexable(column.type, name)
+    def _rule_and_columns(
+        self, target: str | tuple[str, ...], opened: OpenedDataset
+    ) -> tuple[KeyRule, list[Column]]:
+        """Return the rule of the keys of an index, and the columns that it reads."""
+        if isinstance(target, tuple):
+            columns = list(map(opened.column_of_files, target))
+            others = [column.path for column in columns[1:]]
+            fields = list(map(opened.source.field_of, others))
+            rule: KeyRule = TupleRule(tuple(others), tuple(fields))
+        else:
+            columns, rule = [opened.column_of_files(target)], VALUES
+        if self.kind.takes_values and rule != VALUES:
+            raise InvalidArgument(
+                f"a {self.kind.name} index compares the values of one column; give one of another "
+                "kind"
+            )
+        types = [column.type for column in columns]
+        name = rule.text([column.path for column in columns])
+        reason = (
+            self.kind.why_not_indexable(types[0], name)
+            if rule == VALUES
+            else rule.why_not_indexable(types, name)
+        )
         if reason is not None:
             raise UnsupportedType(
-                f"column {name!r} has type {column.type}, which a {self.kind.name} index does not "
-                f"take: {reason}"
+                f"column {name!r} has type {', '.join(map(str, types))}, which a {self.kind.name} "
+                f"index does not take: {reason}"
             )
+        return rule, columns
 
     def _for_false_zones(self, opened: OpenedDataset) -> dict[str, Any]:
         """Return the parameters, with the probability that `max_false_zones` asks for."""
@@ -223,6 +262,20 @@ class IndexRequest:
                 f"there is an index {name!r} already; give another name, or replace=True"
             )
         return name
+
+
+def _require_targets(columns: Any) -> list[str | tuple[str, ...]]:
+    if isinstance(columns, str | tuple):
+        return [columns]
+    tuples = [part for part in columns if isinstance(part, tuple)] if _is_list(columns) else []
+    if not tuples:
+        return list(arguments.require_name_list(columns, "column"))
+    arguments.require_name_list([part for part in columns if not isinstance(part, tuple)], "column")
+    return list(columns)
+
+
+def _is_list(columns: Any) -> bool:
+    return isinstance(columns, Sequence) and not isinstance(columns, str)
 
 
 def size_global_filter(

@@ -178,7 +178,7 @@ def refresh_indices(
     builder = Builder(opened)
     names = builder.own_index_names() if index_names is None else index_names
     entries = [opened.index_entry(name) for name in dict.fromkeys(names)]
-    indices: list[tuple[IndexEntry, Column]] = []
+    indices: list[tuple[IndexEntry, Sequence[Column]]] = []
     misfits: list[Refreshed] = []
     for entry in entries:
         try:

@@ -38,7 +38,6 @@ from zonebloom.index.table import IndexTable, ValueTable, ZoneRuns
 from zonebloom.index.zone_parts import ValueQuestion
 from zonebloom.predicates.ast import ColumnPath, LeafPredicate
 from zonebloom.storage.files import is_local
-from zonebloom.values.columns import find_leaf_type
 from zonebloom.values.probe import Probe
 
 if TYPE_CHECKING:
@@ -77,7 +76,6 @@ class LoadedIndex:
         self._tables: list[IndexTable] | None = None
         # Tables that `open_ahead` opened, by segment. `tables` takes them from here.
         self._opened_tables: dict[str, IndexTable] = {}
-        self._types: tuple[pa.Schema, list[pa.DataType]] | None = None
         self._key_ranges: pa.Table | None = None
         self._global_filter: Sbbf | None = None
 
@@ -103,13 +101,6 @@ class LoadedIndex:
         """The paths of the columns of the index."""
         return self.entry.column, *self.rule.other_columns
 
-    def types_of_columns(self, schema: pa.Schema) -> list[pa.DataType]:
-        """Return the types of the columns, which the schema has."""
-        if self._types is None or self._types[0] is not schema:
-            types = [find_leaf_type(schema, path) for path in self.columns]
-            self._types = schema, [type_ for type_ in types if type_ is not None]
-        return self._types[1]
-
     @property
     def hashes_values(self) -> bool:
         """Whether the hash of a value of the column can be looked up."""
@@ -122,10 +113,12 @@ class LoadedIndex:
         """
         if self._kind is None:
             return f"index {self.entry.name} is of the unknown kind {self.entry.kind}"
-        if not self._kind.takes_values:
-            return self.rule.question(leaf, column_types)
         reason = self._kind.why_not_answered(leaf, column_types[0])
-        return reason or ValueQuestion(leaf, column_types[0])
+        if reason is not None:
+            return reason
+        if self._kind.takes_values:
+            return ValueQuestion(leaf, column_types[0])
+        return self.rule.question(leaf, column_types)
 
     @property
     def max_searched_keys(self) -> int | None:

@@ -8,7 +8,8 @@ the node is null may be missing from both.
     node                    rows that may be true                 rows that may be false
     Equals, IsIn, IsNull    the zones whose filters match         all
     Compares                the same, by key ranges and paths     all
-    HasElement, HasText     the zones whose filters match         all
+    HasElement, HasText,
+    HasTuple                the zones whose filters match         all
     Constant                all if True, else none                all if False, else none
     Unknown                 those where `requires` may be true    all
     And                     intersection                          union
@@ -50,9 +51,8 @@ FLIPPED_OPERATORS: dict[str, Any] = {
 
 
 def _convert_to_scalar(leaf: Equals | Compares) -> None:
-    """Convert the value of a predicate to Arrow if a user passed a Python value."""
-    if not isinstance(leaf.value, pa.Scalar):
-        object.__setattr__(leaf, "value", to_scalar(leaf.value, "the value of a comparison"))
+    """Convert the Python value that a user passed to Arrow."""
+    object.__setattr__(leaf, "value", to_scalar(leaf.value, "the value of a comparison"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class Equals:
     value: pa.Scalar
 
     def __post_init__(self) -> None:
-        _convert_to_scalar(self)
+        if not isinstance(self.value, pa.Scalar):
+            _convert_to_scalar(self)
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} = {value_text(self.value)}"
@@ -106,7 +107,8 @@ class Compares:
     value: pa.Scalar
 
     def __post_init__(self) -> None:
-        _convert_to_scalar(self)
+        if not isinstance(self.value, pa.Scalar):
+            _convert_to_scalar(self)
 
     def __str__(self) -> str:
         return f"{column_text(self.column)} {self.operator} {value_text(self.value)}"
@@ -183,6 +185,32 @@ class HasText:
 
 
 @dataclass(frozen=True, slots=True)
+class HasTuple:
+    """The condition that several columns together hold one of some tuples, without nulls.
+
+    ``values`` has one array for each column, and one tuple at each position. Only
+    `zonebloom.predicates.tuples` makes this condition, for a search, from the equalities ``terms``.
+    """
+
+    columns: tuple[ColumnPath, ...]
+    values: tuple[pa.Array, ...]
+    terms: tuple[Predicate, ...] = ()
+
+    @property
+    def column(self) -> ColumnPath:
+        return self.columns[0]
+
+    def __str__(self) -> str:
+        names = ", ".join(map(column_text, self.columns))
+        count = len(self.values[0])
+        first = ", ".join(value_text(array[0]) for array in self.values) if count else ""
+        return f"({names}) IN (({first}){f', ... {count - 1} more' if count > 1 else ''})"
+
+    def __hash__(self) -> int:
+        return hash((self.columns, len(self.values[0])))
+
+
+@dataclass(frozen=True, slots=True)
 class And:
     """The condition that all terms are true."""
 
@@ -243,7 +271,7 @@ class Unknown:
 
 
 LeafPredicate: TypeAlias = (
-    Equals | IsIn | Compares | IsNull | HasElement | HasText | Constant | Unknown
+    Equals | IsIn | Compares | IsNull | HasElement | HasText | HasTuple | Constant | Unknown
 )
 Predicate: TypeAlias = LeafPredicate | And | Or | Not
 

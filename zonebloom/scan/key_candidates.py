@@ -13,8 +13,9 @@ Spark's tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -23,18 +24,21 @@ import pyarrow as pa
 from zonebloom.base.arrays import from_numpy
 from zonebloom.base.row_ranges import RowRanges
 from zonebloom.index.key_search import COMPARED_BY_KERNELS, may_pay, search_keys
-from zonebloom.index.matching import IndexView
+from zonebloom.index.matching import IndexView, LoadedIndex
+from zonebloom.index.row_keys.rules import TupleRule
 from zonebloom.predicates import IsIn
 from zonebloom.predicates.ast import ColumnPath
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.scan.planner import plan_fragments
-from zonebloom.scan.search import Search, usable_indices
+from zonebloom.scan.search import Search
 from zonebloom.snapshot import Snapshot
-from zonebloom.values.probe import hash_keys
+from zonebloom.values.probe import BulkProbe, hash_keys
 
 # With more keys than this, almost every zone may hold one. So they are only looked up in indices
 # whose kind finds few zones for each key.
 MAX_SEARCHED_KEYS = 1 << 14
+# A function that hashes the keys at each position, given one array of values per column.
+_HashTuples: TypeAlias = Callable[[Sequence[pa.Array]], BulkProbe | None]
 # The position of a file among the present ones, and its plan.
 NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
 
@@ -88,34 +92,42 @@ def search_many_keys(
     views: dict[str, IndexView] = {}
     searched_columns: set[ColumnPath] = set()
     numbers: np.ndarray | None = None
-    for path, values in columns.items():
-        if path[0] in snapshot.partition_values.columns:
-            continue
-        on_column = usable_indices(snapshot, path)
-        if isinstance(on_column, str) or on_column.column_type is None:
-            continue
-        for index in on_column.indices:
-            if index.max_searched_keys is not None:
-                continue
-            searched = values if numbers is None else values.take(from_numpy(numbers))
-            view = snapshot.view(index)
-            if not may_pay(view, len(searched), COMPARED_BY_KERNELS):
-                continue
-            bulk = hash_keys(on_column.column_type, searched)
-            result = (
-                None
-                if bulk is None
-                else search_keys(view, bulk, len(searched), COMPARED_BY_KERNELS)
-            )
-            if result is not None:
-                kept = np.flatnonzero(result.may_exist)
-                numbers = kept if numbers is None else numbers[kept]
-                rows = rows & result.rows
-                views[index.entry.name] = view
-                searched_columns.add(path)
+    for index, paths, hash_tuples in _indices_to_search(snapshot, columns):
+        searched = [columns[path] for path in paths]
+        if numbers is not None:
+            searched = [values.take(from_numpy(numbers)) for values in searched]
+        view, count = snapshot.view(index), len(searched[0])
+        bulk = hash_tuples(searched) if may_pay(view, count, COMPARED_BY_KERNELS) else None
+        result = None if bulk is None else search_keys(view, bulk, count, COMPARED_BY_KERNELS)
+        if result is not None:
+            kept = np.flatnonzero(result.may_exist)
+            numbers = kept if numbers is None else numbers[kept]
+            rows = rows & result.rows
+            views[index.entry.name] = view
+            searched_columns.update(paths)
     if numbers is None:
         return None
     return ManyKeySearch(snapshot, frozenset(searched_columns), numbers, rows, views)
+
+
+def _indices_to_search(
+    snapshot: Snapshot, columns: Mapping[ColumnPath, pa.Array]
+) -> Iterator[tuple[LoadedIndex, Sequence[ColumnPath], _HashTuples]]:
+    """Yield the indices that find few zones for each key, their columns, and how to hash keys."""
+    for path in columns:
+        on_column = snapshot.all_indices_of_column(path)
+        for index, types in zip(on_column.indices, on_column.types, strict=True):
+            if index.max_searched_keys is not None or not columns.keys() >= set(index.columns):
+                continue
+            rule = index.rule
+            if index.hashes_values:
+                yield index, index.columns, partial(_hash_values, types[0])
+            elif isinstance(rule, TupleRule):
+                yield index, index.columns, partial(rule.hash_tuples, column_types=types)
+
+
+def _hash_values(column_type: pa.DataType, values: Sequence[pa.Array]) -> BulkProbe | None:
+    return hash_keys(column_type, values[0])
 
 
 def plan_candidates(

@@ -28,7 +28,8 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotFound, InvalidArgument
 from zonebloom.index.batch_lookup import checked_keys
 from zonebloom.predicates import IsIn
-from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates.ast import And, conjunction
+from zonebloom.predicates.tuples import tuples_of_keys
 from zonebloom.scan.execute import Execution
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
@@ -226,12 +227,17 @@ def _candidates(
     """Return the current files, and the rows of each file read that may hold keys."""
     num_keys = len(next(iter(columns.values())))
     has_many_keys = num_keys > MAX_SEARCHED_KEYS
-    predicate = conjunction(IsIn(column.path, keys) for column, keys in columns.items())
+    terms = [IsIn(column.path, keys) for column, keys in columns.items()]
+    predicate = conjunction(terms)
     stored_columns = {
         column: keys for column, keys in columns.items() if column.path[0] not in partition_columns
     }
     if found is None:
-        snapshot, search = opened.search(predicate)
+        paths = {column.path: keys for column, keys in columns.items()}
+        combined = [index.columns for index in opened.indices.values() if index.rule.other_columns]
+        tuples = tuples_of_keys(paths, combined)
+        snapshot, search = opened.search(And((*tuples, *terms)) if tuples else predicate)
+        search.predicate = predicate
     else:
         snapshot = found.snapshot
         other_keys = [

@@ -103,7 +103,8 @@ class ColumnKeys:
         # value has one position.
         self._position_starts = None
         # A hash table of many keys, which is not built again for each batch of rows.
-        self._numbers = self._number_keys()
+        is_long = len(self._values) >= _MIN_NUMBERED_KEYS
+        self._numbers = self._number_keys() if is_long else None
         is_distinct = len(self._values) <= 1
         if self._numbers is not None:
             is_distinct = self._numbers.num_distinct == len(self._values)

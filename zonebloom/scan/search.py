@@ -31,6 +31,7 @@ from zonebloom.predicates.ast import (
     Equals,
     HasElement,
     HasText,
+    HasTuple,
     IsIn,
     IsNull,
     LeafPredicate,
@@ -39,6 +40,7 @@ from zonebloom.predicates.ast import (
     fold_predicate,
     replace_leaves,
 )
+from zonebloom.predicates.tuples import with_tuples
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.snapshot import ColumnIndices, Snapshot
 from zonebloom.values.columns import find_leaf_type
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from zonebloom.index.global_filter import GlobalFilter
 
 
-ColumnPredicate: TypeAlias = Equals | IsIn | Compares | IsNull | HasElement | HasText
+ColumnPredicate: TypeAlias = Equals | IsIn | Compares | IsNull | HasElement | HasText | HasTuple
 
 # Longer lists of keys are searched by `zonebloom.index.key_search`, if the kind of an index allows.
 _MAX_SINGLE_SEARCH = 1 << 14
@@ -74,6 +76,8 @@ class Search:
         Parts of the filter that partition values answer, and the rows that they keep.
     unanswered : list of (Predicate, str)
         Parts of the filter that no index could answer, and the reasons.
+    answered_terms : set of int
+        The ids of equalities that an index of several columns answers together.
     uses : list of (str, str, RowRanges)
         The indices that were asked, by name, with the condition and the rows that each left.
     existing_keys : dict of int to (IsIn, IsIn)
@@ -87,6 +91,7 @@ class Search:
     used_views: dict[str, IndexView] = field(default_factory=dict)
     partition_pruning: list[tuple[str, RowRanges]] = field(default_factory=list)
     unanswered: list[tuple[Predicate, str]] = field(default_factory=list)
+    answered_terms: set[int] = field(default_factory=set)
     uses: list[tuple[str, Predicate, RowRanges]] = field(default_factory=list)
     existing_keys: dict[int, tuple[IsIn, IsIn]] = field(default_factory=dict)
 
@@ -112,7 +117,7 @@ def search_indices(
     this takes longer.
     """
     universe, search = snapshot.universe, Search(predicate, cost)
-    answer = _fold(predicate, snapshot, search)
+    answer = _fold(with_tuples(predicate, snapshot.combined_columns), snapshot, search)
     if answer.bounds_true:
         search.result = answer.rows()
         return search
@@ -120,7 +125,7 @@ def search_indices(
     # be answered, negations are the reason.
     search.result = SearchResult(universe)
     if not search.unanswered and not isinstance(predicate, Constant):
-        search.unanswered.append((predicate, "negations are not answered by these indices"))
+        search.unanswered.append((predicate, "negations are not answered by hashes of values"))
     return search
 
 
@@ -160,8 +165,11 @@ def _answer_leaf(leaf: LeafPredicate, snapshot: Snapshot, search: Search) -> _An
         case _:
             answer = _answer_by_index(leaf, snapshot, search)
     if isinstance(answer, str):
-        search.unanswered.append((leaf, answer))
+        if not isinstance(leaf, HasTuple) and id(leaf) not in search.answered_terms:
+            search.unanswered.append((leaf, answer))
         return _AnyRows(SearchResult(universe))
+    if isinstance(leaf, HasTuple):
+        search.answered_terms.update(map(id, leaf.terms))
     return answer
 
 
@@ -184,34 +192,32 @@ def _answer_by_index(
     predicate: ColumnPredicate, snapshot: Snapshot, search: Search
 ) -> _Answer | str:
     """Return the answer of the indices of a column, or the reason why none can answer."""
-    on_column = usable_indices(snapshot, predicate.column, of_values=False)
-    if isinstance(on_column, str):
+    on_column = snapshot.all_indices_of_column(predicate.column)
+    if not on_column.indices:
         # Do not recommend an index that could not answer either.
-        return why_no_kind_answers(predicate) or on_column
+        return why_no_kind_answers(predicate) or _why_no_index(on_column, predicate.column)
     questions: list[tuple[LoadedIndex, Question]] = []
-    why_not = ""
-    for index in on_column.indices:
-        question = index.question(predicate, index.types_of_columns(snapshot.source.schema))
+    why_not, bounds_false = "", False
+    for index, types in zip(on_column.indices, on_column.types, strict=True):
+        question = index.question(predicate, types)
         if isinstance(question, str):
             why_not = why_not or question
         else:
             questions.append((index, question))
+            bounds_false |= isinstance(question, ValueQuestion)
     if not questions:
         return why_not
-    return _IndexLookup(snapshot, search, questions, predicate)
+    bounds_false &= isinstance(predicate, Equals | Compares | IsNull)
+    return _IndexLookup(snapshot, search, questions, predicate, bounds_false=bounds_false)
 
 
-def usable_indices(
-    snapshot: Snapshot, column: tuple[str, ...], *, of_values: bool = True
-) -> ColumnIndices | str:
-    """Return the indices of a column, or the reason why none can be used.
+def usable_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
+    """Return the indices of the values of a column, or the reason why none can be used."""
+    on_column = snapshot.indices_of_column(column)
+    return on_column if on_column.indices else _why_no_index(on_column, column)
 
-    If ``of_values``, these are the indices in which hashes of its values can be looked up.
-    """
-    find = snapshot.indices_of_column if of_values else snapshot.all_indices_of_column
-    on_column = find(column)
-    if on_column.indices:
-        return on_column
+
+def _why_no_index(on_column: ColumnIndices, column: tuple[str, ...]) -> str:
     if on_column.misfits:
         warn(IndexNotUsedWarning(on_column.misfits[0]))
         return on_column.misfits[0]
@@ -311,14 +317,14 @@ class _IndexLookup(_Answer):
         search: Search,
         questions: Sequence[tuple[LoadedIndex, Question]],
         predicate: ColumnPredicate,
+        *,
+        bounds_false: bool,
     ):
         self._snapshot = snapshot
         self._search = search
         self._questions = questions
         self._predicate = predicate
-        self.bounds_false = isinstance(predicate, Equals | Compares | IsNull) and any(
-            isinstance(question, ValueQuestion) for _, question in questions
-        )
+        self.bounds_false = bounds_false
 
     def rows(self) -> SearchResult:
         universe = at_most = may_be_false = self._snapshot.universe
@@ -339,13 +345,12 @@ class _IndexLookup(_Answer):
 
     def _rows_with_keys(self, view: IndexView, question: KeyQuestion) -> RowRanges:
         """Return the rows of zones that may hold the keys, and all rows not covered."""
-        rows: RowRanges | None = None
-        for probe in question.probes:
-            found = self._rows_with_key(view, probe)
-            rows = found if rows is None else rows & found
-        if question.nulls_match:
-            return view.nulls() if rows is None else rows | view.nulls()
-        return RowRanges() if rows is None else rows
+        if not question.probes:
+            return view.nulls()
+        rows = self._rows_with_key(view, question.probes[0])
+        for probe in question.probes[1:]:
+            rows &= self._rows_with_key(view, probe)
+        return rows | view.nulls() if question.nulls_match else rows
 
     def _rows_with_key(self, view: IndexView, probe: Probe) -> RowRanges:
         predicate = leaf = self._predicate

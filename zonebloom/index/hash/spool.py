@@ -36,6 +36,8 @@ class _Rows(NamedTuple):
     hashes: Hashes
     first_row: int
     first_zone: int
+    # Rows of each zone.
+    items: int
 
 
 class _FileSlice(NamedTuple):
@@ -119,8 +121,16 @@ class PairSpool:
 
     def add(self, hashes: Hashes, first_row: int, first_zone: int) -> None:
         """Add rows of a fragment whose first zone is given."""
-        self._rows.append(_Rows(hashes, first_row, first_zone))
-        self._num_waiting += hashes.values.size
+        self._add(_Rows(hashes, first_row, first_zone, self._items))
+
+    def add_zone(self, hashes: np.ndarray, zone: int) -> None:
+        """Add the distinct hashes of one zone, of any number."""
+        as_rows = Hashes(hashes, np.empty(0, dtype=np.uint8), 0, 0)
+        self._add(_Rows(as_rows, 0, zone, hashes.size + 1))
+
+    def _add(self, rows: _Rows) -> None:
+        self._rows.append(rows)
+        self._num_waiting += rows.hashes.values.size
         if self._num_waiting >= _CHUNK_ROWS:
             self._finish_chunk()
 
@@ -150,7 +160,7 @@ class PairSpool:
             hashes.validity_offset,
             hashes.null_count > 0,
             rows.first_row,
-            self._items,
+            rows.items,
             rows.first_zone,
             _PARTITION_SHIFT,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 
@@ -34,8 +35,9 @@ from zonebloom.index.hash.spool import (
     PairSpool,
     sort_distinct,
 )
+from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector, ZoneHashes
 from zonebloom.index.table import HashingFile, WrittenTable, ZoneRuns
-from zonebloom.sbbf.hashing import Hashes
+from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.storage.files import FileCreator
 
 _SAMPLED_PAIRS = 1 << 18
@@ -59,20 +61,33 @@ class HashSegmentWriter:
         self._sink = HashingFile(creator.open_output_stream(path))
         # The rest of the memory is for sorted pairs, and for the parts that are being sorted.
         self._spool = PairSpool(parameters.number_of_items, self._memory // 2)
+        self._collector = ZoneHashCollector(parameters.number_of_items)
         self._num_zones = 0
         self._num_rows = 0
         self._runs: list[tuple[int, int, int, int]] = []
         self._null_zones: list[np.ndarray] = []
 
-    def add(self, fragment_id: int, hashes: Hashes) -> None:
-        if hashes.null_count:
-            rows = np.flatnonzero(~hashes.is_valid()) + self._num_rows
+    def add(self, fragment_id: int, part: Hashes | RowHashes) -> None:
+        if isinstance(part, RowHashes):
+            self._add_zones(self._collector.add(part))
+            return
+        if part.null_count:
+            rows = np.flatnonzero(~part.is_valid()) + self._num_rows
             zones = rows // self._parameters.number_of_items + self._num_zones
             self._null_zones.append(np.unique(zones))
-        self._spool.add(hashes, self._num_rows, self._num_zones)
-        self._num_rows += hashes.values.size
+        self._spool.add(part, self._num_rows, self._num_zones)
+        self._num_rows += part.values.size
+
+    def _add_zones(self, zones: Iterable[ZoneHashes]) -> None:
+        for zone in zones:
+            number = self._num_zones + self._num_rows // self._parameters.number_of_items
+            self._spool.add_zone(zone.hashes, number)
+            if zone.has_null:
+                self._null_zones.append(np.array([number], dtype=np.int64))
+            self._num_rows += zone.num_rows
 
     def end_fragment(self, fragment_id: int) -> None:
+        self._add_zones(self._collector.finish())
         num_zones = -(-self._num_rows // self._parameters.number_of_items)
         if num_zones:
             self._runs.append((fragment_id, 0, num_zones, self._num_rows))

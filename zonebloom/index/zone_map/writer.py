@@ -38,8 +38,8 @@ class ZoneMapWriter:
         self._first_row = 0
         self._tables: list[pa.Table] = []
 
-    def add(self, fragment_id: int, values: ColumnValues) -> None:
-        array = values.array
+    def add(self, fragment_id: int, part: ColumnValues) -> None:
+        array = part.array
         array = array if array.type == self._type else array.cast(self._type)
         start = 0
         if self._num_waiting:
