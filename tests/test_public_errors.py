@@ -426,9 +426,9 @@ def test_the_message_names_the_parameter(ds: zb.Dataset, name: str) -> None:
             "is a field of a struct",
         ),
         (
-            lambda ds: ds.lookup(["id", "name"], {"id": [1], "name": ["k1"]}),
+            lambda ds: ds.lookup(["id", "name"], [(1, "k1", 5)]),
             errors.InvalidArgument,
-            "one column; for keys of several columns, pass the result of locate to take_rows",
+            "give tuples of 2 values, or a table",
         ),
         (lambda ds: zb.Sbbf("many"), errors.InvalidArgument, "ndv is 'many'"),
     ],

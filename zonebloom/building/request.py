@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from zonebloom.base import arguments
 from zonebloom.building.segments import require_layout
@@ -18,12 +19,16 @@ from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import IndexKind, index_kind
 from zonebloom.index.row_keys.rules import (
     VALUES,
+    ElementRule,
+    EntryRule,
     KeyRule,
+    TokenRule,
     TupleRule,
     column_values,
     default_name,
     rule_json,
 )
+from zonebloom.index.row_keys.tokens import TRIGRAMS, WORDS
 from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.footer import is_encrypted
 from zonebloom.scan.opened import OpenedDataset
@@ -133,6 +138,8 @@ class IndexRequest:
     global_probability: float | None
     plaintext: bool
     train: bool = True
+    tokens: str | None = None
+    lower: bool = False
     kind: IndexKind = field(init=False)
     # The parameters that the caller gave.
     _chosen_parameters: dict[str, Any] = field(init=False)
@@ -159,6 +166,13 @@ class IndexRequest:
         self.global_filter = arguments.require_bool(self.global_filter, "global_filter")
         self.plaintext = arguments.require_bool(self.plaintext, "plaintext")
         self.train = arguments.require_bool(self.train, "train")
+        self.lower = arguments.require_bool(self.lower, "lower")
+        if self.tokens is not None:
+            arguments.require_choice(self.tokens, "tokens", (WORDS, TRIGRAMS))
+            if any(isinstance(part, tuple) for part in self.column):
+                raise InvalidArgument("tokens are of one column; give no tuple")
+        elif self.lower:
+            raise InvalidArgument('lower=True is for tokens; also give tokens="words"')
         index_type = self.index_type
         # A kind may lack a parameter, or have another default.
         self._chosen_parameters = {
@@ -183,7 +197,9 @@ class IndexRequest:
         specs: list[IndexSpec] = []
         for target in dict.fromkeys(self.column):
             rule, columns = self._rule_and_columns(target, opened)
-            name = self.name or f"{default_name(rule, [column.name for column in columns])}_idx"
+            name = self.name
+            if name is None:
+                name = f"{default_name(rule, [column.name for column in columns])}_idx"
             specs.append(
                 IndexSpec(
                     self._checked_name(name, opened),
@@ -207,6 +223,15 @@ class IndexRequest:
             others = [column.path for column in columns[1:]]
             fields = list(map(opened.source.field_of, others))
             rule: KeyRule = TupleRule(tuple(others), tuple(fields))
+        elif self.tokens is not None:
+            columns = [opened.column_of_files(target)]
+            rule = TokenRule(self.tokens, self.lower)
+        elif "[]" in target and target not in opened.source.schema.names:
+            name, _, field_name = target.partition("[]")
+            columns = [opened.column_of_files(name)]
+            rule = ElementRule(tuple(field_name.split(".")[1:]))
+            if pt.is_map(columns[0].type) and not field_name:
+                rule = EntryRule()
         else:
             columns, rule = [opened.column_of_files(target)], VALUES
         if self.kind.takes_values and rule != VALUES:

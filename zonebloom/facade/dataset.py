@@ -590,8 +590,8 @@ class Dataset(pads.UnionDataset, Displayed):
 
     def lookup(
         self,
-        column: str,
-        keys: KeysLike,
+        column: str | Sequence[str],
+        keys: KeysLike | KeyTableLike,
         columns: Sequence[str] | None = None,
         *,
         nulls: bool = False,
@@ -600,10 +600,11 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Parameters
         ----------
-        column : str
-            A column that is or could be indexed. Without an index the whole column is read.
-        keys : array, series or iterable
-            One or millions, as in `search_many`.
+        column : str or sequence of str
+            A column that is or could be indexed, or several that must all be equal. Without an
+            index the whole column is read.
+        keys : array, series or iterable; a table or a list of tuples for several columns
+            One or millions, as in `search_many` and `locate`.
         columns : list of str, optional
             All columns by default.
         nulls : bool
@@ -706,7 +707,7 @@ class Dataset(pads.UnionDataset, Displayed):
 
     def create_scalar_index(
         self,
-        column: str | Sequence[str],
+        column: str | tuple[str, ...] | Sequence[str | tuple[str, ...]],
         index_type: str | IndexConfig = DEFAULT_KIND,
         name: str | None = None,
         *,
@@ -722,6 +723,8 @@ class Dataset(pads.UnionDataset, Displayed):
         global_probability: float | None = None,
         plaintext: bool = False,
         train: bool = True,
+        tokens: Literal["words", "trigrams"] | None = None,
+        lower: bool = False,
         spark: SparkSession | Literal[False] | None = None,
         progress: ProgressOption = None,
     ) -> None:
@@ -732,18 +735,22 @@ class Dataset(pads.UnionDataset, Displayed):
 
         Parameters
         ----------
-        column : str or list of str
-            A column, a leaf of a struct as "a.b", or a list of these. Each gets its own index.
-            The files are read once for all of them, and one commit adds them all.
+        column : str, tuple of str, or list of these
+            A column, or a leaf of a struct as "a.b". A tuple is one index of several columns
+            together. "tags[]" are the elements of a list, "events[].id" a field of the structs in
+            it, and "attrs[]" the entries of a map, key and value together. Each item of a list
+            gets its own index. The files are read once for all of them, and one commit adds them
+            all.
         index_type : str or IndexConfig
             The name of a kind of index in any case, or a configuration with its parameters. The
             default "BLOOMFILTER" has a Bloom filter for each zone. "HASH" goes from the hash of a
-            key to its zones; `Dataset.advise` says which is better. Each kind has its own
+            key to its zones; `Dataset.advise` says which is better. "ZONEMAP" has the least and
+            the greatest value of each zone, and also answers ranges. Each kind has its own
             parameters, layouts and defaults; below are those of "BLOOMFILTER". "HASH" takes
             ``number_of_items`` (1024), ``probability`` (0.004), ``fold``, and, in a
-            configuration, ``build_memory`` (in bytes).
+            configuration, ``build_memory`` (in bytes). "ZONEMAP" takes ``number_of_items``.
         name : str, optional
-            ``<column>_idx`` by default.
+            ``<column>_idx`` by default; ``<column>_words_idx`` and the like for an index of tokens.
         replace : bool
             Whether to replace an existing index of that name.
         number_of_items : int, optional
@@ -780,6 +787,11 @@ class Dataset(pads.UnionDataset, Displayed):
         train : bool
             False creates an index that covers no file yet. `optimize.optimize_indices` or a
             refresh on Spark indexes the files later, and until then all of them are read.
+        tokens : {"words", "trigrams"}, optional
+            Index the words of each string, or all of its pieces of three bytes, for conditions
+            such as ``contains_token(message, 'error')`` or ``message LIKE '%timeout%'``.
+        lower : bool
+            Whether tokens are without regard to case. Such an index also answers ILIKE.
         spark : SparkSession or False, optional
             The Spark session to build in, or False for threads of this process. By default the
             active session is used if there is one and at least a gigabyte of data to read; this
@@ -821,6 +833,8 @@ class Dataset(pads.UnionDataset, Displayed):
             global_probability=global_probability,
             plaintext=plaintext,
             train=train,
+            tokens=tokens,
+            lower=lower,
         )
         require_progress(progress)
         self.renew()

@@ -1,8 +1,11 @@
 """The rules that say which keys an index holds of each row.
 
-    rule          column          keys of a row                            asked by
+    rule          column          keys of a row                            conditions it answers
     ValueRule     any             its value                                Equals, IsIn, IsNull
     TupleRule     several         its values together                      HasTuple
+    ElementRule   of lists        the elements, or a field of each         HasElement
+    EntryRule     of maps         key and value of each entry              HasElement with a key
+    TokenRule     of strings      its words, or its trigrams               HasText, Equals
 
 A rule hashes rows for the writers of an index, and gives the hashes that a zone with a matching row
 holds. `IndexEntry.rule` has a rule as JSON.
@@ -17,13 +20,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 from zonebloom.catalog.model import IndexEntry
+from zonebloom.index.row_keys.elements import (
+    element_type,
+    hash_elements,
+    hash_entries,
+    hash_of_hashes,
+    products_of_hashes,
+)
+from zonebloom.index.row_keys.tokens import (
+    TRIGRAMS,
+    WORDS,
+    Piece,
+    hash_of_token,
+    hash_tokens,
+    tokens_of_piece,
+)
 from zonebloom.index.zone_parts import ColumnValues, ZonePart
 from zonebloom.predicates.ast import (
     ColumnPath,
     Compares,
     Equals,
+    HasElement,
+    HasText,
     HasTuple,
     IsIn,
     IsNull,
@@ -32,8 +53,10 @@ from zonebloom.predicates.ast import (
 from zonebloom.sbbf.hashing import Hashes, hash_array, hash_in_batches
 from zonebloom.values.normal_types import hashed_values
 from zonebloom.values.probe import BulkProbe, Probe, hash_keys, probe, probe_many
-from zonebloom.values.types import hash_domain, why_not_indexable
+from zonebloom.values.types import family, hash_domain, why_not_indexable
 
+# So many tokens of a text are looked up.
+_MAX_TOKENS = 16
 # Hashes of so many rows stay in the CPU cache.
 _SLICE_ROWS = 1 << 16
 _NO_RANGES = "range comparisons are not answered by hashes of values; a ZONEMAP answers them"
@@ -176,7 +199,7 @@ class TupleRule(KeyRule):
 
     def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
         for hashes in zip(*map(_hash_in_slices, arrays), strict=True):
-            values = _hash_of_hashes([part.values for part in hashes])
+            values = hash_of_hashes([part.values for part in hashes])
             is_valid = np.logical_and.reduce([part.is_valid() for part in hashes])
             null_count = is_valid.size - int(np.count_nonzero(is_valid))
             yield Hashes(values, np.packbits(is_valid, bitorder="little"), 0, null_count)
@@ -198,8 +221,7 @@ class TupleRule(KeyRule):
             if reason is not None:
                 return reason
             # A floating point zero has two hashes, so a tuple may have several.
-            product = np.meshgrid(*(part.hashes for part in probes))
-            found.append(_hash_of_hashes([part.ravel() for part in product]))
+            found.append(products_of_hashes([part.hashes for part in probes]))
         return KeyQuestion((Probe(np.unique(np.concatenate(found))),))
 
     def hash_tuples(
@@ -216,7 +238,7 @@ class TupleRule(KeyRule):
         hashes = [bulk.hashes[np.searchsorted(bulk.positions, positions)] for bulk in known]
         nothing = np.empty(0, dtype=np.int64)
         no_hashes = np.empty(0, dtype=np.uint64)
-        return BulkProbe(_hash_of_hashes(hashes), positions, nothing, no_hashes, nothing)
+        return BulkProbe(hash_of_hashes(hashes), positions, nothing, no_hashes, nothing)
 
 
 def _hash_in_slices(array: pa.Array) -> Iterator[Hashes]:
@@ -225,19 +247,154 @@ def _hash_in_slices(array: pa.Array) -> Iterator[Hashes]:
         yield hash_array(array.slice(start, _SLICE_ROWS))
 
 
-def _hash_of_hashes(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return XXH64 of the hashes at each position, uint64."""
-    from zonebloom.sbbf import xxh64
+@dataclass(frozen=True)
+class ElementRule(KeyRule):
+    """The elements of a list, or a field of the structs in it."""
 
-    joined = np.ascontiguousarray(np.stack(parts, axis=1))
-    hashes = np.empty(joined.shape[0], dtype=np.uint64)
-    if hashes.size:
-        xxh64.hash_stride(joined.ctypes.data, joined.shape[1] * joined.itemsize, hashes)
-    return hashes
+    field: ColumnPath = ()
+    name = "elements"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "field", tuple(map(str, self.field)))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"field": self.field}
+
+    @property
+    def name_parts(self) -> tuple[str, ...]:
+        return self.field
+
+    def text(self, columns: Sequence[ColumnPath]) -> str:
+        return ".".join([f"{'.'.join(columns[0])}[]", *self.field])
+
+    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+        element = element_type(column_types[0], self.field)
+        if element is None:
+            return "it has no such elements"
+        return why_not_indexable(element, column)
+
+    def domain(self, column_types: Sequence[pa.DataType]) -> str:
+        element = element_type(column_types[0], self.field)
+        return f"elements({element and hash_domain(element)})"
+
+    def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
+        yield hash_elements(arrays[0], self.field)
+
+    def question(
+        self, leaf: LeafPredicate, column_types: Sequence[pa.DataType]
+    ) -> KeyQuestion | str:
+        element = element_type(column_types[0], self.field)
+        if isinstance(leaf, IsNull):
+            return KeyQuestion(nulls_match=True)
+        if not isinstance(leaf, HasElement) or leaf.field != self.field or element is None:
+            return "an index of elements answers only whether a list holds a value"
+        found = probe_many(element, leaf.values)
+        return found.unusable_reason or KeyQuestion((found,))
+
+
+@dataclass(frozen=True)
+class EntryRule(KeyRule):
+    """The entries of a map: key and value together."""
+
+    name = "entries"
+
+    def text(self, columns: Sequence[ColumnPath]) -> str:
+        return f"{'.'.join(columns[0])}[]"
+
+    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+        map_type: Any = column_types[0]
+        if not pt.is_map(map_type):
+            return "it is not a map"
+        reasons = (why_not_indexable(type_, column) for type_ in _entry_types(map_type))
+        return next(filter(None, reasons), None)
+
+    def domain(self, column_types: Sequence[pa.DataType]) -> str:
+        if not pt.is_map(column_types[0]):
+            return "entries()"
+        return f"entries({', '.join(map(hash_domain, _entry_types(column_types[0])))})"
+
+    def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
+        yield hash_entries(arrays[0])
+
+    def question(
+        self, leaf: LeafPredicate, column_types: Sequence[pa.DataType]
+    ) -> KeyQuestion | str:
+        if isinstance(leaf, IsNull):
+            return KeyQuestion(nulls_match=True)
+        if not isinstance(leaf, HasElement) or leaf.key is None or leaf.field:
+            return "an index of entries answers only whether a map has a value under a key"
+        key_type, value_type = _entry_types(column_types[0])
+        keys, values = probe(key_type, leaf.key), probe_many(value_type, leaf.values)
+        reason = keys.unusable_reason or values.unusable_reason
+        return reason or KeyQuestion((Probe(products_of_hashes([keys.hashes, values.hashes])),))
+
+
+def _entry_types(map_type: Any) -> tuple[pa.DataType, pa.DataType]:
+    return map_type.key_type, map_type.item_type
+
+
+@dataclass(frozen=True)
+class TokenRule(KeyRule):
+    """The words or the trigrams of a string, without regard to case if ``lower``."""
+
+    unit: str
+    lower: bool = False
+    name = "tokens"
+
+    def __post_init__(self) -> None:
+        if self.unit not in (WORDS, TRIGRAMS) or not isinstance(self.lower, bool):
+            raise ValueError(f"it holds unknown tokens {self.unit!r}")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"unit": self.unit, "lower": self.lower}
+
+    @property
+    def name_parts(self) -> tuple[str, ...]:
+        return (self.unit,)
+
+    def text(self, columns: Sequence[ColumnPath]) -> str:
+        name = ".".join(columns[0])
+        return f"{self.unit} of {f'lower({name})' if self.lower else name}"
+
+    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+        return None if family(column_types[0]) == "text" else "only strings have tokens"
+
+    def domain(self, column_types: Sequence[pa.DataType]) -> str:
+        return f"{self.unit}({hash_domain(column_types[0])}{', lower' if self.lower else ''})"
+
+    def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
+        return hash_tokens(arrays[0], self.unit, lower=self.lower)
+
+    def question(
+        self, leaf: LeafPredicate, column_types: Sequence[pa.DataType]
+    ) -> KeyQuestion | str:
+        match leaf:
+            case IsNull():
+                return KeyQuestion(nulls_match=True)
+            case HasText(_, text, starts_word, ends_word, ignores_case):
+                if ignores_case and not self.lower:
+                    return "the index tells upper and lower case apart; build it with lower=True"
+                piece = Piece(text, starts_word, ends_word)
+            case Equals(_, value) if family(value.type) == "text":
+                piece = Piece(value.as_py(), starts_word=True, ends_word=True)
+            case _:
+                return f"an index of {self.unit} answers only whether a string has a text"
+        tokens = tokens_of_piece(piece, self.unit, lower=self.lower)
+        if not tokens:
+            return f"{piece.text!r} is too short to have certain {self.unit}"
+        # The longest words are the rarest ones. Trigrams overlap, so take some of all of them.
+        tokens.sort(key=len, reverse=True)
+        tokens = tokens[:: -(-len(tokens) // _MAX_TOKENS)] if self.unit == TRIGRAMS else tokens
+        hashes = [hash_of_token(token) for token in tokens[:_MAX_TOKENS]]
+        return KeyQuestion(tuple(Probe(np.array([hashed], np.uint64)) for hashed in hashes))
 
 
 VALUES = ValueRule()
-_RULES: dict[str, type[KeyRule]] = {rule.name: rule for rule in (ValueRule, TupleRule)}
+_RULES: dict[str, type[KeyRule]] = {
+    rule.name: rule for rule in (ValueRule, TupleRule, ElementRule, EntryRule, TokenRule)
+}
 
 
 def rule_of(stored: Mapping[str, Any]) -> KeyRule:

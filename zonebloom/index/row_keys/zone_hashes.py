@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zonebloom.base.arrays import distinct_numbers
+from zonebloom.index.row_keys.tokens import distinct_hashes
 from zonebloom.sbbf.hashing import RowHashes
 
 
@@ -47,6 +47,6 @@ class ZoneHashCollector:
         """Yield the last zone, if there is one."""
         if not self._num_rows:
             return
-        hashes = distinct_numbers(np.concatenate(self._hashes))
+        hashes = distinct_hashes(np.concatenate(self._hashes))
         yield ZoneHashes(self._num_rows, hashes, self._has_null)
         self._hashes, self._has_null, self._num_rows = [], False, 0
