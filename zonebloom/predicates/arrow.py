@@ -32,10 +32,12 @@ from zonebloom.predicates.expression import (
     expression_from_predicate,
     lookup_is_exact,
 )
+from zonebloom.predicates.text_requirements import like_tokens, require_call, require_like
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Unanswerable
 from zonebloom.values.time_zones import TIME_ZONE_ADVICE, time_zone_mismatch_message
 from zonebloom.values.types import (
+    family,
     has_nulls_outside_bitmap,
     is_lossless_cast,
     may_hold_nan,
@@ -48,6 +50,14 @@ _MIN_ENTRIES_TO_REWRITE = 600
 # stack at some depth.
 _MAX_ALTERNATIONS = 200
 _INT64_TYPES = {pa.int64(), pa.uint64()}
+# The functions of SQL with the same meaning. They take a pattern as an option.
+_TEXT_FUNCTIONS = {
+    "match_like": "like",
+    "match_substring": "contains",
+    "match_substring_regex": "regexp_matches",
+    "starts_with": "starts_with",
+    "ends_with": "ends_with",
+}
 _CONNECTIVES = ("and_kleene", "or_kleene", "invert")
 _ARROW_COMPARISONS = {"equal": "=", "less": "<", "less_equal": "<=", "greater": ">"}
 _ARROW_COMPARISONS |= {"greater_equal": ">=", "not_equal": "!="}
@@ -143,7 +153,35 @@ class _ArrowTranslator:
             return _if_else_predicate(*map(self._as_condition, args))
         if name == "cast":
             return self._translate_cast(node)
-        raise Unanswerable(f"the function {name} is not answered by a Bloom filter")
+        requires = self._text_requirement(node) if name in _TEXT_FUNCTIONS else None
+        reason = f"the function {name} is not answered by hashes of values"
+        raise Unanswerable(reason, requires=requires)
+
+    def _text_requirement(self, node: ExpressionNode) -> ast.Predicate | None:
+        """Return what a string needs for a function that searches it to be true."""
+        column = node.args[0].meaning if len(node.args) == 1 else None
+        is_search = self._option(node, "_type_name") == b"MatchSubstringOptions"
+        if not isinstance(column, _ArrowColumn) or family(column.type) != "text" or not is_search:
+            return None
+        pattern, ignores_case = (self._option(node, name) for name in ("pattern", "ignore_case"))
+        if isinstance(pattern, bytes):
+            try:
+                pattern = pattern.decode()
+            except UnicodeDecodeError:
+                return None
+        if not isinstance(pattern, str):
+            return None
+        if node.name == "match_like":
+            tokens = like_tokens(pattern, "\\")
+            # PyArrow takes some escapes literally.
+            is_plain = "\\" not in pattern and tokens is not None
+            return (
+                require_like(column.path, tokens or [], ignores_case=bool(ignores_case))
+                if (is_plain)
+                else None
+            )
+        function = _TEXT_FUNCTIONS[node.name]
+        return require_call(column.path, function, [pattern], ignores_case=bool(ignores_case))
 
     def _as_condition(self, node: ExpressionNode) -> ast.Predicate:
         meaning = node.meaning
@@ -156,7 +194,7 @@ class _ArrowTranslator:
             meaning = Unanswerable("the literal is not a condition")
         if isinstance(meaning, Unanswerable):
             try:
-                return self._unknown_condition(node, str(meaning))
+                return self._unknown_condition(node, meaning)
             except FilterError:
                 return ast.Unknown("...", str(meaning))
         assert isinstance(meaning, ast.Predicate)
@@ -244,10 +282,12 @@ class _ArrowTranslator:
     def _option(self, node: ExpressionNode, name: str) -> object:
         return self._options(node)[name].as_py()
 
-    def _unknown_condition(self, node: ExpressionNode, reason: str) -> ast.Unknown:
+    def _unknown_condition(self, node: ExpressionNode, reason: Unanswerable) -> ast.Unknown:
         expression = subexpression(self._serialized, node)
         text = " ".join(expression_text(expression).split())
-        return ast.Unknown(ast.shorten(text), reason, expression=expression)
+        return ast.Unknown(
+            ast.shorten(text), str(reason), expression=expression, requires=reason.requires
+        )
 
     def row_filter(self) -> pc.Expression:
         """Return an equivalent expression that PyArrow evaluates fast and without overflow.
@@ -298,7 +338,7 @@ class _ArrowTranslator:
             if self._option(node, "null_matching_behavior") in (0, 1):
                 # PyArrow's is_in returns false for null.
                 return ast.And((leaf, ast.Not(ast.IsNull(leaf.column))))
-        return self._unknown_condition(node, "")
+        return self._unknown_condition(node, Unanswerable(""))
 
 
 def _if_else_predicate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import SparkComparer
 from zonebloom.predicates.spark_compare import literal_from_python
+from zonebloom.predicates.text_requirements import require_call
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 
@@ -30,6 +32,13 @@ _CATALYST_OPERATORS = {
     "LessThanOrEqual": "<=",
     "GreaterThan": ">",
     "GreaterThanOrEqual": ">=",
+}
+# The classes of Catalyst that search a string, and the functions of SQL with the same meaning.
+_TEXT_FUNCTIONS = {
+    "Contains": "contains",
+    "StartsWith": "starts_with",
+    "EndsWith": "ends_with",
+    "RLike": "regexp_matches",
 }
 _EPOCH_DATETIME = datetime.datetime(1970, 1, 1)
 _HARMLESS_METADATA_KEYS = {"comment", "CURRENT_DEFAULT"}
@@ -75,7 +84,29 @@ class CatalystTranslator:
         try:
             return self._translate_leaf(node["kind"], node["operands"])
         except Unanswerable as reason:
-            return ast.Unknown(node["text"], str(reason), frozenset(node["columns"]))
+            requires = None
+            with suppress(Unanswerable, LookupError):
+                requires = self._requirement_of(node["kind"], node["operands"])
+            columns = frozenset(node["columns"])
+            return ast.Unknown(node["text"], str(reason), columns, requires=requires)
+
+    def _requirement_of(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate | None:
+        """Return what a condition requires that searches a string, an array or a map."""
+        if kind not in ("ArrayContains", "EqualTo", *_TEXT_FUNCTIONS) or len(operands) != 2:
+            return None
+        column, other = operands[::-1] if "values" in operands[0] else operands
+        path, type_ = self._resolve_column(column, is_nested=kind in ("ArrayContains", "EqualTo"))
+        (literal,) = _parse_literals(other, other["type"])
+        if kind == "ArrayContains":
+            return self._comparer.requires_element(path, literal)
+        if kind == "EqualTo":
+            if "key" not in column:
+                return None
+            (key,) = _parse_literals(column["key"], column["key"]["type"])
+            return self._comparer.requires_entry(path, key, literal)
+        if type_ != "string" or literal.kind != "text":
+            return None
+        return require_call(path, _TEXT_FUNCTIONS[kind], [literal.value], ignores_case=False)
 
     def _translate_leaf(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate:
         if kind in ("IsNull", "IsNotNull"):
@@ -99,9 +130,14 @@ class CatalystTranslator:
                 return ast.Equals(path, pa.scalar(True))
         raise Unanswerable(_ONLY_LITERALS_REASON)
 
-    def _resolve_column(self, node: CatalystNode) -> tuple[ast.ColumnPath, str]:
-        """Return the path of a column, or of a field in a struct, and the name of its type."""
-        if "column" not in node:
+    def _resolve_column(
+        self, node: CatalystNode, *, is_nested: bool = False
+    ) -> tuple[ast.ColumnPath, str]:
+        """Return the path of a column, or of a field in a struct, and the name of its type.
+
+        If ``is_nested``, the column may be an array or a map of which a part is compared.
+        """
+        if "column" not in node or ("key" in node and not is_nested):
             raise Unanswerable(_ONLY_LITERALS_REASON)
         names, type_ = tuple(node["column"]), node["type"]
         if matching_names(self._partition_columns, names[0]):
@@ -113,7 +149,7 @@ class CatalystTranslator:
         if self._is_case_sensitive and path != names:
             raise Unanswerable(f"there is not exactly one column {ast.column_text(names)}")
         arrow = self._comparer.column_type(path)
-        if type_ != self._name_of(arrow):
+        if not is_nested and type_ != self._name_of(arrow):
             raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, but it is {arrow}")
         return path, type_
 

@@ -37,6 +37,7 @@ import pyarrow.types as pt
 from zonebloom.base.arrays import decode_dictionary
 from zonebloom.predicates import ast
 from zonebloom.predicates.message_pack import unpack
+from zonebloom.predicates.text_requirements import Piece, require_call, require_pieces
 from zonebloom.values.columns import resolve_type
 from zonebloom.values.literal import Literal, Unanswerable, to_stored
 from zonebloom.values.normal_types import (
@@ -173,7 +174,8 @@ def _translate_condition(node: Any, schema: pa.Schema) -> ast.Predicate:
             if isinstance(error, Unanswerable)
             else f"Polars wrote it in an unknown form ({error!r})"
         )
-        return ast.Unknown(polars_json_text(node), reason)
+        requires = error.requires if isinstance(error, Unanswerable) else None
+        return ast.Unknown(polars_json_text(node), reason, requires=requires)
 
 
 def _translate_node(node: Any, schema: pa.Schema) -> Any:
@@ -206,11 +208,66 @@ def _translate_node(node: Any, schema: pa.Schema) -> Any:
             column = _translate_node(struct, schema)
             if isinstance(column, _PolarsColumn):
                 return _resolve_column((*column.path, name), schema)
+        case {"Function": {"input": [column, *arguments], "function": {"StringExpr": function}}}:
+            requires = _text_requirement(function, column, arguments, schema)
+            raise Unanswerable("text is not answered by hashes of values", requires=requires)
+        case {"Function": {"input": [lists, item], "function": {"ListExpr": {"Contains": _}}}} | {
+            "Function": {"input": [lists, item], "function": {"ArrayExpr": {"Contains": _}}}
+        }:
+            requires = _element_requirement(lists, item, schema)
+            raise Unanswerable("elements are not answered by hashes of values", requires=requires)
         case {"Function": {"input": arguments, "function": {"Boolean": function}}}:
             return _translate_function(function, arguments, schema)
         case {"Selector": _}:
             raise Unanswerable("a selector may stand for several columns")
     raise Unanswerable("only columns compared with literals are answered by a Bloom filter")
+
+
+def _text_requirement(
+    function: Any, column_node: Any, arguments: list[Any], schema: pa.Schema
+) -> ast.Predicate | None:
+    """Return what a string needs for a function of Polars that searches it to be true."""
+    column = _translate_node(column_node, schema)
+    if not isinstance(column, _PolarsColumn) or family(column.stored) != "text":
+        return None
+    match function:
+        case {"ContainsAny": {"ascii_case_insensitive": bool(ignores_case)}}:
+            texts = _parse_literal_set(arguments[0]).to_pylist()
+            parts = [
+                require_pieces(column.path, [Piece(text or "")], ignores_case=ignores_case)
+                for text in texts
+            ]
+            known = tuple(part for part in parts if part is not None)
+            return ast.Or(known) if known and len(known) == len(parts) else None
+        case {"Contains": {"literal": bool(is_literal)}}:
+            name = "contains" if is_literal else "regexp_matches"
+        case "StartsWith" | "EndsWith":
+            name = {"StartsWith": "starts_with", "EndsWith": "ends_with"}[function]
+        case _:
+            return None
+    texts = [_translate_node(argument, schema) for argument in arguments]
+    if len(texts) != 1 or not isinstance(texts[0], pa.Scalar) or not pt.is_string(texts[0].type):
+        return None
+    return require_call(column.path, name, [texts[0].as_py()], ignores_case=False)
+
+
+def _element_requirement(
+    lists_node: Any, item_node: Any, schema: pa.Schema
+) -> ast.Predicate | None:
+    """Return the requirement that a list holds an element that Polars takes for an item."""
+    lists, item = _translate_node(lists_node, schema), _translate_node(item_node, schema)
+    if not isinstance(lists, _PolarsColumn) or not isinstance(item, pa.Scalar) or not item.is_valid:
+        return None
+    list_type: Any = lists.stored
+    if not (
+        pt.is_list(list_type) or pt.is_large_list(list_type) or pt.is_fixed_size_list(list_type)
+    ):
+        return None
+    element = pa.schema([("item", list_type.value_type)])
+    match _translate_equals(_resolve_column(("item",), element), item):
+        case ast.Equals(_, value):
+            return ast.HasElement(lists.path, pa.array([value], value.type))
+    return None
 
 
 def _junction_terms(node: Any, junction: str) -> list[Any]:

@@ -13,6 +13,7 @@ conditions are `Unknown`. The differences from the SQL of `zonebloom.predicates.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -30,11 +31,20 @@ from zonebloom.predicates.spark_compare import (
     parse_spark_number,
 )
 from zonebloom.predicates.sql_tree import Operand, SqlTranslator, SqlValue
+from zonebloom.predicates.text_requirements import require_call
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
+from zonebloom.values.types import family
 
 _SPARK_ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 _SETTING_DEPENDENT_TEXTS = ('"', "\\", "${")
+# The functions of sqlglot's tree that search a string, and those of SQL with the same meaning.
+_TEXT_FUNCTIONS = {
+    "contains": "contains",
+    "startswith": "starts_with",
+    "endswith": "ends_with",
+    "regexplike": "regexp_matches",
+}
 _INTEGER_CAST_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DATETIME_CASTS = {
     "DATE": "date",
@@ -145,7 +155,37 @@ class _SparkSqlTranslator(SqlTranslator):
         try:
             return super().translate_condition(node)
         except (Unanswerable, FilterError) as reason:
-            return self.unknown_condition(self.strip_parentheses(node), str(reason))
+            node = self.strip_parentheses(node)
+            requires = None
+            with suppress(Unanswerable, FilterError):
+                requires = self._requirement_of(node)
+            return self.unknown_condition(node, str(reason), requires=requires)
+
+    def _requirement_of(self, node: Any) -> ast.Predicate | None:
+        """Return what a condition requires that searches a string, an array or a map."""
+        if node.key == "arraycontains":
+            path = self._path_of(node.this)
+            return self._comparer.requires_element(path, self.translate_operand(node.expression))
+        if node.key == "eq":
+            for side, other in ((node.this, node.expression), (node.expression, node.this)):
+                if side.key == "bracket" and len(side.expressions) == 1:
+                    key = self.translate_operand(side.expressions[0])
+                    value = self.translate_operand(other)
+                    return self._comparer.requires_entry(self._path_of(side.this), key, value)
+        name = _TEXT_FUNCTIONS.get(node.key)
+        text = None if name is None else self.translate_operand(node.expression)
+        if name is None or not isinstance(text, Literal) or text.kind != "text":
+            return None
+        path = self._path_of(node.this)
+        if family(self._comparer.column_type(path)) != "text":
+            return None
+        return require_call(path, name, [text.value], ignores_case=False)
+
+    def _path_of(self, node: Any) -> ast.ColumnPath:
+        value = self.translate_value(node)
+        if isinstance(value, Literal) or value.path is None:
+            raise Unanswerable(_SPARK_ONLY_LITERALS)
+        return value.path
 
     def translate_comparison(
         self, symbol: str, left: SqlValue, right: SqlValue, node: Any

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -114,6 +115,42 @@ class SparkComparer:
         if path[0] in self._opaque_columns:
             raise Unanswerable(f"it is not known how Spark compares {path[0]}")
         return path
+
+    def requires_element(self, path: ast.ColumnPath, item: object) -> ast.HasElement | None:
+        """Return the requirement that an array holds a literal."""
+        list_type: Any = self.column_type(path)
+        if not (pt.is_list(list_type) or pt.is_large_list(list_type)):
+            return None
+        values = self._values_equal_to(list_type.value_type, item)
+        return None if values is None else ast.HasElement(path, values)
+
+    def requires_entry(
+        self, path: ast.ColumnPath, key: object, value: object
+    ) -> ast.HasElement | None:
+        """Return the requirement that a map holds a literal under a key."""
+        map_type: Any = self.column_type(path)
+        if not pt.is_map(map_type):
+            return None
+        keys = self._values_equal_to(map_type.key_type, key)
+        values = self._values_equal_to(map_type.item_type, value)
+        if keys is None or values is None or len(keys) != 1:
+            return None
+        return ast.HasElement(path, values, key=keys[0])
+
+    def _values_equal_to(self, type_: pa.DataType, item: object) -> pa.Array | None:
+        """Return the values of a type that equal a literal in Spark, or None if not known.
+
+        Dates and times may be stored in another calendar.
+        """
+        if not isinstance(item, Literal) or family(type_) not in ("text", "bytes", "integer"):
+            return None
+        comparer = SparkComparer(pa.schema([("item", type_)]), frozenset(), self._timezone)
+        match comparer.compare(("item",), "=", item):
+            case ast.Equals(_, value):
+                return pa.array([value], value.type)
+            case ast.IsIn(_, values, False):
+                return values
+        return None
 
     def column_type(self, path: ast.ColumnPath) -> pa.DataType:
         return decoded_type(resolve_type(self.schema, path))

@@ -31,6 +31,7 @@ from zonebloom.predicates.sql_tree import (
     SqlTranslator,
     SqlValue,
 )
+from zonebloom.predicates.text_requirements import Piece, require_pieces
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, to_stored
 from zonebloom.values.normal_types import comparable_type
@@ -155,7 +156,8 @@ class PlainSqlTranslator(SqlTranslator):
         expression = build_expression(
             predicate, lambda _: (operand.expression, operand.type), exact=True
         )
-        return self.unknown_condition(node, operand.reason, expression)
+        requires = _requirement_on(operand, predicate)
+        return self.unknown_condition(node, operand.reason, expression, requires)
 
     def _to_stored_value(self, literal: Literal, column: pa.DataType, node: Any) -> StoredValue:
         try:
@@ -260,6 +262,21 @@ class PlainSqlTranslator(SqlTranslator):
             column = start - (self.text.rfind("\n", 0, start) + 1)
             place = mark_place(self.text, line, column, end - start + 1)
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{as_sentence(advice)}")
+
+
+def _requirement_on(operand: Operand, predicate: Predicate) -> Predicate | None:
+    """Return what a comparison of a computed value requires of the column it is computed from."""
+    if operand.entry is not None:
+        column, key = operand.entry
+        match predicate:
+            case ast.Equals(_, value):
+                return ast.HasElement(column, pa.array([value], value.type), key=key)
+            case ast.IsIn(_, values, False):
+                return ast.HasElement(column, values, key=key)
+    if operand.lower_of is not None and isinstance(predicate, ast.Equals):
+        piece = Piece(predicate.value.as_py(), is_first=True, is_last=True)
+        return require_pieces(operand.lower_of, [piece], ignores_case=True)
+    return None
 
 
 def _cast_column(

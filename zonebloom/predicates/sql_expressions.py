@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NoReturn
 
@@ -37,6 +38,7 @@ from zonebloom.predicates.sql_values import (
     number_literal,
     with_number_type,
 )
+from zonebloom.predicates.text_requirements import require_call
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable
 from zonebloom.values.normal_types import comparable_type, decoded_type, without_views
@@ -53,6 +55,7 @@ _NAMES_OF_CLOCK = {"localtimestamp": "localtimestamp", "current_localtimestamp":
 _SEARCHES_FOR_ANY = ("list_has_any", "array_has_any")
 _SEARCHES_FOR_ALL = ("list_has_all", "array_has_all")
 _LIST_SEARCHES = ("list_contains", "list_has", "array_contains", "array_has", "contains")
+_MAP_FUNCTIONS = ("[]", "map_extract_value")
 _LIST_REASON = "an index does not store elements of lists"
 # The name of a list's elements in the condition that searches it.
 _ITEM = "item"
@@ -137,7 +140,7 @@ class SqlExpressionTranslator(PlainSqlTranslator):
     def _as_predicate(self, value: SqlValue, node: Any) -> Predicate:
         if isinstance(value, Literal):
             return Constant(value.value)
-        return self.unknown_condition(node, value.reason, value.expression)
+        return self.unknown_condition(node, value.reason, value.expression, value.requires)
 
     def _translate_rows_in(self, node: Any) -> Predicate:
         """Translate ``(a, b) IN ((1, 'x'), (2, 'y'))`` to ``a = 1 AND b = 'x' OR ...``."""
@@ -230,7 +233,10 @@ class SqlExpressionTranslator(PlainSqlTranslator):
             list_, item = arguments
             if isinstance(list_, Operand) and is_list(list_.type):
                 return self._search_list(list_, item, node, sql_text(node))
-        return sql_functions.call_function(call.name, list(map(TypedValue.of, arguments)))
+        result = sql_functions.call_function(call.name, list(map(TypedValue.of, arguments)))
+        if isinstance(result, Operand) and arguments and isinstance(arguments[0], Operand):
+            return _with_requirement(result, call.name, arguments[0], arguments[1:])
+        return result
 
     def _translate_subscript(self, value: SqlValue, key: SqlValue, node: Any) -> SqlValue | None:
         """Translate ``struct['name']`` and ``list[-1]``. Return None for other subscripts."""
@@ -263,11 +269,12 @@ class SqlExpressionTranslator(PlainSqlTranslator):
     def _lists_with_match(self, list_: Operand, is_match: Predicate, name: str) -> Operand:
         """Return the condition that a predicate is true for an element of a list."""
         condition = expression_from_predicate(is_match, self.schema)
+        requires = is_match.requires if isinstance(is_match, ast.Unknown) else None
 
         def search(lists: pa.Array) -> pa.Array:
             return lists_with_match(lists, condition, _ITEM)
 
-        return self._derived_operand(list_, pa.bool_(), search, name)
+        return replace(self._derived_operand(list_, pa.bool_(), search, name), requires=requires)
 
     def _search_list_for_several(self, call: SqlCall, node: Any) -> SqlValue:
         """Translate ``list_has_any(tags, ['a', 'b'])`` and ``list_has_all``."""
@@ -288,12 +295,19 @@ class SqlExpressionTranslator(PlainSqlTranslator):
         if call.name in _SEARCHES_FOR_ANY:
             is_match = self.translate_membership(_element_of(list_), items, item_nodes)
             return self._lists_with_match(list_, is_match, sql_text(node))
-        matches = []
+        matches: list[Operand] = []
         for item, item_node in zip(items, item_nodes.expressions, strict=True):
             is_match = self.translate_comparison("=", _element_of(list_), item, item_node)
             name = _search_text(call.arguments[0], item_node)
-            matches.append(self._lists_with_match(list_, is_match, name).expression)
-        return Operand(join_balanced(matches, is_or=False), pa.bool_(), reason=_LIST_REASON)
+            matches.append(self._lists_with_match(list_, is_match, name))
+        expressions = [match.expression for match in matches]
+        required = [match.requires for match in matches if match.requires is not None]
+        return Operand(
+            join_balanced(expressions, is_or=False),
+            pa.bool_(),
+            reason=_LIST_REASON,
+            requires=ast.And(tuple(required)) if required else None,
+        )
 
     def _element_from_end(self, list_: Operand, position: int, node: Any) -> SqlValue:
         list_type: Any = without_views(list_.type)
@@ -459,7 +473,29 @@ def _is_top_level(node: Any) -> bool:
 
 def _element_of(list_: Operand) -> Operand:
     list_type: Any = without_views(list_.type)
-    return Operand(pc.field(_ITEM), list_type.value_type)
+    entry = None if list_.path is None else (list_.path, None)
+    return Operand(pc.field(_ITEM), list_type.value_type, entry=entry)
+
+
+def _with_requirement(
+    result: Operand, name: str, source: Operand, others: Sequence[SqlValue]
+) -> Operand:
+    """Return the result of a function with what it requires of the column that is its source."""
+    constants = [TypedValue.of(other).value for other in others if isinstance(other, Literal)]
+    values = [value for value in constants if isinstance(value, pa.Scalar)]
+    if len(values) < len(others) or any(not value.is_valid for value in values):
+        return result
+    if pt.is_map(source.type) and name in _MAP_FUNCTIONS and source.path is not None:
+        map_type: Any = source.type
+        return replace(result, entry=(source.path, values[0].cast(map_type.key_type)))
+    if family(source.type) != "text":
+        return result
+    if name in ("lower", "lcase"):
+        return replace(result, lower_of=source.path)
+    column = source.path or source.lower_of
+    texts = [value.as_py() for value in values]
+    requires = require_call(column, name, texts, ignores_case=source.lower_of is not None)
+    return result if requires is None else replace(result, requires=requires)
 
 
 def _search_text(list_: Any, item: Any) -> str:

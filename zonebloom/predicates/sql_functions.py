@@ -279,6 +279,7 @@ _FUNCTIONS: dict[str, SqlFunction] = {
     **_named("starts_with prefix", strings.starts_with, "text", "'text'"),
     **_named("ends_with suffix", strings.ends_with, "text", "'text'"),
     **_named("contains", strings.contains, "text", "'text'"),
+    **_named("contains_token", strings.contains_token, "text", "'text'"),
     # The translator searches lists itself, and calls this only for other values.
     **_named(
         "list_contains list_has array_contains array_has", nested.refuse_search, "list", "any"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,17 @@ def ends_with(text: TypedValue, suffix: str) -> TypedValue:
 
 def contains(text: TypedValue, part: str) -> TypedValue:
     return call(_functions.match_substring, text, pattern=part)
+
+
+def contains_token(text: TypedValue, word: str) -> TypedValue:
+    """Return whether a text has a word: a longest run of letters, digits and non-ASCII."""
+    if not word or any(character.isascii() and not character.isalnum() for character in word):
+        raise Unanswerable(
+            f"{word!r} is not one word", "write one word of letters and digits, or use contains"
+        )
+    separator = r"[\x00-/:-@\[-`{-\x7f]"
+    pattern = rf"(?:\A|{separator}){re.escape(word)}(?:{separator}|\z)"
+    return call(_functions.match_substring_regex, text, pattern=pattern)
 
 
 def matches_regex(text: TypedValue, pattern: str, options: str = "") -> TypedValue:

@@ -14,12 +14,14 @@ import pyarrow.types as pt
 from zonebloom.predicates import ast
 from zonebloom.predicates.ast import Constant, Predicate, Unknown
 from zonebloom.predicates.expression import cast_to_comparable, expression_from_predicate
+from zonebloom.predicates.text_requirements import like_tokens, require_like
 from zonebloom.values.literal import Literal, Unanswerable
 from zonebloom.values.types import family, has_nulls_outside_bitmap
 
 SQL_OPERATORS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 # PyArrow creates its functions at import, so a type checker does not know them.
 _functions: Any = pc
+TEXT_REASON = "text patterns are not answered by hashes of values"
 PYARROW_ADVICE = "write that part as a pyarrow.compute expression"
 
 
@@ -30,7 +32,9 @@ class Operand:
     A column has a `path`. A computed value has none, and `reason` tells why no index can answer
     conditions on it. `cast_type` is the type of numbers or times that functions take the value for,
     if a CAST names one that keeps all values of the column. `is_big_integer` is explained at
-    `TypedValue`.
+    `TypedValue`. `requires` is what `ast.Unknown` has, for a condition. `entry` is a map and a key
+    if the value is that of the key, or a list and None if it is one of its elements. `lower_of` is
+    a column if the value is it in lower case.
     """
 
     expression: pc.Expression
@@ -39,6 +43,9 @@ class Operand:
     reason: str = ast.ONLY_LITERALS
     cast_type: pa.DataType | None = None
     is_big_integer: bool = False
+    requires: Predicate | None = None
+    entry: tuple[ast.ColumnPath, pa.Scalar | None] | None = None
+    lower_of: ast.ColumnPath | None = None
 
 
 SqlValue: TypeAlias = Operand | Literal
@@ -96,13 +103,18 @@ class SqlTranslator:
         elif pt.is_boolean(value.type):
             if value.path is not None:
                 return ast.Equals(value.path, pa.scalar(True))
-            return self.unknown_condition(node, value.reason, value.expression)
+            return self.unknown_condition(node, value.reason, value.expression, value.requires)
         self.fail("this is a value, not a condition", "compare it: id = 42", node)
 
     def unknown_condition(
-        self, node: Any, reason: str, expression: pc.Expression | None = None
+        self,
+        node: Any,
+        reason: str,
+        expression: pc.Expression | None = None,
+        requires: Predicate | None = None,
     ) -> Unknown:
-        return Unknown(ast.shorten(self.sql_text(node)), reason, expression=expression)
+        text = ast.shorten(self.sql_text(node))
+        return Unknown(text, reason, expression=expression, requires=requires)
 
     def sql_text(self, node: Any) -> str:
         """Return the SQL of a node, which names a condition in the plan of a scan."""
@@ -225,10 +237,15 @@ class SqlTranslator:
             self.fail(
                 f"LIKE takes strings, not a column of type {value.type}", PYARROW_ADVICE, node
             )
-        tokens = _like_tokens(pattern.value, escape)
+        tokens = like_tokens(pattern.value, escape)
         if tokens is None:
             self.fail("the pattern ends in its escape character", "double it", node)
         ignore_case = like.key == "ilike"
+        requires = require_like(
+            value.path or value.lower_of,
+            tokens,
+            ignores_case=ignore_case or value.lower_of is not None,
+        )
         if ignore_case or any(is_wildcard for is_wildcard, _ in tokens):
             column, _ = cast_to_comparable(value.expression, value.type)
             if ignore_case:
@@ -239,8 +256,8 @@ class SqlTranslator:
                     for is_wildcard, character in tokens
                 ]
             expression = _like_expression(column, tokens)
-            reason = "text patterns are not answered by a Bloom filter"
-            predicate: Predicate = self.unknown_condition(node, reason, expression)
+            reason = TEXT_REASON
+            predicate: Predicate = self.unknown_condition(node, reason, expression, requires)
         else:
             # A pattern without wildcards is an equality, which an index can answer.
             text = "".join(character for _, character in tokens)
@@ -298,24 +315,6 @@ def _is_condition_with_is(node: Any) -> bool:
     if node.key == "not":
         node = node.this
     return node.key in ("is", "nullsafeeq", "nullsafeneq")
-
-
-def _like_tokens(pattern: str, escape: str) -> list[tuple[bool, str]] | None:
-    """Split a LIKE pattern into pairs (is a wildcard, character).
-
-    Return None if the pattern ends with its escape character.
-    """
-    tokens = []
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            character = next(characters, "")
-            if not character:
-                return None
-            tokens.append((False, character))
-        else:
-            tokens.append((character in "%_", character))
-    return tokens
 
 
 def _like_expression(column: pc.Expression, tokens: list[tuple[bool, str]]) -> pc.Expression:

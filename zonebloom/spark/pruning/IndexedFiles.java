@@ -355,13 +355,21 @@ final class Filters {
     return result;
   }
 
-  /** Return a column, a struct leaf or a literal. Return an empty map for any other expression. */
+  /**
+   * Return a column, a struct leaf, the value of a map's key, or a literal. Return an empty map for
+   * any other expression.
+   */
   private static Map operand(Expression filter) {
     if (filter instanceof Literal) return literals(Collections.singletonList(filter));
     Map result = new HashMap();
     LinkedList names = new LinkedList();
     LinkedList metadata = new LinkedList();
     Expression top = filter;
+    boolean isElement = top instanceof GetMapValue || top instanceof ElementAt;
+    if (isElement && top.children().apply(1) instanceof Literal) {
+      result.put("key", literals(Collections.singletonList(top.children().apply(1))));
+      top = (Expression) top.children().apply(0);
+    }
     while (top instanceof GetStructField) {
       GetStructField step = (GetStructField) top;
       StructField field = ((StructType) step.child().dataType()).fields()[step.ordinal()];
