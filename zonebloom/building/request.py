@@ -234,6 +234,9 @@ class IndexRequest:
                 rule = EntryRule()
         else:
             columns, rule = [opened.column_of_files(target)], VALUES
+        if self.global_filter and (self.kind.takes_values or rule != VALUES):
+            what = f"a {self.kind.name} index" if rule == VALUES else f"an index of {rule.name}"
+            raise InvalidArgument(f"{what} has no global filter; leave out global_filter")
         if self.kind.takes_values and rule != VALUES:
             raise InvalidArgument(
                 f"a {self.kind.name} index compares the values of one column; give one of another "

@@ -1,4 +1,7 @@
-"""Write and read the tables of an index as Lance's ``bloomfilter.lance`` files.
+"""Write and read the tables of an index as Lance's ``bloomfilter.lance`` or ``zonemap.lance``.
+
+In a zone map of Lance, ``max`` is NaN if the zone holds NaN. For types that it does not compare,
+such as fixed-size binary, both bounds are null. These are read as bounds that are not known.
 
 Lance may add a ``null_bitmap`` to the schema metadata, which names a buffer in that file with the
 addresses of null rows. Without it, IS NULL is answered from ``has_null``, so this key is neither
@@ -12,11 +15,12 @@ import os
 import posixpath
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from zonebloom.base import arguments
 from zonebloom.errors import (
@@ -36,23 +40,29 @@ from zonebloom.index.zone_bloom.table import (
     ZoneTable,
     table_schema,
 )
+from zonebloom.index.zone_map.kind import require_zone_maps
+from zonebloom.index.zone_map.table import ROWS_KEY, ZoneMapTable
+from zonebloom.index.zone_map.table import table_schema as zone_map_schema
 
 __all__ = ["commit_to_lance", "from_lance", "to_lance"]
 
 FILE_NAME = "bloomfilter.lance"
+ZONE_MAP_FILE_NAME = "zonemap.lance"
 
 _DETAILS = ("/lance.index.pb.BloomFilterIndexDetails", b"")
+_ZONE_MAP_DETAILS = ("/lance.table.ZoneMapIndexDetails", b"")
 
 
 def to_lance(tables: IndexTable | Sequence[IndexTable], path: str | os.PathLike[str]) -> int:
-    """Write the tables of one index as the file of a BLOOMFILTER index of Lance.
+    """Write the tables of one index as the file of a BLOOMFILTER or ZONEMAP index of Lance.
 
     Parameters
     ----------
     tables : IndexTable or sequence of them
         The segments of one index: built with the same parameters, over different fragments.
     path : str or path
-        The file to write. Lance looks for ``_indices/<uuid>/bloomfilter.lance`` in its dataset.
+        The file to write. Lance looks for ``_indices/<uuid>/bloomfilter.lance``, or
+        ``zonemap.lance``, in its dataset.
 
     Returns
     -------
@@ -62,7 +72,7 @@ def to_lance(tables: IndexTable | Sequence[IndexTable], path: str | os.PathLike[
     Raises
     ------
     InvalidArgument
-        If the tables do not belong to one index, or the index is not of the kind BLOOMFILTER.
+        If the tables do not belong to one index, or Lance has no such kind.
     MissingDependency
         If pylance is not installed.
 
@@ -74,32 +84,58 @@ def to_lance(tables: IndexTable | Sequence[IndexTable], path: str | os.PathLike[
     True
     """
     files = _pylance().file
-    segments = require_zone_tables([tables] if isinstance(tables, IndexTable) else tables)
-    items, probability = _shared_parameters(segments)
+    segments = [tables] if isinstance(tables, IndexTable) else tables
+    schema, batches = _content(segments)
     _require_disjoint(segments)
     try:
-        writer = files.LanceFileWriter(os.fspath(path), table_schema(items, probability))
+        writer = files.LanceFileWriter(os.fspath(path), schema)
         with writer:
-            for table in segments:
-                for batch in table.batches():
-                    writer.write_batch(batch)
+            for batch in batches:
+                writer.write_batch(batch)
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"cannot write {path} ({error}); give a path to write to") from None
     return int(writer.size_bytes or 0)
 
 
-def from_lance(path: str | os.PathLike[str]) -> RowTable:
-    """Read the file of a BLOOMFILTER index of Lance.
+def _content(segments: Sequence[IndexTable]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Return the schema and the batches of a file of Lance."""
+    if segments and all(isinstance(table, ZoneMapTable) for table in segments):
+        parts = [_zone_map_of_lance(table.content) for table in require_zone_maps(segments)]
+        schema = parts[0].schema
+        if any(not part.schema.equals(schema, check_metadata=True) for part in parts):
+            raise InvalidArgument("the tables have different schemas; give tables of one index")
+        return schema, (batch for part in parts for batch in part.to_batches())
+    zone_tables = require_zone_tables(segments)
+    schema = table_schema(*_shared_parameters(zone_tables))
+    return schema, (batch for table in zone_tables for batch in table.batches())
+
+
+def _zone_map_of_lance(content: pa.Table) -> pa.Table:
+    """Return the content of a zone map with Lance's bounds of zones that hold NaN."""
+    least, greatest = content["min"], content["max"]
+    is_unknown = pc.call_function("and", [least.is_valid(), greatest.is_null()])
+    if pc.call_function("any", [is_unknown]).as_py():
+        raise InvalidArgument("a zone holds text that is not UTF-8, which Lance cannot compare")
+    if not pa.types.is_floating(greatest.type):
+        return content
+    has_nan = pc.call_function("greater", [content["nan_count"], pa.scalar(0, pa.uint32())])
+    nan = pa.scalar(float("nan"), greatest.type)
+    greatest = pc.call_function("if_else", [has_nan, nan, greatest])
+    return content.set_column(1, content.schema.field("max"), greatest)
+
+
+def from_lance(path: str | os.PathLike[str]) -> RowTable | ZoneMapTable:
+    """Read the file of a BLOOMFILTER or ZONEMAP index of Lance.
 
     Returns
     -------
-    RowTable
+    RowTable or ZoneMapTable
         In memory, with the fragment ids of the Lance dataset.
 
     Raises
     ------
     CorruptIndex
-        If the file is missing or does not contain a bloomfilter table.
+        If the file is missing or is not a file of such an index.
     MissingDependency
         If pylance is not installed.
 
@@ -116,6 +152,8 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
     try:
         reader = files.LanceFileReader(name)
         schema = reader.metadata().schema
+        if ROWS_KEY in (schema.metadata or {}):
+            return _read_zone_map(reader.read_all().to_table(), schema, name)
         if not schema.remove_metadata().equals(FIELDS):
             raise ValueError(f"its columns are {', '.join(schema.names)}")
         metadata = schema.metadata or {}
@@ -129,6 +167,19 @@ def from_lance(path: str | os.PathLike[str]) -> RowTable:
             "index in Lance again"
         ) from None
     return RowTable(sink.getvalue(), name)
+
+
+def _read_zone_map(content: pa.Table, schema: pa.Schema, name: str) -> ZoneMapTable:
+    greatest = content["max"]
+    if pa.types.is_floating(greatest.type):
+        is_nan = pc.call_function("is_nan", [greatest])
+        greatest = pc.call_function("if_else", [is_nan, pa.scalar(None, greatest.type), greatest])
+        content = content.set_column(1, "max", greatest)
+    expected = zone_map_schema(greatest.type, int(schema.metadata[ROWS_KEY]))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, expected) as writer:
+        writer.write_table(content.select(expected.names).cast(expected))
+    return ZoneMapTable(sink.getvalue(), name)
 
 
 def commit_to_lance(
@@ -158,8 +209,8 @@ def commit_to_lance(
     ------
     ColumnNotFound, IndexExists
     InvalidArgument
-        If the tables do not belong to one index of the kind BLOOMFILTER, or cover only a part of a
-        fragment.
+        If the tables do not belong to one index of a kind that Lance has, or cover only a part of
+        a fragment.
     MissingDependency
         If pylance is not installed.
 
@@ -173,7 +224,8 @@ def commit_to_lance(
     True
     """
     lance = _pylance()
-    segments = require_zone_tables([tables] if isinstance(tables, IndexTable) else tables)
+    segments = [tables] if isinstance(tables, IndexTable) else list(tables)
+    is_zone_map = bool(segments) and isinstance(segments[0], ZoneMapTable)
     name = name or f"{column}_idx"
     if any(index.name == name for index in dataset.describe_indices()):
         raise IndexExists(
@@ -190,7 +242,8 @@ def commit_to_lance(
     if "://" not in folder:
         os.makedirs(folder)
     try:
-        to_lance(segments, posixpath.join(folder, FILE_NAME))
+        file_name = ZONE_MAP_FILE_NAME if is_zone_map else FILE_NAME
+        to_lance(segments, posixpath.join(folder, file_name))
         index = lance.Index(
             uuid=index_id,
             name=name,
@@ -198,7 +251,7 @@ def commit_to_lance(
             dataset_version=dataset.version,
             fragment_ids=fragment_ids,
             index_version=0,
-            index_details=_DETAILS,
+            index_details=_ZONE_MAP_DETAILS if is_zone_map else _DETAILS,
         )
         operation = lance.LanceOperation.CreateIndex(new_indices=[index], removed_indices=[])
         return lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
@@ -229,7 +282,7 @@ def _shared_parameters(tables: Sequence[ZoneTable]) -> tuple[int, float]:
     return pairs[0]
 
 
-def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
+def _require_disjoint(tables: Sequence[IndexTable]) -> None:
     ids = np.concatenate([np.unique(table.fragment_ids) for table in tables])
     if np.unique(ids).size != ids.size:
         raise InvalidArgument(
@@ -237,7 +290,7 @@ def _require_disjoint(tables: Sequence[ZoneTable]) -> None:
         )
 
 
-def _require_whole_fragments(tables: Sequence[ZoneTable], dataset: Any) -> set[int]:
+def _require_whole_fragments(tables: Sequence[IndexTable], dataset: Any) -> set[int]:
     """Return the fragment ids of tables. Raise if zones cover only a part of a fragment."""
     rows = {fragment.fragment_id: fragment.physical_rows for fragment in dataset.get_fragments()}
     fragment_ids: set[int] = set()

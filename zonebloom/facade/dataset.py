@@ -1021,7 +1021,7 @@ class Dataset(pads.UnionDataset, Displayed):
         return _indices().validate_opened(self.opened, name, sample)
 
     def index_to_lance(self, name: str, path: str) -> None:
-        """Write an index as the ``bloomfilter.lance`` file of a Lance dataset.
+        """Write an index as the ``bloomfilter.lance`` or ``zonemap.lance`` file of Lance.
 
         The file contains the fragment ids of this dataset. To add the index to a Lance dataset,
         use `zonebloom.exchange.lance.commit_to_lance`.
@@ -1031,7 +1031,7 @@ class Dataset(pads.UnionDataset, Displayed):
         CorruptIndex
             If a segment is damaged.
         InvalidArgument
-            If the index is not of the kind "BLOOMFILTER".
+            If the index is not of the kind "BLOOMFILTER" or "ZONEMAP".
 
         Examples
         --------

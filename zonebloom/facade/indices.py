@@ -27,6 +27,7 @@ from zonebloom.catalog.vacuum import vacuum_catalog
 from zonebloom.errors import (
     CatalogError,
     CorruptIndex,
+    InvalidArgument,
     SchemaMismatch,
     StaleIndexWarning,
     UnknownIndexKind,
@@ -42,6 +43,7 @@ from zonebloom.index.describe import (
     index_statistics,
 )
 from zonebloom.index.kinds import registered_kinds
+from zonebloom.index.row_keys.rules import indexed_text
 from zonebloom.index.validate import ValidatedIndex, validate_index
 from zonebloom.sbbf.kernel_loader import KERNELS
 from zonebloom.scan.opened import OpenedDataset
@@ -123,10 +125,15 @@ def validate_opened(
 
 
 def export_to_lance(opened: OpenedDataset, name: str, path: str) -> None:
-    """Write an index as the ``bloomfilter.lance`` file of a Lance dataset."""
+    """Write an index as the file of an index of Lance."""
     from zonebloom.exchange.lance import to_lance
 
     entry, path = opened.index_entry(name), arguments.require_path(path, "path")
+    if entry.rule:
+        raise InvalidArgument(
+            f"index {name!r} holds {indexed_text(entry)}, which no index of Lance does; give one "
+            "of the values of a column"
+        )
     tables = opened.indices[name].tables()
     if len(tables) < len(entry.segments):
         raise CorruptIndex(

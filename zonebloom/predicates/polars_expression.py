@@ -259,9 +259,7 @@ def _element_requirement(
     if not isinstance(lists, _PolarsColumn) or not isinstance(item, pa.Scalar) or not item.is_valid:
         return None
     list_type: Any = lists.stored
-    if not (
-        pt.is_list(list_type) or pt.is_large_list(list_type) or pt.is_fixed_size_list(list_type)
-    ):
+    if not any(test(list_type) for test in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list)):
         return None
     element = pa.schema([("item", list_type.value_type)])
     match _translate_equals(_resolve_column(("item",), element), item):

@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_FRAGMENTS = 5
 _MAX_SHOWN_RANGES = 3
+_MAX_SHOWN_PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class IndexUse:
-    """An index that a plan uses, the zones that it keeps, and the bytes it read for that."""
+    """An index that a plan uses, the zones that it keeps, and the bytes it read for that.
+
+    ``kept_zones`` are left by all indices together, ``alone`` are the parts of the filter that this
+    one answers, each with the number of zones that it keeps for it.
+    """
 
     name: str
     column: str
@@ -41,6 +46,7 @@ class IndexUse:
     num_bytes: int
     read_bytes: int
     covered_fragments: int
+    alone: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
         return f"{self.kept_zones:,} of {self.num_zones:,} zones kept by {self.name}"
@@ -145,6 +151,12 @@ class ScanPlan(ProcessBound, Displayed):
                 f"zones kept, {use.covered_fragments:,} of {self.num_fragments:,} fragments "
                 f"covered, {bytes_text(use.num_bytes)}"
             )
+        if sum(len(use.alone) for use in self.indices) > 1:
+            lines += [
+                f"  {use.name} alone keeps {kept:,} of {use.num_zones:,} zones for {text}"
+                for use in self.indices
+                for text, kept in use.alone[:_MAX_SHOWN_PARTS]
+            ]
         if not self.indices:
             lines.append("index: none used")
         lines.append(self.fragments_text)

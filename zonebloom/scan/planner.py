@@ -285,6 +285,11 @@ def _index_use(view: IndexView, search: Search, read_bytes: int) -> IndexUse:
         entry.num_bytes,
         read_bytes,
         len(view.fragment_ids),
+        tuple(
+            (str(leaf), view.count_kept_zones(rows))
+            for name, leaf, rows in search.uses
+            if name == entry.name
+        ),
     )
 
 

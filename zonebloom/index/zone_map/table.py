@@ -9,6 +9,7 @@ not known. Long strings are cut: ``min`` to a shorter string before it, ``max`` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -152,15 +153,21 @@ class ZoneMapTable(ValueTable):
         """Return whether the bounds of each zone overlap an interval, bool."""
         if interval is None:
             return np.zeros(len(self), dtype=bool)
-        may_hold = np.asarray(self.least.is_valid()).astype(bool)
+        # A zone with values but without bounds may hold any.
+        may_hold = self._has_values.copy()
         low, high, has_low, has_high = interval
         if low is not None:
             name = "greater_equal" if has_low else "greater"
             may_hold &= _compare(name, self.greatest, low, if_null=True)
         if high is not None:
             name = "less_equal" if has_high else "less"
-            may_hold &= _compare(name, self.least, high)
+            may_hold &= _compare(name, self.least, high, if_null=True)
         return may_hold
+
+    @cached_property
+    def _has_values(self) -> np.ndarray:
+        """Whether each zone holds values other than null and NaN, bool."""
+        return self.null_count + self.nan_count.astype(np.uint64) < self.lengths
 
     def _may_hold_any(self, column_type: pa.DataType, values: pa.Array) -> np.ndarray:
         wanted = _stored_values(column_type, values)
@@ -171,7 +178,7 @@ class ZoneMapTable(ValueTable):
             return np.zeros(len(self), dtype=bool)
         ends: Any = pc.call_function("min_max", [wanted])
         may_hold = self._overlaps(Interval(ends["min"], ends["max"]))
-        zones = np.flatnonzero(may_hold)
+        zones = np.flatnonzero(may_hold & np.asarray(self.least.is_valid()).astype(bool))
         if len(wanted) == 1 or not zones.size:
             return may_hold
         numbers = pa.array(zones)

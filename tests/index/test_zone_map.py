@@ -1,0 +1,334 @@
+"""Zone maps, against plain Python, PyArrow and the files that Lance writes."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import glob
+import math
+import uuid
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lance.file import LanceFileReader
+from predicate_oracle import exact
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.exchange.lance import commit_to_lance, from_lance
+from zonebloom.index.zone_map.table import ZoneMapTable
+from zonebloom.predicates.ast import Compares, Equals, IsIn, IsNull, Not
+from zonebloom.values.normal_types import hashed_values
+
+DAY = datetime.date(2024, 1, 31)
+MOMENT = datetime.datetime(2024, 1, 31, 12, 30)
+# Values of each type, in ascending order.
+VALUES = {
+    pa.int8(): [-128, -3, 0, 5, 127],
+    pa.uint64(): [0, 7, 2**63 - 1, 2**63, 2**64 - 1],
+    pa.int64(): [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1],
+    pa.float32(): [-math.inf, -1.5, -0.0, 0.0, 0.25, math.inf, math.nan],
+    pa.float64(): [-math.inf, -1e300, -0.0, 0.0, 0.1, math.nan],
+    pa.float16(): [-2.0, 0.0, 0.5, math.nan],
+    pa.string(): ["", "a", "a" * 70, "a" * 70 + "b", "b", "é", "日本", "\U0010ffff" * 30],
+    pa.large_string(): ["", "abc", "z" * 100],
+    pa.string_view(): ["", "abc", "z" * 100],
+    pa.binary(): [b"", b"\0", b"a", b"\xff" * 70, b"\xff" * 70 + b"\0"],
+    pa.binary(2): [b"\0\0", b"ab", b"\xff\xff"],
+    pa.decimal128(9, 2): [decimal.Decimal("-5.25"), decimal.Decimal(0), decimal.Decimal("99.99")],
+    pa.decimal64(9, 2): [decimal.Decimal("-5.25"), decimal.Decimal("99.99")],
+    pa.date32(): [datetime.date(1, 1, 1), DAY, datetime.date(9999, 12, 31)],
+    pa.date64(): [DAY, datetime.date(2025, 1, 1)],
+    pa.time64("us"): [datetime.time(0), datetime.time(23, 59, 59, 999999)],
+    pa.timestamp("us"): [MOMENT, MOMENT + datetime.timedelta(microseconds=1)],
+    pa.timestamp("ns", "UTC"): [MOMENT, MOMENT + datetime.timedelta(days=1)],
+    pa.duration("s"): [datetime.timedelta(-1), datetime.timedelta(0), datetime.timedelta(9)],
+    pa.bool_(): [False, True],
+    pa.dictionary(pa.int8(), pa.string()): ["a", "b", "z"],
+    pa.uuid(): [uuid.UUID(int=0).bytes, uuid.UUID(int=5).bytes, uuid.UUID(int=2**127).bytes],
+}
+TYPES = list(VALUES)
+ITEMS = 4
+
+
+def column(kind: pa.DataType, values: list) -> pa.Array:
+    if isinstance(kind, pa.UuidType):
+        return pa.ExtensionArray.from_storage(kind, pa.array(values, pa.binary(16)))
+    if isinstance(kind, pa.DictionaryType):
+        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+    return pa.array(values, kind)
+
+
+def table_of(kind: pa.DataType, values: list, tmp_path_factory=None) -> ZoneMapTable:
+    ds = zb.dataset(pa.table({"x": column(kind, values)}))
+    ds.create_scalar_index("x", "ZONEMAP", number_of_items=ITEMS, spark=False)
+    (table,) = ds.opened.indices["x_idx"].tables()
+    assert isinstance(table, ZoneMapTable)
+    return table
+
+
+def order(value: pa.Scalar):
+    """Return a number, string or bytes that orders like a value, or None for null and NaN."""
+    if not value.is_valid:
+        return None
+    number = exact(value)[1]
+    if isinstance(number, str):
+        return number.encode()
+    return None if isinstance(number, float) and math.isnan(number) else number
+
+
+@st.composite
+def cases(draw):
+    kind = draw(st.sampled_from(TYPES))
+    known = st.sampled_from(VALUES[kind])
+    values = draw(st.lists(st.one_of(st.none(), known), min_size=1, max_size=14))
+    literals = draw(st.lists(known, min_size=1, max_size=4))
+    return kind, values, literals
+
+
+def is_nan(value) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+@settings(max_examples=300)
+@given(cases())
+def test_zones_are_those_that_may_hold_the_values(case):
+    """A zone is kept if plain Python finds a row in it, and mostly only then."""
+    kind, values, literals = case
+    table = table_of(kind, values)
+    stored = column(kind, values)
+    assert len(table) == -(-len(values) // ITEMS)
+    zones = [
+        [order(stored[i]) for i in range(start, min(start + ITEMS, len(values)))]
+        for start in range(0, len(values), ITEMS)
+    ]
+    literals = [literal for literal in literals if not is_nan(literal)]
+    scalars = [column(kind, [literal])[0] for literal in literals]
+    tests = {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+    for scalar in scalars:
+        wanted = order(scalar)
+        for symbol, method in tests.items():
+            leaf = Compares(("x",), symbol, scalar)
+            check(
+                table.zones_where_true(kind, leaf),
+                [any(v is not None and getattr(v, method)(wanted) for v in zone) for zone in zones],
+                is_tight=not any(isinstance(v, bytes) and len(v) > 60 for z in zones for v in z),
+            )
+            check(
+                table.zones_where_false(kind, leaf),
+                [any(v is None or not getattr(v, method)(wanted) for v in zone) for zone in zones],
+            )
+        leaf = Equals(("x",), scalar)
+        check(table.zones_where_true(kind, leaf), [wanted in zone for zone in zones])
+        check(
+            table.zones_where_false(kind, leaf),
+            [any(v != wanted for v in zone) for zone in zones],
+        )
+    if scalars and not isinstance(kind, pa.DictionaryType | pa.UuidType):
+        wanted_values = [order(scalar) for scalar in scalars]
+        leaf = IsIn(("x",), pa.array(literals, kind), null_matches=False)
+        expected = [any(v is not None and v in wanted_values for v in zone) for zone in zones]
+        check(table.zones_where_true(kind, leaf), expected)
+    nulls = [any(not stored[i].is_valid for i in zone_rows(n, values)) for n in range(len(zones))]
+    assert table.zones_where_true(kind, IsNull(("x",))).tolist() == np.flatnonzero(nulls).tolist()
+    others = [any(stored[i].is_valid for i in zone_rows(n, values)) for n in range(len(zones))]
+    assert table.zones_where_false(kind, IsNull(("x",))).tolist() == np.flatnonzero(others).tolist()
+
+
+def zone_rows(number: int, values: list) -> range:
+    return range(number * ITEMS, min((number + 1) * ITEMS, len(values)))
+
+
+def check(zones: np.ndarray, expected: list[bool], *, is_tight: bool = False) -> None:
+    assert set(np.flatnonzero(expected).tolist()) <= set(zones.tolist())
+    if is_tight:
+        assert zones.tolist() == np.flatnonzero(expected).tolist()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(3):
+        ts = np.arange(number * 1000, number * 1000 + 1000)
+        pq.write_table(
+            pa.table(
+                {
+                    "ts": pa.array(ts, pa.timestamp("s")),
+                    "id": rng.permutation(1000) + number * 1000,
+                    "f": np.where(ts % 97 == 0, np.nan, ts / 2),
+                    "name": [f"user-{v:06d}" for v in ts],
+                    "gap": pa.array([None if v % 500 > 300 else v for v in ts.tolist()]),
+                    "old": ts < 1500,
+                }
+            ),
+            tmp_path / f"{number}.parquet",
+            row_group_size=400,
+        )
+    return tmp_path
+
+
+FILTERS = [
+    ("ts BETWEEN '1970-01-01 00:10:00' AND '1970-01-01 00:11:00'", 61),
+    ("ts >= TIMESTAMP '1970-01-01 00:49:00'", 60),
+    ("NOT (ts < TIMESTAMP '1970-01-01 00:49:00')", 60),
+    ("f < 10", 19),
+    ("f = 50.3", 0),
+    ("f > 1499.1", 1),
+    ("name LIKE 'user-00001%'", 10),
+    ("starts_with(name, 'user-0029')", 100),
+    ("name > 'user-002995'", 4),
+    ("name IN ('user-000001', 'user-002001', 'nobody')", 2),
+    ("gap IS NULL AND ts < '1970-01-01 00:08:20'", 199),
+    ("gap IS NOT NULL AND ts < '1970-01-01 00:08:20'", 301),
+    ("gap = 5", 1),
+    ("old AND ts > '1970-01-01 00:24:50'", 9),
+    ("NOT old AND ts < '1970-01-01 00:25:10'", 10),
+    ("id = 42 AND ts < '1970-01-01 00:16:40'", 1),
+    ("id = 42 AND ts >= '1970-01-01 00:16:40'", 0),
+    ("ts IS NULL", 0),
+]
+
+
+@pytest.mark.parametrize(("filter", "count"), FILTERS)
+def test_filters_read_few_zones_and_find_all_rows(folder, filter, count):
+    ds = zb.dataset(folder)
+    for name in ("ts", "f", "name", "gap", "old"):
+        ds.create_scalar_index(name, "ZONEMAP", number_of_items=50, spark=False)
+    ds.create_scalar_index("id", number_of_items=50, spark=False)
+    expected = ds.to_table(columns=["id"], filter=filter, use_scalar_index=False)
+    assert expected.num_rows == count
+    assert ds.to_table(columns=["id"], filter=filter).equals(expected)
+    text = str(ds.scanner(filter=filter).explain_plan())
+    assert "not answered" not in text
+    # Each row that matches is in a zone that is read, and few zones besides are.
+    assert len(ds.search(filter).at_most) <= count + 3 * 50 + (550 if "IS N" in filter else 0)
+
+
+def test_a_plan_shows_what_each_index_leaves(folder):
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("ts", "ZONEMAP", number_of_items=50, spark=False)
+    ds.create_scalar_index("id", number_of_items=50, spark=False)
+    text = str(ds.scanner(filter="id = 42 AND ts < '1970-01-01 00:10:00'").explain_plan())
+    assert "index ts_idx on ts: 1 of 60 zones kept" in text
+    assert "ts_idx alone keeps 12 of 60 zones for ts < '1970-01-01 00:10:00'" in text
+    assert "id_idx alone keeps 1 of 60 zones for id = 42" in text
+    assert "alone" not in str(ds.scanner(filter="id = 42").explain_plan())
+
+
+def test_an_index_is_refreshed_merged_validated_and_described(folder):
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("ts", "zonemap", number_of_items=50, spark=False)
+    ts = np.arange(3000, 3100)
+    rows = pq.read_table(folder / "0.parquet").slice(0, 100)
+    rows = rows.set_column(0, "ts", pa.array(ts, pa.timestamp("s")))
+    pq.write_table(rows, folder / "3.parquet")
+    ds = zb.dataset(folder)
+    filter = "ts >= TIMESTAMP '1970-01-01 00:50:00'"
+    with pytest.warns(errors.StaleIndexWarning):
+        assert ds.count_rows(filter) == 100
+    ds.optimize.optimize_indices(spark=False)
+    assert ds.count_rows(filter) == 100
+    assert len(ds.search(filter).at_most) == 100
+    ds.optimize.compact_indices(everything=True)
+    assert len(ds.search(filter).at_most) == 100
+    assert ds.validate_index("ts_idx", sample="all").zones_read == 62
+    statistics = ds.index_statistics("ts_idx")
+    assert statistics["mean_zones_kept"] == 1.0
+    assert statistics["index_type"] == "ZONEMAP"
+    (description,) = ds.describe_indices()
+    assert (description.layout, description.num_zones) == ("bounds", 62)
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_a_validation_finds_values_that_the_bounds_exclude(kind):
+    low, high = VALUES[kind][0], [v for v in VALUES[kind] if not is_nan(v)][-1]
+    table = table_of(kind, [low, None, low, low, high])
+    stored = hashed_values(column(kind, [low, None, low, low, high]))
+    assert not table.excludes(0, stored.slice(0, 4))
+    assert not table.excludes(1, stored.slice(4))
+    assert table.excludes(0, stored.slice(4))
+    assert table.excludes(1, stored.slice(0, 1))
+    # The number of nulls differs.
+    assert table.excludes(0, stored.slice(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"probability": 0.1}, "unknown parameter 'probability'; a ZONEMAP index has"),
+        ({"max_false_zones": 1}, "has no false positive probability"),
+        ({"number_of_items": 0}, "number_of_items is 0"),
+        ({"layout": "sliced"}, "layout is 'sliced'; it is one of auto, bounds"),
+        ({"global_filter": True}, "a ZONEMAP index has no global filter"),
+        ({"tokens": "words"}, "compares the values of one column"),
+    ],
+)
+def test_options_that_a_zone_map_lacks_are_refused(folder, options, message):
+    with pytest.raises(errors.InvalidArgument, match=message):
+        zb.dataset(folder).create_scalar_index("name", "ZONEMAP", spark=False, **options)
+
+
+LANCE_TYPES = [
+    *(pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64(), pa.large_string()),
+    *(pa.date32(), pa.time64("us"), pa.timestamp("us"), pa.bool_(), pa.decimal128(9, 2)),
+]
+
+
+@pytest.mark.parametrize("kind", LANCE_TYPES, ids=str)
+def test_a_zone_map_has_the_bytes_of_lance(kind, tmp_path):
+    """The table equals the one that Lance trains, and Lance answers from ours."""
+    rng = np.random.default_rng(1)
+    known = [value for value in VALUES[kind] if not isinstance(value, str) or len(value) < 60]
+    values = [known[i] for i in rng.integers(0, len(known), 20_000)]
+    values[::9] = [None] * len(values[::9])
+    table = pa.table({"x": pa.array(values, kind)})
+    theirs = lance.write_dataset(table, tmp_path / "lance")
+    theirs.create_scalar_index("x", "ZONEMAP")
+    (path,) = glob.glob(f"{tmp_path}/lance/_indices/*/zonemap.lance")
+    expected = LanceFileReader(path).read_all().to_table().replace_schema_metadata(None)
+    ds = zb.dataset(table)
+    ds.create_scalar_index("x", "ZONEMAP", spark=False)
+    ours = str(tmp_path / "zonemap.lance")
+    ds.index_to_lance("x_idx", ours)
+    written = LanceFileReader(ours).read_all().to_table().replace_schema_metadata(None)
+    assert str(written) == str(expected)
+    read = from_lance(path)
+    assert isinstance(read, ZoneMapTable)
+    mine = ds.opened.indices["x_idx"].tables()[0]
+    for value in known:
+        if not is_nan(value):
+            leaf = Equals(("x",), pa.scalar(value, kind))
+            zones = [part.zones_where_true(kind, leaf).tolist() for part in (read, mine)]
+            assert zones[0] == zones[1]
+    other = lance.write_dataset(table, tmp_path / "other")
+    other = commit_to_lance(other, "x", ds.opened.indices["x_idx"].tables())
+    assert [index.name for index in other.describe_indices()] == ["x_idx"]
+    assert other.count_rows("x IS NULL") == len(values[::9])
+
+
+def test_lances_missing_bounds_are_unknown(tmp_path):
+    """Lance writes no bounds for fixed-size binary, so every zone with a value may hold any."""
+    theirs = lance.write_dataset(pa.table({"x": pa.array([b"ab", None], pa.binary(2))}), tmp_path)
+    theirs.create_scalar_index("x", "ZONEMAP")
+    (path,) = glob.glob(f"{tmp_path}/_indices/*/zonemap.lance")
+    read = from_lance(path)
+    leaf = Equals(("x",), pa.scalar(b"ab"))
+    assert read.zones_where_true(pa.binary(2), leaf).tolist() == [0]
+    within = IsIn(("x",), pa.array([b"ab", b"zz"]))
+    assert read.zones_where_true(pa.binary(2), within).tolist() == [0]
+
+
+def test_text_that_is_not_utf8_is_kept(tmp_path):
+    """Parquet files may hold such strings, and no bound of valid text is after them."""
+    raw = pa.array([b"\xff\xfe", b"a"], pa.binary())
+    strings = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+    pq.write_table(pa.table({"x": strings}), tmp_path / "a.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("x", "ZONEMAP", spark=False)
+    assert len(ds.search(Compares(("x",), ">", pa.scalar("zzz"))).at_most) == 2
+    assert len(ds.search(Not(Compares(("x",), ">", pa.scalar("zzz")))).at_most) == 2
