@@ -156,6 +156,8 @@ BUILDS = [
     "global_probability",
     "plaintext",
     "train",
+    "tokens",
+    "lower",
     "spark",
     "progress",
 ]

@@ -27,6 +27,7 @@ from zonebloom.catalog.folder import read_file
 from zonebloom.cli import main as cli
 from zonebloom.index import kinds
 from zonebloom.index.table import HashingFile, IndexTable, WrittenTable, ZoneRuns
+from zonebloom.index.zone_map.kind import ZONE_MAP
 from zonebloom.predicates.ast import Compares
 
 ROWS, ZONE = 100, 16

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from zonebloom.catalog.model import IndexEntry
 from zonebloom.errors import SchemaMismatch
-from zonebloom.index.row_keys.rules import rule_of
+from zonebloom.index.row_keys.rules import UnknownRule, rule_of
 from zonebloom.sources.column_batches import Column
 from zonebloom.sources.source import Source
 from zonebloom.values.columns import find_leaf_type
@@ -15,10 +15,9 @@ from zonebloom.values.columns import find_leaf_type
 def find_misfit(entry: IndexEntry, source: Source) -> str | None:
     """Return how the column of an index differs from the indexed one, or None if it does not."""
     index = f"index {entry.name!r}"
-    try:
-        rule = rule_of(entry.rule)
-    except ValueError as error:
-        return f"{index} cannot be used ({error}); install a newer zonebloom"
+    rule = rule_of(entry.rule)
+    if isinstance(rule, UnknownRule):
+        return f"{index} cannot be used, because {rule.problem}; a newer zonebloom may know it"
     types: list[pa.DataType] = []
     columns = [(entry.column, entry.field_or_column)]
     columns += zip(rule.other_columns, rule.other_fields, strict=True)

@@ -391,6 +391,31 @@ class TokenRule(KeyRule):
         return KeyQuestion(tuple(Probe(np.array([hashed], np.uint64)) for hashed in hashes))
 
 
+@dataclass(frozen=True)
+class UnknownRule(KeyRule):
+    """A rule of a later release, or a damaged one. An index with it is not used."""
+
+    problem: str
+    name = "unknown"
+
+    def text(self, columns: Sequence[ColumnPath]) -> str:
+        return f"unknown keys of {'.'.join(columns[0])}"
+
+    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+        return self.problem
+
+    def domain(self, column_types: Sequence[pa.DataType]) -> str:
+        return ""
+
+    def parts(self, arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:
+        return iter(())
+
+    def question(
+        self, leaf: LeafPredicate, column_types: Sequence[pa.DataType]
+    ) -> KeyQuestion | str:
+        return self.problem
+
+
 VALUES = ValueRule()
 _RULES: dict[str, type[KeyRule]] = {
     rule.name: rule for rule in (ValueRule, TupleRule, ElementRule, EntryRule, TokenRule)
@@ -398,17 +423,17 @@ _RULES: dict[str, type[KeyRule]] = {
 
 
 def rule_of(stored: Mapping[str, Any]) -> KeyRule:
-    """Return the rule of the JSON in `IndexEntry.rule`. Raise `ValueError` if it is unknown."""
+    """Return the rule of the JSON in `IndexEntry.rule`."""
     if not stored:
         return VALUES
     parameters = dict(stored)
     name = parameters.pop("keys", None)
     if name not in _RULES:
-        raise ValueError(f"it holds keys of an unknown rule {name!r}")
+        return UnknownRule(f"it holds keys of an unknown rule {name!r}")
     try:
         return _RULES[name](**parameters)
-    except TypeError as error:
-        raise ValueError(f"it holds keys of a damaged rule ({error})") from None
+    except (TypeError, ValueError) as error:
+        return UnknownRule(f"it holds keys of a damaged rule ({error})")
 
 
 def rule_json(rule: KeyRule) -> dict[str, Any]:
@@ -423,10 +448,7 @@ def default_name(rule: KeyRule, columns: Sequence[str]) -> str:
 
 def indexed_text(entry: IndexEntry) -> str:
     """Return what an index holds, such as ``id`` or ``tags[]``."""
-    try:
-        rule = rule_of(entry.rule)
-    except ValueError:
-        return ".".join(entry.column)
+    rule = rule_of(entry.rule)
     return rule.text([entry.column, *rule.other_columns])
 
 

@@ -1,0 +1,508 @@
+"""The keys that indices hold of each row, against plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import xxh64
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import zonebloom as zb
+from zonebloom import errors
+from zonebloom.index.row_keys.elements import hash_elements, hash_entries
+from zonebloom.index.row_keys.rules import (
+    ElementRule,
+    EntryRule,
+    KeyQuestion,
+    TokenRule,
+    TupleRule,
+    UnknownRule,
+    rule_json,
+    rule_of,
+)
+from zonebloom.index.row_keys.tokens import (
+    Piece,
+    distinct_hashes,
+    fold,
+    fold_table,
+    hash_tokens,
+    tokens_of_piece,
+)
+from zonebloom.index.row_keys.zone_hashes import ZoneHashCollector
+from zonebloom.predicates.ast import HasElement, HasText, HasTuple
+from zonebloom.sbbf.hashing import RowHashes, hash_array
+
+ALPHABET = "abXY09 -_.éÉßẞſKİıi\u0307ΣσςµμÅå日本ЖжﬀǅᲀΩ\U0001f600"
+TEXTS = st.text(st.sampled_from(ALPHABET), max_size=12)
+UNITS = ["words", "trigrams"]
+
+
+def fold_plainly(text: str) -> str:
+    """Return a text in which letters that some engine takes for one another are the same."""
+    return "".join(chr(REPRESENTATIVES.get(ord(c), ord(c))) for c in text if c != "\u0307")
+
+
+def representatives() -> dict[int, int]:
+    table = fold_table()
+    return {code: int(table[code]) for code in range(table.size) if table[code] != code}
+
+
+REPRESENTATIVES = representatives()
+
+
+def plain_tokens(text: str, unit: str, *, lower: bool) -> list[bytes]:
+    data = (fold_plainly(text) if lower else text).encode()
+    if unit == "trigrams":
+        return [data[i : i + 3] for i in range(len(data) - 2)]
+    return re.findall(rb"[0-9A-Za-z\x80-\xff]+", data)
+
+
+def test_letters_that_differ_in_case_only_are_folded_to_one():
+    """All letters that an engine may take for a letter of Latin, Greek or Cyrillic."""
+    cased = [*range(0x41, 0x5B), *range(0xC0, 0x180), *range(0x386, 0x3D0), *range(0x400, 0x460)]
+    for code in range(0x110000):
+        character = chr(code)
+        if unicodedata.category(character) == "Cs":
+            continue
+        folded = fold(character)
+        assert len(folded.encode()) <= len(character.encode())
+        assert fold(folded) == folded
+        for other in {character.lower(), character.upper(), character.casefold()}:
+            if len(other) == 1 and (code in cased or ord(other) in cased):
+                assert fold(other) == folded, (character, other)
+    # Engines fold these to i and a dot above, or to i.
+    assert fold("İ") == fold("i\u0307") == fold("ı") == fold("I") == "i"
+    assert fold("STRAẞE ΣΊΣΥΦΟΣ \u212a") == fold("straße σίσυφος k")
+    # No separator appears or disappears.
+    for code in range(0x110000):
+        if not 0xD800 <= code < 0xE000:
+            kept = fold(chr(code))
+            is_word = code >= 0x80 or chr(code).isalnum()
+            assert not kept or is_word == (ord(kept[0]) >= 0x80 or kept[0].isalnum())
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("lower", [False, True])
+@given(texts=st.lists(st.one_of(st.none(), TEXTS), max_size=8))
+@settings(max_examples=100)
+def test_tokens_are_those_of_plain_python(unit, lower, texts):
+    expected = [[] if t is None else plain_tokens(t, unit, lower=lower) for t in texts]
+    plain = pa.array(texts, pa.string())
+    arrays = [
+        plain,
+        plain.cast(pa.large_string()),
+        plain.cast(pa.string_view()),
+        plain.dictionary_encode(),
+        pa.concat_arrays([pa.array(["x", None, "yz1"]), plain]).slice(3),
+    ]
+    for array in arrays:
+        found = []
+        for part in hash_tokens(array, unit, lower=lower):
+            ends = [0, *part.ends.tolist()]
+            found += [part.values[a:b].tolist() for a, b in itertools.pairwise(ends)]
+            assert part.is_null.size == part.ends.size
+        assert found == [[xxh64(token) for token in tokens] for tokens in expected]
+
+
+def test_bytes_that_are_not_utf8_are_tokens_too():
+    raw = pa.array([b"ab\xff cd", b"\xc3", b"\xe2\x82", b"x\xf0\x9f", b"\xed\xa0\x80"], pa.binary())
+    strings = pa.Array.from_buffers(pa.string(), 5, raw.buffers())
+    for lower in (False, True):
+        (part,) = hash_tokens(strings, "words", lower=lower)
+        expected = [b"ab\xff", b"cd", b"\xc3", b"\xe2\x82", b"x\xf0\x9f", b"\xed\xa0\x80"]
+        assert part.values.tolist() == list(map(xxh64, expected))
+
+
+def test_bytes_below_nulls_are_no_tokens():
+    data = pa.py_buffer(b"abcdef")
+    offsets = pa.py_buffer(np.array([0, 3, 6], np.int32))
+    strings = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\2"), offsets, data])
+    (part,) = hash_tokens(strings, "words", lower=False)
+    assert (part.values.tolist(), part.ends.tolist()) == ([xxh64(b"def")], [0, 1])
+
+
+@given(st.data())
+@settings(max_examples=400)
+def test_a_string_with_a_text_has_the_tokens_of_the_text(data):
+    """Words at the ends of a text count only if words begin and end there."""
+    before, text, after = (data.draw(TEXTS) for _ in range(3))
+    unit, lower = data.draw(st.sampled_from(UNITS)), data.draw(st.booleans())
+    whole = before + text + after
+    if lower:
+        # Engines compare without regard to case, so the string may have other letters.
+        whole = data.draw(st.sampled_from([whole, whole.upper(), whole.lower(), whole.casefold()]))
+        if fold_plainly(text) not in fold_plainly(whole):
+            return
+
+    def at_edge(outside: str) -> bool:
+        return not outside or (outside.isascii() and not outside.isalnum())
+
+    starts, ends = at_edge(before[-1:]), at_edge(after[:1])
+    tokens = tokens_of_piece(Piece(text, starts, ends), unit, lower=lower)
+    assert set(tokens) <= set(plain_tokens(whole, unit, lower=lower))
+
+
+@pytest.mark.parametrize(
+    ("piece", "unit", "lower", "expected"),
+    [
+        (Piece("error"), "words", False, []),
+        (Piece("error", starts_word=True), "words", False, []),
+        (Piece("error", starts_word=True, ends_word=True), "words", False, [b"error"]),
+        (Piece("a disk full b"), "words", False, [b"disk", b"full"]),
+        (Piece("Disk Full", True, True), "words", True, [b"disk", b"full"]),
+        (Piece("ab"), "trigrams", False, []),
+        (Piece("abcd"), "trigrams", False, [b"abc", b"bcd"]),
+        (Piece("日"), "trigrams", False, ["日".encode()]),
+        # Georgian got a second case in Unicode 11, so engines may differ.
+        (Piece("a bა cd ef", True, True), "words", True, [b"a", b"cd", b"ef"]),
+    ],
+)
+def test_tokens_of_a_text(piece, unit, lower, expected):
+    assert tokens_of_piece(piece, unit, lower=lower) == expected
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63]), max_size=50))
+def test_distinct_hashes_are_found(numbers):
+    hashes = np.array(numbers * 2, dtype=np.uint64)
+    assert distinct_hashes(hashes).tolist() == list(dict.fromkeys(numbers))
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=20), st.integers(1, 7), st.data())
+def test_zones_collect_the_hashes_of_their_rows(rows, items, data):
+    collector, zones, start = ZoneHashCollector(items), [], 0
+    while start < len(rows):
+        stop = data.draw(st.integers(start + 1, len(rows)))
+        part = rows[start:stop]
+        values = np.array([n for row in part for n in row], np.uint64)
+        ends = np.cumsum([len(row) for row in part])
+        zones += collector.add(RowHashes(values, ends, np.array([not row for row in part])))
+        start = stop
+    zones += collector.finish()
+    expected = [rows[i : i + items] for i in range(0, len(rows), items)]
+    assert [zone.num_rows for zone in zones] == list(map(len, expected))
+    for zone, part in zip(zones, expected, strict=True):
+        assert set(zone.hashes.tolist()) == {n for row in part for n in row}
+        assert zone.has_null == any(not row for row in part)
+
+
+ELEMENTS = {
+    pa.int32(): [0, 5, -1],
+    pa.float64(): [0.0, -0.0, 1.5, float("nan")],
+    pa.string(): ["", "a", "é"],
+    pa.large_string(): ["", "a"],
+    pa.binary(3): [b"abc", b"\0\0\0"],
+    pa.date32(): [0, 19000],
+    pa.timestamp("us", "UTC"): [0, 10**15],
+}
+
+
+def hashes_by_row(part: RowHashes) -> list[list[int]]:
+    ends = [0, *part.ends.tolist()]
+    return [part.values[a:b].tolist() for a, b in itertools.pairwise(ends)]
+
+
+@given(st.sampled_from(list(ELEMENTS)), st.data())
+@settings(max_examples=200)
+def test_elements_have_the_hashes_of_a_column(kind, data):
+    items = st.one_of(st.none(), st.sampled_from(ELEMENTS[kind]))
+    rows = data.draw(st.lists(st.one_of(st.none(), st.lists(items, max_size=3)), max_size=6))
+    expected = [
+        [hash_array(pa.array([item], kind)).values[0] for item in row or () if item is not None]
+        for row in rows
+    ]
+    plain = pa.array(rows, pa.list_(kind))
+    structs = pa.array(
+        [row and [None if i == 1 else {"x": v} for i, v in enumerate(row)] for row in rows],
+        pa.list_(pa.struct([("x", kind)])),
+    )
+    # A field of a null struct is null.
+    of_structs = [
+        [
+            hash_array(pa.array([v], kind)).values[0]
+            for i, v in enumerate(row or ())
+            if v is not None and i != 1
+        ]
+        for row in rows
+    ]
+    padded = pa.concat_arrays([pa.array([[ELEMENTS[kind][0]], None], plain.type), plain]).slice(2)
+    for array, field, wanted in (
+        (plain, (), expected),
+        (plain.cast(pa.large_list(kind)), (), expected),
+        (padded, (), expected),
+        (structs, ("x",), of_structs),
+    ):
+        part = hash_elements(array, field)
+        assert hashes_by_row(part) == wanted
+        assert part.is_null.tolist() == [row is None for row in rows]
+    fixed = pa.array(
+        [None if row is None else [*row, None, None, None][:3] for row in rows], pa.list_(kind, 3)
+    )
+    assert hashes_by_row(hash_elements(fixed, ())) == expected
+
+
+def test_elements_below_null_lists_do_not_count_for_other_rows():
+    values = pa.array([1, 2, 3, 4], pa.int64())
+    offsets = pa.array([0, 2, 4], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, values, mask=pa.array([True, False]))
+    one = [hash_array(pa.array([n], pa.int64())).values[0] for n in (3, 4)]
+    assert hashes_by_row(hash_elements(lists, ()))[1] == one
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.none(),
+            st.lists(st.tuples(TEXTS, st.one_of(st.none(), st.integers(-5, 5))), max_size=3),
+        ),
+        max_size=6,
+    )
+)
+def test_entries_have_the_hash_of_key_and_value(rows):
+    maps = pa.array(rows, pa.map_(pa.string(), pa.int64()))
+    expected = [
+        [
+            xxh64(struct.pack("<QQ", xxh64(key.encode()), xxh64(struct.pack("<q", value))))
+            for key, value in row or ()
+            if value is not None
+        ]
+        for row in rows
+    ]
+    assert hashes_by_row(hash_entries(maps)) == expected
+
+
+def answers(question: KeyQuestion | str, part: RowHashes) -> list[bool]:
+    """Return whether each row may match."""
+    if isinstance(question, str):
+        return [True] * part.num_rows
+    rows = [set(row) for row in hashes_by_row(part)]
+    return [
+        all(row.intersection(probe.hashes.tolist()) for probe in question.probes)
+        or (question.nulls_match and bool(is_null))
+        for row, is_null in zip(rows, part.is_null, strict=True)
+    ]
+
+
+def test_questions_find_the_rows_that_match():
+    tags = pa.array([["a", "b"], ["c"], None, [None]])
+    rule, (part,) = ElementRule(), ElementRule().parts([tags])
+    leaf = HasElement(("tags",), pa.array(["b", "c"]))
+    assert answers(rule.question(leaf, [tags.type]), part) == [True, True, False, False]
+    zeros = pa.array([[0.0], [-0.0], [1.0]])
+    (part,) = rule.parts([zeros])
+    leaf = HasElement(("z",), pa.array([0.0]))
+    assert answers(rule.question(leaf, [zeros.type]), part) == [True, True, False]
+    # NaN may be anywhere.
+    leaf = HasElement(("z",), pa.array([float("nan")]))
+    assert "NaN" in str(rule.question(leaf, [zeros.type]))
+    attrs = pa.array(
+        [[("k", 1)], [("k", 2), ("l", 1)], [("l", None)]], pa.map_(pa.string(), pa.int8())
+    )
+    (part,) = EntryRule().parts([attrs])
+    leaf = HasElement(("attrs",), pa.array([1], pa.int64()), key=pa.scalar("k"))
+    assert answers(EntryRule().question(leaf, [attrs.type]), part) == [True, False, False]
+    texts = pa.array(["Disk full", "disk-FULL now", "fulldisk"])
+    for rule, expected in (
+        (TokenRule("words"), "build it with lower=True"),
+        (TokenRule("words", lower=True), [True, True, False]),
+        (TokenRule("trigrams", lower=True), [True, True, True]),
+    ):
+        (part,) = rule.parts([texts])
+        leaf = HasText(("m",), "FULL", True, True, ignores_case=True)
+        question = rule.question(leaf, [texts.type])
+        assert (
+            expected in question
+            if isinstance(expected, str)
+            else (answers(question, part) == expected)
+        )
+
+
+def test_tuples_have_the_hash_of_their_hashes():
+    columns = [
+        pa.array(["a", "b", None, "a"]),
+        pa.array([1, 2, 3, None], pa.int32()),
+        pa.array([0.0, -0.0, 1.0, 1.0]),
+    ]
+    types = [array.type for array in columns]
+    rule = TupleRule((("n",), ("z",)), (("n",), ("z",)))
+    (part,) = rule.parts(columns)
+    expected = xxh64(
+        struct.pack("<QQQ", xxh64(b"a"), xxh64(struct.pack("<i", 1)), xxh64(struct.pack("<d", 0.0)))
+    )
+    assert int(part.values[0]) == expected
+    assert part.is_valid().tolist() == [True, True, False, False]
+
+    def found(*values: list) -> set[int]:
+        arrays = tuple(map(pa.array, values))
+        leaf = HasTuple((("t",), ("n",), ("z",)), arrays)
+        question = rule.question(leaf, types)
+        assert isinstance(question, KeyQuestion)
+        return set(question.probes[0].hashes.tolist())
+
+    assert int(part.values[0]) in found(["a"], [1], [0.0])
+    assert int(part.values[1]) in found(["x", "b"], [9, 2], [1.0, 0.0])
+    assert int(part.values[0]) not in found(["a"], [2], [0.0])
+    assert "another index" in str(rule.question(HasTuple((("t",), ("q",)), columns[:2]), types))
+
+
+RULES = [
+    ElementRule(),
+    ElementRule(("id",)),
+    EntryRule(),
+    TokenRule("words"),
+    TokenRule("trigrams", lower=True),
+    TupleRule((("a", "b"),), (("7",),)),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rules_are_read_back_from_json(rule):
+    import json
+
+    assert rule_of(json.loads(json.dumps(rule_json(rule)))) == rule
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"keys": "secret"},
+        {"keys": "tokens"},
+        {"keys": "tokens", "unit": "letters"},
+        {"keys": "tokens", "unit": "words", "lower": 1},
+        {"keys": "tuples", "columns": [], "fields": []},
+        {"keys": "tuples", "columns": [["a"]], "fields": []},
+        {"keys": "elements", "depth": 2},
+        {"unit": "words"},
+    ],
+)
+def test_a_rule_that_is_not_known_is_not_used(stored, tmp_path):
+    assert isinstance(rule_of(stored), UnknownRule)
+    pq.write_table(pa.table({"x": ["a", "b"], "t": [["a"], ["b"]]}), tmp_path / "a.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("x", spark=False)
+    version = ds.opened.version
+    (entry,) = version.indices.values()
+    from dataclasses import replace
+
+    ds.opened.catalog.commit(
+        lambda latest: latest.with_indices({"x_idx": replace(entry, rule=stored)})
+    )
+    changed = zb.dataset(tmp_path)
+    with pytest.warns(errors.IndexNotUsedWarning, match="cannot be used"):
+        assert changed.count_rows("x = 'a'") == 1
+    assert changed.describe_indices()[0].column == "unknown keys of x"
+    with pytest.raises(errors.SchemaMismatch, match="cannot be used, because it holds keys of"):
+        changed.validate_index("x_idx")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    table = pa.table(
+        {
+            "id": range(100),
+            "tags": pa.array([[f"t{i // 10}", None] for i in range(100)]),
+            "events": pa.array([[{"id": i // 10, "at": {"ms": i}}, None] for i in range(100)]),
+            "attrs": pa.array(
+                [[("host", f"h{i // 10}")] for i in range(100)], pa.map_(pa.string(), pa.string())
+            ),
+            "flags": pa.array([[True]] * 100),
+            "message": [f"Job {i // 10} done" for i in range(100)],
+            "region": ["eu", "us"] * 50,
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["BLOOMFILTER", "HASH"])
+def test_indices_are_named_described_refreshed_and_validated(folder, kind):
+    ds = zb.dataset(folder)
+    targets = ["tags[]", "attrs[]", "events[].id", "events[].at.ms", ("region", "id")]
+    ds.create_scalar_index(targets, kind, number_of_items=10, spark=False)
+    for unit, lower in (("words", True), ("trigrams", False)):
+        ds.create_scalar_index(
+            "message", kind, tokens=unit, lower=lower, number_of_items=10, spark=False
+        )
+    described = {index.name: index.column for index in ds.describe_indices()}
+    assert described == {
+        "tags_idx": "tags[]",
+        "attrs_idx": "attrs[]",
+        "events_id_idx": "events[].id",
+        "events_at_ms_idx": "events[].at.ms",
+        "region_id_idx": "(region, id)",
+        "message_words_idx": "words of lower(message)",
+        "message_trigrams_idx": "trigrams of message",
+    }
+    pq.write_table(pq.read_table(folder / "a.parquet").slice(90), folder / "b.parquet")
+    ds = zb.dataset(folder)
+    ds.optimize.optimize_indices(spark=False)
+    for name, column in described.items():
+        assert ds.validate_index(name, sample="all").zones_read == 11
+        assert ds.index_statistics(name)["column"] == column
+    for filter, zones in (
+        ("list_contains(tags, 't9')", 2),
+        ("attrs['host'] = 'h3'", 1),
+        ("contains_token(message, '4')", 1),
+        ("message ILIKE '% 4 DONE'", 1),
+        ("message LIKE '%4 done'", 1),
+        ("(region, id) IN (('eu', 4), ('us', 95), ('us', 4))", 3),
+        ("message = 'Job 9 done'", 2),
+    ):
+        expected = ds.to_table(columns=["id"], filter=filter, use_scalar_index=False)
+        assert ds.to_table(columns=["id"], filter=filter).equals(expected)
+        assert len(ds.search(filter).at_most) == 10 * zones, filter
+
+
+def test_keys_of_several_columns_are_looked_up(folder):
+    ds = zb.dataset(folder)
+    ds.create_scalar_index(("region", "id"), "HASH", number_of_items=10, spark=False)
+    keys = [("eu", 4), ("us", 4), ("us", 7), ("eu", 4)]
+    found = ds.lookup(("region", "id"), keys, ["id", "region"])
+    assert found.to_pylist() == [
+        {"key_index": 0, "id": 4, "region": "eu"},
+        {"key_index": 3, "id": 4, "region": "eu"},
+        {"key_index": 2, "id": 7, "region": "us"},
+    ]
+    table = {"region": [key[0] for key in keys], "id": [key[1] for key in keys]}
+    assert ds.locate(["region", "id"], table)["row"].to_pylist() == [4, None, 7, 4]
+    many = {"region": ["eu", "us"] * 10_000, "id": list(range(20_000))}
+    located = ds.locate(["region", "id"], many)
+    assert located["row"].to_pylist() == [*range(100), *[None] * 19_900]
+    assert ds.lookup(("region", "id"), [], ["id"]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "error", "message"),
+    [
+        ("flags[]", {}, errors.UnsupportedType, "two values cannot tell zones apart"),
+        ("id[]", {}, errors.UnsupportedType, "it has no such elements"),
+        ("tags[].x", {}, errors.UnsupportedType, "it has no such elements"),
+        ("events[]", {}, errors.UnsupportedType, "index one of its leaves instead"),
+        ("nope[]", {}, errors.ColumnNotFound, "no column 'nope'"),
+        ("id", {"tokens": "words"}, errors.UnsupportedType, "only strings have tokens"),
+        ("message", {"tokens": "letters"}, errors.InvalidArgument, "tokens is 'letters'"),
+        ("message", {"lower": True}, errors.InvalidArgument, "also give tokens"),
+        (("region",), {}, errors.InvalidArgument, "two or more different columns"),
+        (("region", "region"), {}, errors.InvalidArgument, "two or more different columns"),
+        (("region", "tags"), {}, errors.UnsupportedType, "have no row of their own"),
+        (("region", "id"), {"tokens": "words"}, errors.InvalidArgument, "give no tuple"),
+        ("tags[]", {"global_filter": True}, errors.InvalidArgument, "has no global filter"),
+    ],
+)
+def test_keys_that_columns_lack_are_refused(folder, column, options, error, message):
+    with pytest.raises(error, match=message):
+        zb.dataset(folder).create_scalar_index(column, spark=False, **options)
+
+
+def test_an_index_of_other_keys_is_not_for_lance(folder):
+    ds = zb.dataset(folder)
+    ds.create_scalar_index("tags[]", spark=False)
+    with pytest.raises(errors.InvalidArgument, match=r"holds tags\[\], which no index of Lance"):
+        ds.index_to_lance("tags_idx", "x.lance")
