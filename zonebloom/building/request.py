@@ -83,9 +83,9 @@ class IndexSpec:
         return self.column, *self.other_columns
 
     @property
-    def has_key_ranges(self) -> bool:
-        """Whether the build stores the least and greatest key of each fragment."""
-        return self.rule == VALUES
+    def range_type(self) -> pa.DataType:
+        """The type of the key ranges. Only the values of a column have bounds."""
+        return self.column.type if self.rule == VALUES else pa.null()
 
     @property
     def hashes_values(self) -> bool:

@@ -28,6 +28,7 @@ from zonebloom.errors import FragmentUnreadable
 from zonebloom.index.global_filter import GlobalFilterPart, KeyHashes
 from zonebloom.index.key_ranges import KeyRangeBuilder, write_ranges
 from zonebloom.index.kinds import SegmentWriter, built_layout, index_kind
+from zonebloom.index.row_keys.rules import VALUES
 from zonebloom.index.zone_parts import ZonePart
 from zonebloom.parquet.footer import footer_digest, read_footer, reader_of_bytes
 from zonebloom.parquet.page_map import PageMapBuilder
@@ -200,7 +201,7 @@ def _train_fragments(
     columns_of_specs = [[columns.index(column) for column in spec.columns] for spec in specs]
 
     def hash_run(part: _RunToRead) -> _HashedRun:
-        ranges = [KeyRangeBuilder(spec.column.type) for spec in specs]
+        ranges = [KeyRangeBuilder(spec.range_type) for spec in specs]
         return _HashedRun(part.fragment, hashes_of(part, ranges), ranges)
 
     def hashes_of(
@@ -230,7 +231,7 @@ def _train_fragments(
         for arrays in reader.read(run):
             for number, spec in enumerate(specs):
                 of_spec = [arrays[position] for position in columns_of_specs[number]]
-                if spec.has_key_ranges:
+                if spec.rule == VALUES:
                     ranges[number].add(of_spec[0])
                 for part in spec.parts(of_spec):
                     yield number, part
@@ -345,7 +346,7 @@ class _Output:
 
     def begin_fragment(self, fragment_id: int) -> None:
         self._fragment_id = fragment_id
-        self.range = KeyRangeBuilder(self.spec.column.type)
+        self.range = KeyRangeBuilder(self.spec.range_type)
 
     def add(self, part: ZonePart) -> None:
         self.range.num_rows += part.num_rows
@@ -357,17 +358,14 @@ class _Output:
     def end_fragment(self) -> int:
         """Write the last zones of a fragment. Return its number of rows."""
         self.writer.end_fragment(self._fragment_id)
-        if self.spec.has_key_ranges:
-            self._ranges.append(self.range.to_row(self._fragment_id))
+        self._ranges.append(self.range.to_row(self._fragment_id))
         return self.range.num_rows
 
     def close(self) -> Segment:
         catalog, name = self._catalog, self._segment
         written = self.writer.close()
-        num_bytes, checksum = 0, ""
-        if self.spec.has_key_ranges:
-            ranges = write_ranges(self._ranges, self.spec.column.type)
-            num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
+        ranges = write_ranges(self._ranges, self.spec.range_type)
+        num_bytes, checksum = catalog.write(catalog.path(name, KEY_RANGES_FILE), ranges)
         return Segment(
             name,
             self._file,

@@ -5,7 +5,7 @@ The build collects them in the pass that trains the filters. Each segment has a 
 
     fragment_id  uint64
     minimum, maximum  of the column's range type; null if all values are null or NaN, or if the
-                      bounds are unknown
+                      bounds are unknown. Their type is null if the keys are no values of a column
     is_known     bool    whether minimum and maximum bound every value except NaN
     has_nan      bool
     null_count, num_rows  int64
@@ -110,8 +110,9 @@ class KeyRangeBuilder:
         return all(pc.call_function("less_equal", list(pair)).as_py() for pair in pairs)
 
     def to_row(self, fragment_id: int) -> dict[str, Any]:
-        ends = self._min_max()
-        is_known = all(_num_bytes(end) <= _MAX_VALUE_BYTES for end in ends)
+        has_bounds = not pt.is_null(self._type)
+        ends = self._min_max() if has_bounds else [pa.scalar(None, self._type)] * 2
+        is_known = has_bounds and all(_num_bytes(end) <= _MAX_VALUE_BYTES for end in ends)
         if not is_known:
             ends = [pa.scalar(None, self._type)] * 2
         return {

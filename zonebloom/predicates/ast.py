@@ -448,6 +448,17 @@ def probed_columns(predicate: Predicate) -> set[ColumnPath]:
     return {node.column for node in walk(predicate) if isinstance(node, (Equals, IsIn, IsNull))}
 
 
+def searched_columns(predicate: Predicate) -> set[ColumnPath]:
+    """Return the paths of the columns whose indices of any kind a search may ask."""
+    columns: set[ColumnPath] = set()
+    for node in walk(predicate):
+        if isinstance(node, Unknown):
+            columns |= set() if node.requires is None else searched_columns(node.requires)
+        elif not isinstance(node, And | Or | Not | Constant):
+            columns.add(node.column)
+    return columns
+
+
 def unknowns(predicate: Predicate) -> list[Unknown]:
     return [node for node in walk(predicate) if isinstance(node, Unknown)]
 

@@ -52,7 +52,7 @@ from zonebloom.predicates import (
     translate_filter,
     unknowns,
 )
-from zonebloom.predicates.ast import probed_columns
+from zonebloom.predicates.ast import searched_columns
 from zonebloom.scan.binding import Binding, known_columns_text, require_column
 from zonebloom.scan.explain import ScanPlan
 from zonebloom.scan.planner import plan_search, plan_whole_files
@@ -217,8 +217,10 @@ class OpenedDataset:
         if self._last_look is None:
             self._last_look = self._expected_look()
         last = None if self._last_look is None else self._last_look.snapshot
-        columns = probed_columns(predicate)
-        indices = [index for index in self.indices.values() if index.entry.column in columns]
+        columns = searched_columns(predicate)
+        indices = [
+            index for index in self.indices.values() if not columns.isdisjoint(index.columns)
+        ]
         with thread_pool(REMOTE_THREADS) as pool:
             tasks: list[Future[tuple[Any, list[ZoneBloomWarning]]]] = [
                 pool.submit(call_collecting, index.tables)

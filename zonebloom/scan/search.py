@@ -195,7 +195,12 @@ def _answer_by_index(
     on_column = snapshot.all_indices_of_column(predicate.column)
     if not on_column.indices:
         # Do not recommend an index that could not answer either.
-        return why_no_kind_answers(predicate) or _why_no_index(on_column, predicate.column)
+        what = ".".join(predicate.column)
+        if isinstance(predicate, HasText):
+            what = f"words or trigrams of {what}"
+        elif isinstance(predicate, HasElement):
+            what = ".".join([f"{what}[]", *predicate.field])
+        return why_no_kind_answers(predicate) or _why_no_index(on_column, what)
     questions: list[tuple[LoadedIndex, Question]] = []
     why_not, bounds_false = "", False
     for index, types in zip(on_column.indices, on_column.types, strict=True):
@@ -214,14 +219,14 @@ def _answer_by_index(
 def usable_indices(snapshot: Snapshot, column: tuple[str, ...]) -> ColumnIndices | str:
     """Return the indices of the values of a column, or the reason why none can be used."""
     on_column = snapshot.indices_of_column(column)
-    return on_column if on_column.indices else _why_no_index(on_column, column)
+    return on_column if on_column.indices else _why_no_index(on_column, ".".join(column))
 
 
-def _why_no_index(on_column: ColumnIndices, column: tuple[str, ...]) -> str:
+def _why_no_index(on_column: ColumnIndices, what: str) -> str:
     if on_column.misfits:
         warn(IndexNotUsedWarning(on_column.misfits[0]))
         return on_column.misfits[0]
-    return NoIndex(f"no index on {'.'.join(column)}")
+    return NoIndex(f"no index on {what}")
 
 
 def preferred_index(snapshot: Snapshot, column: str) -> tuple[LoadedIndex, pa.DataType]:

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import SchemaMismatch
 from zonebloom.facade.dataset import Dataset
+from zonebloom.index.fit import find_misfit
 from zonebloom.snapshot import Snapshot
 from zonebloom.values.columns import column_path, find_leaf_type, matching_names
-from zonebloom.values.types import hash_domain
 
 
 def _other_name(stored_schema: Any, path: Sequence[str]) -> str | None:
@@ -82,7 +82,7 @@ def files_with_other_case(
     indices = [
         index
         for index in snapshot.indices.values()
-        if index.entry.column == tuple(path) and index.entry.domain == hash_domain(leaf)
+        if tuple(path) in index.columns and find_misfit(index.entry, source) is None
     ]
     compute: Any = pc
     suspect_ids = set(coverage.known_ids) if indices else set[int]()

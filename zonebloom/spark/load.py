@@ -21,8 +21,8 @@ from pyspark.sql import types as st
 from zonebloom.base.threads import num_cores
 from zonebloom.errors import FilterError, InvalidArgument, SourceError
 from zonebloom.facade.dataset import Dataset
-from zonebloom.predicates import EngineFilter, IsIn, probed_columns, unknowns
-from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates import EngineFilter, IsIn, unknowns
+from zonebloom.predicates.ast import conjunction, searched_columns
 from zonebloom.predicates.expression import expression_from_predicate, lookup_is_exact
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.scan.binding import checked_names
@@ -220,7 +220,8 @@ class Load:
     def plan(self, described: bool = False) -> ScanPlan:
         """Return a plan of what is read from the files as they are now."""
         # The predicate has the columns of the filter and of the join keys.
-        for path in sorted(probed_columns(self._predicate) if self._predicate is not None else ()):
+        searched = () if self._predicate is None else searched_columns(self._predicate)
+        for path in sorted(searched):
             require_visible(self.dataset, ".".join(path))
         opened = self.dataset.opened
         return opened.plan(

@@ -151,8 +151,10 @@ class ValueRule(KeyRule):
                 return KeyQuestion(nulls_match=True)
             case Compares():
                 return _NO_RANGES
+            case HasText():
+                return "hashes of values do not answer it; an index of words or trigrams may"
             case _:
-                return "an index of values does not answer it"
+                return "hashes of values do not answer it"
         return question.probes[0].unusable_reason or question
 
 
@@ -446,10 +448,14 @@ def default_name(rule: KeyRule, columns: Sequence[str]) -> str:
     return "_".join([*columns, *rule.name_parts])
 
 
+def indexed_columns(entry: IndexEntry) -> tuple[ColumnPath, ...]:
+    """Return the paths of all columns of an index."""
+    return entry.column, *rule_of(entry.rule).other_columns
+
+
 def indexed_text(entry: IndexEntry) -> str:
     """Return what an index holds, such as ``id`` or ``tags[]``."""
-    rule = rule_of(entry.rule)
-    return rule.text([entry.column, *rule.other_columns])
+    return rule_of(entry.rule).text(indexed_columns(entry))
 
 
 def column_values(arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:

@@ -51,7 +51,7 @@ class ZoneMap:
         self, leaf: LeafPredicate, column_type: pa.DataType | None = None
     ) -> str | None:
         if not isinstance(leaf, Equals | IsIn | Compares | IsNull):
-            return "a zone map answers only comparisons of values"
+            return "a zone map answers only comparisons of values, and prefixes of strings"
         if column_type is None:
             return None
         from zonebloom.index.zone_map.table import require_comparable

@@ -104,7 +104,8 @@ def _searchable_names(
     files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]
 ) -> list[str]:
     """Return the key columns for which an index of one side can look up keys of the other."""
-    indexed = {index.column for index in files.describe_indices()}
+    indices = files.opened.indices.values()
+    indexed = {".".join(index.entry.column) for index in indices if index.hashes_values}
     reasons = {
         name: key_mismatch_reason(side.key_field(name), other.key_field(name))
         if side.key_field(name).name in indexed

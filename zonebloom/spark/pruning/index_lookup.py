@@ -26,6 +26,7 @@ from zonebloom.errors import (
     SourceError,
     ZoneBloomError,
 )
+from zonebloom.index.row_keys.rules import indexed_columns
 from zonebloom.spark.pruning.answer import PruningResult, merge_results
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, known_keys
 from zonebloom.spark.pruning.jvm_scan import JvmScan
@@ -109,7 +110,8 @@ class IndexLookup:
                 return bool(folders)
             catalogs = [self._catalog(filesystem, folder) for folder in folders]
             indices = chain.from_iterable(catalog.latest().indices.values() for catalog in catalogs)
-            return any(entry.column[0].lower() in columns for entry in indices)
+            paths = chain.from_iterable(map(indexed_columns, indices))
+            return any(path[0].lower() in columns for path in paths)
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -71,8 +72,8 @@ class CatalogFiles:
 
     def has_index_on(self, columns: frozenset[str]) -> bool:
         """Return whether there is an index on one of the columns, given in lower case."""
-        indices = self._opened.version.indices.values()
-        return any(entry.column[0].lower() in columns for entry in indices)
+        paths = chain.from_iterable(index.columns for index in self._opened.indices.values())
+        return any(path[0].lower() in columns for path in paths)
 
     def ask(self, scan: JvmScan) -> PruningResult:
         """Return which of these files hold no row that passes the filters of a scan."""
@@ -86,8 +87,9 @@ class CatalogFiles:
         # A row range never spans two fragments, so its start tells the fragment.
         candidate_ids = [search.result.at_most.starts >> OFFSET_BITS]
         for view in search.used_views.values() if scan.ignores_case else ():
-            ids = self._ids_with_other_case(check, view.index.entry.column)
-            candidate_ids.append(np.array(ids, np.int64))
+            for column in view.index.columns:
+                ids = self._ids_with_other_case(check, column)
+                candidate_ids.append(np.array(ids, np.int64))
         is_kept = np.isin(check.ids, np.concatenate(candidate_ids))
         notes = [
             Note(

@@ -24,8 +24,9 @@ from zonebloom.base.notices import warn
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.predicates import Constant, Predicate
+from zonebloom.predicates import And, Constant, Predicate
 from zonebloom.predicates.ast import conjunction
+from zonebloom.predicates.tuples import tuples_of_keys
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
@@ -168,7 +169,15 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
         and may_match.any()
     ):
         predicate = _key_predicate(files, columns, indexed_names, collected_keys)
-        search = None if predicate is None else ds.opened.search_snapshot(snapshot, predicate)
+        if predicate is not None:
+            values = {
+                (name,): normalized_values(collected_keys.column(number).combine_chunks())
+                for number, name in enumerate(columns.names)
+                if name in indexed_names
+            }
+            tuples = tuples_of_keys(values, snapshot.combined_columns)
+            predicate = And((*tuples, predicate)) if tuples else predicate
+            search = ds.opened.search_snapshot(snapshot, predicate)
     numbered_plans = plan_candidates(snapshot, search, may_match)
     row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
     task_reader = files.task_reader(columns.names, row_filter)
@@ -204,7 +213,14 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     """Return the key columns with an index that can be used."""
     ds = files.dataset
     partition_columns = ds.opened.source.partition_columns()
-    indexed_paths = {entry.column for entry in ds.opened.version.indices.values()}
+    paths = {(name,) for name in columns.names}
+    indices = [index for index in ds.opened.indices.values() if paths.issuperset(index.columns)]
+    indexed_paths = {
+        path
+        for index in indices
+        if index.hashes_values or index.rule.other_columns
+        for path in index.columns
+    }
     unusable_columns = partition_columns | files.rebase.int96_columns
     usable_names = [
         name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns
@@ -218,13 +234,17 @@ def _columns_for_many_keys(
     files: SparkFiles, snapshot: Snapshot, indexed_names: Sequence[str]
 ) -> set[str]:
     """Return the key columns with an index that finds few zones for any number of keys."""
+    paths = {(name,) for name in indexed_names}
     return {
         name
         for name in indexed_names
         # Spark may show times of such columns in another calendar than the one that was indexed.
         if name not in files.rebase.time_columns
         and any(
-            index.max_searched_keys is None for index in snapshot.indices_of_column((name,)).indices
+            index.max_searched_keys is None
+            and (name,) in index.columns
+            and paths.issuperset(index.columns)
+            for index in snapshot.indices.values()
         )
     }
 
