@@ -219,21 +219,22 @@ class IndexRequest:
     ) -> tuple[KeyRule, list[Column]]:
         """Return the rule of the keys of an index, and the columns that it reads."""
         if isinstance(target, tuple):
-            columns = list(map(opened.column_of_files, target))
+            columns = [opened.column(name, of_any_type=True) for name in target]
             others = [column.path for column in columns[1:]]
             fields = list(map(opened.source.field_of, others))
             rule: KeyRule = TupleRule(tuple(others), tuple(fields))
         elif self.tokens is not None:
-            columns = [opened.column_of_files(target)]
+            columns = [opened.column(target, of_any_type=True)]
             rule = TokenRule(self.tokens, self.lower)
         elif "[]" in target and target not in opened.source.schema.names:
             name, _, field_name = target.partition("[]")
-            columns = [opened.column_of_files(name)]
+            columns = [opened.column(name, of_any_type=True)]
             rule = ElementRule(tuple(field_name.split(".")[1:]))
             if pt.is_map(columns[0].type) and not field_name:
                 rule = EntryRule()
         else:
-            columns, rule = [opened.column_of_files(target)], VALUES
+            columns = [opened.column(target, of_any_type=self.kind.takes_values)]
+            rule = VALUES
         if self.global_filter and (self.kind.takes_values or rule != VALUES):
             what = f"a {self.kind.name} index" if rule == VALUES else f"an index of {rule.name}"
             raise InvalidArgument(f"{what} has no global filter; leave out global_filter")
@@ -247,7 +248,7 @@ class IndexRequest:
         reason = (
             self.kind.why_not_indexable(types[0], name)
             if rule == VALUES
-            else rule.why_not_indexable(types, name)
+            else rule.why_not_indexable(types, [column.name for column in columns])
         )
         if reason is not None:
             raise UnsupportedType(

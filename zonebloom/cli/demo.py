@@ -263,7 +263,7 @@ def build_indices(
     """Index the columns of `INDEXED_COLUMNS` in the datasets of a folder."""
     for name, columns in INDEXED_COLUMNS.items():
         ds = dataset(os.path.join(folder, name))
-        ds.create_scalar_index(columns, spark=spark, progress=progress)
+        ds.create_scalar_index(list(columns), spark=spark, progress=progress)
 
 
 def run_lookup(ds: Dataset, lookup: DemoLookup, table: pa.Table) -> DemoLookupResult:

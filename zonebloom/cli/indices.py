@@ -59,6 +59,13 @@ if TYPE_CHECKING:
     type=float,
     help="Zones that a lookup may read needlessly, on average; replaces --probability.",
 )
+@click.option(
+    "--tokens",
+    type=click.Choice(["words", "trigrams"]),
+    help="Index the words of each string, or all of its pieces of three bytes.",
+)
+@click.option("--lower", is_flag=True, default=None, help="Index tokens without regard to case.")
+@click.option("--together", is_flag=True, help="Make one index of the columns together.")
 @layout_option
 def build_command(
     ds: Dataset,
@@ -66,22 +73,31 @@ def build_command(
     engine: Any,
     master: str | None,
     name: str | None,
+    together: bool,
     **parameters: Any,
 ) -> CommandAnswer:
     """Index columns of the dataset at PATH.
 
-    As JSON: path, engine, seconds, indices.
+    "tags[]" are the elements of a list, "events[].id" a field of the structs in it, and "attrs[]"
+    the entries of a map. As JSON: path, engine, seconds, indices.
     """
+    before = dict(ds.opened.version.indices)
     run = EngineRun.measure(
         engine,
         master,
         lambda session: ds.create_scalar_index(
-            columns, name=name, spark=session, progress=True, **drop_unset(parameters)
+            tuple(columns) if together else columns,
+            name=name,
+            spark=session,
+            progress=True,
+            **drop_unset(parameters),
         ),
         lambda: sum(file.identity.size for file in ds.opened.look_at_all_files().fragments),
     )
-    names = {name} if name else {f"{column}_idx" for column in columns}
-    indices = [index for index in ds.describe_indices() if index.name in names]
+    after = ds.opened.version.indices
+    indices = [
+        index for index in ds.describe_indices() if after[index.name] != before.get(index.name)
+    ]
     return CommandAnswer(
         run.document(ds, indices),
         indices,

@@ -41,8 +41,7 @@ from zonebloom.index.zone_bloom.table import (
     table_schema,
 )
 from zonebloom.index.zone_map.kind import require_zone_maps
-from zonebloom.index.zone_map.table import ROWS_KEY, ZoneMapTable
-from zonebloom.index.zone_map.table import table_schema as zone_map_schema
+from zonebloom.index.zone_map.table import ROWS_KEY, ZoneMapTable, zone_map_schema
 
 __all__ = ["commit_to_lance", "from_lance", "to_lance"]
 

@@ -447,17 +447,14 @@ class OpenedDataset:
             return self
         return OpenedDataset(source, self.catalog, version, self.uses_embedded_filters)
 
-    def column(self, name: str, ignore_case: bool = False) -> Column:
-        """Return a column that can be indexed. Raise an error if there is none of this name."""
-        column = self._columns.get((name, ignore_case))
-        if column is None:
-            column = self.column_of_files(name, ignore_case)
-            require_indexable(column.type, name)
-            self._columns[name, ignore_case] = column
-        return column
+    def column(self, name: str, ignore_case: bool = False, *, of_any_type: bool = False) -> Column:
+        """Return a column of the files. Raise an error if there is none of this name.
 
-    def column_of_files(self, name: str, ignore_case: bool = False) -> Column:
-        """Return a column of any type. Raise an error if it is not stored in the files."""
+        Unless ``of_any_type``, also raise one if its values cannot be indexed.
+        """
+        column = self._columns.get((name, ignore_case))
+        if column is not None:
+            return column
         path = column_path(self.source.schema, name, ignore_case)
         if len(path) == 1:
             require_column(path[0], self.source.schema)
@@ -467,12 +464,17 @@ class OpenedDataset:
                 f"there is no column {arguments.short_repr(name)}, or more than one; "
                 f"{known_columns_text(name, self.source.schema)}"
             )
+        if not of_any_type:
+            require_indexable(leaf, name)
         if path[0] in self.source.partition_columns():
             raise InvalidArgument(
                 f"column {name!r} is read from the paths of the files, not from their rows, and "
                 "scans skip files by it already; index another column"
             )
-        return Column(path, leaf)
+        column = Column(path, leaf)
+        if not of_any_type:
+            self._columns[name, ignore_case] = column
+        return column
 
     def key_column(self, name: str) -> Column:
         """Return a column in which keys are looked up. It may be a partition column."""

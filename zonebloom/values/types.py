@@ -213,8 +213,12 @@ def why_not_indexable(type_: pa.DataType, column: str) -> str | None:
         if not names:
             return "none of its leaves can be indexed; store one as a column of another type"
         return f"index one of its leaves instead: {names}"
+    if pt.is_list(leaf) or pt.is_large_list(leaf) or pt.is_fixed_size_list(leaf):
+        return f"index its elements instead: {column}[]"
+    if pt.is_map(leaf):
+        return f"index its entries instead: {column}[]"
     if pt.is_nested(leaf):
-        return "values inside lists and maps have no row of their own; store them as a column"
+        return "its values have no row of their own; store them as a column"
     try:
         fixed_width(leaf)
     except UnsupportedType:

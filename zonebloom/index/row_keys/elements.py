@@ -23,7 +23,7 @@ from zonebloom.values.normal_types import decoded_type
 _NO_HASHES = np.empty(0, dtype=np.uint64)
 
 
-def is_list(type_: pa.DataType) -> bool:
+def has_elements(type_: pa.DataType) -> bool:
     return (
         pt.is_list(type_)
         or pt.is_large_list(type_)
@@ -35,7 +35,7 @@ def is_list(type_: pa.DataType) -> bool:
 
 def element_type(list_type: Any, field: Sequence[str]) -> pa.DataType | None:
     """Return the type of the elements of a list, or of a field of its structs. None if unknown."""
-    if not is_list(list_type):
+    if not has_elements(list_type):
         return None
     if not field:
         return list_type.value_type

@@ -33,10 +33,9 @@ from zonebloom.index.row_keys.elements import (
 from zonebloom.index.row_keys.tokens import (
     TRIGRAMS,
     WORDS,
-    Piece,
     hash_of_token,
     hash_tokens,
-    tokens_of_piece,
+    tokens_of_text,
 )
 from zonebloom.index.zone_parts import ColumnValues, ZonePart
 from zonebloom.predicates.ast import (
@@ -103,7 +102,9 @@ class KeyRule(ABC):
         """Return what is indexed, such as ``tags[]``."""
 
     @abstractmethod
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
         """Return why columns of some types have no such keys and what to do, or None."""
 
     @abstractmethod
@@ -130,8 +131,10 @@ class ValueRule(KeyRule):
     def text(self, columns: Sequence[ColumnPath]) -> str:
         return ".".join(columns[0])
 
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
-        return why_not_indexable(column_types[0], column)
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
+        return why_not_indexable(column_types[0], columns[0])
 
     def domain(self, column_types: Sequence[pa.DataType]) -> str:
         return hash_domain(column_types[0])
@@ -192,8 +195,10 @@ class TupleRule(KeyRule):
     def text(self, columns: Sequence[ColumnPath]) -> str:
         return f"({', '.join(map('.'.join, columns))})"
 
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
-        reasons = (why_not_indexable(type_, column) for type_ in column_types)
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
+        reasons = map(why_not_indexable, column_types, columns)
         return next(filter(None, reasons), None)
 
     def domain(self, column_types: Sequence[pa.DataType]) -> str:
@@ -270,11 +275,13 @@ class ElementRule(KeyRule):
     def text(self, columns: Sequence[ColumnPath]) -> str:
         return ".".join([f"{'.'.join(columns[0])}[]", *self.field])
 
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
         element = element_type(column_types[0], self.field)
         if element is None:
             return "it has no such elements"
-        return why_not_indexable(element, column)
+        return why_not_indexable(element, columns[0])
 
     def domain(self, column_types: Sequence[pa.DataType]) -> str:
         element = element_type(column_types[0], self.field)
@@ -304,11 +311,13 @@ class EntryRule(KeyRule):
     def text(self, columns: Sequence[ColumnPath]) -> str:
         return f"{'.'.join(columns[0])}[]"
 
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
         map_type: Any = column_types[0]
         if not pt.is_map(map_type):
             return "it is not a map"
-        reasons = (why_not_indexable(type_, column) for type_ in _entry_types(map_type))
+        reasons = (why_not_indexable(type_, columns[0]) for type_ in _entry_types(map_type))
         return next(filter(None, reasons), None)
 
     def domain(self, column_types: Sequence[pa.DataType]) -> str:
@@ -360,7 +369,9 @@ class TokenRule(KeyRule):
         name = ".".join(columns[0])
         return f"{self.unit} of {f'lower({name})' if self.lower else name}"
 
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
         return None if family(column_types[0]) == "text" else "only strings have tokens"
 
     def domain(self, column_types: Sequence[pa.DataType]) -> str:
@@ -378,14 +389,15 @@ class TokenRule(KeyRule):
             case HasText(_, text, starts_word, ends_word, ignores_case):
                 if ignores_case and not self.lower:
                     return "the index tells upper and lower case apart; build it with lower=True"
-                piece = Piece(text, starts_word, ends_word)
             case Equals(_, value) if family(value.type) == "text":
-                piece = Piece(value.as_py(), starts_word=True, ends_word=True)
+                text, starts_word, ends_word = value.as_py(), True, True
             case _:
                 return f"an index of {self.unit} answers only whether a string has a text"
-        tokens = tokens_of_piece(piece, self.unit, lower=self.lower)
+        tokens = tokens_of_text(
+            text, self.unit, lower=self.lower, starts_word=starts_word, ends_word=ends_word
+        )
         if not tokens:
-            return f"{piece.text!r} is too short to have certain {self.unit}"
+            return f"{text!r} is too short to have certain {self.unit}"
         # The longest words are the rarest ones. Trigrams overlap, so take some of all of them.
         tokens.sort(key=len, reverse=True)
         tokens = tokens[:: -(-len(tokens) // _MAX_TOKENS)] if self.unit == TRIGRAMS else tokens
@@ -403,7 +415,9 @@ class UnknownRule(KeyRule):
     def text(self, columns: Sequence[ColumnPath]) -> str:
         return f"unknown keys of {'.'.join(columns[0])}"
 
-    def why_not_indexable(self, column_types: Sequence[pa.DataType], column: str) -> str | None:
+    def why_not_indexable(
+        self, column_types: Sequence[pa.DataType], columns: Sequence[str]
+    ) -> str | None:
         return self.problem
 
     def domain(self, column_types: Sequence[pa.DataType]) -> str:
@@ -448,14 +462,14 @@ def default_name(rule: KeyRule, columns: Sequence[str]) -> str:
     return "_".join([*columns, *rule.name_parts])
 
 
-def indexed_columns(entry: IndexEntry) -> tuple[ColumnPath, ...]:
+def columns_of_entry(entry: IndexEntry) -> tuple[ColumnPath, ...]:
     """Return the paths of all columns of an index."""
     return entry.column, *rule_of(entry.rule).other_columns
 
 
 def indexed_text(entry: IndexEntry) -> str:
     """Return what an index holds, such as ``id`` or ``tags[]``."""
-    return rule_of(entry.rule).text(indexed_columns(entry))
+    return rule_of(entry.rule).text(columns_of_entry(entry))
 
 
 def column_values(arrays: Sequence[pa.Array]) -> Iterator[ZonePart]:

@@ -104,7 +104,9 @@ def _hash_words(start, length, is_word, out, count):
         int64[::1],
     )
 )
-def hash_texts(address, offsets, is_trigrams, is_folded, is_word, lower, fold, scratch, out, ends):
+def write_token_hashes(
+    address, offsets, is_trigrams, is_folded, is_word, lower, fold, scratch, out, ends
+):
     """Hash the words or trigrams of texts.
 
     Parameters
@@ -146,7 +148,7 @@ def hash_texts(address, offsets, is_trigrams, is_folded, is_word, lower, fold, s
 
 
 @kernel(int64(readonly(uint64), uint64[::1], int64, uint64[::1]))
-def distinct_hashes(hashes, table, shift, out):
+def write_distinct(hashes, table, shift, out):
     """Write the distinct hashes to ``out`` in the order of their first place.
 
     ``table`` has ``1 << (64 - shift)`` zeros, at least twice as many as there are hashes.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -45,15 +44,6 @@ _CASED = (
 _CASED_LATER = (range(0x10A0, 0x1100), range(0x13A0, 0x1400))
 # No letter from here on has a case.
 _CASED_STOP = 0x1F000
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A text in a string, and whether words begin and end where it does."""
-
-    text: str
-    starts_word: bool = False
-    ends_word: bool = False
 
 
 @cache
@@ -146,7 +136,7 @@ def _hash_batch(strings: Any, unit: str, *, lower: bool) -> RowHashes:
     hashes = allocate_array(int(lengths.sum()) + 1, np.uint64)
     scratch = np.empty(int(lengths.max(initial=0)) + 4, dtype=np.uint8)
     ends = np.empty(len(strings), dtype=np.int64)
-    count = token_kernels.hash_texts(
+    count = token_kernels.write_token_hashes(
         data.address if data is not None else 0,
         offsets,
         unit == TRIGRAMS,
@@ -160,33 +150,33 @@ def _hash_batch(strings: Any, unit: str, *, lower: bool) -> RowHashes:
     return RowHashes(hashes[:count].copy(), ends, is_null)
 
 
-def tokens_of_piece(piece: Piece, unit: str, *, lower: bool) -> list[bytes]:
-    """Return tokens that every string with a piece has."""
+def tokens_of_text(
+    text: str, unit: str, *, lower: bool, starts_word: bool = False, ends_word: bool = False
+) -> list[bytes]:
+    """Return tokens that every string has that contains a text.
+
+    ``starts_word`` and ``ends_word`` say whether words begin and end where the text does.
+    """
     tokens: dict[bytes, None] = {}
-    for part in _parts_with_known_case(piece) if lower else [piece]:
-        data = (fold(part.text) if lower else part.text).encode()
+    parts = _parts_with_known_case(text) if lower else [text]
+    for number, part in enumerate(parts):
+        data = (fold(part) if lower else part).encode()
         if unit == TRIGRAMS:
             trigrams = (data[i : i + _TRIGRAM_BYTES] for i in range(len(data) - 2))
             tokens |= dict.fromkeys(trigrams)
             continue
         words = _words(data)
-        if words and words[0][0] == 0 and not part.starts_word:
+        if words and words[0][0] == 0 and not (starts_word and number == 0):
             del words[0]
-        if words and words[-1][1] == len(data) and not part.ends_word:
+        if words and words[-1][1] == len(data) and not (ends_word and number == len(parts) - 1):
             del words[-1]
         tokens |= dict.fromkeys(data[start:stop] for start, stop in words)
     return list(tokens)
 
 
-def _parts_with_known_case(piece: Piece) -> list[Piece]:
-    text, parts, start = piece.text, [], 0
-    stops = [i for i, character in enumerate(text) if not _has_known_case(character)]
-    for stop in [*stops, len(text)]:
-        starts_word = piece.starts_word and start == 0
-        ends_word = piece.ends_word and stop == len(text)
-        parts.append(Piece(text[start:stop], starts_word, ends_word))
-        start = stop + 1
-    return [part for part in parts if part.text]
+def _parts_with_known_case(text: str) -> list[str]:
+    """Split a text at characters that are not looked up."""
+    return "".join(c if _has_known_case(c) else "\0" * 2 for c in text).split("\0" * 2)
 
 
 def _words(data: bytes) -> list[tuple[int, int]]:
@@ -207,4 +197,4 @@ def distinct_hashes(hashes: np.ndarray) -> np.ndarray:
     bits = max(int(2 * hashes.size).bit_length(), 4)
     out = np.empty(hashes.size, dtype=np.uint64)
     table = np.zeros(1 << bits, dtype=np.uint64)
-    return out[: token_kernels.distinct_hashes(hashes, table, 64 - bits, out)].copy()
+    return out[: token_kernels.write_distinct(hashes, table, 64 - bits, out)].copy()

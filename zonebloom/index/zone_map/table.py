@@ -42,7 +42,7 @@ _MAX_CONVERTED_VALUES = 1024
 ZoneMapLeaf = Equals | IsIn | Compares | IsNull
 
 
-def table_schema(column_type: pa.DataType, rows_per_zone: int) -> pa.Schema:
+def zone_map_schema(column_type: pa.DataType, rows_per_zone: int) -> pa.Schema:
     """Return the schema of the table of a column: Lance's, with its metadata."""
     bound = normalized_type(column_type)
     fields = [pa.field("min", bound), pa.field("max", bound)]
@@ -60,7 +60,7 @@ class ZoneMapTable(ValueTable):
     Attributes
     ----------
     content : pyarrow.Table
-        With the schema of `table_schema`.
+        With the schema of `zone_map_schema`.
     nan_count, null_count : numpy.ndarray
         uint32, shape ``(zones,)``.
     least, greatest : pyarrow.Array
@@ -76,7 +76,7 @@ class ZoneMapTable(ValueTable):
             items = int((table.schema.metadata or {})[ROWS_KEY])
             if not 0 < items <= MAX_ROWS_PER_FRAGMENT:
                 raise ValueError(f"its zones claim {items} rows each")
-            schema = table_schema(table.schema.field("min").type, items)
+            schema = zone_map_schema(table.schema.field("min").type, items)
             if not table.schema.remove_metadata().equals(schema.remove_metadata()):
                 raise ValueError(f"its columns are {', '.join(table.schema.names)}")
             table.validate(full=True)

@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from zonebloom.base.arrays import from_numpy
 from zonebloom.index.table import HashingFile, WrittenTable
-from zonebloom.index.zone_map.table import table_schema, write_zone_map
+from zonebloom.index.zone_map.table import write_zone_map, zone_map_schema
 from zonebloom.index.zone_parts import ColumnValues
 from zonebloom.storage.files import FileCreator
 from zonebloom.values.normal_types import normalized_type
@@ -29,7 +29,7 @@ class ZoneMapWriter:
     def __init__(self, creator: FileCreator, path: str, column_type: pa.DataType, items: int):
         # Create the file at once, so that an error of the store is raised before the data is read.
         self._sink = HashingFile(creator.open_output_stream(path))
-        self._schema = table_schema(column_type, items)
+        self._schema = zone_map_schema(column_type, items)
         self._items = items
         self._type = normalized_type(column_type)
         # Values of a zone that is not complete.

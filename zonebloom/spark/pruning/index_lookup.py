@@ -26,7 +26,7 @@ from zonebloom.errors import (
     SourceError,
     ZoneBloomError,
 )
-from zonebloom.index.row_keys.rules import indexed_columns
+from zonebloom.index.row_keys.rules import columns_of_entry
 from zonebloom.spark.pruning.answer import PruningResult, merge_results
 from zonebloom.spark.pruning.indexed_files import CatalogFiles, known_keys
 from zonebloom.spark.pruning.jvm_scan import JvmScan
@@ -110,7 +110,7 @@ class IndexLookup:
                 return bool(folders)
             catalogs = [self._catalog(filesystem, folder) for folder in folders]
             indices = chain.from_iterable(catalog.latest().indices.values() for catalog in catalogs)
-            paths = chain.from_iterable(map(indexed_columns, indices))
+            paths = chain.from_iterable(map(columns_of_entry, indices))
             return any(path[0].lower() in columns for path in paths)
         except (ZoneBloomError, OSError, pa.ArrowException):
             return True
