@@ -101,8 +101,9 @@ def test_every_verdict_has_a_reason(data):
     )
     assert "rare values" in advices["skewed"].why
     assert advices["flag"].verdict.startswith("not indexable: two values")
-    assert advices["list"].verdict.startswith("not indexable: values inside lists")
-    assert [advice.column for advice in advices] == data[0].column_names
+    assert advices["list[]"].verdict == "too few distinct values"
+    names = [name.removesuffix("[]") for name in (advice.column for advice in advices)]
+    assert names == data[0].column_names
     assert {"unique", "text", "dozen", "skewed"} <= set(advices.worth_it)
 
 
@@ -157,7 +158,7 @@ def test_figures_of_the_dataset_are_exact(data):
     assert (one.num_rows, one.num_zones, one.null_share) == (ROWS, ZONES, 0.0)
     assert advices["null"].null_share == 1.0
     assert one.distinct_per_zone == ZONE
-    assert advices["list"].distinct is None
+    assert advices["list[]"].distinct == 1
 
 
 @pytest.mark.parametrize(
@@ -569,3 +570,42 @@ def test_a_suggested_command_builds_what_was_advised(data, tmp_path, capsys):
     assert cli.main([*words, "--index-dir", str(tmp_path)]) == 0
     (built,) = zb.dataset(folder, index_dir=str(tmp_path)).describe_indices()
     assert (built.column, built.index_type) == ("unique", "BLOOMFILTER")
+
+
+def test_elements_entries_and_tokens_are_judged(tmp_path):
+    """The figures are those of the index that the advice builds."""
+    rows = 4000
+    table = pa.table(
+        {
+            "tags": pa.array([[f"t{i // 100}", "all", None] for i in range(rows)]),
+            "attrs": pa.array(
+                [[("host", f"h{i // 500}")] for i in range(rows)], pa.map_(pa.string(), pa.string())
+            ),
+            "events": pa.array([[{"id": i, "kind": "x"}] for i in range(rows)]),
+            "message": [f"request {i} of job-{i // 200} done" for i in range(rows)],
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    ds = zb.dataset(tmp_path)
+    advices = ds.advise(number_of_items=100)
+    names = ["tags[]", "attrs[]", "events[].id", "events[].kind", "message"]
+    assert [advice.column for advice in advices] == names
+    assert advices["tags[]"].distinct == rows // 100 + 1
+    assert advices["attrs[]"].distinct == rows // 500
+    assert advices["events[].kind"].verdict == "too few distinct values"
+    assert "Lance" not in advices["attrs[]"].why_index_type
+    words = ds.advise("message", number_of_items=100, tokens="words", lower=True)
+    # The numbers, those of the jobs among them, and four words.
+    assert words["message"].distinct == rows + 4
+    assert words["message"].verdict == "index"
+    (call,) = words.calls
+    assert call.endswith("'BLOOMFILTER', tokens='words', lower=True, number_of_items=100)")
+    for advice in (advices["tags[]"], advices["events[].id"], words["message"]):
+        ds.create_scalar_index(
+            advice.column, number_of_items=100, name="built", spark=False, **advice.options
+        )
+        (built,) = ds.describe_indices()
+        assert built.num_zones == advice.num_zones
+        # The file has metadata besides.
+        assert 0 < built.num_bytes - advice.index_bytes < 2000 + 0.2 * advice.index_bytes
+    assert ds.advise(tokens="trigrams").calls == []

@@ -33,14 +33,18 @@ from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import DEFAULT_NUMBER_OF_ITEMS
 from zonebloom.errors import ColumnNotFound, FragmentUnreadable, SchemaMismatch
 from zonebloom.index.hash.parameters import DEFAULT_ZONE_ROWS, HashParameters
+from zonebloom.index.row_keys.elements import element_type
+from zonebloom.index.row_keys.rules import VALUES, ElementRule, EntryRule, KeyRule, TokenRule
+from zonebloom.index.row_keys.tokens import TRIGRAMS, WORDS, distinct_hashes
 from zonebloom.index.zone_bloom.parameters import ZoneParameters
 from zonebloom.index.zone_bloom.train import train_zones
 from zonebloom.parquet.layout_advice import LayoutAdvice
-from zonebloom.sbbf.hashing import hash_array
+from zonebloom.sbbf.hashing import Hashes, RowHashes
 from zonebloom.sbbf.sizing import (
     DEFAULT_ZONE_PROBABILITY,
     expected_folded_size,
     false_positive_probability,
+    size_for,
 )
 from zonebloom.scan.binding import unknown_column_text
 from zonebloom.scan.execute import Execution
@@ -51,7 +55,7 @@ from zonebloom.sources.column_batches import Column, Run, columns_reader
 from zonebloom.storage.files import ReadCounter, counting_filesystem
 from zonebloom.values.columns import column_path, find_leaf_type
 from zonebloom.values.normal_types import hashed_type, hashed_values, key_range_type
-from zonebloom.values.types import family, why_not_indexable
+from zonebloom.values.types import family
 
 # The sample has at most _MAX_ZONES zones and about _MAX_ROWS rows, but at least _MIN_ZONES zones.
 _MAX_ZONES = 50
@@ -74,16 +78,47 @@ _ROW_BYTES = 28
 _MAX_HASH_ZONES = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an index may hold: the values of a column, or other keys of its rows."""
+
+    column: Column
+    rule: KeyRule = VALUES
+
+    @property
+    def name(self) -> str:
+        """The column as `Dataset.create_scalar_index` takes it."""
+        if isinstance(self.rule, TokenRule):
+            return self.column.name
+        return self.rule.text([self.column.path])
+
+    def hashes(self, values: pa.ChunkedArray) -> np.ndarray:
+        """Return the hashes of all keys of some rows, uint64."""
+        parts = [part for chunk in values.chunks for part in self.rule.parts([chunk])]
+        hashes = [
+            part.of_valid_rows() if isinstance(part, Hashes) else part.values
+            for part in parts
+            if isinstance(part, Hashes | RowHashes)
+        ]
+        return np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
+
+
 def advise(
     opened: OpenedDataset,
     columns: str | Sequence[str] | None = None,
     *,
     number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
     probability: float = DEFAULT_ZONE_PROBABILITY,
+    tokens: str | None = None,
+    lower: bool = False,
 ) -> Advices:
     """Return what an index on each column would cost and save, estimated from a sample."""
     start_time = time.perf_counter()
     parameters = ZoneParameters(number_of_items, probability)
+    token_rule = None
+    if tokens is not None:
+        arguments.require_choice(tokens, "tokens", (WORDS, TRIGRAMS))
+        token_rule = TokenRule(tokens, arguments.require_bool(lower, "lower"))
     schema = opened.source.schema
     name_counts = Counter(schema.names)
     names = list(name_counts)
@@ -93,20 +128,28 @@ def advise(
             if isinstance(columns, str)
             else arguments.require_name_list(columns, "columns")
         )
-    leaves = [leaf for name in names for leaf in _leaves(schema, name_counts, name)]
+    targets = [
+        target
+        for name in names
+        for target in _targets(schema, name_counts, name, token_rule)
+        # Without columns, tokens are those of all strings.
+        if columns is not None or token_rule is None or family(target.column.type) == "text"
+    ]
     sample = _Sample(opened, parameters)
     partition_columns = opened.source.partition_columns()
-    refusals = {leaf: _refusal(leaf, name_counts, partition_columns) for leaf in leaves}
-    advice_by_leaf = sample.measure([leaf for leaf in leaves if refusals[leaf] is None])
+    refusals = {target: _refusal(target, name_counts, partition_columns) for target in targets}
+    advice_by_target = sample.measure([target for target in targets if refusals[target] is None])
     advices = [
-        advice_by_leaf.get(leaf)
-        or Advice(leaf.name, str(leaf.type), *(refusals[leaf] or ("", "")), *sample.size)
-        for leaf in leaves
+        advice_by_target.get(target)
+        or Advice(
+            target.name, str(target.column.type), *(refusals[target] or ("", "")), *sample.size
+        )
+        for target in targets
     ]
     keys = [
-        KeyColumn(leaf, _hardly_repeats(advice, number_of_items))
-        for leaf, advice in zip(leaves, advices, strict=True)
-        if advice.is_worth_it
+        KeyColumn(target.column, _hardly_repeats(advice, number_of_items))
+        for target, advice in zip(targets, advices, strict=True)
+        if advice.is_worth_it and target.rule == VALUES
     ]
     layout = sample.judge_layout(keys)
     return Advices(
@@ -125,6 +168,33 @@ def _hardly_repeats(advice: Advice, number_of_items: int) -> bool:
     """Return whether at least half of the values in a zone are distinct."""
     num_rows = min(number_of_items, advice.num_rows) * (1 - (advice.null_share or 0))
     return (advice.distinct_per_zone or 0) >= num_rows / 2
+
+
+def _targets(
+    schema: pa.Schema, name_counts: Counter[str], name: str, token_rule: TokenRule | None
+) -> Iterator[Target]:
+    """Yield what indices of a column, or of its leaves and elements, may hold."""
+    column_name, has_elements, field = name.partition("[]")
+    if name in name_counts or not has_elements:
+        for leaf in _leaves(schema, name_counts, name):
+            for rule in [token_rule] if token_rule is not None else _rules_of(leaf.type):
+                yield Target(leaf, rule)
+        return
+    for leaf in _leaves(schema, name_counts, column_name):
+        rule = ElementRule(tuple(field.split(".")[1:]))
+        yield Target(leaf, EntryRule() if pa.types.is_map(leaf.type) else rule)
+
+
+def _rules_of(type_: Any) -> list[KeyRule]:
+    """Return the rules of the indices that may be built on a column of a type."""
+    if pa.types.is_map(type_):
+        return [EntryRule()]
+    element = element_type(type_, ())
+    if element is None:
+        return [VALUES]
+    if not pa.types.is_struct(element):
+        return [ElementRule()]
+    return [ElementRule(leaf.path) for leaf in _leaves_of_type((), element)]
 
 
 def _leaves(schema: pa.Schema, name_counts: Counter[str], name: str) -> Iterator[Column]:
@@ -150,14 +220,15 @@ def _leaves_of_type(path: tuple[str, ...], type_: pa.DataType) -> Iterator[Colum
 
 
 def _refusal(
-    column: Column, name_counts: Counter[str], partition_columns: set[str]
+    target: Target, name_counts: Counter[str], partition_columns: set[str]
 ) -> tuple[str, str] | None:
     """Return the verdict and the reason if a column cannot be indexed, else None."""
+    column = target.column
     if name_counts[column.path[0]] > 1:
         return _not_indexable("several columns have its name")
     if column.path[0] in partition_columns:
         return FROM_PATHS, "its values are in the paths of the files, so scans skip files already"
-    reason = why_not_indexable(column.type, column.name)
+    reason = target.rule.why_not_indexable([column.type], [column.name])
     return None if reason is None else _not_indexable(reason)
 
 
@@ -265,36 +336,38 @@ class _Sample:
         """Return the judgement on the layout of the files for lookups of some columns."""
         return advise_layout(self._snapshot, keys, self._parameters.number_of_items, self.counter)
 
-    def measure(self, columns: Sequence[Column]) -> dict[Column, Advice]:
-        """Return the advice on each column, by its values in the sampled zones."""
-        paces = self._paces(columns)
+    def measure(self, targets: Sequence[Target]) -> dict[Target, Advice]:
+        """Return the advice on each target, by the values in the sampled zones."""
+        paces = self._paces({target.column: target for target in targets})
         num_sampled_rows = sum(zone.stop - zone.start for zone in self.zones)
         columns_per_read = max(_MIN_COLUMNS, _MAX_VALUES // max(1, num_sampled_rows))
-        advices: dict[Column, Advice] = {}
-        for start in range(0, len(columns), columns_per_read):
-            advices.update(self._measure_group(columns[start : start + columns_per_read], paces))
+        advices: dict[Target, Advice] = {}
+        for start in range(0, len(targets), columns_per_read):
+            advices.update(self._measure_group(targets[start : start + columns_per_read], paces))
         return advices
 
     def _measure_group(
-        self, columns: Sequence[Column], paces: Mapping[Column, _Pace]
-    ) -> dict[Column, Advice]:
+        self, targets: Sequence[Target], paces: Mapping[Column, _Pace]
+    ) -> dict[Target, Advice]:
         try:
-            table = self._read(list(dict.fromkeys(column.path[0] for column in columns)))
+            table = self._read(list(dict.fromkeys(target.column.path[0] for target in targets)))
         except (SchemaMismatch, FragmentUnreadable) as error:
-            if len(columns) == 1:
-                (column,) = columns
+            if len(targets) == 1:
+                (target,) = targets
                 refusal = _not_indexable(str(error))
-                return {column: Advice(column.name, str(column.type), *refusal, *self.size)}
+                type_text = str(target.column.type)
+                return {target: Advice(target.name, type_text, *refusal, *self.size)}
             # One unreadable column makes the group unreadable, so read each column alone.
-            groups = [self._measure_group([column], paces) for column in columns]
-            return {column: advice for group in groups for column, advice in group.items()}
-        advices: dict[Column, Advice] = {}
-        for column in columns:
+            groups = [self._measure_group([target], paces) for target in targets]
+            return {target: advice for group in groups for target, advice in group.items()}
+        advices: dict[Target, Advice] = {}
+        for target in targets:
+            column = target.column
             values: Any = table.column(column.path[0])
             if len(column.path) > 1:
                 values = pc.struct_field(values, list(column.path[1:]))  # pyright: ignore[reportAttributeAccessIssue]
-            advices[column] = self._judge(
-                column, values, paces.get(column) or _mean_pace(paces.values())
+            advices[target] = self._judge(
+                target, values, paces.get(column) or _mean_pace(paces.values())
             )
         return advices
 
@@ -313,7 +386,7 @@ class _Sample:
         batches = [batch.select(names) for batch in execution.batches(plan.fragments)]
         return pa.Table.from_batches(batches).select(names)
 
-    def _paces(self, columns: Sequence[Column]) -> dict[Column, _Pace]:
+    def _paces(self, targets: Mapping[Column, Target]) -> dict[Column, _Pace]:
         """Return the paces of the readable columns. Each is read alone.
 
         If reading a column means reading the whole file, time only `_MAX_FULL_READS` columns.
@@ -323,17 +396,17 @@ class _Sample:
             return paces
         fragment = self.zones[0].fragment.fragment
         files = counting_filesystem(self._source.filesystem, self.counter)
-        reader = columns_reader(self._source, fragment, columns, files)
+        reader = columns_reader(self._source, fragment, list(targets), files)
         with suppress(FragmentUnreadable):
             run = reader.runs(split=True)[0]
             is_full_read = run.row_groups is None and not self._source.is_in_memory
             max_columns = _MAX_FULL_READS if is_full_read else None
             for column, batches in itertools.islice(reader.read_apart(run), max_columns):
                 with suppress(SchemaMismatch, FragmentUnreadable):
-                    paces[column] = self._pace(run, batches)
+                    paces[column] = self._pace(targets[column], run, batches)
         return paces
 
-    def _pace(self, run: Run, batches: Iterator[list[pa.Array]]) -> _Pace:
+    def _pace(self, target: Target, run: Run, batches: Iterator[list[pa.Array]]) -> _Pace:
         seconds, rows, array = 0.0, 0, pa.nulls(0, pa.int64())
         # The first batch also reads the dictionary, so the second one is timed if there is one.
         for _ in range(2):
@@ -348,30 +421,35 @@ class _Sample:
         num_row_groups = len(run.row_groups or ())
         array = array.slice(0, _TIMED_ROWS)
         # Extension types that are defined in Python have no hash, so keep the text of the type.
-        type_text = str(unwrap_extensions(array).type)
+        type_text = f"{unwrap_extensions(array).type} {target.rule}"
         if type_text not in self._warm_types:
             # The first call for a type loads or compiles kernels, so it is not timed.
-            self._train(array.slice(0, 1))
+            self._train(target, array.slice(0, 1))
             self._warm_types.add(type_text)
         start_time = time.perf_counter()
-        self._train(array)
+        self._train(target, array)
         seconds_to_train = (time.perf_counter() - start_time) / max(len(array), 1)
         row_group_rows = (run.num_rows or 0) / num_row_groups if num_row_groups else 0.0
         return _Pace(seconds_to_read + seconds_to_train, row_group_rows)
 
-    def _train(self, array: pa.Array) -> None:
-        for _ in train_zones([array], self._parameters, len(array)):
-            pass
+    def _train(self, target: Target, array: pa.Array) -> None:
+        if target.rule == VALUES:
+            for _ in train_zones([array], self._parameters, len(array)):
+                pass
+        else:
+            distinct_hashes(target.hashes(pa.chunked_array([array])))
 
-    def _judge(self, column: Column, values: pa.ChunkedArray, pace: _Pace) -> Advice:
+    def _judge(self, target: Target, values: pa.ChunkedArray, pace: _Pace) -> Advice:
+        column, is_of_values = target.column, target.rule == VALUES
         values_by_zone = self._split_by_zone(values)
-        overlap = find_overlaps([_hash_values(zone) for zone in values_by_zone])
+        overlap = find_overlaps([target.hashes(zone) for zone in values_by_zone])
         positions = np.array([zone.position for zone in self.zones], dtype=np.int64)
-        null_share = 1 - overlap.num_rows.sum() / max(len(values), 1)
-        num_non_null_rows = round(self.num_rows * (1 - null_share))
+        keys_per_row = overlap.num_rows.sum() / max(len(values), 1)
+        null_share = 1 - keys_per_row if is_of_values else values.null_count / max(len(values), 1)
+        num_non_null_rows = round(self.num_rows * keys_per_row)
         distinct = estimate_distinct(overlap, positions, self.num_zones, num_non_null_rows)
         per_zone = float(overlap.num_distinct.mean()) if values_by_zone else 0.0
-        sizes = _filter_sizes(overlap, self._parameters)
+        sizes = _filter_sizes(overlap, self._parameters, is_of_values)
         fpp = _mean_fpp(overlap, sizes)
         zones_with_key = estimate_zones_with_key(
             overlap.shared_rows / np.maximum(overlap.num_rows, 1)[:, None],
@@ -379,7 +457,7 @@ class _Sample:
             positions,
             self.num_zones,
         )
-        range_shares = _range_shares(values_by_zone)
+        range_shares = _range_shares(values_by_zone) if is_of_values else None
         zones_in_range = (
             None
             if range_shares is None
@@ -395,7 +473,7 @@ class _Sample:
             probability=fpp,
         )
         hashed = hash_estimate(
-            self._hash_sample(values_by_zone),
+            self._hash_sample(target, values_by_zone),
             self._hash_parameters,
             num_rows=self.num_rows,
             num_non_null_rows=num_non_null_rows,
@@ -403,7 +481,7 @@ class _Sample:
             bloom_bytes=bloom.index_bytes,
         )
         advice = Advice(
-            column.name,
+            target.name,
             str(column.type),
             "",
             "",
@@ -412,28 +490,32 @@ class _Sample:
             distinct=distinct,
             distinct_per_zone=per_zone,
             index_bytes=bloom.index_bytes,
-            index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact)),
-            index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES),
+            index_bytes_exact=self._index_bytes(_filter_sizes(overlap, exact, is_of_values)),
+            index_bytes_unfolded=self.num_zones * (self._parameters.filter_bytes + _ROW_BYTES)
+            if is_of_values
+            else bloom.index_bytes,
             build_seconds=pace.seconds * self.num_rows / num_cores(),
             zones_with_index=bloom.zones_with_index,
             zones_with_key_ranges=zones_in_range,
             zones_per_value=per_zone * self.num_zones / max(distinct, 1),
             zones_if_absent=bloom.false_zones,
             kinds=(bloom, hashed),
+            options=target.rule.options,
         )
         row_group_zones = pace.row_group_rows / self._parameters.number_of_items
         no_ranges = "" if self._is_parquet else "the files keep no key ranges"
         if self._is_parquet and column.type == pa.uuid():
             # pyarrow cannot compare UUIDs.
             no_ranges = "pyarrow cannot skip row groups by those of UUIDs"
-        return with_verdict(advice, no_ranges, row_group_zones, _is_measure(column.type))
+        is_measure = _is_measure(column.type)
+        return with_verdict(advice, no_ranges, row_group_zones, is_measure, is_of_values)
 
     def _split_by_zone(self, values: pa.ChunkedArray) -> list[pa.ChunkedArray]:
         sizes = [zone.stop - zone.start for zone in self.zones]
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
         return [values.slice(start, size) for start, size in zip(starts, sizes, strict=False)]
 
-    def _hash_sample(self, values_by_zone: list[pa.ChunkedArray]) -> ZoneSample:
+    def _hash_sample(self, target: Target, values_by_zone: list[pa.ChunkedArray]) -> ZoneSample:
         """Return the zones of the kind HASH that are in the sampled zones, or the first of each."""
         items = self._hash_parameters.number_of_items
         max_parts = max(1, _MAX_HASH_ZONES // max(len(self.zones), 1))
@@ -441,7 +523,7 @@ class _Sample:
         positions: list[int] = []
         for zone, values in zip(self.zones, values_by_zone, strict=True):
             for part, start in enumerate(range(0, len(values), items)[:max_parts]):
-                hashes.append(_hash_values(values.slice(start, items)))
+                hashes.append(target.hashes(values.slice(start, items)))
                 positions.append(zone.hash_position + part)
         numbers = np.array(positions, dtype=np.int64)
         return ZoneSample(hashes, numbers, find_clusters(numbers), self._num_hash_zones)
@@ -461,8 +543,11 @@ def _mean_fpp(overlap: Overlaps, filter_sizes: Sequence[int]) -> float:
     return float(np.mean(probabilities)) if probabilities else 0.0
 
 
-def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters) -> list[int]:
-    """Return the bytes of the filter of each sampled zone, folded as a build folds it."""
+def _filter_sizes(overlap: Overlaps, parameters: ZoneParameters, is_of_values: bool) -> list[int]:
+    """Return the bytes of the filter of each sampled zone, as a build makes it."""
+    if not is_of_values:
+        sizing = parameters.probability, parameters.sizing
+        return [size_for(max(int(ndv), 1), *sizing) for ndv in overlap.num_distinct]
     unfolded, probability = parameters.filter_bytes, parameters.probability
     return [expected_folded_size(int(ndv), unfolded, probability) for ndv in overlap.num_distinct]
 
@@ -487,11 +572,6 @@ def _mean_pace(paces: Collection[_Pace]) -> _Pace:
         sum(pace.seconds for pace in paces) / count,
         sum(pace.row_group_rows for pace in paces) / count,
     )
-
-
-def _hash_values(values: pa.ChunkedArray) -> np.ndarray:
-    hashes = [hash_array(chunk).of_valid_rows() for chunk in values.chunks]
-    return np.concatenate(hashes) if hashes else np.empty(0, dtype=np.uint64)
 
 
 def _range_shares(values_by_zone: list[pa.ChunkedArray]) -> np.ndarray | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from zonebloom.advise.kinds import BLOOM_TYPE, HASH_TYPE, KindEstimate, choose_kind, zone_count_text
 from zonebloom.base import arguments
@@ -82,6 +83,8 @@ class Advice(Displayed):
     kinds : tuple of KindEstimate
         What an index of each kind would cost and save. The figures above are those of
         "BLOOMFILTER".
+    options : dict
+        Further arguments of `Dataset.create_scalar_index`, for an index of tokens.
     """
 
     column: str
@@ -104,6 +107,7 @@ class Advice(Displayed):
     index_type: str | None = None
     why_index_type: str = ""
     kinds: tuple[KindEstimate, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return f"{self.column}: {self.why}"
@@ -224,6 +228,11 @@ class Advices(Displayed, Sequence[Advice]):
         }
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Further arguments of these calls, which are the same for all columns."""
+        return next((advice.options for advice in self.advices if advice.options), {})
+
+    @property
     def calls(self) -> list[str]:
         """The calls that build the indices, as Python code for a dataset ``ds``."""
         calls: list[str] = []
@@ -234,7 +243,7 @@ class Advices(Displayed, Sequence[Advice]):
                 [
                     repr(names),
                     repr(index_type),
-                    *(f"{name}={value!r}" for name, value in parameters),
+                    *(f"{name}={value!r}" for name, value in (*self.options.items(), *parameters)),
                 ]
             )
             calls.append(f"ds.create_scalar_index({arguments_text})")
@@ -349,12 +358,17 @@ def _zones_text(zones: float | None) -> str:
 
 
 def with_verdict(
-    advice: Advice, no_ranges: str, row_group_zones: float, is_measure: bool = False
+    advice: Advice,
+    no_ranges: str,
+    row_group_zones: float,
+    is_measure: bool = False,
+    is_of_values: bool = True,
 ) -> Advice:
     """Return the advice with a verdict on its figures.
 
     ``no_ranges`` is the reason why the minima and maxima in the files are not used, or "".
-    ``row_group_zones`` is the number of zones in a row group.
+    ``row_group_zones`` is the number of zones in a row group. ``is_of_values`` says whether the
+    index would hold the values of the column.
     """
     verdict, reason = _verdict(advice, no_ranges, row_group_zones)
     if verdict == INDEX and is_measure:
@@ -364,7 +378,9 @@ def with_verdict(
     if not advice.is_worth_it:
         return advice
     bloom, hashed = advice.estimate(BLOOM_TYPE), advice.estimate(HASH_TYPE)
-    index_type, why_index_type = choose_kind(bloom, hashed, advice.num_rows)
+    index_type, why_index_type = choose_kind(
+        bloom, hashed, advice.num_rows, is_for_lance=is_of_values
+    )
     return replace(advice, index_type=index_type, why_index_type=why_index_type)
 
 
@@ -403,5 +419,5 @@ def _verdict(figures: Advice, no_ranges: str, row_group_zones: float) -> tuple[s
         return KEY_RANGES, reason
     return KEY_RANGES, (
         f"{reason}; readers that skip only row groups read about {_zones_text(row_group_zones)}, "
-        "so keep row groups small"
+        "so keep row groups small, or build a ZONEMAP, which also answers ranges"
     )

@@ -116,14 +116,14 @@ class KindEstimate(Displayed):
         )
 
 
-def choose_kind(bloom: KindEstimate, hashed: KindEstimate, num_rows: int) -> tuple[str, str]:
+def choose_kind(
+    bloom: KindEstimate, hashed: KindEstimate, num_rows: int, *, is_for_lance: bool
+) -> tuple[str, str]:
     """Return the better kind for a column that is worth an index, and the reason."""
     hash_size, bloom_size = bytes_text(hashed.index_bytes), bytes_text(bloom.index_bytes)
     if num_rows < MIN_ROWS_FOR_HASH:
-        return BLOOM_TYPE, (
-            f"both kinds are small and fast below {MIN_ROWS_FOR_HASH:,} rows, and Lance can read "
-            "this one"
-        )
+        reason = f"both kinds are small and fast below {MIN_ROWS_FOR_HASH:,} rows"
+        return BLOOM_TYPE, f"{reason}, and Lance can read this one" if is_for_lance else reason
     if hashed.index_bytes <= bloom.index_bytes:
         hash_zones = zone_count_text(hashed.false_zones_per_billion)
         bloom_zones = zone_count_text(bloom.false_zones_per_billion)

@@ -16,6 +16,7 @@ from zonebloom.cli.options import (
     drop_unset,
     no_index_message,
     source_command,
+    token_options,
     zone_options,
     zonebloom,
 )
@@ -175,6 +176,7 @@ def stats_command(
 @source_command
 @columns_options(purpose="Columns to judge; all by default.")
 @zone_options
+@token_options
 def advise_command(
     source: OpenedSource, columns: list[str] | None, **parameters: Any
 ) -> CommandAnswer:
@@ -225,7 +227,8 @@ def _build_commands(advices: Advices, path: str) -> list[str]:
         for column in columns:
             words += ["--column", column]
         words += ["--type", index_type]
-        for name, value in parameters.items():
-            words += [f"--{name.replace('_', '-')}", str(value)]
+        for name, value in (advices.options | parameters).items():
+            option = f"--{name.replace('_', '-')}"
+            words += [option] if value is True else [option, str(value)]
         commands.append(shlex.join(words))
     return commands

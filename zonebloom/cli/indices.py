@@ -21,6 +21,7 @@ from zonebloom.cli.options import (
     index_names_option,
     layout_option,
     no_index_message,
+    token_options,
     zone_options,
     zonebloom,
 )
@@ -59,12 +60,7 @@ if TYPE_CHECKING:
     type=float,
     help="Zones that a lookup may read needlessly, on average; replaces --probability.",
 )
-@click.option(
-    "--tokens",
-    type=click.Choice(["words", "trigrams"]),
-    help="Index the words of each string, or all of its pieces of three bytes.",
-)
-@click.option("--lower", is_flag=True, default=None, help="Index tokens without regard to case.")
+@token_options
 @click.option("--together", is_flag=True, help="Make one index of the columns together.")
 @layout_option
 def build_command(

@@ -189,6 +189,14 @@ zone_options = combine_options(
         help="False positive probability of a zone; 0.00057 by default.",
     ),
 )
+token_options = combine_options(
+    click.option(
+        "--tokens",
+        type=click.Choice(["words", "trigrams"]),
+        help="Words of each string, or all of its pieces of three bytes.",
+    ),
+    click.option("--lower", is_flag=True, default=None, help="Take tokens without regard to case."),
+)
 engine_options = combine_options(
     click.option(
         "--engine",

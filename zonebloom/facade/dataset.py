@@ -847,6 +847,8 @@ class Dataset(pads.UnionDataset, Displayed):
         *,
         number_of_items: int = DEFAULT_NUMBER_OF_ITEMS,
         probability: float = DEFAULT_ZONE_PROBABILITY,
+        tokens: Literal["words", "trigrams"] | None = None,
+        lower: bool = False,
     ) -> Advices:
         """Return which columns are worth an index, and of which kind, as `Advices`.
 
@@ -856,10 +858,14 @@ class Dataset(pads.UnionDataset, Displayed):
         Parameters
         ----------
         columns : str or list of str, optional
-            By default all columns that can be indexed.
+            By default all columns that can be indexed, elements of lists and entries of maps. With
+            tokens, all strings.
         number_of_items, probability
             The parameters of "BLOOMFILTER", as in `Dataset.create_scalar_index`. "HASH" is judged
             with its defaults, but its zones are not larger.
+        tokens, lower
+            Judge an index of the words or trigrams of strings, as `Dataset.create_scalar_index`
+            builds it.
 
         Examples
         --------
@@ -874,7 +880,12 @@ class Dataset(pads.UnionDataset, Displayed):
         from zonebloom.advise.advise import advise
 
         return advise(
-            self.opened, columns, number_of_items=number_of_items, probability=probability
+            self.opened,
+            columns,
+            number_of_items=number_of_items,
+            probability=probability,
+            tokens=tokens,
+            lower=lower,
         )
 
     def describe_indices(self) -> DisplayedList[IndexDescription]:

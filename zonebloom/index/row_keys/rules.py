@@ -97,6 +97,11 @@ class KeyRule(ABC):
         """Return what the default name of an index has after its columns."""
         return ()
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of `Dataset.create_scalar_index` that choose the rule."""
+        return {}
+
     @abstractmethod
     def text(self, columns: Sequence[ColumnPath]) -> str:
         """Return what is indexed, such as ``tags[]``."""
@@ -364,6 +369,10 @@ class TokenRule(KeyRule):
     @property
     def name_parts(self) -> tuple[str, ...]:
         return (self.unit,)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"tokens": self.unit, **({"lower": True} if self.lower else {})}
 
     def text(self, columns: Sequence[ColumnPath]) -> str:
         name = ".".join(columns[0])
