@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zonebloom as zb
+from zonebloom import errors
 from zonebloom.index.row_keys.tokens import fold
 from zonebloom.predicates import And, Compares, Equals, IsIn, Or, translate_filter, unknowns
 from zonebloom.predicates.ast import HasElement, HasText
@@ -47,6 +48,7 @@ HOSTS = ["h1", "h2", "İ", ""]
 START = datetime.datetime(2024, 1, 31)
 ROWS = 1500
 ZONE = 32
+TIME = pa.struct([("ms", pa.int32())])
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),
@@ -57,6 +59,10 @@ SCHEMA = pa.schema(
         ("ts", pa.timestamp("us")),
         ("region", pa.string()),
         ("key", pa.int32()),
+        (
+            "events",
+            pa.list_(pa.struct([("id", pa.int64()), ("at", pa.struct([("ms", pa.int32())]))])),
+        ),
     ]
 )
 
@@ -85,6 +91,10 @@ def rows(first: int, count: int, rng: random.Random) -> pa.Table:
             "ts": [START + datetime.timedelta(minutes=n) for n in numbers],
             "region": [rng.choice(["eu", "us", None]) for _ in numbers],
             "key": [n // 30 for n in numbers],
+            "events": [
+                rng.choice([None, [], [None, {"id": n // 40, "at": {"ms": n // 50}}, {"id": None}]])
+                for n in numbers
+            ],
         },
         SCHEMA,
     )
@@ -112,6 +122,7 @@ def indexed(folder, tmp_path_factory, request) -> zb.Dataset:
     ds = zb.dataset(folder, index_dir=tmp_path_factory.mktemp("index"))
     kind, options = request.param, {"number_of_items": ZONE, "spark": False}
     targets = ["tags[]", "numbers[]", "attrs[]", "key", ("region", "key")]
+    targets += ["events[].id", "events[].at.ms"]
     ds.create_scalar_index(targets, kind, **options)
     ds.create_scalar_index("message", kind, tokens="words", lower=True, **options)
     ds.create_scalar_index("message", kind, tokens="trigrams", **options)
@@ -188,6 +199,24 @@ def sql_filter(rng: random.Random) -> str:
     for _ in range(rng.choice([0, 0, 1, 2])):
         text = f"({text}) {rng.choice(['AND', 'AND', 'OR'])} ({sql_term(rng)})"
     return f"NOT ({text})" if rng.random() < 0.15 else text
+
+
+def test_a_field_of_the_structs_in_a_list_is_searched(folder, indexed):
+    """``events.id`` is the list of the ids, as it is in Spark."""
+    connection = duckdb.connect()
+    connection.sql(f"CREATE VIEW events AS FROM read_parquet('{folder}/*.parquet')")
+    for field, number in (("id", 7), ("id", 99), ("at.ms", 3), ("ID", 7)):
+        filter = f"list_contains(events.{field}, {number})"
+        theirs = connection.sql(
+            "SELECT row FROM events WHERE "
+            f"list_contains(list_transform(events, lambda e: e.{field}), {number})"
+        ).fetchall()
+        expected = sorted(row for (row,) in theirs)
+        assert numbers_of(indexed.to_table(columns=["row"], filter=filter)) == expected
+        assert len(indexed.search(filter).at_most) <= 4 * ZONE
+    for filter in ("list_contains(events.nope, 1)", "list_contains(events.id.x, 1)"):
+        with pytest.raises(errors.FilterError, match="has no field"):
+            indexed.to_table(filter=filter)
 
 
 def numbers_of(table: pa.Table) -> list[int]:

@@ -606,10 +606,10 @@ def test_indexable_types_are_accepted_plain_and_as_dictionaries(arrow_type):
     [
         (pa.bool_(), "two values cannot tell zones apart"),
         (pa.null(), "nothing but nulls"),
-        (pa.list_(pa.int32()), "no row of their own"),
-        (pa.large_list(pa.int32()), "no row of their own"),
-        (pa.list_(pa.int32(), 2), "no row of their own"),
-        (pa.map_(pa.string(), pa.int32()), "no row of their own"),
+        (pa.list_(pa.int32()), "index its elements instead"),
+        (pa.large_list(pa.int32()), "index its elements instead"),
+        (pa.list_(pa.int32(), 2), "index its elements instead"),
+        (pa.map_(pa.string(), pa.int32()), "index its entries instead"),
         (pa.struct([("a", pa.int32()), ("b", pa.string())]), "one of its leaves instead: c.a, c.b"),
         (
             pa.struct({"a": pa.struct({"x": pa.int8(), "y": pa.struct({"z": pa.int8()})})}),

@@ -45,6 +45,9 @@ def part(number: int) -> pa.Table:
             ),
             "region": [rng.choice(["eu", "us", None]) for _ in numbers],
             "key": pa.array([n // 20 for n in numbers], pa.int32()),
+            "events": pa.array(
+                [rng.choice([None, [None, {"id": n // 40, "kind": "x"}]]) for n in numbers]
+            ),
         }
     )
 
@@ -57,7 +60,9 @@ def folder(tmp_path_factory) -> Path:
         pq.write_table(part(number), folder / f"{number}.parquet")
     ds = zb.dataset(folder)
     options = {"number_of_items": 16, "spark": False}
-    ds.create_scalar_index(["tags[]", "nums[]", "attrs[]", ("region", "key")], "HASH", **options)
+    ds.create_scalar_index(
+        ["tags[]", "nums[]", "attrs[]", "events[].id", ("region", "key")], "HASH", **options
+    )
     ds.create_scalar_index("message", tokens="words", lower=True, **options)
     ds.create_scalar_index("message", tokens="trigrams", **options)
     ds.create_scalar_index("ts", "ZONEMAP", **options)
@@ -83,6 +88,8 @@ def term(rng: random.Random) -> str:
         f"array_contains(tags, 't{number}')",
         f"array_contains(nums, {number})",
         f"attrs['host'] = 'h{number}'",
+        f"array_contains(events.id, {number}L)",
+        f"array_contains(events.id, {number})",
         f"element_at(attrs, 'host') = 'h{number}'",
         f"attrs['host'] IN ('h{number}', 'h1')",
         f"message LIKE '%{text}%'",
@@ -141,6 +148,7 @@ def test_a_scan_finds_the_rows_of_spark(spark, folder, expected):
     [
         ("array_contains(tags, 't7')", 2),
         ("array_contains(nums, 3)", 2),
+        ("array_contains(events.id, 3L)", 2),
         ("attrs['host'] = 'h9'", 1),
         ("element_at(attrs, 'host') = 'h9'", 1),
         ("message LIKE '%id=9'", 1),

@@ -104,7 +104,9 @@ def rewrite(
     require_progress(progress)
     columns = []
     if index is not None:
-        columns = [index] if isinstance(index, str) else arguments.require_name_list(index, "index")
+        columns = (
+            [index] if isinstance(index, str) else list(arguments.require_name_list(index, "index"))
+        )
     opened = _open(source, filesystem)
     for column in columns:
         opened.column(column)

@@ -98,7 +98,7 @@ class CatalystTranslator:
         path, type_ = self._resolve_column(column, is_nested=kind in ("ArrayContains", "EqualTo"))
         (literal,) = _parse_literals(other, other["type"])
         if kind == "ArrayContains":
-            return self._comparer.requires_element(path, literal)
+            return self._comparer.requires_element(path, literal, column.get("field", ()))
         if kind == "EqualTo":
             if "key" not in column:
                 return None
@@ -137,7 +137,7 @@ class CatalystTranslator:
 
         If ``is_nested``, the column may be an array or a map of which a part is compared.
         """
-        if "column" not in node or ("key" in node and not is_nested):
+        if "column" not in node or (not is_nested and ("key" in node or "field" in node)):
             raise Unanswerable(_ONLY_LITERALS_REASON)
         names, type_ = tuple(node["column"]), node["type"]
         if matching_names(self._partition_columns, names[0]):

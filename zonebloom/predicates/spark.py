@@ -164,8 +164,16 @@ class _SparkSqlTranslator(SqlTranslator):
     def _requirement_of(self, node: Any) -> ast.Predicate | None:
         """Return what a condition requires that searches a string, an array or a map."""
         if node.key == "arraycontains":
-            path = self._path_of(node.this)
-            return self._comparer.requires_element(path, self.translate_operand(node.expression))
+            item = self.translate_operand(node.expression)
+            names = [part.this for part in getattr(node.this, "parts", ())]
+            for stop in range(1, len(names)):
+                # events.id is an array of the ids of all structs in the array events.
+                with suppress(Unanswerable):
+                    path = self._comparer.resolve_path(names[:stop])
+                    found = self._comparer.requires_element(path, item, names[stop:])
+                    if found is not None:
+                        return found
+            return self._comparer.requires_element(self._path_of(node.this), item)
         if node.key == "eq":
             for side, other in ((node.this, node.expression), (node.expression, node.this)):
                 if side.key == "bracket" and len(side.expressions) == 1:

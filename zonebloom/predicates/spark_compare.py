@@ -116,13 +116,21 @@ class SparkComparer:
             raise Unanswerable(f"it is not known how Spark compares {path[0]}")
         return path
 
-    def requires_element(self, path: ast.ColumnPath, item: object) -> ast.HasElement | None:
-        """Return the requirement that an array holds a literal."""
+    def requires_element(
+        self, path: ast.ColumnPath, item: object, field: Sequence[str] = ()
+    ) -> ast.HasElement | None:
+        """Return the requirement that an array holds a literal, or a struct with it in a field."""
         list_type: Any = self.column_type(path)
         if not (pt.is_list(list_type) or pt.is_large_list(list_type)):
             return None
-        values = self._values_equal_to(list_type.value_type, item)
-        return None if values is None else ast.HasElement(path, values)
+        element, leaf = list_type.value_type, ()
+        if field:
+            leaf = find_leaf(pa.schema(list(element)), field) if pt.is_struct(element) else None
+            if leaf is None:
+                return None
+            element = resolve_type(pa.schema(list(element)), leaf)
+        values = self._values_equal_to(element, item)
+        return None if values is None else ast.HasElement(path, values, leaf)
 
     def requires_entry(
         self, path: ast.ColumnPath, key: object, value: object

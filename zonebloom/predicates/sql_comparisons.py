@@ -224,7 +224,9 @@ class PlainSqlTranslator(SqlTranslator):
             names = [full_name]
         path: list[str] = []
         fields: pa.Schema | pa.DataType = self.schema
-        for name in names:
+        for number, name in enumerate(names):
+            if isinstance(fields, pa.DataType) and is_list_of_structs(fields):
+                return self.list_of_fields(tuple(path), fields, names[number:], node)
             if not isinstance(fields, pa.Schema | pa.StructType):
                 parent = ast.column_text(tuple(path))
                 self.fail(f"{parent} is {fields} and has no fields", PYARROW_ADVICE, node)
@@ -245,6 +247,13 @@ class PlainSqlTranslator(SqlTranslator):
             fields = fields.field(matches[0]).type
         return Operand(pc.field(*path), fields, tuple(path))
 
+    def list_of_fields(
+        self, path: ast.ColumnPath, list_type: pa.DataType, names: list[str], node: Any
+    ) -> Operand:
+        """Return the list of a field of all structs in a list."""
+        name = ast.column_text(path)
+        self.fail(f"{name} is {list_type} and has no fields", PYARROW_ADVICE, node)
+
     def _is_in_double_quotes(self, column: Any) -> bool:
         """Return whether the text of a column is one name in double quotes."""
         if column is None or column.key != "column":
@@ -264,15 +273,20 @@ class PlainSqlTranslator(SqlTranslator):
         raise FilterError(f"cannot read the filter: {what}.\n{place}\n{as_sentence(advice)}")
 
 
+def is_list_of_structs(type_: Any) -> bool:
+    is_list = pt.is_list(type_) or pt.is_large_list(type_)
+    return is_list and pt.is_struct(type_.value_type)
+
+
 def _requirement_on(operand: Operand, predicate: Predicate) -> Predicate | None:
     """Return what a comparison of a computed value requires of the column it is computed from."""
     if operand.entry is not None:
-        column, key = operand.entry
+        column, key, field = operand.entry
         match predicate:
             case ast.Equals(_, value):
-                return ast.HasElement(column, pa.array([value], value.type), key=key)
+                return ast.HasElement(column, pa.array([value], value.type), field, key)
             case ast.IsIn(_, values, False):
-                return ast.HasElement(column, values, key=key)
+                return ast.HasElement(column, values, field, key)
     if operand.lower_of is not None and isinstance(predicate, ast.Equals):
         piece = Piece(predicate.value.as_py(), is_first=True, is_last=True)
         return require_pieces(operand.lower_of, [piece], ignores_case=True)

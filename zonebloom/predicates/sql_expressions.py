@@ -29,9 +29,10 @@ from zonebloom.predicates.sql_parser import sql_text
 from zonebloom.predicates.sql_row_filter import (
     DerivedColumn,
     elements_from_end,
+    fields_of_elements,
     lists_with_match,
 )
-from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Operand, SqlValue
+from zonebloom.predicates.sql_tree import PYARROW_ADVICE, Entry, Operand, SqlValue
 from zonebloom.predicates.sql_values import (
     TypedValue,
     null_literal,
@@ -317,6 +318,36 @@ class SqlExpressionTranslator(PlainSqlTranslator):
 
         return self._derived_operand(list_, list_type.value_type, take, sql_text(node))
 
+    def list_of_fields(
+        self, path: ast.ColumnPath, list_type: pa.DataType, names: list[str], node: Any
+    ) -> Operand:
+        """Translate ``events.id`` to the list of the ids of all structs in the list events."""
+        lists: Any = list_type
+        fields: list[str] = []
+        type_ = lists.value_type
+        for name in names:
+            matches = matching_names([field.name for field in type_], name)
+            if len(matches) != 1:
+                parent = ast.column_text((*path, *fields))
+                self.fail(f"{parent} has no field {name}", PYARROW_ADVICE, node)
+            fields += matches
+            type_ = type_.field(matches[0]).type
+            if not pt.is_struct(type_):
+                break
+        if len(fields) < len(names):
+            self.fail(f"{ast.column_text((*path, *fields))} has no fields", PYARROW_ADVICE, node)
+
+        def take(values: pa.Array) -> pa.Array:
+            return fields_of_elements(values, fields)
+
+        operand = self._derived_operand(
+            Operand(pc.field(*path), list_type),
+            pa.list_(type_),
+            take,
+            ast.column_text((*path, *fields)),
+        )
+        return replace(operand, elements=Entry(path, field=tuple(fields)))
+
     def _derived_operand(
         self, source: Operand, type_: pa.DataType, compute: Callable[[Any], pa.Array], name: str
     ) -> Operand:
@@ -473,7 +504,7 @@ def _is_top_level(node: Any) -> bool:
 
 def _element_of(list_: Operand) -> Operand:
     list_type: Any = without_views(list_.type)
-    entry = None if list_.path is None else (list_.path, None)
+    entry = list_.elements if list_.path is None else Entry(list_.path)
     return Operand(pc.field(_ITEM), list_type.value_type, entry=entry)
 
 
@@ -487,7 +518,7 @@ def _with_requirement(
         return result
     if pt.is_map(source.type) and name in _MAP_FUNCTIONS and source.path is not None:
         map_type: Any = source.type
-        return replace(result, entry=(source.path, values[0].cast(map_type.key_type)))
+        return replace(result, entry=Entry(source.path, values[0].cast(map_type.key_type)))
     if family(source.type) != "text":
         return result
     if name in ("lower", "lcase"):

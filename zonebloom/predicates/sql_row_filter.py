@@ -10,7 +10,7 @@ from whole columns, and becomes a column with a name that the expression of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,17 @@ def lists_with_match(lists: Any, condition: pc.Expression, item_name: str) -> pa
     has_match = np.zeros(len(lists), bool)
     has_match[numbers[is_match.to_numpy()]] = True
     return pa.array(has_match, mask=lists.is_null().to_numpy(zero_copy_only=False))
+
+
+def fields_of_elements(lists: Any, names: Sequence[str]) -> pa.Array:
+    """Return for each list of structs the list of a field of the structs."""
+    values = lists.values
+    for name in names:
+        values = _functions.struct_field(values, [name])
+    offsets = pa.array(lists.offsets.to_numpy(), lists.offsets.type)
+    mask = pa.array(lists.is_null().to_numpy(zero_copy_only=False))
+    taken = type(lists).from_arrays(offsets, values, mask=mask)
+    return taken.cast(pa.list_(values.type))
 
 
 def elements_from_end(lists: Any, number: int) -> pa.Array:

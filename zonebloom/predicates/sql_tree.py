@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,14 @@ TEXT_REASON = "text patterns are not answered by hashes of values"
 PYARROW_ADVICE = "write that part as a pyarrow.compute expression"
 
 
+class Entry(NamedTuple):
+    """A column of lists or maps, with the key of an entry, or the field of a struct in a list."""
+
+    column: ast.ColumnPath
+    key: pa.Scalar | None = None
+    field: ast.ColumnPath = ()
+
+
 @dataclass(slots=True)
 class Operand:
     """A column or a computed value.
@@ -32,9 +40,9 @@ class Operand:
     A column has a `path`. A computed value has none, and `reason` tells why no index can answer
     conditions on it. `cast_type` is the type of numbers or times that functions take the value for,
     if a CAST names one that keeps all values of the column. `is_big_integer` is explained at
-    `TypedValue`. `requires` is what `ast.Unknown` has, for a condition. `entry` is a map and a key
-    if the value is that of the key, or a list and None if it is one of its elements. `lower_of` is
-    a column if the value is it in lower case.
+    `TypedValue`. `requires` is what `ast.Unknown` has, for a condition. `entry` says of which
+    column the value is an element. `elements` does so for a list of the fields of a list of
+    structs. `lower_of` is a column if the value is it in lower case.
     """
 
     expression: pc.Expression
@@ -44,7 +52,8 @@ class Operand:
     cast_type: pa.DataType | None = None
     is_big_integer: bool = False
     requires: Predicate | None = None
-    entry: tuple[ast.ColumnPath, pa.Scalar | None] | None = None
+    entry: Entry | None = None
+    elements: Entry | None = None
     lower_of: ast.ColumnPath | None = None
 
 

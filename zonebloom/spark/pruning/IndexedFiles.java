@@ -356,8 +356,8 @@ final class Filters {
   }
 
   /**
-   * Return a column, a struct leaf, the value of a map's key, or a literal. Return an empty map for
-   * any other expression.
+   * Return a column, a struct leaf, the value of a map's key, a field of all structs in an array,
+   * or a literal. Return an empty map for any other expression.
    */
   private static Map operand(Expression filter) {
     if (filter instanceof Literal) return literals(Collections.singletonList(filter));
@@ -369,6 +369,11 @@ final class Filters {
     if (isElement && top.children().apply(1) instanceof Literal) {
       result.put("key", literals(Collections.singletonList(top.children().apply(1))));
       top = (Expression) top.children().apply(0);
+    }
+    if (top instanceof GetArrayStructFields) {
+      String field = ((GetArrayStructFields) top).field().name();
+      result.put("field", Collections.singletonList(field));
+      top = ((GetArrayStructFields) top).child();
     }
     while (top instanceof GetStructField) {
       GetStructField step = (GetStructField) top;
