@@ -94,7 +94,7 @@ BAD_ARGUMENTS: list[tuple[type[Exception], list[str], tuple, dict]] = [
         ("id", zb.IndexConfig("bloomfilter", {"probability": 7})),
         {},
     ),
-    (errors.InvalidArgument, ["index_type is 'zonemap'"], ("id", zb.IndexConfig("zonemap")), {}),
+    (errors.InvalidArgument, ["index_type is 'btree'"], ("id", zb.IndexConfig("btree")), {}),
     *(
         (errors.InvalidArgument, ["cannot name an index"], ("id",), {"name": name})
         for name in ("", "a/b", "x" * 256, "new\nline", "../up")
