@@ -42,6 +42,10 @@ _CASED = (
 )
 # Georgian and Cherokee got a second case after Unicode 3.2.
 _CASED_LATER = (range(0x10A0, 0x1100), range(0x13A0, 0x1400))
+# RE2 and Rust take these for U+1FD3 and U+1FE3, which are not folded.
+_CASED_APART = (0x390, 0x3B0)
+# Numbers and symbols such as Ⅻ and Ⓐ have a case, too, and Ⅎ became a letter after Unicode 3.2.
+_CASED_CATEGORIES = ("Lu", "Ll", "Lt", "Nl", "So", "Cn", "Cs", "Co")
 # No letter from here on has a case.
 _CASED_STOP = 0x1F000
 
@@ -90,11 +94,11 @@ def fold(text: str) -> str:
 def _has_known_case(character: str) -> bool:
     """Return whether every version of Unicode folds a character as this one does."""
     code = ord(character)
+    if code in _CASED_APART or any(code in later for later in _CASED_LATER):
+        return False
     if code < 0x80 or code in _CASED:
         return True
-    if any(code in later for later in _CASED_LATER):
-        return False
-    return unicodedata.ucd_3_2_0.category(character) not in ("Lu", "Ll", "Lt", "Cn", "Cs", "Co")
+    return unicodedata.ucd_3_2_0.category(character) not in _CASED_CATEGORIES
 
 
 @cache
