@@ -9,6 +9,7 @@ import unicodedata
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from helpers import xxh64
@@ -87,6 +88,69 @@ def test_letters_that_differ_in_case_only_are_folded_to_one():
             kept = fold(chr(code))
             is_word = code >= 0x80 or chr(code).isalnum()
             assert not kept or is_word == (ord(kept[0]) >= 0x80 or kept[0].isalnum())
+
+
+# No character from 0x1F000 on has a case to any engine that zonebloom reads, or is folded.
+CHARACTERS = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+CASE_MAPPINGS = {
+    "str.lower": lambda: map(str.lower, CHARACTERS),
+    "str.upper": lambda: map(str.upper, CHARACTERS),
+    "str.title": lambda: map(str.title, CHARACTERS),
+    "str.casefold": lambda: map(str.casefold, CHARACTERS),
+    "utf8_lower": lambda: pc.call_function("utf8_lower", [pa.array(CHARACTERS)]).to_pylist(),
+    "utf8_upper": lambda: pc.call_function("utf8_upper", [pa.array(CHARACTERS)]).to_pylist(),
+}
+
+
+def is_looked_up(character: str) -> bool:
+    return tokens_of_text(character, "words", lower=True, **BOTH) != []
+
+
+@pytest.mark.parametrize("mapping", CASE_MAPPINGS)
+def test_characters_that_are_looked_up_have_the_fold_of_their_other_case(mapping):
+    """The characters of all scripts, and numbers and symbols with a case such as Ⅻ and Ⓐ."""
+    for character, other in zip(CHARACTERS, CASE_MAPPINGS[mapping](), strict=True):
+        if other == character or len(other) > 1 or fold(character) == fold(other):
+            continue
+        assert not is_looked_up(character), (character, other)
+        assert not is_looked_up(other), (character, other)
+
+
+def test_no_other_character_matches_those_that_are_looked_up_without_regard_to_case():
+    """RE2 takes U+0390 for U+1FD3, although no mapping to one character relates them."""
+    codes = [ord(character) for character in CHARACTERS if is_looked_up(character)]
+    ranges: list[list[int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    members = "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
+    strings = pa.array(CHARACTERS)
+    matches = strings.filter(pc.match_substring_regex(strings, f"^(?i:[{members}])$")).to_pylist()
+    assert len(matches) >= len(codes)
+    folds = {fold(chr(code)) for code in codes}
+    assert [hex(ord(match)) for match in matches if fold(match) not in folds] == []
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("text", ["ⓐbc ⅻi", "Ⓐbc ⅫI", "\u0390z abc", "\u1fd3z abc", "ⅎ abc"])
+def test_no_row_is_lost_for_characters_whose_case_is_not_folded(tmp_path, unit, text):
+    rows = ["x"] * 10
+    for other in ("Ⓐbc ⅫI", "ⓐbc ⅻi", "\u0390z abc", "\u1fd3Z abc", "Ⅎ abc"):
+        rows += [other] * 10
+    pq.write_table(pa.table({"id": range(60), "m": rows}), tmp_path / "a.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("m", "HASH", tokens=unit, lower=True, number_of_items=10, spark=False)
+    for filter in (
+        f"m ILIKE '{text}'",
+        f"m ILIKE '%{text}%'",
+        f"lower(m) = lower('{text}')",
+        f"regexp_matches(m, '{text}', 'i')",
+    ):
+        expected = ds.to_table(columns=["id"], filter=filter, use_scalar_index=False)
+        assert expected.num_rows
+        assert ds.to_table(columns=["id"], filter=filter).equals(expected), filter
 
 
 @pytest.mark.parametrize("unit", UNITS)
