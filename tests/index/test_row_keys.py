@@ -193,6 +193,14 @@ def test_bytes_below_nulls_are_no_tokens():
     assert (part.values.tolist(), part.ends.tolist()) == ([xxh64(b"def")], [0, 1])
 
 
+def test_bytes_below_nulls_are_dropped_beside_bytes_that_are_not_utf8():
+    _, offsets, data = pa.array([b"below", b"ab\xff cd", b"\xc3"], pa.binary()).buffers()
+    strings = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\6"), offsets, data])
+    (part,) = hash_tokens(strings, "words", lower=True)
+    assert hashes_by_row(part) == [[], [xxh64(b"ab\xff"), xxh64(b"cd")], [xxh64(b"\xc3")]]
+    assert part.is_null.tolist() == [True, False, False]
+
+
 @given(st.data())
 @settings(max_examples=400)
 def test_a_string_with_a_text_has_the_tokens_of_the_text(data):
@@ -310,6 +318,41 @@ def test_elements_have_the_hashes_of_a_column(kind, data):
         [None if row is None else [*row, None, None, None][:3] for row in rows], pa.list_(kind, 3)
     )
     assert hashes_by_row(hash_elements(fixed, ())) == expected
+
+
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+@given(
+    rows=st.lists(st.none() | st.lists(st.none() | st.integers(-3, 3), max_size=3), max_size=6),
+    start=st.integers(0, 3),
+)
+def test_elements_of_list_views_are_those_of_lists(view, rows, start):
+    lists = pa.array(rows, view(pa.int32())).slice(start)
+    expected = pa.array(rows[start:], pa.list_(pa.int32()))
+    part, expected_part = hash_elements(lists, ()), hash_elements(expected, ())
+    assert hashes_by_row(part) == hashes_by_row(expected_part)
+    assert part.is_null.tolist() == [row is None for row in rows[start:]]
+
+
+def test_list_views_may_overlap_in_any_order():
+    numbers = pa.array([1, 2, 3, 4, 5], pa.int32())
+    offsets, sizes = pa.array([3, 0, 1], pa.int32()), pa.array([2, 2, 3], pa.int32())
+    views = pa.ListViewArray.from_arrays(offsets, sizes, numbers)
+    expected = pa.array([[4, 5], [1, 2], [2, 3, 4]], pa.list_(pa.int32()))
+    for start in range(4):
+        part = hash_elements(views.slice(start), ())
+        assert hashes_by_row(part) == hashes_by_row(hash_elements(expected.slice(start), ()))
+
+
+@pytest.mark.parametrize("buffer", [None, pa.py_buffer(b"")])
+def test_empty_lists_and_maps_may_have_no_offsets(buffer):
+    numbers = pa.array([], pa.int32())
+    lists = pa.Array.from_buffers(pa.list_(pa.int32()), 0, [None, buffer], children=[numbers])
+    entry_type = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.int32())])
+    entries = pa.array([], entry_type)
+    map_type = pa.map_(pa.string(), pa.int32())
+    maps = pa.Array.from_buffers(map_type, 0, [None, buffer], children=[entries])
+    for part in (hash_elements(lists, ()), hash_entries(maps)):
+        assert (part.values.size, part.num_rows, part.is_null.size) == (0, 0, 0)
 
 
 def test_elements_below_null_lists_do_not_count_for_other_rows():

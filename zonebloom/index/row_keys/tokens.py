@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -132,10 +133,11 @@ def _hash_batch(strings: Any, unit: str, *, lower: bool) -> RowHashes:
     offsets = np.frombuffer(offsets_buffer, dtype, num_offsets)[strings.offset :].astype(np.int64)
     is_null = to_numpy(strings.is_null())
     if strings.null_count:
-        # Bytes below nulls are no text.
         lengths = np.where(is_null, 0, np.diff(offsets))
         if (lengths != np.diff(offsets)).any():
-            return _hash_batch(pa.array(strings.to_pylist(), strings.type), unit, lower=lower)
+            # Drop the bytes below nulls, which are no text. Other bytes need not be UTF-8.
+            without_nulls = _hash_batch(strings.fill_null(""), unit, lower=lower)
+            return replace(without_nulls, is_null=is_null)
     lengths = np.diff(offsets)
     hashes = allocate_array(int(lengths.sum()) + 1, np.uint64)
     scratch = np.empty(int(lengths.max(initial=0)) + 4, dtype=np.uint8)
