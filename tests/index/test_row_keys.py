@@ -6,6 +6,8 @@ import itertools
 import re
 import struct
 import unicodedata
+from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -395,6 +397,52 @@ def answers(question: KeyQuestion | str, part: RowHashes) -> list[bool]:
         or (question.nulls_match and bool(is_null))
         for row, is_null in zip(rows, part.is_null, strict=True)
     ]
+
+
+WRAPPED_ELEMENTS = {
+    **ELEMENTS,
+    pa.uint8(): [0, 255],
+    pa.float32(): [0.0, -0.0, 0.1, float("nan")],
+    pa.string_view(): ["", "a", "longer than twelve bytes"],
+    pa.binary_view(): [b"", b"longer than twelve bytes"],
+    pa.decimal128(9, 2): [Decimal("0.00"), Decimal("-1.25")],
+    pa.uuid(): [UUID(int=0), UUID(int=7)],
+    pa.dictionary(pa.int8(), pa.string()): ["", "a", "é"],
+}
+
+
+@given(st.sampled_from(list(WRAPPED_ELEMENTS)), st.booleans(), st.data())
+@settings(max_examples=300)
+def test_no_row_that_holds_an_element_or_entry_is_lost(kind, is_map, data):
+    """Equality is that of Python, to which NaN differs from itself and both zeros are equal."""
+    values = WRAPPED_ELEMENTS[kind]
+    items = st.none() | st.sampled_from(values)
+    if is_map:
+        items = st.tuples(st.sampled_from("ab"), items)
+    rows = data.draw(st.lists(st.none() | st.lists(items, max_size=3), min_size=1, max_size=6))
+    wanted = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=2))
+    flat = [item for row in rows for item in row or ()]
+    numbers = [item[1] for item in flat] if is_map else flat
+    children = pa.array(numbers, kind)
+    # A null at an offset makes the row that begins there null.
+    ends = list(itertools.accumulate(len(row or ()) for row in rows))
+    starts = [None if row is None else end - len(row) for row, end in zip(rows, ends, strict=True)]
+    offsets = pa.array([*starts, ends[-1]], pa.int32())
+    start = data.draw(st.integers(0, len(rows) - 1))
+    if is_map:
+        keys = pa.array([key for key, _ in flat], pa.string())
+        column = pa.MapArray.from_arrays(offsets, keys, children).slice(start)
+        rule, key = EntryRule(), pa.scalar("a")
+        held = [[v for k, v in row or () if k == "a"] for row in rows]
+    else:
+        column = pa.ListArray.from_arrays(offsets, children).slice(start)
+        rule, key, held = ElementRule(), None, [row or [] for row in rows]
+    leaf = HasElement(("c",), pa.array(wanted, kind), key=key)
+    (part,) = rule.parts([column])
+    found = answers(rule.question(leaf, [column.type]), part)
+    matches = [any(v is not None and v == w for v in row for w in wanted) for row in held[start:]]
+    assert [m for m, is_found in zip(matches, found, strict=True) if m and not is_found] == []
+    assert part.is_null.tolist() == [row is None for row in rows[start:]]
 
 
 def test_questions_find_the_rows_that_match():
