@@ -237,6 +237,10 @@ def test_a_string_with_a_text_has_the_tokens_of_the_text(data):
         ("日", {}, "trigrams", False, ["日".encode()]),
         # Georgian got a second case in Unicode 11, so engines may differ.
         ("a bა cd ef", BOTH, "words", True, [b"a", b"cd", b"ef"]),
+        # A text is cut at the character itself, whatever is beside it.
+        ("x\0Აb c", BOTH, "words", True, [b"x", b"c"]),
+        ("x Ა\0b c", BOTH, "words", True, [b"x", b"b", b"c"]),
+        ("x\0\0b c", BOTH, "words", True, [b"x", b"b", b"c"]),
     ],
 )
 def test_tokens_of_a_text(text, edges, unit, lower, expected):

@@ -182,7 +182,13 @@ def tokens_of_text(
 
 def _parts_with_known_case(text: str) -> list[str]:
     """Split a text at characters that are not looked up."""
-    return "".join(c if _has_known_case(c) else "\0" * 2 for c in text).split("\0" * 2)
+    parts = [""]
+    for character in text:
+        if _has_known_case(character):
+            parts[-1] += character
+        else:
+            parts.append("")
+    return parts
 
 
 def _words(data: bytes) -> list[tuple[int, int]]:
