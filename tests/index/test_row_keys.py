@@ -6,9 +6,12 @@ import itertools
 import re
 import struct
 import unicodedata
+from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from helpers import xxh64
@@ -89,6 +92,69 @@ def test_letters_that_differ_in_case_only_are_folded_to_one():
             assert not kept or is_word == (ord(kept[0]) >= 0x80 or kept[0].isalnum())
 
 
+# No character from 0x1F000 on has a case to any engine that zonebloom reads, or is folded.
+CHARACTERS = [chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+CASE_MAPPINGS = {
+    "str.lower": lambda: map(str.lower, CHARACTERS),
+    "str.upper": lambda: map(str.upper, CHARACTERS),
+    "str.title": lambda: map(str.title, CHARACTERS),
+    "str.casefold": lambda: map(str.casefold, CHARACTERS),
+    "utf8_lower": lambda: pc.call_function("utf8_lower", [pa.array(CHARACTERS)]).to_pylist(),
+    "utf8_upper": lambda: pc.call_function("utf8_upper", [pa.array(CHARACTERS)]).to_pylist(),
+}
+
+
+def is_looked_up(character: str) -> bool:
+    return tokens_of_text(character, "words", lower=True, **BOTH) != []
+
+
+@pytest.mark.parametrize("mapping", CASE_MAPPINGS)
+def test_characters_that_are_looked_up_have_the_fold_of_their_other_case(mapping):
+    """The characters of all scripts, and numbers and symbols with a case such as Ⅻ and Ⓐ."""
+    for character, other in zip(CHARACTERS, CASE_MAPPINGS[mapping](), strict=True):
+        if other == character or len(other) > 1 or fold(character) == fold(other):
+            continue
+        assert not is_looked_up(character), (character, other)
+        assert not is_looked_up(other), (character, other)
+
+
+def test_no_other_character_matches_those_that_are_looked_up_without_regard_to_case():
+    """RE2 takes U+0390 for U+1FD3, although no mapping to one character relates them."""
+    codes = [ord(character) for character in CHARACTERS if is_looked_up(character)]
+    ranges: list[list[int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    members = "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
+    strings = pa.array(CHARACTERS)
+    matches = strings.filter(pc.match_substring_regex(strings, f"^(?i:[{members}])$")).to_pylist()
+    assert len(matches) >= len(codes)
+    folds = {fold(chr(code)) for code in codes}
+    assert [hex(ord(match)) for match in matches if fold(match) not in folds] == []
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("text", ["ⓐbc ⅻi", "Ⓐbc ⅫI", "\u0390z abc", "\u1fd3z abc", "ⅎ abc"])
+def test_no_row_is_lost_for_characters_whose_case_is_not_folded(tmp_path, unit, text):
+    rows = ["x"] * 10
+    for other in ("Ⓐbc ⅫI", "ⓐbc ⅻi", "\u0390z abc", "\u1fd3Z abc", "Ⅎ abc"):
+        rows += [other] * 10
+    pq.write_table(pa.table({"id": range(60), "m": rows}), tmp_path / "a.parquet")
+    ds = zb.dataset(tmp_path)
+    ds.create_scalar_index("m", "HASH", tokens=unit, lower=True, number_of_items=10, spark=False)
+    for filter in (
+        f"m ILIKE '{text}'",
+        f"m ILIKE '%{text}%'",
+        f"lower(m) = lower('{text}')",
+        f"regexp_matches(m, '{text}', 'i')",
+    ):
+        expected = ds.to_table(columns=["id"], filter=filter, use_scalar_index=False)
+        assert expected.num_rows
+        assert ds.to_table(columns=["id"], filter=filter).equals(expected), filter
+
+
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("lower", [False, True])
 @given(texts=st.lists(st.one_of(st.none(), TEXTS), max_size=8))
@@ -129,6 +195,14 @@ def test_bytes_below_nulls_are_no_tokens():
     assert (part.values.tolist(), part.ends.tolist()) == ([xxh64(b"def")], [0, 1])
 
 
+def test_bytes_below_nulls_are_dropped_beside_bytes_that_are_not_utf8():
+    _, offsets, data = pa.array([b"below", b"ab\xff cd", b"\xc3"], pa.binary()).buffers()
+    strings = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\6"), offsets, data])
+    (part,) = hash_tokens(strings, "words", lower=True)
+    assert hashes_by_row(part) == [[], [xxh64(b"ab\xff"), xxh64(b"cd")], [xxh64(b"\xc3")]]
+    assert part.is_null.tolist() == [True, False, False]
+
+
 @given(st.data())
 @settings(max_examples=400)
 def test_a_string_with_a_text_has_the_tokens_of_the_text(data):
@@ -163,6 +237,10 @@ def test_a_string_with_a_text_has_the_tokens_of_the_text(data):
         ("日", {}, "trigrams", False, ["日".encode()]),
         # Georgian got a second case in Unicode 11, so engines may differ.
         ("a bა cd ef", BOTH, "words", True, [b"a", b"cd", b"ef"]),
+        # A text is cut at the character itself, whatever is beside it.
+        ("x\0Აb c", BOTH, "words", True, [b"x", b"c"]),
+        ("x Ა\0b c", BOTH, "words", True, [b"x", b"b", b"c"]),
+        ("x\0\0b c", BOTH, "words", True, [b"x", b"b", b"c"]),
     ],
 )
 def test_tokens_of_a_text(text, edges, unit, lower, expected):
@@ -248,6 +326,41 @@ def test_elements_have_the_hashes_of_a_column(kind, data):
     assert hashes_by_row(hash_elements(fixed, ())) == expected
 
 
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+@given(
+    rows=st.lists(st.none() | st.lists(st.none() | st.integers(-3, 3), max_size=3), max_size=6),
+    start=st.integers(0, 3),
+)
+def test_elements_of_list_views_are_those_of_lists(view, rows, start):
+    lists = pa.array(rows, view(pa.int32())).slice(start)
+    expected = pa.array(rows[start:], pa.list_(pa.int32()))
+    part, expected_part = hash_elements(lists, ()), hash_elements(expected, ())
+    assert hashes_by_row(part) == hashes_by_row(expected_part)
+    assert part.is_null.tolist() == [row is None for row in rows[start:]]
+
+
+def test_list_views_may_overlap_in_any_order():
+    numbers = pa.array([1, 2, 3, 4, 5], pa.int32())
+    offsets, sizes = pa.array([3, 0, 1], pa.int32()), pa.array([2, 2, 3], pa.int32())
+    views = pa.ListViewArray.from_arrays(offsets, sizes, numbers)
+    expected = pa.array([[4, 5], [1, 2], [2, 3, 4]], pa.list_(pa.int32()))
+    for start in range(4):
+        part = hash_elements(views.slice(start), ())
+        assert hashes_by_row(part) == hashes_by_row(hash_elements(expected.slice(start), ()))
+
+
+@pytest.mark.parametrize("buffer", [None, pa.py_buffer(b"")])
+def test_empty_lists_and_maps_may_have_no_offsets(buffer):
+    numbers = pa.array([], pa.int32())
+    lists = pa.Array.from_buffers(pa.list_(pa.int32()), 0, [None, buffer], children=[numbers])
+    entry_type = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.int32())])
+    entries = pa.array([], entry_type)
+    map_type = pa.map_(pa.string(), pa.int32())
+    maps = pa.Array.from_buffers(map_type, 0, [None, buffer], children=[entries])
+    for part in (hash_elements(lists, ()), hash_entries(maps)):
+        assert (part.values.size, part.num_rows, part.is_null.size) == (0, 0, 0)
+
+
 def test_elements_below_null_lists_do_not_count_for_other_rows():
     values = pa.array([1, 2, 3, 4], pa.int64())
     offsets = pa.array([0, 2, 4], pa.int32())
@@ -288,6 +401,52 @@ def answers(question: KeyQuestion | str, part: RowHashes) -> list[bool]:
         or (question.nulls_match and bool(is_null))
         for row, is_null in zip(rows, part.is_null, strict=True)
     ]
+
+
+WRAPPED_ELEMENTS = {
+    **ELEMENTS,
+    pa.uint8(): [0, 255],
+    pa.float32(): [0.0, -0.0, 0.1, float("nan")],
+    pa.string_view(): ["", "a", "longer than twelve bytes"],
+    pa.binary_view(): [b"", b"longer than twelve bytes"],
+    pa.decimal128(9, 2): [Decimal("0.00"), Decimal("-1.25")],
+    pa.uuid(): [UUID(int=0), UUID(int=7)],
+    pa.dictionary(pa.int8(), pa.string()): ["", "a", "é"],
+}
+
+
+@given(st.sampled_from(list(WRAPPED_ELEMENTS)), st.booleans(), st.data())
+@settings(max_examples=300)
+def test_no_row_that_holds_an_element_or_entry_is_lost(kind, is_map, data):
+    """Equality is that of Python, to which NaN differs from itself and both zeros are equal."""
+    values = WRAPPED_ELEMENTS[kind]
+    items = st.none() | st.sampled_from(values)
+    if is_map:
+        items = st.tuples(st.sampled_from("ab"), items)
+    rows = data.draw(st.lists(st.none() | st.lists(items, max_size=3), min_size=1, max_size=6))
+    wanted = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=2))
+    flat = [item for row in rows for item in row or ()]
+    numbers = [item[1] for item in flat] if is_map else flat
+    children = pa.array(numbers, kind)
+    # A null at an offset makes the row that begins there null.
+    ends = list(itertools.accumulate(len(row or ()) for row in rows))
+    starts = [None if row is None else end - len(row) for row, end in zip(rows, ends, strict=True)]
+    offsets = pa.array([*starts, ends[-1]], pa.int32())
+    start = data.draw(st.integers(0, len(rows) - 1))
+    if is_map:
+        keys = pa.array([key for key, _ in flat], pa.string())
+        column = pa.MapArray.from_arrays(offsets, keys, children).slice(start)
+        rule, key = EntryRule(), pa.scalar("a")
+        held = [[v for k, v in row or () if k == "a"] for row in rows]
+    else:
+        column = pa.ListArray.from_arrays(offsets, children).slice(start)
+        rule, key, held = ElementRule(), None, [row or [] for row in rows]
+    leaf = HasElement(("c",), pa.array(wanted, kind), key=key)
+    (part,) = rule.parts([column])
+    found = answers(rule.question(leaf, [column.type]), part)
+    matches = [any(v is not None and v == w for v in row for w in wanted) for row in held[start:]]
+    assert [m for m, is_found in zip(matches, found, strict=True) if m and not is_found] == []
+    assert part.is_null.tolist() == [row is None for row in rows[start:]]
 
 
 def test_questions_find_the_rows_that_match():

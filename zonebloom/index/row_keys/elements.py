@@ -48,10 +48,7 @@ def element_type(list_type: Any, field: Sequence[str]) -> pa.DataType | None:
 def hash_elements(lists: Any, field: Sequence[str]) -> RowHashes:
     """Return the hashes of the elements of each list, or of a field of its structs."""
     lists = unwrap_extensions(lists)
-    if not (pt.is_list(lists.type) or pt.is_large_list(lists.type)):
-        lists = lists.cast(pa.large_list(lists.type.value_field))
-    offsets = to_numpy(lists.offsets).astype(np.int64)
-    elements = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
+    offsets, elements = _flatten(lists)
     for name in field:
         elements = pc.call_function(
             "struct_field", [unwrap_extensions(elements)], pc.StructFieldOptions([name])
@@ -59,9 +56,26 @@ def hash_elements(lists: Any, field: Sequence[str]) -> RowHashes:
     return _by_row(lists, offsets, hash_array(elements))
 
 
+def _flatten(lists: Any) -> tuple[np.ndarray, pa.Array]:
+    """Return offsets, int64, and the elements from the first to the last offset."""
+    if not len(lists):
+        # Arrow lets empty arrays have no offsets.
+        return np.zeros(1, dtype=np.int64), pa.array([], lists.type.value_type)
+    if pt.is_list_view(lists.type) or pt.is_large_list_view(lists.type):
+        # PyArrow casts list views to offsets that are wrong for null and empty lists.
+        lengths = to_numpy(pc.call_function("list_value_length", [lists]).fill_null(0))
+        return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), lists.flatten()
+    if pt.is_fixed_size_list(lists.type):
+        lists = lists.cast(pa.large_list(lists.type.value_field))
+    offsets = to_numpy(lists.offsets).astype(np.int64)
+    return offsets, lists.values.slice(offsets[0], offsets[-1] - offsets[0])
+
+
 def hash_entries(maps: Any) -> RowHashes:
     """Return the hashes of the entries of each map."""
     maps = unwrap_extensions(maps)
+    if not len(maps):
+        return RowHashes(_NO_HASHES, np.empty(0, dtype=np.int64), np.empty(0, dtype=bool))
     offsets = to_numpy(maps.offsets).astype(np.int64)
     start, length = offsets[0], offsets[-1] - offsets[0]
     keys = hash_array(maps.keys.slice(start, length))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -42,6 +43,10 @@ _CASED = (
 )
 # Georgian and Cherokee got a second case after Unicode 3.2.
 _CASED_LATER = (range(0x10A0, 0x1100), range(0x13A0, 0x1400))
+# RE2 and Rust take these for U+1FD3 and U+1FE3, which are not folded.
+_CASED_APART = (0x390, 0x3B0)
+# Numbers and symbols such as Ⅻ and Ⓐ have a case, too, and Ⅎ became a letter after Unicode 3.2.
+_CASED_CATEGORIES = ("Lu", "Ll", "Lt", "Nl", "So", "Cn", "Cs", "Co")
 # No letter from here on has a case.
 _CASED_STOP = 0x1F000
 
@@ -90,11 +95,11 @@ def fold(text: str) -> str:
 def _has_known_case(character: str) -> bool:
     """Return whether every version of Unicode folds a character as this one does."""
     code = ord(character)
+    if code in _CASED_APART or any(code in later for later in _CASED_LATER):
+        return False
     if code < 0x80 or code in _CASED:
         return True
-    if any(code in later for later in _CASED_LATER):
-        return False
-    return unicodedata.ucd_3_2_0.category(character) not in ("Lu", "Ll", "Lt", "Cn", "Cs", "Co")
+    return unicodedata.ucd_3_2_0.category(character) not in _CASED_CATEGORIES
 
 
 @cache
@@ -128,10 +133,11 @@ def _hash_batch(strings: Any, unit: str, *, lower: bool) -> RowHashes:
     offsets = np.frombuffer(offsets_buffer, dtype, num_offsets)[strings.offset :].astype(np.int64)
     is_null = to_numpy(strings.is_null())
     if strings.null_count:
-        # Bytes below nulls are no text.
         lengths = np.where(is_null, 0, np.diff(offsets))
         if (lengths != np.diff(offsets)).any():
-            return _hash_batch(pa.array(strings.to_pylist(), strings.type), unit, lower=lower)
+            # Drop the bytes below nulls, which are no text. Other bytes need not be UTF-8.
+            without_nulls = _hash_batch(strings.fill_null(""), unit, lower=lower)
+            return replace(without_nulls, is_null=is_null)
     lengths = np.diff(offsets)
     hashes = allocate_array(int(lengths.sum()) + 1, np.uint64)
     scratch = np.empty(int(lengths.max(initial=0)) + 4, dtype=np.uint8)
@@ -176,7 +182,13 @@ def tokens_of_text(
 
 def _parts_with_known_case(text: str) -> list[str]:
     """Split a text at characters that are not looked up."""
-    return "".join(c if _has_known_case(c) else "\0" * 2 for c in text).split("\0" * 2)
+    parts = [""]
+    for character in text:
+        if _has_known_case(character):
+            parts[-1] += character
+        else:
+            parts.append("")
+    return parts
 
 
 def _words(data: bytes) -> list[tuple[int, int]]:
