@@ -117,7 +117,7 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
 
     ds = build(folder)
     reads: list[tuple[str, int]] = []
-    plain = validate_rows.RowValidation._check_filters
+    plain = validate_rows.RowValidation._check_zones
 
     def noting(self: Any, rows: Any) -> None:
         span = rows.span
@@ -126,7 +126,7 @@ def test_zones_are_drawn_over_all_fragments(folder: Path, monkeypatch: pytest.Mo
         reads.extend((span.fragment.fragment.key, start) for start in starts)
         plain(self, rows)
 
-    replace_function(monkeypatch, validate_rows.RowValidation, "_check_filters", noting)
+    replace_function(monkeypatch, validate_rows.RowValidation, "_check_zones", noting)
     for count, wanted in ((0, 0), (1, 1), (5, 5), (10**6, ZONES), ("all", ZONES)):
         reads.clear()
         validated = ds.validate_index("i", sample=count)
