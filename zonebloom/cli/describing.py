@@ -82,9 +82,9 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
     As JSON: path, columns (name, type, nullable, indices, by_path: whether the values come from
     the paths of the files).
     """
-    from zonebloom.facade.indices import describe_opened
+    from zonebloom.index.row_keys.rules import columns_of_entry
 
-    indices = describe_opened(source.opened)
+    entries = source.opened.version.indices.values()
     partition_columns = source.opened.source.partition_columns()
     columns = [
         {
@@ -92,7 +92,9 @@ def schema_command(source: OpenedSource) -> CommandAnswer:
             "type": str(field.type),
             "nullable": field.nullable,
             "indices": [
-                index.name for index in indices if index.column.split(".")[0] == field.name
+                entry.name
+                for entry in entries
+                if any(path[0] == field.name for path in columns_of_entry(entry))
             ],
             "by_path": field.name in partition_columns,
         }
