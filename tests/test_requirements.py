@@ -308,6 +308,51 @@ def test_expressions_give_the_rows_of_polars(folder, indexed, seed):
         assert sorted(found) == expected, filter
 
 
+def test_a_condition_around_a_search_keeps_rows_without_a_match(folder, indexed):
+    """A row of ``contains(message, 'x') = false`` does not contain 'x'."""
+    message = pc.field("message")
+    for search in (
+        pc.match_substring(message, "id=17"),
+        pc.match_like(message, "%id=17"),
+        pc.match_substring_regex(message, "id=17$"),
+        pc.starts_with(message, "nothing"),
+    ):
+        for filter in (
+            search.is_null(),
+            search == False,  # noqa: E712 - an expression
+            search < True,
+            search.isin([False]),
+            search.cast(pa.int32()) == 0,
+            pc.coalesce(search, True),
+            pc.if_else(search, False, True),
+        ):
+            expected = numbers_of(pads.dataset(folder).to_table(columns=["row"], filter=filter))
+            assert expected
+            assert numbers_of(indexed.to_table(columns=["row"], filter=filter)) == expected, filter
+    peer = pl.read_parquet(f"{folder}/*.parquet")
+    for search in (
+        pl.col("message").str.contains("id=17$"),
+        pl.col("message").str.contains("id=17", literal=True),
+        pl.col("message").str.starts_with("nothing"),
+        pl.col("message").str.contains_any(["id=17", "nothing"]),
+        pl.col("tags").list.contains("t7"),
+    ):
+        for filter in (
+            search.is_null(),
+            search == False,  # noqa: E712 - an expression
+            search != True,  # noqa: E712 - an expression
+            search.eq_missing(pl.lit(None)),
+            search.is_in([False]),
+            search.is_between(False, False),
+            search.cast(pl.Int32) == 0,
+            search.cast(pl.String).str.contains("false", literal=True),
+            search.fill_null(True),
+        ):
+            expected = sorted(peer.filter(filter)["row"].to_list())
+            assert expected
+            assert numbers_of(indexed.to_table(columns=["row"], filter=filter)) == expected, filter
+
+
 # Each condition by itself
 
 
