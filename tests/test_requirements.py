@@ -10,6 +10,7 @@ import datetime
 import random
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -308,6 +309,51 @@ def test_expressions_give_the_rows_of_polars(folder, indexed, seed):
         assert sorted(found) == expected, filter
 
 
+def test_a_condition_around_a_search_keeps_rows_without_a_match(folder, indexed):
+    """A row of ``contains(message, 'x') = false`` does not contain 'x'."""
+    message = pc.field("message")
+    for search in (
+        pc.match_substring(message, "id=17"),
+        pc.match_like(message, "%id=17"),
+        pc.match_substring_regex(message, "id=17$"),
+        pc.starts_with(message, "nothing"),
+    ):
+        for filter in (
+            search.is_null(),
+            search == False,  # noqa: E712 - an expression
+            search < True,
+            search.isin([False]),
+            search.cast(pa.int32()) == 0,
+            pc.coalesce(search, True),
+            pc.if_else(search, False, True),
+        ):
+            expected = numbers_of(pads.dataset(folder).to_table(columns=["row"], filter=filter))
+            assert expected
+            assert numbers_of(indexed.to_table(columns=["row"], filter=filter)) == expected, filter
+    peer = pl.read_parquet(f"{folder}/*.parquet")
+    for search in (
+        pl.col("message").str.contains("id=17$"),
+        pl.col("message").str.contains("id=17", literal=True),
+        pl.col("message").str.starts_with("nothing"),
+        pl.col("message").str.contains_any(["id=17", "nothing"]),
+        pl.col("tags").list.contains("t7"),
+    ):
+        for filter in (
+            search.is_null(),
+            search == False,  # noqa: E712 - an expression
+            search != True,  # noqa: E712 - an expression
+            search.eq_missing(pl.lit(None)),
+            search.is_in([False]),
+            search.is_between(False, False),
+            search.cast(pl.Int32) == 0,
+            search.cast(pl.String).str.contains("false", literal=True),
+            search.fill_null(True),
+        ):
+            expected = sorted(peer.filter(filter)["row"].to_list())
+            assert expected
+            assert numbers_of(indexed.to_table(columns=["row"], filter=filter)) == expected, filter
+
+
 # Each condition by itself
 
 
@@ -431,6 +477,33 @@ def test_a_text_that_matches_a_pattern_holds_its_pieces(parts, text, ignores_cas
         assert holds(requirement, {"message": text})
 
 
+# Parts that Python's regular expressions do not have, or with another meaning.
+ENGINE_PARTS = [*PATTERN_PARTS, "^*", "$*", "^?", "$+", "a?*", "a+*", "a{2}{0}", "b*?", "a**"]
+ENGINE_PARTS += [r"\<", r"\>", r"\v", r"[\]]", "[^]]", "(?i:A)", "(?P<n>a)", r"\b{0}", "}", "]"]
+
+
+@given(
+    st.sampled_from(["", "(?i)", "(?m)", "(?s)", "(?im)"]),
+    st.lists(st.sampled_from(ENGINE_PARTS), min_size=1, max_size=4),
+    st.lists(st.text(st.sampled_from("abAB .-]}<*\n\v\x85\u2028é"), max_size=6), max_size=20),
+)
+@settings(max_examples=600)
+def test_a_pattern_of_an_engine_requires_what_its_matches_hold(flags, parts, texts):
+    pattern = flags + "".join(parts)
+    requirement = require_regex(("message",), pattern)
+    if requirement is None:
+        return
+    matches: set[str] = set()
+    with suppress(pa.ArrowInvalid):
+        found = pc.match_substring_regex(pa.array(texts, pa.string()), pattern).to_pylist()
+        matches |= {text for text, does_match in zip(texts, found, strict=True) if does_match}
+    with suppress(pl.exceptions.ComputeError):
+        found = pl.Series(texts, dtype=pl.String).str.contains(pattern).to_list()
+        matches |= {text for text, does_match in zip(texts, found, strict=True) if does_match}
+    for text in matches:
+        assert holds(requirement, {"message": text}), (pattern, text)
+
+
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -444,10 +517,24 @@ def test_a_text_that_matches_a_pattern_holds_its_pieces(parts, text, ignores_cas
         "(?<=a)b",
         "(?!a)b",
         "a)b",
+        "^*ab",
+        "ab$?",
+        "a?*b",
+        "a+*b",
+        r"\<ab\>",
+        r"[\c]]ab",
     ],
 )
 def test_a_pattern_that_is_not_plain_requires_nothing(pattern):
     assert require_regex(("message",), pattern) is None
+
+
+def test_the_end_of_a_line_ends_no_word():
+    """In Java, ``ab$`` matches before U+0085 at the end of a text, which belongs to the word."""
+    for pattern, text in (("ab$", "ab\x85"), ("(?m)^ab", "c\u2028ab"), (r"ab\v", "ab\n")):
+        requirement = require_regex(("message",), pattern)
+        assert requirement is not None
+        assert holds(requirement, {"message": text})
 
 
 def test_a_word_is_a_run_of_letters_digits_and_other_characters(folder, plain):

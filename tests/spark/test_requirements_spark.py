@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import cases
+from pyspark.sql import functions as sf
 from spark_data import files_read, settings
 
 import zonebloom as zb
@@ -164,6 +165,39 @@ def test_spark_reads_few_files(enabled, folder, condition, num_files):
     frame = enabled.read.parquet(str(folder)).where(condition).select("row")
     frame.collect()
     assert sum(files_read(frame)) == num_files
+
+
+def test_no_row_is_lost_where_an_engine_searches_otherwise(enabled, tmp_path):
+    """The text may be the literal, and Java ends lines and names spaces as no other engine does."""
+    texts = ["b", "ab\x85", "c\u2028ab", "ab\n", "ab", "*ab", "a", "", None, "zz"]
+    table = pa.table({"row": range(len(texts)), "message": texts})
+    pq.write_table(table, tmp_path / "0.parquet")
+    ds = zb.dataset(tmp_path)
+    options = {"number_of_items": 1, "spark": False}
+    ds.create_scalar_index("message", "HASH", tokens="words", **options)
+    ds.create_scalar_index("message", "HASH", tokens="trigrams", **options)
+    message = sf.col("message")
+    for condition in (
+        sf.contains(sf.lit("xxabxx"), message),
+        sf.startswith(sf.lit("abxxxx"), message),
+        sf.endswith(sf.lit("xxxxab"), message),
+        sf.array_contains(sf.array(sf.lit("ab"), sf.lit("zz")), message),
+        message.rlike("ab$"),
+        message.rlike("(?m)^ab"),
+        message.rlike("ab\\v"),
+        message.rlike("^*ab"),
+        ~message.contains("ab"),
+        message.contains("ab").isNull(),
+        message.contains("ab") == sf.lit(False),
+        message.contains("ab").eqNullSafe(sf.lit(None)),
+        sf.coalesce(message.contains("ab"), sf.lit(True)),
+    ):
+        zs.disable(enabled)
+        expected = numbers_of(enabled.read.parquet(str(tmp_path)).where(condition))
+        zs.enable(enabled)
+        assert len(expected) > 0, condition
+        frame = enabled.read.parquet(str(tmp_path)).where(condition)
+        assert numbers_of(frame) == expected, condition
 
 
 def test_a_file_with_a_column_in_another_case_is_read(enabled, tmp_path):

@@ -153,12 +153,12 @@ class _ArrowTranslator:
             return _if_else_predicate(*map(self._as_condition, args))
         if name == "cast":
             return self._translate_cast(node)
-        requires = self._text_requirement(node) if name in _TEXT_FUNCTIONS else None
-        reason = f"the function {name} is not answered by hashes of values"
-        raise Unanswerable(reason, requires=requires)
+        raise Unanswerable(f"the function {name} is not answered by hashes of values")
 
     def _text_requirement(self, node: ExpressionNode) -> ast.Predicate | None:
-        """Return what a string needs for a function that searches it to be true."""
+        """Return what a string needs if the node is a function that searches it."""
+        if node.name not in _TEXT_FUNCTIONS:
+            return None
         column = node.args[0].meaning if len(node.args) == 1 else None
         is_search = self._option(node, "_type_name") == b"MatchSubstringOptions"
         if not isinstance(column, _ArrowColumn) or family(column.type) != "text" or not is_search:
@@ -174,12 +174,9 @@ class _ArrowTranslator:
         if node.name == "match_like":
             tokens = like_tokens(pattern, "\\")
             # PyArrow takes some escapes literally.
-            is_plain = "\\" not in pattern and tokens is not None
-            return (
-                require_like(column.path, tokens or [], ignores_case=bool(ignores_case))
-                if (is_plain)
-                else None
-            )
+            if "\\" in pattern or tokens is None:
+                return None
+            return require_like(column.path, tokens, ignores_case=bool(ignores_case))
         function = _TEXT_FUNCTIONS[node.name]
         return require_call(column.path, function, [pattern], ignores_case=bool(ignores_case))
 
@@ -194,7 +191,7 @@ class _ArrowTranslator:
             meaning = Unanswerable("the literal is not a condition")
         if isinstance(meaning, Unanswerable):
             try:
-                return self._unknown_condition(node, meaning)
+                return self._unknown_condition(node, str(meaning))
             except FilterError:
                 return ast.Unknown("...", str(meaning))
         assert isinstance(meaning, ast.Predicate)
@@ -282,12 +279,11 @@ class _ArrowTranslator:
     def _option(self, node: ExpressionNode, name: str) -> object:
         return self._options(node)[name].as_py()
 
-    def _unknown_condition(self, node: ExpressionNode, reason: Unanswerable) -> ast.Unknown:
+    def _unknown_condition(self, node: ExpressionNode, reason: str) -> ast.Unknown:
         expression = subexpression(self._serialized, node)
         text = " ".join(expression_text(expression).split())
-        return ast.Unknown(
-            ast.shorten(text), str(reason), expression=expression, requires=reason.requires
-        )
+        requires = self._text_requirement(node)
+        return ast.Unknown(ast.shorten(text), reason, expression=expression, requires=requires)
 
     def row_filter(self) -> pc.Expression:
         """Return an equivalent expression that PyArrow evaluates fast and without overflow.
@@ -338,7 +334,7 @@ class _ArrowTranslator:
             if self._option(node, "null_matching_behavior") in (0, 1):
                 # PyArrow's is_in returns false for null.
                 return ast.And((leaf, ast.Not(ast.IsNull(leaf.column))))
-        return self._unknown_condition(node, Unanswerable(""))
+        return self._unknown_condition(node, "")
 
 
 def _if_else_predicate(

@@ -94,7 +94,9 @@ class CatalystTranslator:
         """Return what a condition requires that searches a string, an array or a map."""
         if kind not in ("ArrayContains", "EqualTo", *_TEXT_FUNCTIONS) or len(operands) != 2:
             return None
-        column, other = operands[::-1] if "values" in operands[0] else operands
+        # Equality alone is symmetric: contains('abc', name) asks nothing of a part of the name.
+        is_flipped = kind == "EqualTo" and "values" in operands[0]
+        column, other = operands[::-1] if is_flipped else operands
         path, type_ = self._resolve_column(column, is_nested=kind in ("ArrayContains", "EqualTo"))
         (literal,) = _parse_literals(other, other["type"])
         if kind == "ArrayContains":

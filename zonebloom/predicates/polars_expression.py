@@ -27,6 +27,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -174,7 +175,9 @@ def _translate_condition(node: Any, schema: pa.Schema) -> ast.Predicate:
             if isinstance(error, Unanswerable)
             else f"Polars wrote it in an unknown form ({error!r})"
         )
-        requires = error.requires if isinstance(error, Unanswerable) else None
+        requires = None
+        with suppress(Exception):
+            requires = _requirement_of(node, schema)
         return ast.Unknown(polars_json_text(node), reason, requires=requires)
 
 
@@ -208,19 +211,32 @@ def _translate_node(node: Any, schema: pa.Schema) -> Any:
             column = _translate_node(struct, schema)
             if isinstance(column, _PolarsColumn):
                 return _resolve_column((*column.path, name), schema)
-        case {"Function": {"input": [column, *arguments], "function": {"StringExpr": function}}}:
-            requires = _text_requirement(function, column, arguments, schema)
-            raise Unanswerable("text is not answered by hashes of values", requires=requires)
-        case {"Function": {"input": [lists, item], "function": {"ListExpr": {"Contains": _}}}} | {
-            "Function": {"input": [lists, item], "function": {"ArrayExpr": {"Contains": _}}}
-        }:
-            requires = _element_requirement(lists, item, schema)
-            raise Unanswerable("elements are not answered by hashes of values", requires=requires)
+        case {"Function": {"function": {"StringExpr": _}}}:
+            raise Unanswerable("text is not answered by hashes of values")
+        case {"Function": {"function": {"ListExpr": _} | {"ArrayExpr": _}}}:
+            raise Unanswerable("elements are not answered by hashes of values")
         case {"Function": {"input": arguments, "function": {"Boolean": function}}}:
             return _translate_function(function, arguments, schema)
         case {"Selector": _}:
             raise Unanswerable("a selector may stand for several columns")
     raise Unanswerable("only columns compared with literals are answered by a Bloom filter")
+
+
+def _requirement_of(node: Any, schema: pa.Schema) -> ast.Predicate | None:
+    """Return what a condition requires if it is itself a search of a string or a list."""
+    match node:
+        case {"Alias": [inner, _]}:
+            return _requirement_of(inner, schema)
+        case {"Function": {"input": [column, *arguments], "function": {"StringExpr": function}}}:
+            return _text_requirement(function, column, arguments, schema)
+        case {
+            "Function": {
+                "input": [lists, item],
+                "function": {"ListExpr": {"Contains": _}} | {"ArrayExpr": {"Contains": _}},
+            }
+        }:
+            return _element_requirement(lists, item, schema)
+    return None
 
 
 def _text_requirement(

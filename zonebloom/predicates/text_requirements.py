@@ -20,13 +20,14 @@ _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 _LEADING_FLAGS = re.compile(r"\(\?([ims]+)\)")
 _QUANTIFIER = re.compile(r"[*+?]|\{(\d+)(?:,\d*)?\}")
-_CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
-# Escapes of one letter that stand for other characters than themselves, or for none.
-_CLASS_ESCAPES = set("dDwWsSbB")
+_CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+# Escapes of one letter that stand for other characters than themselves, or for none. In Java, \v
+# is any vertical space.
+_CLASS_ESCAPES = set("dDwWsSbBv")
 
 
 class Piece(NamedTuple):
-    """A text that a string holds, and whether it is at the start or end of the string or a line."""
+    """A text that a string holds, and whether it is at the start or end of the string."""
 
     text: str
     is_first: bool = False
@@ -122,10 +123,11 @@ def require_regex(
 ) -> ast.Predicate | None:
     """Return what a string needs to match a regular expression of RE2, Rust or Java anywhere."""
     flags = _LEADING_FLAGS.match(pattern)
+    has_lines = flags is not None and "m" in flags[1]
     if flags is not None:
         ignores_case |= "i" in flags[1]
         pattern = pattern[flags.end() :]
-    pieces = _regex_pieces(pattern)
+    pieces = _regex_pieces(pattern, has_lines=has_lines)
     return None if pieces is None else require_pieces(column, pieces, ignores_case=ignores_case)
 
 
@@ -153,8 +155,12 @@ def require_call(
     return None
 
 
-def _regex_pieces(pattern: str) -> list[Piece] | None:
-    """Return the texts that every match holds, or None if the pattern is not understood."""
+def _regex_pieces(pattern: str, *, has_lines: bool) -> list[Piece] | None:
+    """Return the texts that every match holds, or None if the pattern is not understood.
+
+    In Java, U+0085 and U+2028 end lines, and a word goes on at them. So neither a ``$``, nor a
+    ``^`` that matches at each of the lines, is the edge of a word.
+    """
     pieces: list[Piece] = []
     text, is_first = "", False
     position = 0
@@ -164,15 +170,16 @@ def _regex_pieces(pattern: str) -> list[Piece] | None:
         character = pattern[position]
         stop = position + 1
         match character:
-            case "|" | ")" | "{":
+            # A quantifier without a character before it repeats an anchor or another quantifier.
+            case "|" | ")" | "{" | "*" | "+" | "?":
                 return None
             case "^":
                 if text:
                     return None
-                is_first, position = True, stop
+                is_first, position = not has_lines, stop
                 continue
             case "$":
-                pieces.append(Piece(text, is_first, is_last=True))
+                pieces.append(Piece(text, is_first))
                 text, is_first, position = "", False, stop
                 continue
             case "\\":
@@ -180,6 +187,9 @@ def _regex_pieces(pattern: str) -> list[Piece] | None:
                 stop += 1
                 if escaped in _CONTROL_ESCAPES:
                     literal = _CONTROL_ESCAPES[escaped]
+                elif escaped in ("<", ">"):
+                    # Rust matches the edges of words, other engines the characters.
+                    return None
                 elif escaped.isascii() and not escaped.isalnum() and escaped:
                     literal = escaped
                 elif escaped not in _CLASS_ESCAPES:
@@ -221,7 +231,7 @@ def _end_of_class(pattern: str, start: int) -> int | None:
             return position + 1
         if pattern[position] in "[&~-" and pattern[position : position + 2] in ("[:", "[", "&&"):
             return None
-        if pattern[position] == "[":
+        if pattern[position] == "[" or pattern.startswith(("\\c", "\\Q"), position):
             return None
         position += 2 if pattern[position] == "\\" else 1
     return None

@@ -34,14 +34,12 @@ _CODES = {16: "<e", 32: "<f", 64: "<d"}
 class Unanswerable(Exception):
     """An index cannot answer for a literal, because an engine may match rows with other values.
 
-    The message is the reason. ``advice`` is what to write instead. ``requires`` is that of
-    `zonebloom.predicates.ast.Unknown`.
+    The message is the reason. ``advice`` is what to write instead.
     """
 
-    def __init__(self, reason: str, advice: str = "", requires: Any = None) -> None:
+    def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
         self.advice = advice
-        self.requires = requires
 
 
 @dataclass(frozen=True, slots=True)
