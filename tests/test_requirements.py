@@ -427,6 +427,43 @@ def test_a_condition_requires_what_its_rows_hold(filter):
     assert found == ([] if expected is None else [expected])
 
 
+MESSAGE = pc.field("message")
+EXPECTED_OF_EXPRESSIONS = [
+    (pc.match_substring(MESSAGE, "ab"), "contains(message, 'ab')"),
+    (pc.match_substring(MESSAGE, "ab", ignore_case=True), "contains(lower(message), 'ab')"),
+    (
+        pc.match_substring_regex(MESSAGE, "ab+c"),
+        "contains(message, 'ab') AND contains(message, 'c')",
+    ),
+    (pc.match_like(MESSAGE, "%ab_"), "contains(message, 'ab')"),
+    (pc.ends_with(MESSAGE, ".ab"), "contains_token(message, '.ab')"),
+    (
+        pc.starts_with(MESSAGE, "ab"),
+        "(contains(message, 'ab')) AND message >= 'ab' AND message < 'ac'",
+    ),
+    (pl.col("message").str.contains("ab"), "contains(message, 'ab')"),
+    (pl.col("message").str.contains("(?i)ab"), "contains(lower(message), 'ab')"),
+    (pl.col("message").str.contains("a.b", literal=True), "contains(message, 'a.b')"),
+    (pl.col("message").str.ends_with(".ab"), "contains_token(message, '.ab')"),
+    (
+        pl.col("message").str.starts_with("ab").alias("x"),
+        "(contains(message, 'ab')) AND message >= 'ab' AND message < 'ac'",
+    ),
+    (
+        pl.col("message").str.contains_any(["ab", "c"]),
+        "(contains(message, 'ab')) OR (contains(message, 'c'))",
+    ),
+    (pl.col("tags").list.contains("x"), "tags[] IN ('x')"),
+    (pl.col("numbers").list.contains(5), "numbers[] IN (5)"),
+]
+
+
+@pytest.mark.parametrize(("filter", "expected"), EXPECTED_OF_EXPRESSIONS)
+def test_an_expression_requires_what_its_rows_hold(filter, expected):
+    _, predicate = translate_filter(filter, SCHEMA)
+    assert [str(part.requires) for part in unknowns(predicate)] == [expected]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_that_match_hold_what_the_condition_requires(folder, plain, seed):
     rng = random.Random(seed)

@@ -153,6 +153,8 @@ def test_a_scan_finds_the_rows_of_spark(spark, folder, expected):
         ("attrs['host'] = 'h9'", 1),
         ("element_at(attrs, 'host') = 'h9'", 1),
         ("message LIKE '%id=9'", 1),
+        ("message LIKE '%nothing%at%all%'", 0),
+        ("message LIKE '%nothing!%at%all%' ESCAPE '!'", FILES),
         ("contains(message, ' id=15')", 1),
         ("startswith(message, 'nothing at all')", 0),
         ("message RLIKE 'id=9$'", 1),
@@ -169,7 +171,7 @@ def test_spark_reads_few_files(enabled, folder, condition, num_files):
 
 def test_no_row_is_lost_where_an_engine_searches_otherwise(enabled, tmp_path):
     """The text may be the literal, and Java ends lines and names spaces as no other engine does."""
-    texts = ["b", "ab\x85", "c\u2028ab", "ab\n", "ab", "*ab", "a", "", None, "zz"]
+    texts = ["b", "ab\x85", "c\u2028ab", "ab\n", "ab", "*ab", "a", "", None, "zz", "xa%b"]
     table = pa.table({"row": range(len(texts)), "message": texts})
     pq.write_table(table, tmp_path / "0.parquet")
     ds = zb.dataset(tmp_path)
@@ -186,6 +188,8 @@ def test_no_row_is_lost_where_an_engine_searches_otherwise(enabled, tmp_path):
         message.rlike("(?m)^ab"),
         message.rlike("ab\\v"),
         message.rlike("^*ab"),
+        message.like("%a_%"),
+        sf.expr("message LIKE '%a!%b' ESCAPE '!'"),
         ~message.contains("ab"),
         message.contains("ab").isNull(),
         message.contains("ab") == sf.lit(False),

@@ -18,7 +18,7 @@ import pyarrow as pa
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import SparkComparer
 from zonebloom.predicates.spark_compare import literal_from_python
-from zonebloom.predicates.text_requirements import require_call
+from zonebloom.predicates.text_requirements import like_tokens, require_call, require_like
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 
@@ -39,6 +39,7 @@ _TEXT_FUNCTIONS = {
     "StartsWith": "starts_with",
     "EndsWith": "ends_with",
     "RLike": "regexp_matches",
+    "Like": "like",
 }
 _EPOCH_DATETIME = datetime.datetime(1970, 1, 1)
 _HARMLESS_METADATA_KEYS = {"comment", "CURRENT_DEFAULT"}
@@ -108,6 +109,9 @@ class CatalystTranslator:
             return self._comparer.requires_entry(path, key, literal)
         if type_ != "string" or literal.kind != "text":
             return None
+        if kind == "Like":
+            tokens = None if "\\" in literal.value else like_tokens(literal.value, "\\")
+            return None if tokens is None else require_like(path, tokens, ignores_case=False)
         return require_call(path, _TEXT_FUNCTIONS[kind], [literal.value], ignores_case=False)
 
     def _translate_leaf(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate:

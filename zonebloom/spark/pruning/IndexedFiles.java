@@ -334,6 +334,8 @@ final class Filters {
   }
 
   private static List operands(Expression filter) {
+    // The node does not say which character escapes.
+    if (filter instanceof Like && ((Like) filter).escapeChar() != '\\') return new ArrayList();
     if (filter instanceof In) {
       List list = CollectionConverters.asJava(((In) filter).list());
       return Arrays.asList(new Object[] {operand(((In) filter).value()), literals(list)});
