@@ -257,6 +257,20 @@ def test_keys_with_days_are_refused_for_legacy_files(
     assert tag_location(spark.range(1, 2), legacy, "id").where("row_offset = 1").count() == 1
 
 
+def test_tuples_with_old_days_are_refused_for_legacy_files(spark, lakes, tmp_path):
+    keys = spark.sql("SELECT DATE'1500-02-28' AS d, 1L AS id UNION ALL SELECT DATE'2024-02-29', 5L")
+    for name in ("legacy", "modern"):
+        shutil.copytree(lakes / name, tmp_path / name, ignore=shutil.ignore_patterns("_*"))
+        ds = zb.dataset(tmp_path / name)
+        ds.create_scalar_index(("d", "id"), "HASH", number_of_items=4, spark=False)
+    with pytest.raises(SchemaMismatch, match=REFUSED):
+        tag_location(keys, str(tmp_path / "legacy"), ["d", "id"]).collect()
+    found = tag_location(keys, str(tmp_path / "modern"), ["d", "id"])
+    assert sorted(row.row_offset for row in found.collect()) == [1, 5]
+    tuples = ast.HasTuple((("d",), ("id",)), (pa.array([datetime.date(1500, 1, 1)]), pa.array([1])))
+    assert isinstance(without_rebased_literals(tuples), ast.Unknown)
+
+
 def test_times_that_spark_shows_as_later_are_refused(spark, tmp_path):
     """Local solar time makes Spark show times after 1900 that are stored before it."""
     stored = [datetime.datetime(1899, 12, 31, 23, 50 + i, tzinfo=datetime.UTC) for i in range(3)]

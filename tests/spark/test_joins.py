@@ -172,6 +172,50 @@ def test_composite_keys_give_the_rows_of_the_join(spark, folder, oracle, other_f
     assert rows(plan.frame) == rows(small_side.join(oracle, ["id", "name", "x"]))
 
 
+@pytest.mark.parametrize("kind", ["HASH", "BLOOMFILTER"])
+@pytest.mark.parametrize("is_indexed_files", [True, False])
+def test_an_index_of_several_columns_looks_up_the_keys_together(
+    spark, tmp_path, kind, is_indexed_files
+):
+    """Each value of a key is in every zone, but few zones hold them together."""
+    numbers = np.arange(6_000)
+    table = pa.table(
+        {
+            "shop": pa.array(numbers % 60 // 2, pa.int32(), mask=numbers % 97 == 0),
+            "day": pa.array([DAY + datetime.timedelta(int(i)) for i in numbers // 60 % 50]),
+            "cash": pa.array(numbers % 7, pa.float64()),
+            "row": numbers,
+        }
+    )
+    path = tmp_path / "sales"
+    path.mkdir()
+    for number in range(3):
+        pq.write_table(table.slice(number * 2_000, 2_000), path / f"{number}.parquet")
+    zb.dataset(str(path)).create_scalar_index(
+        [("shop", "day")], kind, number_of_items=60, spark=False
+    )
+    stored = spark.read.parquet(str(path))
+    small_side = spark.createDataFrame(
+        pa.table(
+            {
+                "shop": pa.array([3, 3, 7, None, 2**40, 29], pa.int64()),
+                "day": [DAY, DAY, DAY + datetime.timedelta(1), DAY, DAY, None],
+                "other": range(6),
+            }
+        )
+    )
+    if is_indexed_files:
+        plan = zs.explain_join(small_side, zs.Indexed(str(path)), ["shop", "day"])
+        assert float(re.search(r"([\d.]+)% is read", plan.used[0])[1]) < 6, plan
+    else:
+        with settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "10m"}):
+            plan = zs.explain_join(small_side, stored, ["shop", "day"], right_index=str(path))
+        assert not plan.used and "are in " in plan.not_used[0], plan
+    assert rows(plan.frame) == rows(small_side.join(stored, ["shop", "day"])) != []
+    one_column = zs.explain_join(small_side, zs.Indexed(str(path)), "shop")
+    assert "there is no index on 'shop'" in one_column.not_used[0]
+
+
 def test_names_in_another_case_give_the_rows_of_the_join(spark, folder, oracle, other_frame):
     result = zs.filter_join(other_frame.select("ID", "other"), oracle, "Id", right_index=folder)
     assert rows(result) == rows(other_frame.select("ID", "other").join(oracle, "Id"))

@@ -26,8 +26,10 @@ from zonebloom.base.row_ranges import RowRanges
 from zonebloom.index.key_search import COMPARED_BY_KERNELS, may_pay, search_keys
 from zonebloom.index.matching import IndexView, LoadedIndex
 from zonebloom.index.row_keys.rules import TupleRule
-from zonebloom.predicates import IsIn
-from zonebloom.predicates.ast import ColumnPath
+from zonebloom.predicates import IsIn, Predicate
+from zonebloom.predicates.ast import ColumnPath, conjunction
+from zonebloom.predicates.tuples import tuples_of_keys
+from zonebloom.scan.key_values import normalized_values
 from zonebloom.scan.plan import FragmentPlan
 from zonebloom.scan.planner import plan_fragments
 from zonebloom.scan.search import Search
@@ -46,6 +48,32 @@ NumberedPlan: TypeAlias = tuple[int, FragmentPlan]
 def key_terms(keys: pa.Table, names: Iterable[str]) -> list[IsIn]:
     """Return, for each named column, the predicate that it holds one of the keys."""
     return [IsIn((name,), keys[name].unique().drop_null()) for name in names]
+
+
+def searchable_columns(
+    indices: Iterable[LoadedIndex], columns: Iterable[ColumnPath]
+) -> set[ColumnPath]:
+    """Return the columns whose keys an index looks up, alone or together with others of them."""
+    given = set(columns)
+    return {
+        column
+        for index in indices
+        if given.issuperset(index.columns) and (index.hashes_values or index.rule.other_columns)
+        for column in index.columns
+    }
+
+
+def keys_predicate(
+    keys: pa.Table, names: Sequence[str], indices: Iterable[LoadedIndex]
+) -> Predicate:
+    """Return a condition that the rows of all keys meet, for a search of the given indices.
+
+    Each named column holds one of the keys, and if an index is of several of these columns, they
+    hold one of the tuples of the keys.
+    """
+    values = {(name,): normalized_values(keys[name].combine_chunks()) for name in names}
+    combinations = [index.columns for index in indices if index.rule.other_columns]
+    return conjunction([*tuples_of_keys(values, combinations), *key_terms(keys, names)])
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from zonebloom.predicates.expression import expression_from_predicate, lookup_is
 from zonebloom.predicates.spark import translate_spark_sql
 from zonebloom.scan.binding import checked_names
 from zonebloom.scan.explain import ScanPlan
-from zonebloom.scan.key_candidates import key_terms
+from zonebloom.scan.key_candidates import key_terms, keys_predicate
 from zonebloom.scan.opened import OpenedDataset
 from zonebloom.sources.source import Source
 from zonebloom.spark.column_case import require_visible
@@ -170,12 +170,15 @@ class Load:
             )
         # Spark compares opaque columns in an unknown way, so keys cannot choose zones of them.
         keys: list[IsIn] = []
+        predicates = [] if self.filter is None else [self.filter.predicate]
         if options.keys is not None:
             names = options.keys.column_names
             checked_names(names, source.schema)
-            keys = key_terms(options.keys, [name for name in names if name not in opaque])
-        predicates = [] if self.filter is None else [self.filter.predicate]
-        predicates += keys
+            names = [name for name in names if name not in opaque]
+            keys = key_terms(options.keys, names)
+            if keys:
+                indices = files.dataset.opened.indices.values()
+                predicates.append(keys_predicate(options.keys, names, indices))
         # The predicate that chooses zones; None reads all. It ignores literals that old calendars
         # affect, and the tasks refuse files with such values.
         self._predicate = without_rebased_literals(conjunction(predicates)) if predicates else None

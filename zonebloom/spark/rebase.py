@@ -48,11 +48,19 @@ def without_rebased_literals(predicate: ast.Predicate) -> ast.Predicate:
     """
 
     def hide_old_literal(leaf: ast.LeafPredicate) -> ast.LeafPredicate:
-        if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn):
+        if not isinstance(leaf, ast.Equals | ast.Compares | ast.IsIn | ast.HasTuple):
             return leaf
         # Compare Arrow values: Python's dates have a smaller range of years.
-        values = leaf.values if isinstance(leaf, ast.IsIn) else pa.repeat(leaf.value, 1)
-        if not pc.call_function("any", [may_be_rebased(values)]).as_py():
+        arrays: tuple[pa.Array, ...]
+        match leaf:
+            case ast.HasTuple():
+                arrays = leaf.values
+            case ast.IsIn():
+                arrays = (leaf.values,)
+            case _:
+                arrays = (pa.repeat(leaf.value, 1),)
+        is_old = (pc.call_function("any", [may_be_rebased(values)]).as_py() for values in arrays)
+        if not any(is_old):
             return leaf
         reason = "dates and times this old may lie in files in another calendar"
         return ast.Unknown(str(leaf), reason, frozenset(leaf.column[:1]))

@@ -19,8 +19,7 @@ from pyspark.sql import types as st
 from zonebloom.base.row_ranges import by_fragment
 from zonebloom.base.text import bytes_text
 from zonebloom.facade.dataset import Dataset
-from zonebloom.predicates.ast import conjunction
-from zonebloom.scan.key_candidates import key_terms
+from zonebloom.scan.key_candidates import keys_predicate, searchable_columns
 from zonebloom.scan.planner import search_result
 from zonebloom.spark.joins.cost import (
     RuleTooCostly,
@@ -104,17 +103,16 @@ def _searchable_names(
     files: Dataset, side: JoinSide, other: JoinSide, on: Sequence[str]
 ) -> list[str]:
     """Return the key columns for which an index of one side can look up keys of the other."""
-    indices = files.opened.indices.values()
-    indexed = {".".join(index.entry.column) for index in indices if index.hashes_values}
+    stored_names = {name: side.key_field(name).name for name in on}
     reasons = {
-        name: key_mismatch_reason(side.key_field(name), other.key_field(name))
-        if side.key_field(name).name in indexed
-        else f"there is no index on {side.key_field(name).name!r}"
-        for name in on
+        name: key_mismatch_reason(side.key_field(name), other.key_field(name)) for name in on
     }
-    names = [name for name, reason in reasons.items() if reason is None]
+    comparable = [(stored_names[name],) for name in on if reasons[name] is None]
+    indexed = searchable_columns(files.opened.indices.values(), comparable)
+    names = [name for name in on if (stored_names[name],) in indexed]
     if not names:
-        raise RuleNotUsed("; ".join(filter(None, reasons.values())))
+        no_index = {name: f"there is no index on {stored_names[name]!r}" for name in on}
+        raise RuleNotUsed("; ".join(reasons[name] or no_index[name] for name in on))
     return names
 
 
@@ -124,7 +122,7 @@ def _find_candidates(files: Dataset, keys: pa.Table) -> tuple[pa.Table, float, f
     The places are the share of rows in zones that may hold a key, the share of bytes in files that
     may, and the number of these files.
     """
-    predicate = conjunction(key_terms(keys, keys.column_names))
+    predicate = keys_predicate(keys, keys.column_names, files.opened.indices.values())
     snapshot, search = files.opened.search(predicate)
     rows = search_result(snapshot, search).at_most
     candidates = by_fragment(rows)

@@ -24,16 +24,15 @@ from zonebloom.base.notices import warn
 from zonebloom.base.threads import map_in_order, num_cores
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.errors import IndexNotUsedWarning, InvalidArgument
-from zonebloom.predicates import And, Constant, Predicate
-from zonebloom.predicates.ast import conjunction
-from zonebloom.predicates.tuples import tuples_of_keys
+from zonebloom.predicates import Constant, Predicate
 from zonebloom.sbbf.filter import Sbbf
 from zonebloom.scan.key_candidates import (
     MAX_SEARCHED_KEYS,
     NumberedPlan,
-    key_terms,
+    keys_predicate,
     plan_candidates,
     search_many_keys,
+    searchable_columns,
 )
 from zonebloom.scan.key_summary import (
     FragmentKeyRanges,
@@ -170,13 +169,6 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
     ):
         predicate = _key_predicate(files, columns, indexed_names, collected_keys)
         if predicate is not None:
-            values = {
-                (name,): normalized_values(collected_keys.column(number).combine_chunks())
-                for number, name in enumerate(columns.names)
-                if name in indexed_names
-            }
-            tuples = tuples_of_keys(values, snapshot.combined_columns)
-            predicate = And((*tuples, predicate)) if tuples else predicate
             search = ds.opened.search_snapshot(snapshot, predicate)
     numbered_plans = plan_candidates(snapshot, search, may_match)
     row_filter = KeyBloomFilter(tuple((name,) for name in columns.names), types, sbbf)
@@ -214,13 +206,7 @@ def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
     ds = files.dataset
     partition_columns = ds.opened.source.partition_columns()
     paths = {(name,) for name in columns.names}
-    indices = [index for index in ds.opened.indices.values() if paths.issuperset(index.columns)]
-    indexed_paths = {
-        path
-        for index in indices
-        if index.hashes_values or index.rule.other_columns
-        for path in index.columns
-    }
+    indexed_paths = searchable_columns(ds.opened.indices.values(), paths)
     unusable_columns = partition_columns | files.rebase.int96_columns
     usable_names = [
         name for name in columns.names if (name,) in indexed_paths and name not in unusable_columns
@@ -266,8 +252,9 @@ def _key_predicate(
     """Return a condition for indices that the rows of all keys meet. Warn if there is no index."""
     if indexed:
         # Key ranges already choose the files by partition columns.
-        terms = key_terms(keys.rename_columns(list(columns.names)), indexed)
-        return without_rebased_literals(conjunction(terms))
+        named_keys = keys.rename_columns(list(columns.names))
+        indices = files.dataset.opened.indices.values()
+        return without_rebased_literals(keys_predicate(named_keys, indexed, indices))
     instants = [name for name in columns.names if name in files.rebase.int96_columns]
     reason = f"there is no index on {', '.join(columns.names)}"
     advice = "make one with create_scalar_index"
