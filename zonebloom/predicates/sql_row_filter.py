@@ -22,6 +22,7 @@ import pyarrow.types as pt
 from zonebloom.base.arrays import empty_table
 from zonebloom.predicates.arrow_form import expression_text, referenced_columns
 from zonebloom.predicates.evaluate import evaluate, row_value_error
+from zonebloom.values.normal_types import without_views
 
 _functions: Any = pc
 
@@ -60,12 +61,11 @@ class SqlRowFilter:
         """Return the numbers of the rows that match, int64 and ascending."""
         try:
             for column in self.derived_columns:
-                (values,) = evaluate(table, [column.source], ["source"]).columns
-                combined = values.combine_chunks()
+                combined = _values_of(column.source, table).combine_chunks()
                 if isinstance(combined, pa.ChunkedArray):
                     combined = pa.concat_arrays(combined.chunks)
                 table = table.append_column(column.name, column.compute(combined))
-            mask = evaluate(table, [self.expression], ["mask"]).column(0)
+            mask = _values_of(self.expression, table)
         except pa.ArrowException as error:
             raise row_value_error(str(self), self.expression, table.schema, error) from None
         # A null condition does not match.
@@ -95,6 +95,14 @@ class SqlRowFilter:
 
     def __str__(self) -> str:
         return expression_text(self.expression)
+
+
+def _values_of(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
+    """Return the values of an expression. A column of the table is returned as it is."""
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        if expression.equals(pc.field(name)) and without_views(kind) is kind:
+            return table.column(name)
+    return evaluate(table, [expression], ["values"]).column(0)
 
 
 def lists_with_match(lists: Any, condition: pc.Expression, item_name: str) -> pa.Array:
