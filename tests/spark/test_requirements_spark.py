@@ -93,6 +93,14 @@ def term(rng: random.Random) -> str:
         f"array_contains(events.id, {number})",
         f"element_at(attrs, 'host') = 'h{number}'",
         f"attrs['host'] IN ('h{number}', 'h1')",
+        f"attrs['host'] IN ('h{number}', NULL)",
+        f"attrs['host'] NOT IN ('h{number}', 'h1')",
+        f"message NOT LIKE '%{text}%'",
+        f"lower(message) NOT LIKE '%{text.lower()}%'",
+        f"lower(message) = '{text.lower()}'",
+        f"lower(message) IN ('{text.lower()}', 'x')",
+        f"startswith(lower(message), '{text}')",
+        f"lower(attrs['host']) = 'h{number}'",
         f"message LIKE '%{text}%'",
         f"message LIKE '{text}%'",
         f"message LIKE '%{text}_%{number}'",
@@ -152,6 +160,14 @@ def test_a_scan_finds_the_rows_of_spark(spark, folder, expected):
         ("array_contains(events.id, 3L)", 2),
         ("attrs['host'] = 'h9'", 1),
         ("element_at(attrs, 'host') = 'h9'", 1),
+        ("attrs['host'] IN ('h9', 'h9')", 1),
+        ("attrs['host'] IN ('h9', 'nothing')", 1),
+        ("'h9' = attrs['host']", 1),
+        ("message ILIKE '%ID=9'", 1),
+        ("message ILIKE 'NOTHING %'", 0),
+        ("lower(message) LIKE '%_=9'", 1),
+        ("'nothing' = lower(message)", 0),
+        ("contains(lower(message), ' nothing ')", 0),
         ("message LIKE '%id=9'", 1),
         ("message LIKE '%nothing%at%all%'", 0),
         ("message LIKE '%nothing!%at%all%' ESCAPE '!'", FILES),
@@ -229,6 +245,22 @@ def test_a_file_with_a_column_in_another_case_is_read(enabled, tmp_path):
         zs.enable(enabled)
         assert len(expected) > 0
         assert numbers_of(frame.where(condition)) == expected, condition
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "lower(message) NOT LIKE '%nothing%'",
+        "message NOT ILIKE '%nothing%'",
+        "NOT contains(lower(message), 'nothing')",
+        "lower(message) LIKE '%nothing%' OR lower(message) = 'nothing'",
+        "'h3' = attrs['host']",
+        "attrs['host'] IN ('h3', 'h1')",
+    ],
+)
+def test_scans_of_parts_of_columns_find_the_rows_of_spark(spark, folder, condition):
+    expected = numbers_of(spark.read.parquet(str(folder)).where(condition))
+    assert numbers_of(zs.scan(spark, str(folder), filter=condition)) == expected
 
 
 def test_tuples_are_tagged_by_their_index(spark, folder):

@@ -18,7 +18,6 @@ import pyarrow as pa
 from zonebloom.predicates import ast
 from zonebloom.predicates.spark import SparkComparer
 from zonebloom.predicates.spark_compare import literal_from_python
-from zonebloom.predicates.text_requirements import like_tokens, require_call, require_like
 from zonebloom.values.columns import matching_names
 from zonebloom.values.literal import Literal, Unanswerable, round_to_float
 
@@ -41,6 +40,8 @@ _TEXT_FUNCTIONS = {
     "RLike": "regexp_matches",
     "Like": "like",
 }
+# Names under which a node has what is compared in place of the column itself.
+_PARTS = frozenset({"key", "field", "lower"})
 _EPOCH_DATETIME = datetime.datetime(1970, 1, 1)
 _HARMLESS_METADATA_KEYS = {"comment", "CURRENT_DEFAULT"}
 _CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -93,26 +94,27 @@ class CatalystTranslator:
 
     def _requirement_of(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate | None:
         """Return what a condition requires that searches a string, an array or a map."""
-        if kind not in ("ArrayContains", "EqualTo", *_TEXT_FUNCTIONS) or len(operands) != 2:
+        if len(operands) != 2:
             return None
         # Equality alone is symmetric: contains('abc', name) asks nothing of a part of the name.
         is_flipped = kind == "EqualTo" and "values" in operands[0]
         column, other = operands[::-1] if is_flipped else operands
-        path, type_ = self._resolve_column(column, is_nested=kind in ("ArrayContains", "EqualTo"))
-        (literal,) = _parse_literals(other, other["type"])
-        if kind == "ArrayContains":
-            return self._comparer.requires_element(path, literal, column.get("field", ()))
-        if kind == "EqualTo":
-            if "key" not in column:
+        path, type_ = self._resolve_column(column, is_part=True)
+        literals = _parse_literals(other, other["type"])
+        if "key" in column:
+            if kind not in ("EqualTo", "In", "InSet"):
                 return None
             (key,) = _parse_literals(column["key"], column["key"]["type"])
-            return self._comparer.requires_entry(path, key, literal)
-        if type_ != "string" or literal.kind != "text":
+            return self._comparer.requires_entry(path, key, literals)
+        if len(literals) != 1:
             return None
-        if kind == "Like":
-            tokens = None if "\\" in literal.value else like_tokens(literal.value, "\\")
-            return None if tokens is None else require_like(path, tokens, ignores_case=False)
-        return require_call(path, _TEXT_FUNCTIONS[kind], [literal.value], ignores_case=False)
+        if kind == "ArrayContains":
+            return self._comparer.requires_element(path, literals[0], column.get("field", ()))
+        is_lower = "lower" in column
+        function = "=" if kind == "EqualTo" and is_lower else _TEXT_FUNCTIONS.get(kind)
+        if function is None or type_ != "string" or "field" in column:
+            return None
+        return self._comparer.requires_text(path, function, literals[0], ignores_case=is_lower)
 
     def _translate_leaf(self, kind: str, operands: Sequence[CatalystNode]) -> ast.Predicate:
         if kind in ("IsNull", "IsNotNull"):
@@ -137,13 +139,13 @@ class CatalystTranslator:
         raise Unanswerable(_ONLY_LITERALS_REASON)
 
     def _resolve_column(
-        self, node: CatalystNode, *, is_nested: bool = False
+        self, node: CatalystNode, *, is_part: bool = False
     ) -> tuple[ast.ColumnPath, str]:
         """Return the path of a column, or of a field in a struct, and the name of its type.
 
-        If ``is_nested``, the column may be an array or a map of which a part is compared.
+        If ``is_part``, the column may be an array, a map or a string of which a part is compared.
         """
-        if "column" not in node or (not is_nested and ("key" in node or "field" in node)):
+        if "column" not in node or (not is_part and not _PARTS.isdisjoint(node)):
             raise Unanswerable(_ONLY_LITERALS_REASON)
         names, type_ = tuple(node["column"]), node["type"]
         if matching_names(self._partition_columns, names[0]):
@@ -155,7 +157,7 @@ class CatalystTranslator:
         if self._is_case_sensitive and path != names:
             raise Unanswerable(f"there is not exactly one column {ast.column_text(names)}")
         arrow = self._comparer.column_type(path)
-        if not is_nested and type_ != self._name_of(arrow):
+        if not is_part and type_ != self._name_of(arrow):
             raise Unanswerable(f"Spark reads {ast.column_text(path)} as {type_}, but it is {arrow}")
         return path, type_
 

@@ -31,10 +31,8 @@ from zonebloom.predicates.spark_compare import (
     parse_spark_number,
 )
 from zonebloom.predicates.sql_tree import Operand, SqlTranslator, SqlValue
-from zonebloom.predicates.text_requirements import require_call
 from zonebloom.values.columns import find_column
 from zonebloom.values.literal import Literal, Unanswerable
-from zonebloom.values.types import family
 
 _SPARK_ONLY_LITERALS = "an index answers only comparisons of a column with a literal"
 _SETTING_DEPENDENT_TEXTS = ('"', "\\", "${")
@@ -44,6 +42,7 @@ _TEXT_FUNCTIONS = {
     "startswith": "starts_with",
     "endswith": "ends_with",
     "regexplike": "regexp_matches",
+    "like": "like",
 }
 _INTEGER_CAST_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DATETIME_CASTS = {
@@ -174,20 +173,22 @@ class _SparkSqlTranslator(SqlTranslator):
                     if found is not None:
                         return found
             return self._comparer.requires_element(self._path_of(node.this), item)
-        if node.key == "eq":
-            for side, other in ((node.this, node.expression), (node.expression, node.this)):
-                if side.key == "bracket" and len(side.expressions) == 1:
-                    key = self.translate_operand(side.expressions[0])
-                    value = self.translate_operand(other)
-                    return self._comparer.requires_entry(self._path_of(side.this), key, value)
-        name = _TEXT_FUNCTIONS.get(node.key)
-        text = None if name is None else self.translate_operand(node.expression)
-        if name is None or not isinstance(text, Literal) or text.kind != "text":
+        if node.args.get("negate"):
             return None
-        path = self._path_of(node.this)
-        if family(self._comparer.column_type(path)) != "text":
+        side, others = node.this, node.expressions or [node.expression]
+        # Equality alone is symmetric.
+        if node.key == "eq" and others[0].key in ("bracket", "lower"):
+            side, others = others[0], [side]
+        items = [self.translate_operand(other) for other in others if other is not None]
+        if side.key == "bracket" and len(side.expressions) == 1 and node.key in ("eq", "in"):
+            key = self.translate_operand(side.expressions[0])
+            return self._comparer.requires_entry(self._path_of(side.this), key, items)
+        is_lower = side.key == "lower"
+        name = "=" if node.key == "eq" and is_lower else _TEXT_FUNCTIONS.get(node.key)
+        if name is None or len(items) != 1:
             return None
-        return require_call(path, name, [text.value], ignores_case=False)
+        path = self._path_of(side.this if is_lower else side)
+        return self._comparer.requires_text(path, name, items[0], ignores_case=is_lower)
 
     def _path_of(self, node: Any) -> ast.ColumnPath:
         value = self.translate_value(node)

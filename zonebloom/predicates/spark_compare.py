@@ -33,6 +33,13 @@ from zonebloom.predicates.sql_literals import (
     membership_predicate,
     parse_timestamp,
 )
+from zonebloom.predicates.text_requirements import (
+    Piece,
+    like_tokens,
+    require_call,
+    require_like,
+    require_pieces,
+)
 from zonebloom.values.columns import find_leaf, resolve_type
 from zonebloom.values.literal import Literal, StoredValue, Unanswerable, round_to_float, to_stored
 from zonebloom.values.normal_types import comparable_type, decoded_type
@@ -133,17 +140,39 @@ class SparkComparer:
         return None if values is None else ast.HasElement(path, values, leaf)
 
     def requires_entry(
-        self, path: ast.ColumnPath, key: object, value: object
+        self, path: ast.ColumnPath, key: object, items: Sequence[object]
     ) -> ast.HasElement | None:
-        """Return the requirement that a map holds a literal under a key."""
+        """Return the requirement that a map holds one of some literals under a key."""
         map_type: Any = self.column_type(path)
         if not pt.is_map(map_type):
             return None
         keys = self._values_equal_to(map_type.key_type, key)
-        values = self._values_equal_to(map_type.item_type, value)
-        if keys is None or values is None or len(keys) != 1:
+        values = [self._values_equal_to(map_type.item_type, item) for item in items]
+        known_values = [array for array in values if array is not None]
+        if keys is None or len(keys) != 1 or not values or len(known_values) < len(values):
             return None
-        return ast.HasElement(path, values, key=keys[0])
+        return ast.HasElement(path, pa.concat_arrays(known_values), key=keys[0])
+
+    def requires_text(
+        self, path: ast.ColumnPath, function: str, item: object, *, ignores_case: bool
+    ) -> ast.Predicate | None:
+        """Return what a string column needs for a function with a literal to be true.
+
+        Functions are "=", "like", or as in `require_call`. With ``ignores_case``, it is a function
+        of ``lower(column)``.
+        """
+        if not isinstance(item, Literal) or item.kind != "text":
+            return None
+        if family(self.column_type(path)) != "text":
+            return None
+        text: str = item.value
+        if function == "=":
+            piece = Piece(text, is_first=True, is_last=True)
+            return require_pieces(path, [piece], ignores_case=ignores_case)
+        if function == "like":
+            tokens = None if "\\" in text else like_tokens(text, "\\")
+            return None if tokens is None else require_like(path, tokens, ignores_case=ignores_case)
+        return require_call(path, function, [text], ignores_case=ignores_case)
 
     def _values_equal_to(self, type_: pa.DataType, item: object) -> pa.Array | None:
         """Return the values of a type that equal a literal in Spark, or None if not known.

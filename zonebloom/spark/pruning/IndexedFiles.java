@@ -358,8 +358,8 @@ final class Filters {
   }
 
   /**
-   * Return a column, a struct leaf, the value of a map's key, a field of all structs in an array,
-   * or a literal. Return an empty map for any other expression.
+   * Return a column, a struct leaf, a string in lower case, the value of a map's key, a field of
+   * all structs in an array, or a literal. Return an empty map for any other expression.
    */
   private static Map operand(Expression filter) {
     if (filter instanceof Literal) return literals(Collections.singletonList(filter));
@@ -367,7 +367,11 @@ final class Filters {
     LinkedList names = new LinkedList();
     LinkedList metadata = new LinkedList();
     Expression top = filter;
-    boolean isElement = top instanceof GetMapValue || top instanceof ElementAt;
+    if (top instanceof Lower) {
+      result.put("lower", true);
+      top = (Expression) top.children().apply(0);
+    }
+    boolean isElement = top == filter && (top instanceof GetMapValue || top instanceof ElementAt);
     if (isElement && top.children().apply(1) instanceof Literal) {
       result.put("key", literals(Collections.singletonList(top.children().apply(1))));
       top = (Expression) top.children().apply(0);
