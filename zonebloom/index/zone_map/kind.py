@@ -54,7 +54,7 @@ class ZoneMap:
             return "a zone map answers only comparisons of values, and prefixes of strings"
         if column_type is None:
             return None
-        from zonebloom.index.zone_map.table import require_comparable
+        from zonebloom.index.zone_map.zone_bounds import require_comparable
 
         try:
             require_comparable(column_type, leaf)
@@ -125,8 +125,8 @@ class ZoneMap:
         """Return how many zones an equality keeps, on average over the least value of each zone."""
         zone_maps = require_zone_maps(tables)
         return {
-            "null_count": sum(int(table.null_count.sum()) for table in zone_maps),
-            "nan_count": sum(int(table.nan_count.sum()) for table in zone_maps),
+            "null_count": sum(int(table.bounds.null_count.sum()) for table in zone_maps),
+            "nan_count": sum(int(table.bounds.nan_count.sum()) for table in zone_maps),
             "mean_zones_kept": mean_zones_kept(zone_maps),
         }
 
@@ -143,7 +143,7 @@ def require_zone_maps(tables: Sequence[IndexTable]) -> list[ZoneMapTable]:
 
 def mean_zones_kept(tables: Sequence[ZoneMapTable]) -> float:
     """Return how many zones hold the least value of a zone within their bounds, on average."""
-    ends = [end for table in tables for end in (table.least, table.greatest)]
+    ends = [end for table in tables for end in (table.bounds.least, table.bounds.greatest)]
     if not ends:
         return 0.0
     options = pc.RankOptions(tiebreaker="dense")
