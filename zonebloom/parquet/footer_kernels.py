@@ -366,7 +366,8 @@ def read_row_groups(data, groups, chunks, pages, result):
                             pages,
                             num_pages,
                         )
-                    if count < 0:
+                    # `walk_pages` locates no page before the place where data should begin.
+                    if count < 0 or (count and pages[0, num_pages] < chunk[_DATA_START]):
                         return np.int64(-1)
                     chunk[_NUM_PAGES] = count
                     groups[group, GROUP_PAGES] += count

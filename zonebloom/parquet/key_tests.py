@@ -59,6 +59,8 @@ class KeySet:
         Whether each value that is found is a key, and not only a candidate.
     value : pyarrow.Scalar or None
         The key, if there is only one and all values that equal it are the same.
+    kernel_arguments : tuple of numpy.ndarray
+        The keys as arguments of `hit_kernels.find_hits`.
     are_numbers : bool
         Whether the keys are compared as numbers of 4 or 8 bytes.
 
@@ -72,27 +74,24 @@ class KeySet:
     value: pa.Scalar | None = None
 
     def __init__(self, leaf: LeafType, forms: list[bytes] | pa.Array):
-        from zonebloom.parquet import key_table_kernels as kernels
+        # Imports from a module take less time than imports of one.
+        from zonebloom.parquet.key_table_kernels import find_numbers, find_texts
 
         if not leaf.has_arrow_bytes:
             raise Undecodable
         self._width = leaf.width
-        self.are_numbers = leaf.has_numbers
-        self._kernel = kernels.find_numbers if leaf.has_numbers else kernels.find_texts
+        self.are_numbers = are_numbers = leaf.has_numbers
+        self._kernel = find_numbers if are_numbers else find_texts
         self._count = len(forms)
-        keys = (_numbers(leaf, forms),) if leaf.has_numbers else spans_of(forms)
+        keys = (_numbers(leaf, forms),) if are_numbers else spans_of(forms)
         # The arguments of the kernel that describe the keys.
         self._keys: tuple[np.ndarray, ...] = *keys, *_NO_TABLE
         if self._count > 1:
             self._keys = index_values(keys, self._count)[0]
-
-    @property
-    def kernel_arguments(self) -> tuple[np.ndarray, ...]:
-        """The keys as arguments of `hit_kernels.find_hits`."""
-        if len(self._keys) == 3:
+        self.kernel_arguments = _NO_NUMBERS, *self._keys
+        if are_numbers:
             numbers, *table = self._keys
-            return numbers, *_NO_TEXTS, *table
-        return _NO_NUMBERS, *self._keys
+            self.kernel_arguments = numbers, *_NO_TEXTS, *table
 
     def find(
         self,

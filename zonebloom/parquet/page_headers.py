@@ -97,7 +97,8 @@ def walk_pages(
         first_rows.append(first_rows[-1] + rows)
     if first_rows[-1] != num_rows:
         raise FragmentUnreadable(f"pages have {first_rows[-1]} rows, their row group {num_rows}")
-    if not starts:
+    # Readers refuse pages that lie before the place where the footer says that data begin.
+    if not starts or starts[0] < chunk.data_start:
         return None
     return PageLocations(*(np.array(ints, dtype=np.int64) for ints in (starts, sizes, first_rows)))
 

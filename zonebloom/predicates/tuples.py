@@ -30,8 +30,6 @@ def with_tuples(
 
     It is true for the same rows.
     """
-    if not column_sets:
-        return predicate
 
     def conjunction(terms: list[ast.Predicate]) -> ast.Predicate:
         found = [_tuples_of(terms, columns) for columns in column_sets]

@@ -122,7 +122,10 @@ def plan_fragments(
     for present in candidates:
         found = rows[present.fragment_id]
         plan = _fragment_plan(snapshot, present, found, search, find_row_groups)
-        if plan.row_groups is None:
+        if plan.row_groups is None and (
+            plan.rows is None
+            or (search.unanswered and len(plan.rows) >= _MIN_ROWS_TO_READ_STATISTICS)
+        ):
             plan = _narrow_by_statistics(snapshot, plan, search, counter or ReadCounter())
         if plan.row_groups != () and (plan.rows is None or plan.rows):
             plans.append(plan)
@@ -240,10 +243,6 @@ def _narrow_by_statistics(
 ) -> FragmentPlan:
     """Return a plan without the rows that the statistics in its file exclude."""
     fragment, identity, statistics = plan.fragment, plan.identity, snapshot.statistics
-    if plan.rows is not None and (
-        not search.unanswered or len(plan.rows) < _MIN_ROWS_TO_READ_STATISTICS
-    ):
-        return plan
     if identity is None or not statistics.are_used(fragment, identity):
         return plan
     num_rows = 0

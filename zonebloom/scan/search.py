@@ -117,7 +117,10 @@ def search_indices(
     this takes longer.
     """
     universe, search = snapshot.universe, Search(predicate, cost)
-    answer = _fold(with_tuples(predicate, snapshot.combined_columns), snapshot, search)
+    searched = predicate
+    if snapshot.combined_columns:
+        searched = with_tuples(predicate, snapshot.combined_columns)
+    answer = _fold(searched, snapshot, search)
     if answer.bounds_true:
         search.result = answer.rows()
         return search

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -81,7 +81,7 @@ class ParquetRows:
         if pages is None:
             pages = pages_with_names(read_footer(file.num_bytes, file.read), names)
         self._pages = pages
-        self._whole_row_groups = WholeRowGroups(file, names, keys)
+        self._whole_row_groups_of = partial(WholeRowGroups, file, names, keys)
         # Kernels are loaded late, because loading takes longer than a few reads without them.
         self._has_kernels = False
         self._schema = schema
@@ -91,6 +91,10 @@ class ParquetRows:
         self._fields = pages.schema.fields_by_name
         if len(self._fields) < len(pages.schema.names):
             raise FragmentUnreadable("it has several columns of one name")
+
+    @cached_property
+    def _whole_row_groups(self) -> WholeRowGroups:
+        return self._whole_row_groups_of()
 
     def row_groups(self, rows: RowRanges) -> Iterator[tuple[int, int, RowRanges]]:
         """Yield the row groups with requested rows: number, first row, and rows from there."""
