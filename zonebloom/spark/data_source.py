@@ -58,7 +58,7 @@ def register(spark: SparkSession, *, anew: bool = False) -> None:
     Raises
     ------
     EngineError
-        If ``spark`` is no session.
+        If ``spark`` is no session, or one of Spark 3, which has no Python data sources.
 
     Examples
     --------

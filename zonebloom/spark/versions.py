@@ -7,6 +7,7 @@ nodes without naming their fields.
     Connect          has no SparkContext, no query plans and no JVM
     3.5              has no Python data sources, so `scan` and format("zonebloom") are refused
     3.5              converts no frame to an Arrow table and no Arrow table to a frame
+    3.5              has no scalar subqueries but in SQL texts
     3.5              has other Java packages, Scala 2.12 and perhaps Java 8
     3.5              has no collations
     3.5 and before   are refused over Connect
@@ -46,6 +47,10 @@ __all__ = ["DataSource", "DataSourceReader", "InputPartition"]
 
 # Text in an error of Spark when Python does not start on an executor.
 PYTHON_START_FAILURE = r"(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
+# Whether a frame of one value can be used as a column.
+HAS_SCALAR_SUBQUERIES = hasattr(DataFrame, "scalar")
+# Whether frames are made of Arrow tables, and made into them.
+_HAS_ARROW_FRAMES = hasattr(DataFrame, "toArrow")
 # Spark's type of times of day, or None if this Spark has none.
 TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
 _ARROW_ZONE: dict[str, Any] = (
@@ -89,7 +94,7 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
 
 def arrow_table(frame: Any) -> pa.Table:
     """Return the rows of a frame as an Arrow table."""
-    if hasattr(frame, "toArrow"):
+    if _HAS_ARROW_FRAMES:
         return frame.toArrow()
     schema = arrow_schema(frame.schema)
     # Spark 3.5 returns instants in the time zone of the session, and no batches without rows.
@@ -99,7 +104,7 @@ def arrow_table(frame: Any) -> pa.Table:
 
 def frame_of_arrow(spark: Any, table: pa.Table, schema: st.StructType | None = None) -> DataFrame:
     """Return the rows of an Arrow table as a frame. Each chunk of a large table is a partition."""
-    if hasattr(DataFrame, "toArrow"):
+    if _HAS_ARROW_FRAMES:
         return spark.createDataFrame(table, schema)
     # Spark 3.5 creates a frame of Pandas in this way, and Spark 4 one of an Arrow table.
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
