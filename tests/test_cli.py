@@ -1034,14 +1034,14 @@ def test_a_vacuum_of_any_age_is_possible(data, capsys):
 class TestEngines:
     def fake_java(self, tmp_path, version):
         java = tmp_path / "bin" / "java"
-        java.parent.mkdir()
+        java.parent.mkdir(parents=True)
         java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
         java.chmod(0o755)
         return str(tmp_path)
 
     @pytest.mark.parametrize(
         ("version", "parsed"),
-        [("17.0.15", (17, 0, 15)), ("21", (21,)), ("22-ea", (22,)), ("1.8.0_392", (1, 8, 0, 392))],
+        [("17.0.15", (17, 0, 15)), ("21", (21,)), ("22-ea", (22,)), ("1.8.0_392", (8, 0, 392))],
     )
     def test_java_version_is_parsed(self, monkeypatch, tmp_path, version, parsed):
         monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path, version))
@@ -1060,6 +1060,16 @@ class TestEngines:
         (line,) = lines
         assert "no Java 17 or newer found" in line
         assert line.endswith("building in this process with the same code")
+
+    @pytest.mark.parametrize(("spark", "minimum"), [("3.5.9", 8), ("4.0.0", 17), ("4.3.0", 17)])
+    def test_the_required_java_depends_on_the_version_of_spark(
+        self, monkeypatch, tmp_path, spark, minimum
+    ):
+        monkeypatch.setattr("pyspark.__version__", spark)
+        for version in (8, 11, 17):
+            monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path / str(version), version))
+            missing = engines.missing_spark_requirement()
+            assert (missing is None) == (version >= minimum)
 
     def test_small_builds_run_in_this_process(self, monkeypatch, data, run):
         masters = []

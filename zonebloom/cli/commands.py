@@ -26,7 +26,7 @@ __all__ = ["describing", "indices", "reading", "rewriting", "zonebloom"]
     "--spark",
     "engine",
     flag_value="spark",
-    help="Build the indices on Spark, which needs Java 17 and the extra zonebloom[spark].",
+    help="Build the indices on Spark, which needs Java and the extra zonebloom[spark].",
 )
 @click.option("--engine", type=click.Choice(["spark", "local"]), hidden=True)
 @click.option("--master", help="Master of the Spark session; local[*] by default.")

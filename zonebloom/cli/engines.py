@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*]"
-# Spark 4 needs at least this version.
-_MIN_JAVA = 17
 _HOW_TO_GET_JAVA = (
     "install one (Debian: apt-get install openjdk-17-jre-headless; JAVA_HOME, if set, must name "
     "it), or build in this process with --engine local"
@@ -48,7 +46,16 @@ def java_version() -> tuple[int, ...] | None:
     version = re.search(rb'version "(\d+(?:[._]\d+)*)', answer.stderr + answer.stdout)
     if version is None:
         return None
-    return tuple(int(part) for part in re.split(r"[._]", version[1].decode()))
+    # Java 8 calls itself 1.8.
+    numbers = version[1].decode().removeprefix("1.")
+    return tuple(int(part) for part in re.split(r"[._]", numbers))
+
+
+def _min_java() -> int:
+    """Return the oldest Java that the installed Spark can use."""
+    import pyspark
+
+    return 8 if int(pyspark.__version__.partition(".")[0]) < 4 else 17
 
 
 def missing_spark_requirement(master: str = LOCAL_MASTER) -> str | None:
@@ -58,12 +65,12 @@ def missing_spark_requirement(master: str = LOCAL_MASTER) -> str | None:
     if _is_connect(master):
         return None
     version = java_version()
-    # Java 8 reports its version as 1.8, which is refused as well.
-    if version is None or version[0] < _MIN_JAVA:
+    min_java = _min_java()
+    if version is None or version[0] < min_java:
         home = os.environ.get("JAVA_HOME")
         location = f" at JAVA_HOME ({home})" if home else ""
         version_text = f" (it is {'.'.join(map(str, version))})" if version else ""
-        return f"no Java {_MIN_JAVA} or newer found{location}{version_text}"
+        return f"no Java {min_java} or newer found{location}{version_text}"
     return None
 
 

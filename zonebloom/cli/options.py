@@ -202,7 +202,7 @@ engine_options = combine_options(
         "--engine",
         type=click.Choice(["spark", "local"]),
         help="Where to build; by default Spark, but this process for less than a gigabyte, or if "
-        "no Java 17 is found.",
+        "no Java that Spark can use is found.",
     ),
     click.option("--master", help="Master of the Spark session; local[*] by default."),
 )

@@ -9,7 +9,7 @@
 
 There are two ways to read. `enable` (for a session) and `prune` (for one frame) make Spark's own
 reader skip files; they need a classic session. `scan` skips zones of large files, and also works
-over Spark Connect. An `IndexManager` manages indices by name, as Hyperspace does.
+over Spark Connect; it needs Spark 4. An `IndexManager` manages indices by name, as Hyperspace does.
 
 Executors need Python, this package and its requirements, and must see the files at the same paths
 as the driver. `check_executors` reports what is missing, and `send_package` sends the package.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from zonebloom.errors import InvalidArgument
@@ -19,7 +18,13 @@ from zonebloom.spark.jobs import Sealed
 from zonebloom.spark.session_settings import s3a_settings
 from zonebloom.spark.session_state import application_state, session_state
 from zonebloom.spark.types import cast_for_spark
-from zonebloom.spark.versions import arrow_schema, register_source
+from zonebloom.spark.versions import (
+    DataSource,
+    DataSourceReader,
+    InputPartition,
+    arrow_schema,
+    register_source,
+)
 from zonebloom.storage.encryption import Encryption
 
 if TYPE_CHECKING:
@@ -53,7 +58,7 @@ def register(spark: SparkSession, *, anew: bool = False) -> None:
     Raises
     ------
     EngineError
-        If ``spark`` is no session.
+        If ``spark`` is no session, or one of Spark 3, which has no Python data sources.
 
     Examples
     --------

@@ -24,7 +24,7 @@ from zonebloom.spark.data_source import register
 from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.session_settings import parallelism
 from zonebloom.spark.session_state import application_state
-from zonebloom.spark.versions import spark_context
+from zonebloom.spark.versions import HAS_PYTHON_SOURCES, spark_context
 
 # The versions in pyproject.toml. `send_package` cannot send these packages, because they contain
 # compiled code.
@@ -226,8 +226,9 @@ def send_package(spark: SparkSession) -> str:
             # A changed environment makes Spark start new workers, so workers that have already
             # loaded another zonebloom are not reused.
             context.environment["ZONEBLOOM_ARCHIVE"] = name
-    # Spark pickled the format when it was registered, before it knew of the archive.
-    register(spark, anew=True)
+    if HAS_PYTHON_SOURCES:
+        # Spark pickled the format when it was registered, before it knew of the archive.
+        register(spark, anew=True)
     return name
 
 

@@ -140,7 +140,7 @@ def scan(
     Raises
     ------
     EngineError
-        If Spark's Python processes cannot run this package.
+        If Spark's Python processes cannot run this package, or this is Spark 3.
     NoFragments, FragmentUnreadable, SourceError, ColumnNotFound, UnsupportedType, InvalidArgument
 
     Notes

@@ -29,7 +29,7 @@ from zonebloom.building.train import ReportRows, train_task
 from zonebloom.errors import EngineError, FragmentUnreadable, SchemaMismatch
 from zonebloom.spark.failures import explain_spark_errors
 from zonebloom.spark.session_settings import parallelism
-from zonebloom.spark.versions import spark_context
+from zonebloom.spark.versions import frame_of_arrow, spark_context
 
 Batches = Iterator[pa.RecordBatch]
 _POLL_SECONDS = 0.2
@@ -95,7 +95,7 @@ def task_frame(
     count = len(tasks)
     # Spark makes a partition from each chunk of a large table, so each task is a chunk.
     contents = pa.chunked_array([[dumps(task)] for task in tasks], pa.binary())
-    frame = spark.createDataFrame(pa.table({"id": range(count), "content": contents}))
+    frame = frame_of_arrow(spark, pa.table({"id": range(count), "content": contents}))
     if num_spark_tasks > max(parallelism(spark), 1):
         # A broadcast join sends the tasks once to each executor, and each Spark task picks its own.
         frame = spark.range(0, count, 1, num_spark_tasks).join(sf.broadcast(frame), "id")

@@ -13,6 +13,8 @@ from zonebloom.errors import SchemaMismatch, UnsupportedType
 from zonebloom.spark.versions import TIME_TYPE
 from zonebloom.values.normal_types import hashed_type
 
+# The collation that compares bytes, as Spark 3 does.
+_BINARY = "UTF8_BINARY"
 _ROW_METADATA = b"org.apache.spark.sql.parquet.row.metadata"
 _SIMPLE_TYPES: dict[pa.DataType, st.DataType] = {
     pa.null(): st.NullType(),
@@ -120,7 +122,7 @@ def type_name(arrow: pa.DataType) -> str | None:
 
 def is_collated(kind: st.DataType) -> bool:
     """Return whether strings of a type may be equal although their bytes differ."""
-    return isinstance(kind, st.StringType) and kind.collation != "UTF8_BINARY"
+    return isinstance(kind, st.StringType) and getattr(kind, "collation", _BINARY) != _BINARY
 
 
 def is_plain_text(key: st.StructField) -> bool:

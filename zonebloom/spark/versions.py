@@ -5,7 +5,12 @@ that changed between versions. One more such place is ``IndexedFiles.java``, whi
 nodes without naming their fields.
 
     Connect          has no SparkContext, no query plans and no JVM
-    3.5 and before   sessions have no `addArtifacts`; they are refused
+    3.5              has no Python data sources, so `scan` and format("zonebloom") are refused
+    3.5              converts no frame to an Arrow table and no Arrow table to a frame
+    3.5              has no scalar subqueries but in SQL texts
+    3.5              has other Java packages, Scala 2.12 and perhaps Java 8
+    3.5              has no collations
+    3.5 and before   are refused over Connect
     4.0              refuses to register a data source again that it has found itself
     4.0              has no type for times of day
     4.0 and 4.1      convert schemas to Arrow without a time zone; they always use UTC
@@ -16,19 +21,36 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from zonebloom.errors import EngineError
 
+_HAS_CLASSIC_PACKAGE = find_spec("pyspark.sql.classic") is not None
+# Whether `scan` and format("zonebloom"), which are Python data sources, can be used.
+HAS_PYTHON_SOURCES = find_spec("pyspark.sql.datasource") is not None
+if TYPE_CHECKING or HAS_PYTHON_SOURCES:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+else:
+    # Bases of classes that `register_source` refuses.
+    DataSource = DataSourceReader = InputPartition = object
+
+__all__ = ["DataSource", "DataSourceReader", "InputPartition"]
+
 # Text in an error of Spark when Python does not start on an executor.
 PYTHON_START_FAILURE = r"(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
+# Whether a frame of one value can be used as a column.
+HAS_SCALAR_SUBQUERIES = hasattr(DataFrame, "scalar")
+# Whether frames are made of Arrow tables, and made into them.
+_HAS_ARROW_FRAMES = hasattr(DataFrame, "toArrow")
 # Spark's type of times of day, or None if this Spark has none.
 TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
 _ARROW_ZONE: dict[str, Any] = (
@@ -44,11 +66,16 @@ def is_classic(spark: Any) -> bool:
 def spark_context(spark: Any) -> Any:
     """Return the SparkContext of a classic session, or None over Connect.
 
-    Raise `EngineError` if it is no session of Spark 4.
+    Raise `EngineError` if it is no session of Spark 3.5 or newer, or of Connect of Spark 4.
     """
-    if not hasattr(spark, "addArtifacts"):
-        raise EngineError(f"spark is a {type(spark).__name__}; give a SparkSession of Spark 4")
-    return spark.sparkContext if is_classic(spark) else None
+    if is_classic(spark):
+        return spark.sparkContext
+    if not hasattr(spark, "addArtifacts") or not HAS_PYTHON_SOURCES:
+        raise EngineError(
+            f"spark is a {type(spark).__qualname__} of PySpark {pyspark.__version__}; give a "
+            "SparkSession of Spark 3.5 or newer, or of Spark Connect of Spark 4"
+        )
+    return None
 
 
 def session_id(spark: Any) -> str:
@@ -65,8 +92,49 @@ def arrow_schema(schema: st.StructType) -> pa.Schema:
     return to_arrow_schema(schema, **_ARROW_ZONE)
 
 
+def arrow_table(frame: Any) -> pa.Table:
+    """Return the rows of a frame as an Arrow table."""
+    if _HAS_ARROW_FRAMES:
+        return frame.toArrow()
+    schema = arrow_schema(frame.schema)
+    # Spark 3.5 returns instants in the time zone of the session, and no batches without rows.
+    tables = [pa.Table.from_batches([batch]) for batch in frame._collect_as_arrow()]  # noqa: SLF001
+    return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
+
+
+def frame_of_arrow(spark: Any, table: pa.Table, schema: st.StructType | None = None) -> DataFrame:
+    """Return the rows of an Arrow table as a frame. Each chunk of a large table is a partition."""
+    if _HAS_ARROW_FRAMES:
+        return spark.createDataFrame(table, schema)
+    # Spark 3.5 creates a frame of Pandas in this way, and Spark 4 one of an Arrow table.
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+    schema = schema or from_arrow_schema(table.schema)
+    table = table.cast(arrow_schema(schema))
+    max_rows = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))
+    batches = table.to_batches(max_rows if max_rows > 0 else None)
+    utils = spark._jvm.PythonSQLUtils
+    java_batches = spark.sparkContext._serialize_to_jvm(  # noqa: SLF001
+        batches or [pa.RecordBatch.from_pylist([], table.schema)],
+        ArrowStreamSerializer(),
+        utils.readArrowStreamFromFile,
+        spark._jvm.ArrowIteratorServer,
+    )
+    java_dataset = utils.toDataFrame(java_batches, schema.json(), java_session(spark))
+    return frame_from_jvm(java_dataset, spark)
+
+
 def register_source(spark: SparkSession, source: Any) -> None:
-    """Register a data source class in a session, in place of another with the same name."""
+    """Register a data source class in a session, in place of another with the same name.
+
+    Raise `EngineError` if this Spark has no Python data sources.
+    """
+    if not HAS_PYTHON_SOURCES:
+        raise EngineError(
+            'scan and format("zonebloom") need the Python data sources of Spark 4, but this is '
+            f"PySpark {pyspark.__version__}; use zonebloom.spark.enable(spark), or "
+            "zonebloom.spark.prune(spark.read.parquet(path)).where(...)"
+        )
     try:
         spark.dataSource.register(source)
     except AnalysisException as error:
@@ -115,7 +183,15 @@ def input_files(df: Any) -> list[str]:
 
 
 def compile_java(jvm: Any, source: str, name: str) -> Any:
-    """Compile Java text by the compiler that Spark ships, and return an object of a class in it."""
+    """Compile Java text by the compiler that Spark ships, and return an object of a class in it.
+
+    The text is written for Spark 4 and Scala 2.13. Names that Spark 3 and Scala 2.12 lack are
+    replaced.
+    """
+    if not _HAS_CLASSIC_PACKAGE:
+        source = source.replace("org.apache.spark.sql.classic.", "org.apache.spark.sql.")
+    if jvm.scala.util.Properties.versionNumberString().startswith("2.12."):
+        source = source.replace("scala.collection.immutable.Seq", "scala.collection.Seq")
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
     compiler.cook(source)
@@ -124,9 +200,11 @@ def compile_java(jvm: Any, source: str, name: str) -> Any:
 
 def frame_from_jvm(java_dataset: Any, spark: SparkSession) -> DataFrame:
     """Return the Python frame of a Java Dataset of a classic session."""
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+    classic: Any = DataFrame
+    if _HAS_CLASSIC_PACKAGE:
+        from pyspark.sql.classic.dataframe import DataFrame as classic  # noqa: N813
 
-    return ClassicFrame(java_dataset, spark)
+    return classic(java_dataset, spark)
 
 
 def from_jvm(spark: Any, java_object: Any) -> Any:

@@ -27,6 +27,7 @@ from zonebloom.spark.joins.sides import RuleNotUsed, key_mismatch_reason
 from zonebloom.spark.rebase import first_exact_value
 from zonebloom.spark.session_settings import byte_count, quote_name
 from zonebloom.spark.types import spark_type
+from zonebloom.spark.versions import HAS_SCALAR_SUBQUERIES, frame_of_arrow
 from zonebloom.values.columns import find_column
 from zonebloom.values.normal_types import hashed_type
 from zonebloom.values.types import hash_domain
@@ -166,7 +167,7 @@ def keep_possible_matches(
     frame: DataFrame, key: st.StructField, sbbf: Sbbf, arrow: pa.DataType
 ) -> DataFrame:
     """Return the rows of a frame whose keys may be in the filter, without rows with a null key."""
-    if sbbf.nbytes <= _SUBQUERY_BYTES:
+    if HAS_SCALAR_SUBQUERIES and sbbf.nbytes <= _SUBQUERY_BYTES:
         return frame.where(may_contain(frame.sparkSession, key, sbbf, arrow))
     pieces = _frame_of_pieces(frame.sparkSession, sbbf.to_bytes(), _PIECE_BLOCKS * BYTES_PER_BLOCK)
     value = _sql_key_as_stored(quote_name(key.name), hashed_type(arrow))
@@ -236,4 +237,4 @@ def _frame_of_pieces(spark: SparkSession, data: bytes, num_bytes: int) -> Any:
     kind = pa.list_(pa.field("word", pa.int64(), nullable=False))
     offsets = pa.array([*starts, longs.size], pa.int32())
     words = pa.ListArray.from_arrays(offsets, pa.array(longs), type=kind)
-    return spark.createDataFrame(pa.table({_PIECE: np.arange(starts.size), _WORDS: words}))
+    return frame_of_arrow(spark, pa.table({_PIECE: np.arange(starts.size), _WORDS: words}))

@@ -37,7 +37,7 @@ from zonebloom.spark.joins.key_origin import require_stored_column
 from zonebloom.spark.joins.sides import JoinSide, RuleNotUsed, collect_side, key_mismatch_reason
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES
-from zonebloom.spark.versions import is_classic
+from zonebloom.spark.versions import HAS_PYTHON_SOURCES, is_classic
 
 # It takes as long to find what can be skipped as to read this many bytes. Skipping files saves less
 # than skipping zones, so it must be worth this factor more bytes.
@@ -73,7 +73,7 @@ def apply_key_rule(
     num_keys = keys.num_rows
     keys, zone_share, file_share, num_files = _find_candidates(files, keys)
     zone_cost = float(total_bytes)
-    if side.is_indexed_files and keys.nbytes <= _MAX_KEY_BYTES:
+    if side.is_indexed_files and HAS_PYTHON_SOURCES and keys.nbytes <= _MAX_KEY_BYTES:
         zone_cost = zone_share * total_bytes * _ZONES_COST_FACTOR + _ZONES_FIXED_COST
     terms = _key_conditions(side, keys) if is_classic(spark) else []
     file_cost = file_share * total_bytes if terms else total_bytes

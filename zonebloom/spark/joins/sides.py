@@ -19,6 +19,7 @@ from zonebloom.spark.opening import open_dataset
 from zonebloom.spark.pruning.prune import prune
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import INTEGER_TYPES, is_plain_text
+from zonebloom.spark.versions import arrow_table, frame_of_arrow
 from zonebloom.storage.files import is_local
 from zonebloom.storage.paths import absolute_path
 from zonebloom.values.columns import find_column, matching_names
@@ -113,7 +114,7 @@ def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[Dat
     if len(set(frame.columns)) < len(frame.columns):
         raise RuleNotUsed("several columns of the other side have the same name")
     try:
-        rows = frame.limit(max_keys + 1).toArrow()
+        rows = arrow_table(frame.limit(max_keys + 1))
     except Exception as error:
         # Arrow may lack a type of the frame. Any other error will occur in the join again.
         lines = str(error).splitlines() or [type(error).__name__]
@@ -124,8 +125,7 @@ def collect_side(frame: DataFrame, names: list[str], max_keys: int) -> tuple[Dat
     keys = rows.select(names).drop_null()
     if rows.nbytes > _MAX_SIDE_BYTES:
         raise RuleNotUsed(f"the other side has {rows.nbytes:,} bytes in few rows")
-    session: Any = frame.sparkSession
-    return session.createDataFrame(rows, schema=frame.schema), keys
+    return frame_of_arrow(frame.sparkSession, rows, frame.schema), keys
 
 
 def key_mismatch_reason(one: StructField, other: StructField) -> str | None:

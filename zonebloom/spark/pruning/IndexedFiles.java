@@ -5,6 +5,7 @@ import java.security.MessageDigest;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.BiFunction;
+import org.apache.commons.codec.binary.Hex;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -21,8 +22,8 @@ import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
+import scala.collection.JavaConverters;
 import scala.collection.immutable.Seq;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * A Spark file index that leaves out files without matching rows. It lists files through Spark's
@@ -222,9 +223,9 @@ public final class Scan {
    */
   public String request() {
     List roots = new ArrayList();
-    for (Object root : CollectionConverters.asJava(index.rootPaths())) roots.add(root.toString());
+    for (Object root : JavaConverters.seqAsJavaList(index.rootPaths())) roots.add(root.toString());
     List terms = new ArrayList();
-    for (Object term : CollectionConverters.asJava(filters)) {
+    for (Object term : JavaConverters.seqAsJavaList(filters)) {
       terms.add(Filters.condition((Expression) term));
     }
     Map request = new HashMap();
@@ -245,15 +246,15 @@ public final class Scan {
   /** Return the SHA-256 digest of files(). A listing with the same digest has the same files. */
   public String digest() throws Exception {
     byte[] text = JSON.writeValueAsBytes(filesByFolder());
-    return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(text));
+    return Hex.encodeHexString(MessageDigest.getInstance("SHA-256").digest(text));
   }
 
   private List filesByFolder() {
     List folders = new ArrayList();
     String folder = null;
     List[] columns = null;
-    for (Object directory : CollectionConverters.asJava(listedDirectories)) {
-      for (Object status : CollectionConverters.asJava(((PartitionDirectory) directory).files())) {
+    for (Object directory : JavaConverters.seqAsJavaList(listedDirectories)) {
+      for (Object status : JavaConverters.seqAsJavaList(((PartitionDirectory) directory).files())) {
         FileStatusWithMetadata file = (FileStatusWithMetadata) status;
         String path = file.getPath().toString();
         int end = path.lastIndexOf('/');
@@ -278,16 +279,16 @@ public final class Scan {
     if (isClosed) return false;
     List keptDirectories = new ArrayList();
     int fileNumber = 0;
-    for (Object listed : CollectionConverters.asJava(listedDirectories)) {
+    for (Object listed : JavaConverters.seqAsJavaList(listedDirectories)) {
       PartitionDirectory directory = (PartitionDirectory) listed;
       List files = new ArrayList();
-      for (Object file : CollectionConverters.asJava(directory.files())) {
+      for (Object file : JavaConverters.seqAsJavaList(directory.files())) {
         if (marks.charAt(fileNumber++) != '0') files.add(file);
       }
-      Seq kept = CollectionConverters.asScala(files).toSeq();
+      Seq kept = JavaConverters.asScalaBuffer(files).toSeq();
       keptDirectories.add(directory.copy(directory.values(), kept));
     }
-    directories = CollectionConverters.asScala(keptDirectories).toSeq();
+    directories = JavaConverters.asScalaBuffer(keptDirectories).toSeq();
     return true;
   }
 }
@@ -322,7 +323,7 @@ final class Filters {
       node.put("terms", terms);
     } else {
       List columns = new ArrayList();
-      for (Object column : CollectionConverters.asJava(filter.references().toSeq())) {
+      for (Object column : JavaConverters.seqAsJavaList(filter.references().toSeq())) {
         columns.add(((Attribute) column).name());
       }
       String text = filter.toString();
@@ -337,20 +338,20 @@ final class Filters {
     // The node does not say which character escapes.
     if (filter instanceof Like && ((Like) filter).escapeChar() != '\\') return new ArrayList();
     if (filter instanceof In) {
-      List list = CollectionConverters.asJava(((In) filter).list());
+      List list = JavaConverters.seqAsJavaList(((In) filter).list());
       return Arrays.asList(new Object[] {operand(((In) filter).value()), literals(list)});
     }
     if (filter instanceof InSet) {
       Expression column = ((InSet) filter).child();
       Object values = ((InSet) filter).hset();
       List texts = new ArrayList();
-      for (Object value : CollectionConverters.asJava((scala.collection.Iterable) values)) {
+      for (Object value : JavaConverters.asJavaIterable((scala.collection.Iterable) values)) {
         texts.add(text(value));
       }
       return Arrays.asList(new Object[] {operand(column), values(column, texts)});
     }
     List result = new ArrayList();
-    for (Object child : CollectionConverters.asJava(filter.children())) {
+    for (Object child : JavaConverters.seqAsJavaList(filter.children())) {
       result.add(operand((Expression) child));
     }
     if (result.isEmpty()) result.add(operand(filter));
@@ -420,7 +421,7 @@ final class Filters {
   /** Return Java's text of a value. Bytes and strings become hexadecimal digits. */
   private static String text(Object value) {
     if (value instanceof UTF8String) value = ((UTF8String) value).getBytes();
-    if (value instanceof byte[]) return HexFormat.of().formatHex((byte[]) value);
+    if (value instanceof byte[]) return Hex.encodeHexString((byte[]) value);
     return value == null ? null : value.toString();
   }
 }
@@ -434,13 +435,13 @@ public final class Plans {
   public IndexRule rule(SparkSession session, BiFunction choose, double timeoutSeconds) {
     List strategies = new ArrayList();
     boolean isDescribed = false;
-    for (Object strategy : CollectionConverters.asJava(session.experimental().extraStrategies())) {
+    for (Object strategy : JavaConverters.seqAsJavaList(session.experimental().extraStrategies())) {
       isDescribed |= strategy instanceof DescribedScanStrategy;
       strategies.add(strategy);
     }
     if (!isDescribed) {
       strategies.add(new DescribedScanStrategy());
-      session.experimental().extraStrategies_$eq(CollectionConverters.asScala(strategies).toSeq());
+      session.experimental().extraStrategies_$eq(JavaConverters.asScalaBuffer(strategies).toSeq());
     }
     return new IndexRule(session, new Chooser(choose, timeoutSeconds));
   }
@@ -473,10 +474,10 @@ public final class Plans {
   /** Return the filters without subqueries. The others have no value before the query runs. */
   static Seq withoutSubqueries(Seq filters) {
     List result = new ArrayList();
-    for (Object filter : CollectionConverters.asJava(filters)) {
+    for (Object filter : JavaConverters.seqAsJavaList(filters)) {
       if (!((Expression) filter).containsPattern(TreePattern.PLAN_EXPRESSION())) result.add(filter);
     }
-    return CollectionConverters.asScala(result).toSeq();
+    return JavaConverters.asScalaBuffer(result).toSeq();
   }
 
   /**
@@ -522,11 +523,11 @@ public final class IndexRule extends Rule {
   /** Give a session this rule in place of an earlier one. Null only removes that. */
   static void install(SparkSession session, IndexRule newRule) {
     List rules = new ArrayList();
-    for (Object rule : CollectionConverters.asJava(session.experimental().extraOptimizations())) {
+    for (Object rule : JavaConverters.seqAsJavaList(session.experimental().extraOptimizations())) {
       if (!(rule instanceof IndexRule)) rules.add(rule);
     }
     if (newRule != null) rules.add(newRule);
-    session.experimental().extraOptimizations_$eq(CollectionConverters.asScala(rules).toSeq());
+    session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
   }
 }
 
@@ -578,10 +579,10 @@ final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
 public final class DescribedScanStrategy extends SparkStrategy {
   public Seq apply(LogicalPlan plan) {
     List planned = new ArrayList();
-    for (Object node : CollectionConverters.asJava(FileSourceStrategy$.MODULE$.apply(plan))) {
+    for (Object node : JavaConverters.seqAsJavaList(FileSourceStrategy$.MODULE$.apply(plan))) {
       planned.add(((SparkPlan) node).transformUp(new ScanDescriber()));
     }
-    return CollectionConverters.asScala(planned).toSeq();
+    return JavaConverters.asScalaBuffer(planned).toSeq();
   }
 }
 

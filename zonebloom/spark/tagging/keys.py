@@ -27,7 +27,7 @@ from zonebloom.scan.binding import known_columns_text
 from zonebloom.spark.load import SparkFiles
 from zonebloom.spark.session_settings import quote_name
 from zonebloom.spark.types import is_collated, spark_types
-from zonebloom.spark.versions import arrow_schema
+from zonebloom.spark.versions import arrow_schema, arrow_table
 from zonebloom.values.types import require_indexable
 
 PREFIX = "__zonebloom_"
@@ -154,5 +154,5 @@ def _decimal_digits(kind: st.DataType) -> tuple[int, int] | None:
 
 def collect_keys(keys: DataFrame, columns: KeyFrameColumns, most: int) -> pa.Table | None:
     """Return the cast keys as a table, or None if there are more than ``most``."""
-    probes: Any = keys.select(*columns.probes).limit(most + 1).toArrow()
+    probes = arrow_table(keys.select(*columns.probes).limit(most + 1))
     return probes.cast(columns.schema) if probes.num_rows <= most else None

@@ -59,7 +59,7 @@ from zonebloom.spark.tagging.keys import (
     collect_keys,
 )
 from zonebloom.spark.types import cast_for_spark
-from zonebloom.spark.versions import arrow_schema
+from zonebloom.spark.versions import arrow_schema, frame_of_arrow
 from zonebloom.storage.files import is_local
 
 # The driver collects at most this many bytes. The default of spark.driver.maxResultSize is 1 GiB.
@@ -192,13 +192,13 @@ def locate_frame_keys(keys: DataFrame, columns: KeyFrameColumns, files: SparkFil
             )
             table = pa.Table.from_batches(chain.from_iterable(batch_lists), reader.schema)
         files_table = files_table.take(table[FILE_NUMBER].unique())
-        frame = spark.createDataFrame(table, fields)
-        return LocatedKeys(frame, table.num_rows, spark.createDataFrame(files_table))
+        frame = frame_of_arrow(spark, table, fields)
+        return LocatedKeys(frame, table.num_rows, frame_of_arrow(spark, files_table))
     partitions = _partitions(task_reader, numbered_plans, parallelism(spark) or num_cores())
     frame = task_frame(spark, partitions, reader.batches, fields, len(partitions)).localCheckpoint(
         eager=False
     )
-    return LocatedKeys(frame, frame.count(), spark.createDataFrame(files_table))
+    return LocatedKeys(frame, frame.count(), frame_of_arrow(spark, files_table))
 
 
 def _usable_indices(files: SparkFiles, columns: KeyFrameColumns) -> list[str]:
