@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
