@@ -66,14 +66,16 @@ def is_classic(spark: Any) -> bool:
 def spark_context(spark: Any) -> Any:
     """Return the SparkContext of a classic session, or None over Connect.
 
-    Raise `EngineError` if it is no session of Spark 3.5 or newer, or of Connect of Spark 4.
+    Raise `EngineError` if it is no classic session of Spark 3.5 or newer, nor one of Connect of
+    Spark 4.
     """
     if is_classic(spark):
         return spark.sparkContext
     if not hasattr(spark, "addArtifacts") or not HAS_PYTHON_SOURCES:
+        kind = f"{type(spark).__module__}.{type(spark).__qualname__}".removeprefix("builtins.")
         raise EngineError(
-            f"spark is a {type(spark).__qualname__} of PySpark {pyspark.__version__}; give a "
-            "SparkSession of Spark 3.5 or newer, or of Spark Connect of Spark 4"
+            f"spark is a {kind}; give a SparkSession, a classic one of Spark 3.5 or newer, or one "
+            "of Spark Connect 4"
         )
     return None
 

@@ -129,7 +129,8 @@ def _cast_key(name: str, key: st.DataType, stored: st.DataType) -> Column:
             f"key column {name!r} is {ours} and the dataset's is {theirs}, which Spark casts or "
             f"rounds to compare; cast the keys' column to {theirs} first"
         )
-    cast = column.try_cast(stored)
+    # Spark 3.5 has this cast only in SQL.
+    cast = sf.expr(f"TRY_CAST({quote_name(name)} AS {stored.simpleString()})")
     return sf.when(cast == column, cast)
 
 
