@@ -202,7 +202,7 @@ def wait_for_refreshes(spark: SparkSession, *, timeout: float = 600.0) -> None:
     Examples
     --------
     >>> zs.enable(spark, maintain=True)
-    >>> spark.range(7_000, 7_010).write.mode("append").parquet("orders")
+    >>> spark.read.parquet("orders").write.mode("append").parquet("copy_of_orders")
     >>> zs.wait_for_refreshes(spark)
     >>> zs.disable(spark)
     """
