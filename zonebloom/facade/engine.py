@@ -13,10 +13,12 @@ def choose_engine(spark: Any) -> Engine | None:
     """Return the engine of a Spark session, or None to build in this process.
 
     Without a session, the active one is used if there are enough bytes to read. False never
-    uses Spark.
+    uses Spark. An engine is returned as it is.
     """
-    from zonebloom.building.builder import WORTH_AN_ENGINE
+    from zonebloom.building.builder import WORTH_AN_ENGINE, Engine
 
+    if isinstance(spark, Engine):
+        return spark
     min_bytes = 0
     if spark is None:
         spark = active_spark_session()

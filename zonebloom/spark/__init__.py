@@ -2,7 +2,7 @@
 
     build      Dataset.create_scalar_index(..., spark=), send_package, check_executors
     read       scan, plan, register (format("zonebloom"))
-               table, prune, prune_plan, enable, disable, last_scans
+               table, prune, prune_plan, enable, disable, last_scans, wait_for_refreshes
     join       filter_join, explain_join
     keys       tag_location, files_with_keys
     manage     IndexManager, BFIndexConfig
@@ -45,7 +45,15 @@ from zonebloom.spark.executors import ExecutorReport, check_executors, send_pack
 from zonebloom.spark.frames import Indexed, plan, scan
 from zonebloom.spark.hyperspace.index_manager import BFIndexConfig, IndexManager
 from zonebloom.spark.joins.filter_join import JoinPlan, explain_join, filter_join
-from zonebloom.spark.pruning.prune import disable, enable, last_scans, prune, prune_plan, table
+from zonebloom.spark.pruning.prune import (
+    disable,
+    enable,
+    last_scans,
+    prune,
+    prune_plan,
+    table,
+    wait_for_refreshes,
+)
 from zonebloom.spark.pruning.prune_plan import PrunePlan, Reason
 from zonebloom.spark.tagging.tag import files_with_keys, tag_location
 
@@ -72,6 +80,7 @@ __all__ = [
     "send_package",
     "table",
     "tag_location",
+    "wait_for_refreshes",
 ]
 
 

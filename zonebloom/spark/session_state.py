@@ -57,11 +57,14 @@ class SessionState:
         The last listing of each tuple of root paths, with its digest.
     source : type or None
         The data source class that is registered in the session.
+    maintainer : IndexMaintainer or None
+        The object that refreshes indices after writes of the session.
     """
 
     issued_warnings: LruCache[bool] = field(default_factory=lambda: LruCache(1024))
     listings: LruCache[Any] = field(default_factory=LruCache)
     source: Any = None
+    maintainer: Any = None
 
 
 @dataclass(eq=False)
@@ -86,8 +89,8 @@ class ApplicationState:
 
 
 _applications: WeakKeyDictionary[Any, ApplicationState] = WeakKeyDictionary()
-# Java objects of compiled classes by JVM, which outlives its applications.
-_compiled_java: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+# Java objects of compiled classes by JVM, which outlives its applications, and by name.
+_compiled_java: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 # Compiling takes about a second, during which other threads may need the state of their sessions.
 _compile_lock = threading.Lock()
@@ -111,13 +114,16 @@ def session_state(spark: Any) -> SessionState:
         return sessions.setdefault(id_, SessionState())
 
 
-def compiled_java(jvm: Any, compile_classes: Callable[[], Any]) -> Any:
-    """Return the Java object that a function made in a JVM. Call the function once for each JVM.
+def compiled_java(jvm: Any, compile_classes: Callable[[], Any], name: str = "") -> Any:
+    """Return the Java object that a function made in a JVM.
+
+    The function is called once for each JVM and name.
 
     Py4j caches methods by the name of their class, so a class must not be compiled again. Sessions
     also share Spark's cache of frames, which compares plans and so needs the same classes.
     """
     with _compile_lock:
-        if jvm not in _compiled_java:
-            _compiled_java[jvm] = compile_classes()
-        return _compiled_java[jvm]
+        objects = _compiled_java.setdefault(jvm, {})
+        if name not in objects:
+            objects[name] = compile_classes()
+        return objects[name]

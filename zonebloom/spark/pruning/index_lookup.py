@@ -59,7 +59,7 @@ class IndexLookup:
     ):
         self._spark = spark
         self._index_dirs = _index_dirs(index_dir)
-        self._encryption = encryption
+        self.encryption = encryption
         self._cache: LruCache[Any] = LruCache() if cache is None else cache
 
     def ask(self, scan: JvmScan) -> PruningResult:
@@ -101,6 +101,15 @@ class IndexLookup:
                 "index there"
             )
 
+    def indexed_folders(self, path: str) -> Iterator[tuple[pafs.FileSystem, str, str]]:
+        """Yield the data folders with an index at a path or above it, each with its index folder.
+
+        An index_dir does not tell its data folder, so the path stands for it. Raises `SourceError`.
+        """
+        filesystem, base = open_path(self._spark, path)
+        for folder in self._index_folders(filesystem, base):
+            yield filesystem, root_of_index(filesystem, base, folder) or base, folder
+
     def _may_know(self, root: str, columns: frozenset[str] = frozenset()) -> bool:
         """Return whether files below a root may have an index on one of the given columns."""
         try:
@@ -127,7 +136,7 @@ class IndexLookup:
             cached_catalogs = filter(None, map(self._cache.get, places))
             # If an index was deleted after it was read, its catalog warns about that.
             deleted_places = (catalog.folder for catalog in cached_catalogs if catalog.was_read)
-            folder = find_index_folder(filesystem, root, encryption=self._encryption)
+            folder = find_index_folder(filesystem, root, encryption=self.encryption)
             folder = folder or next(deleted_places, None)
             if folder is not None:
                 yield folder
@@ -194,7 +203,7 @@ class IndexLookup:
         """Return the cached catalog of a folder, which all queries share."""
         catalog = self._cache.get(folder)
         if catalog is None or not catalog.filesystem.equals(filesystem):
-            catalog = self._cache.put(folder, Catalog(filesystem, folder, self._encryption))
+            catalog = self._cache.put(folder, Catalog(filesystem, folder, self.encryption))
         return catalog
 
     def _open_files(

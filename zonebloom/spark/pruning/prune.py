@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +15,7 @@ from zonebloom.errors import EngineError
 from zonebloom.spark.pruning.answer import PruningResult
 from zonebloom.spark.pruning.index_lookup import IndexDirs, IndexLookup
 from zonebloom.spark.pruning.jvm_scan import JvmScan
+from zonebloom.spark.pruning.maintain import start_maintenance, stop_maintenance
 from zonebloom.spark.pruning.optimizer_rule import (
     Ask,
     ask_index,
@@ -118,7 +119,11 @@ def prune_plan(
 
 
 def enable(
-    spark: SparkSession, *, index_dir: IndexDirs = None, encryption: Encryption | None = None
+    spark: SparkSession,
+    *,
+    index_dir: IndexDirs = None,
+    encryption: Encryption | None = None,
+    maintain: bool | Literal["background"] = False,
 ) -> None:
     """Make all queries of a session skip files that their filters exclude.
 
@@ -137,6 +142,18 @@ def enable(
         the data are still used.
     encryption : Encryption, optional
         As `prune` takes it. Unencrypted indices are then not used.
+    maintain : bool or "background"
+        Whether to refresh the indices of a folder after each successful write of the session to
+        it, as `Dataset.optimize_indices` does. True is the same as "background": a thread of this
+        process refreshes after Spark reported the write, and `wait_for_refreshes` waits for it.
+        Files that are not indexed yet are read whole, so queries are right at any time. A refresh
+        that fails does not fail the write; a StaleIndexWarning says so. Writes are those of
+        Spark's file sources, by path, into tables, and in ``foreachBatch``, and the batches of
+        streams with a file sink. Call this before a stream starts.
+
+    Raises
+    ------
+    InvalidArgument
 
     Warns
     -----
@@ -153,7 +170,45 @@ def enable(
     1
     >>> zs.disable(spark)
     """
-    set_session_rule(spark, _checked_lookup(spark, index_dir, encryption).ask)
+    if maintain != "background":
+        is_maintained = arguments.require_bool(maintain, "maintain")
+    else:
+        is_maintained = True
+    lookup = _checked_lookup(spark, index_dir, encryption)
+    set_session_rule(spark, lookup.ask)
+    if is_maintained:
+        start_maintenance(spark, lookup)
+    else:
+        stop_maintenance(spark)
+
+
+def wait_for_refreshes(spark: SparkSession, *, timeout: float = 600.0) -> None:
+    """Wait until the indices are refreshed after all writes of a session that have ended.
+
+    It does nothing unless `enable` was called with ``maintain``. Spark reports the batches of a
+    file sink on their own; the last ones may be reported after this call.
+
+    Parameters
+    ----------
+    spark : SparkSession
+    timeout : float
+        The time in seconds to wait for Spark's report, and again for the refreshes.
+
+    Raises
+    ------
+    EngineError
+        If it takes longer.
+
+    Examples
+    --------
+    >>> zs.enable(spark, maintain=True)
+    >>> spark.read.parquet("orders").write.mode("append").parquet("copy_of_orders")
+    >>> zs.wait_for_refreshes(spark)
+    >>> zs.disable(spark)
+    """
+    maintainer = session_state(spark).maintainer
+    if maintainer is not None:
+        maintainer.wait(timeout)
 
 
 def table(
@@ -208,12 +263,13 @@ def last_scans(df: DataFrame) -> PrunePlan:
 
 
 def disable(spark: SparkSession) -> None:
-    """Undo `enable`.
+    """Undo `enable`. Refreshes that wait already still run.
 
     >>> zs.enable(spark)
     >>> zs.disable(spark)
     """
     remove_session_rule(spark)
+    stop_maintenance(spark)
 
 
 def _checked_lookup(
