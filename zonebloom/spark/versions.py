@@ -10,6 +10,7 @@ nodes without naming their fields.
     3.5              has no scalar subqueries but in SQL texts
     3.5              has other Java packages, Scala 2.12 and perhaps Java 8
     3.5              has no collations
+    3.5              sends modules to executors only by the SparkContext
     3.5 and before   are refused over Connect
     4.0              refuses to register a data source again that it has found itself
     4.0              has no type for times of day
@@ -47,6 +48,12 @@ __all__ = ["DataSource", "DataSourceReader", "InputPartition"]
 
 # Text in an error of Spark when Python does not start on an executor.
 PYTHON_START_FAILURE = r"(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
+# The call by which users send a module to the executors.
+SEND_MODULE_CALL = (
+    "spark.addArtifacts(path, pyfile=True)"
+    if HAS_PYTHON_SOURCES
+    else "spark.sparkContext.addPyFile(path)"
+)
 # True if a frame with one value can be used as a column.
 HAS_SCALAR_SUBQUERIES = hasattr(DataFrame, "scalar")
 # True if this Spark converts frames to Arrow tables and back.
