@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from zonebloom import errors
 from zonebloom.base.version import __version__
 from zonebloom.errors import EngineError
-from zonebloom.spark.versions import PYTHON_START_FAILURE
+from zonebloom.spark.versions import PYTHON_START_FAILURE, SEND_MODULE_CALL
 
 _ZONEBLOOM_ERROR = re.compile(r"^\s*zonebloom\.errors\.(\w+): (.+?)(?:\s+SQLSTATE: \w+)?$", re.M)
 # Patterns in the text of an error, and their causes. The first matching pattern counts.
@@ -92,8 +92,7 @@ def _python_advice() -> str:
     return (
         f"Executors need zonebloom {__version__} and its requirements, which "
         "zonebloom.spark.check_executors(spark) checks (zonebloom.spark.send_package(spark) "
-        "sends zonebloom itself, spark.addArtifacts(path, pyfile=True) a module of your own), in "
-        f"a Python like this one ({sys.executable}, "
-        f"{sys.version_info[0]}.{sys.version_info[1]}): set PYSPARK_PYTHON to such a Python on the "
-        f"executors before the session starts; {now}"
+        f"sends zonebloom itself, {SEND_MODULE_CALL} a module of your own), in a Python like this "
+        f"one ({sys.executable}, {sys.version_info[0]}.{sys.version_info[1]}): set PYSPARK_PYTHON "
+        f"to such a Python on the executors before the session starts; {now}"
     )

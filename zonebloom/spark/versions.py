@@ -10,6 +10,7 @@ nodes without naming their fields.
     3.5              has no scalar subqueries but in SQL texts
     3.5              has other Java packages, Scala 2.12 and perhaps Java 8
     3.5              has no collations
+    3.5              sends modules to executors only by the SparkContext
     3.5 and before   are refused over Connect
     4.0              refuses to register a data source again that it has found itself
     4.0              has no type for times of day
@@ -35,7 +36,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from zonebloom.errors import EngineError
 
 _HAS_CLASSIC_PACKAGE = find_spec("pyspark.sql.classic") is not None
-# Whether `scan` and format("zonebloom"), which are Python data sources, can be used.
+# True if this Spark has what `scan` and format("zonebloom") are: Python data sources.
 HAS_PYTHON_SOURCES = find_spec("pyspark.sql.datasource") is not None
 if TYPE_CHECKING or HAS_PYTHON_SOURCES:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -47,9 +48,15 @@ __all__ = ["DataSource", "DataSourceReader", "InputPartition"]
 
 # Text in an error of Spark when Python does not start on an executor.
 PYTHON_START_FAILURE = r"(?:Error from python worker|pyspark\.daemon's (?:stdout|standard output))"
-# Whether a frame of one value can be used as a column.
+# The call by which users send a module to the executors.
+SEND_MODULE_CALL = (
+    "spark.addArtifacts(path, pyfile=True)"
+    if HAS_PYTHON_SOURCES
+    else "spark.sparkContext.addPyFile(path)"
+)
+# True if a frame with one value can be used as a column.
 HAS_SCALAR_SUBQUERIES = hasattr(DataFrame, "scalar")
-# Whether frames are made of Arrow tables, and made into them.
+# True if this Spark converts frames to Arrow tables and back.
 _HAS_ARROW_FRAMES = hasattr(DataFrame, "toArrow")
 # Spark's type of times of day, or None if this Spark has none.
 TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
@@ -69,15 +76,13 @@ def spark_context(spark: Any) -> Any:
     Raise `EngineError` if it is no classic session of Spark 3.5 or newer, nor one of Connect of
     Spark 4.
     """
-    if is_classic(spark):
-        return spark.sparkContext
-    if not hasattr(spark, "addArtifacts") or not HAS_PYTHON_SOURCES:
+    if not hasattr(spark, "addArtifacts") or not (is_classic(spark) or HAS_PYTHON_SOURCES):
         kind = f"{type(spark).__module__}.{type(spark).__qualname__}".removeprefix("builtins.")
         raise EngineError(
             f"spark is a {kind}; give a SparkSession, a classic one of Spark 3.5 or newer, or one "
             "of Spark Connect 4"
         )
-    return None
+    return spark.sparkContext if is_classic(spark) else None
 
 
 def session_id(spark: Any) -> str:
