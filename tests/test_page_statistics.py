@@ -208,6 +208,14 @@ def test_damaged_statistics_are_not_used(tmp_path):
         assert zb.dataset(path).to_table(filter=FILTERS[0]).equals(expected)
 
 
+def test_a_large_footer_is_not_parsed(tmp_path, monkeypatch):
+    write_pages(log(0), tmp_path / "0.parquet")
+    set_constant(monkeypatch, page_statistics, "_MAX_FOOTER_BYTES", 16)
+    set_constant(monkeypatch, page_statistics, "_MAX_FOOTER_SHARE", 0.0)
+    (plan,) = zb.dataset(tmp_path).scanner(filter=FILTERS[0]).plan().fragments
+    assert plan.rows is None
+
+
 def test_a_file_that_changes_is_read_anew(tmp_path):
     path = tmp_path / "0.parquet"
     write_pages(log(0), path)

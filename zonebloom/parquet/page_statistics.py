@@ -33,6 +33,9 @@ from zonebloom.parquet.thrift import Struct, ThriftReader
 
 # Exceptions that statistics of a wrong shape raise.
 STATISTICS_ERRORS = (*PARSE_ERRORS, pa.ArrowException, OverflowError)
+# Parsing a footer of this size takes about 50 ms. One of more than this share of its file takes
+# longer than reading the file.
+_MAX_FOOTER_BYTES, _MAX_FOOTER_SHARE = 1 << 16, 1 / 128
 # Numbers of the fields of structures in parquet.thrift.
 _ROW_GROUPS, _COLUMN_ORDERS, _TYPE_DEFINED_ORDER = 4, 7, 1
 _CHUNKS, _CHUNK_METADATA, _INDEX_START, _INDEX_BYTES = 1, 3, 6, 7
@@ -78,6 +81,8 @@ class PageStatistics:
         import pyarrow.parquet as pq
 
         footer, tail = read_footer_bytes(file_bytes, read)
+        if len(footer) > max(_MAX_FOOTER_BYTES, _MAX_FOOTER_SHARE * file_bytes):
+            raise ValueError("its footer takes too long to parse")
         self._groups = parse_footer(footer, file_bytes).row_groups
         metadata = ThriftReader(footer).read_struct()
         self._chunks: list[list[Struct]] = [group[_CHUNKS] for group in metadata[_ROW_GROUPS]]
