@@ -22,6 +22,7 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from helpers import ROOT, index_folder
 from pyarrow import csv
@@ -1065,7 +1066,7 @@ class TestEngines:
     def test_the_required_java_depends_on_the_version_of_spark(
         self, monkeypatch, tmp_path, spark, minimum
     ):
-        monkeypatch.setattr("pyspark.__version__", spark)
+        set_constant(monkeypatch, pyspark, "__version__", spark)
         for version in (8, 11, 17):
             monkeypatch.setenv("JAVA_HOME", self.fake_java(tmp_path / str(version), version))
             missing = engines.missing_spark_requirement()

@@ -13,8 +13,8 @@ from zonebloom.storage.random_access import FragmentFile
 if TYPE_CHECKING:
     from zonebloom.parquet.page_statistics import PageBounds
 
-# Reading a smaller file whole takes hardly longer than reading its statistics.
-_MIN_FILE_BYTES = 1 << 22
+# Reading a smaller file whole takes little longer than reading its statistics.
+_MIN_FILE_BYTES = 1 << 24
 _MAX_CACHED_COLUMNS = 1024
 
 
