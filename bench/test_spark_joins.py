@@ -151,3 +151,44 @@ def test_join_with_few_keys(versus, spark, sides: Path, is_indexed: bool, column
 
     expected = theirs()
     versus(ours, {"Spark, keys broadcast": theirs}, rounds=5)
+
+
+FACT_FILES, FACT_ROWS = 16, 1_000_000
+
+
+@pytest.fixture(scope="module")
+def star(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write an indexed fact table of 16 M rows in PyArrow's layout, and two dimensions.
+
+    The keys of "ten" are in two of the 16 files, those of "all" in all of them.
+    """
+    root = tmp_path_factory.mktemp("star")
+    random = np.random.default_rng(2)
+    (root / "fact").mkdir()
+    for number in range(FACT_FILES):
+        ids = random.permutation(FACT_ROWS) + number * FACT_ROWS
+        table = pa.table({"id": ids, "x": random.random(FACT_ROWS)})
+        pq.write_table(table, root / "fact" / f"{number:02}.parquet")
+    zb.dataset(root / "fact").create_scalar_index("id", spark=False)
+    ten = np.concatenate([random.integers(0, FACT_ROWS, 5) + n * FACT_ROWS for n in (3, 12)])
+    every = random.integers(0, FACT_ROWS, FACT_FILES) + np.arange(FACT_FILES) * FACT_ROWS
+    for name, ids in (("ten", ten), ("all", every)):
+        pq.write_table(pa.table({"id": ids, "y": ids % 7}), root / f"{name}.parquet")
+    return root
+
+
+@pytest.mark.parametrize("keys", ["ten", "all"], ids=["keys in 2 files", "keys in all files"])
+def test_join_with_enable(versus, spark, star: Path, keys: str):
+    """Join a small dimension under `enable` alone, compared with Spark's broadcast join."""
+    enabled = spark.newSession()
+    zs.enable(enabled)
+    results = []
+
+    def join(session) -> None:
+        fact = session.read.parquet(str(star / "fact"))
+        joined = fact.join(session.read.parquet(str(star / f"{keys}.parquet")), "id")
+        results.append(joined.selectExpr("count(*)", "sum(y)", "round(sum(x), 6)").collect())
+
+    versus(lambda: join(enabled), {"Spark": lambda: join(spark)}, rounds=7, in_turn=True)
+    assert all(result == results[0] for result in results)
+    zs.disable(enabled)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from inspect import signature
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -189,12 +190,17 @@ def input_files(df: Any) -> list[str]:
     return from_jvm(spark, java_frame(df).inputFiles()) if is_classic(spark) else df.inputFiles()
 
 
-def compile_java(jvm: Any, source: str, name: str) -> Any:
-    """Compile Java text by the compiler that Spark ships, and return an object of a class in it.
+def compile_java(jvm: Any, name: str, *texts: str) -> Any:
+    """Compile Java texts by the compiler that Spark ships, and return an object of a class in them.
 
-    The text is written for Spark 4 and Scala 2.13. Names that Spark 3 and Scala 2.12 lack are
+    The texts are written for Spark 4 and Scala 2.13. Names that Spark 3 and Scala 2.12 lack are
     replaced.
     """
+    # The compiler takes one text, in which the package and the imports come first.
+    lines = list(chain.from_iterable(text.splitlines() for text in texts))
+    header = [line for line in lines if line.startswith(("package ", "import "))]
+    body = [line for line in lines if not line.startswith(("package ", "import "))]
+    source = "\n".join([*dict.fromkeys(header), *body])
     if not _HAS_CLASSIC_PACKAGE:
         source = source.replace("org.apache.spark.sql.classic.", "org.apache.spark.sql.")
     if jvm.scala.util.Properties.versionNumberString().startswith("2.12."):

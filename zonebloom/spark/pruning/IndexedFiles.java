@@ -1,5 +1,6 @@
 package zonebloom;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.security.MessageDigest;
 import java.util.*;
@@ -38,6 +39,10 @@ public final class IndexedFiles implements FileIndex {
   // the cache makes Python choose the files only once.
   private final Map cachedScans;
   private volatile Scan lastScan = null;
+  // The filters of the only scan of these files, or null if they are not known.
+  private Seq scanPartitionFilters = null;
+  private Seq scanDataFilters = null;
+  private volatile long scanBytes = -1;
   // False until all nodes of the rewritten plan hold this file index. See equals().
   private boolean isRewriteDone = false;
 
@@ -59,6 +64,26 @@ public final class IndexedFiles implements FileIndex {
     return files;
   }
 
+  /** Return a copy for a scan with these filters, whose size is that of the files it reads. */
+  IndexedFiles withFilters(Seq partitionFilters, Seq dataFilters) {
+    IndexedFiles files = new IndexedFiles(inner, chooser, session, cachedScans);
+    files.scanPartitionFilters = partitionFilters;
+    files.scanDataFilters = dataFilters;
+    return files;
+  }
+
+  boolean hasFilters(Seq partitionFilters, Seq dataFilters) {
+    return partitionFilters.equals(scanPartitionFilters) && dataFilters.equals(scanDataFilters);
+  }
+
+  /** Return whether an index may answer equalities of an expression. */
+  boolean hasIndexOn(Expression column) {
+    Seq none = JavaConverters.asScalaBuffer(new ArrayList()).toSeq();
+    Seq filters = JavaConverters.asScalaBuffer(Collections.singletonList(new IsNotNull(column)))
+        .toSeq();
+    return scan(none, filters).hasIndex();
+  }
+
   /** Return the result for the scan that listed files last, or null if no index was asked. */
   String lastResult() {
     Scan scan = lastScan;
@@ -73,7 +98,10 @@ public final class IndexedFiles implements FileIndex {
   /** Return a scan with its chosen files. A query that runs chooses the files of a scan once. */
   Scan scan(Seq partitionFilters, Seq dataFilters) {
     Object query = session.sparkContext().getLocalProperty(SQLExecution.EXECUTION_ID_KEY());
-    List key = Arrays.asList(new Object[] {query, partitionFilters, dataFilters});
+    // The optimizer and the planner may give the same filters in another order.
+    Set filters = new HashSet(JavaConverters.seqAsJavaList(dataFilters));
+    Set ofPartitions = new HashSet(JavaConverters.seqAsJavaList(partitionFilters));
+    List key = Arrays.asList(new Object[] {query, ofPartitions, filters});
     Scan scan = query == null ? null : (Scan) cachedScans.get(key);
     if (scan == null) {
       Seq directories = inner.listFiles(partitionFilters, dataFilters);
@@ -89,7 +117,14 @@ public final class IndexedFiles implements FileIndex {
   public Seq rootPaths() { return inner.rootPaths(); }
   public String[] inputFiles() { return inner.inputFiles(); }
   public void refresh() { inner.refresh(); }
-  public long sizeInBytes() { return inner.sizeInBytes(); }
+
+  /** Return the bytes of all files, or of the files that the only scan of them reads. */
+  public long sizeInBytes() {
+    if (scanDataFilters == null) return inner.sizeInBytes();
+    if (scanBytes < 0) scanBytes = scan(scanPartitionFilters, scanDataFilters).numBytes();
+    return scanBytes;
+  }
+
   public StructType partitionSchema() { return inner.partitionSchema(); }
   public scala.Option metadataOpsTimeNs() { return inner.metadataOpsTimeNs(); }
 
@@ -98,12 +133,14 @@ public final class IndexedFiles implements FileIndex {
   /**
    * Return true for Spark's own index of the same files, because a scan of either returns the same
    * rows. Spark compares relations to refuse an overwrite of a table that is read, to drop cached
-   * frames and to reuse exchanges. While a plan is rewritten the two must differ, because
+   * frames and to reuse exchanges. While a plan is rewritten old and new must differ, because
    * TreeNode.withNewChildren keeps the old children if the new ones are equal.
    */
   public boolean equals(Object other) {
-    if (other instanceof IndexedFiles) return inner.equals(((IndexedFiles) other).inner);
-    return isRewriteDone && inner.equals(other);
+    if (this == other) return true;
+    if (!(other instanceof IndexedFiles)) return isRewriteDone && inner.equals(other);
+    IndexedFiles files = (IndexedFiles) other;
+    return isRewriteDone && files.isRewriteDone && inner.equals(files.inner);
   }
 
   public int hashCode() { return inner.hashCode(); }
@@ -192,6 +229,34 @@ public final class Scan {
 
   /** Return the result as JSON, null before there is one. */
   synchronized String result() { return result; }
+
+  /** Return the bytes of the chosen files. */
+  synchronized long numBytes() {
+    long bytes = 0;
+    for (Object directory : JavaConverters.seqAsJavaList(directories)) {
+      for (Object file : JavaConverters.seqAsJavaList(((PartitionDirectory) directory).files())) {
+        bytes += ((FileStatusWithMetadata) file).getLen();
+      }
+    }
+    return bytes;
+  }
+
+  /** Return whether there is an index on the columns of the filters. */
+  boolean hasIndex() {
+    try {
+      JsonNode description = JSON.readTree(result());
+      if (description.has("problem")) return false;
+      JsonNode notes = description.get("notes");
+      for (int i = 0; i < notes.size(); i++) {
+        JsonNode note = (JsonNode) notes.get(i);
+        String reason = ((JsonNode) note.get(0)).asText();
+        if (reason.equals("NO_INDEX") || reason.equals("NO_INDEX_ON_COLUMN")) return false;
+      }
+      return true;
+    } catch (Exception error) {
+      return false;
+    }
+  }
 
   /** Return the text that explain() shows behind the name of the scan. */
   String summary() {
@@ -432,7 +497,8 @@ public final class Plans {
    * Return a rule for a frame or for all queries of a session. Physical plans of the session then
    * describe which indexed files each scan reads.
    */
-  public IndexRule rule(SparkSession session, BiFunction choose, double timeoutSeconds) {
+  public IndexRule rule(
+      SparkSession session, BiFunction choose, double timeoutSeconds, long minJoinScanBytes) {
     List strategies = new ArrayList();
     boolean isDescribed = false;
     for (Object strategy : JavaConverters.seqAsJavaList(session.experimental().extraStrategies())) {
@@ -443,7 +509,7 @@ public final class Plans {
       strategies.add(new DescribedScanStrategy());
       session.experimental().extraStrategies_$eq(JavaConverters.asScalaBuffer(strategies).toSeq());
     }
-    return new IndexRule(session, new Chooser(choose, timeoutSeconds));
+    return new IndexRule(session, new Chooser(choose, timeoutSeconds), minJoinScanBytes);
   }
 
   public void removeRule(SparkSession session) { IndexRule.install(session, null); }
@@ -490,22 +556,51 @@ public final class Plans {
     fields[0] = relation;
     return node.makeCopy(fields);
   }
+
+  /** Return a copy of a node of a file relation with another file index. */
+  static TreeNode withFiles(FileIndex files, LogicalRelation node) {
+    HadoopFsRelation relation = (HadoopFsRelation) node.relation();
+    HadoopFsRelation copy =
+        relation.copy(
+            files,
+            relation.partitionSchema(),
+            relation.dataSchema(),
+            relation.bucketSpec(),
+            relation.fileFormat(),
+            relation.options(),
+            relation.sparkSession());
+    return withRelation(copy, node);
+  }
 }
 
-/** An optimizer rule that indexes the Parquet relations of each plan. */
+/**
+ * An optimizer rule that indexes the Parquet relations of each plan, gives scans with filters the
+ * size of the files that they read, and filters scans by the keys of joins.
+ */
 public final class IndexRule extends Rule {
   private final SparkSession session;
   private final Chooser chooser;
+  private final long minJoinScanBytes;
 
-  IndexRule(SparkSession session, Chooser chooser) {
+  IndexRule(SparkSession session, Chooser chooser, long minJoinScanBytes) {
     this.session = session;
     this.chooser = chooser;
+    this.minJoinScanBytes = minJoinScanBytes;
   }
 
-  /** Return the plan with indexed relations, or the same object if there is nothing to index. */
+  /** Return the changed plan, or the same object if there is nothing to change. */
   public TreeNode apply(TreeNode plan) {
+    LogicalPlan indexed = indexRelations((LogicalPlan) plan);
+    FilterAttacher attacher = new FilterAttacher();
+    LogicalPlan attached = (LogicalPlan) indexed.transformUpWithSubqueries(attacher);
+    for (Object files : attacher.addedFiles) ((IndexedFiles) files).finishRewrite();
+    if (attacher.addedFiles.isEmpty()) attached = indexed;
+    return new JoinKeys(session, minJoinScanBytes).apply(attached);
+  }
+
+  private LogicalPlan indexRelations(LogicalPlan plan) {
     RelationIndexer indexer = new RelationIndexer(chooser);
-    TreeNode indexed = ((LogicalPlan) plan).transformUpWithSubqueries(indexer);
+    LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexer);
     for (Object files : indexer.addedFiles) ((IndexedFiles) files).finishRewrite();
     return indexer.addedFiles.isEmpty() ? plan : indexed;
   }
@@ -513,7 +608,7 @@ public final class IndexRule extends Rule {
   /** Return a frame with indexed relations, or null if it has none. */
   public Dataset indexed(Dataset frame) {
     LogicalPlan plan = frame.queryExecution().analyzed();
-    LogicalPlan indexed = (LogicalPlan) apply(plan);
+    LogicalPlan indexed = indexRelations(plan);
     return indexed == plan ? null : Dataset.ofRows(session, indexed);
   }
 
@@ -562,16 +657,7 @@ final class RelationIndexer extends scala.runtime.AbstractPartialFunction {
     IndexedFiles files =
         new IndexedFiles(relation.location(), chooser, Plans.session(relation));
     addedFiles.add(files);
-    return Plans.withRelation(
-        relation.copy(
-            files,
-            relation.partitionSchema(),
-            relation.dataSchema(),
-            relation.bucketSpec(),
-            relation.fileFormat(),
-            relation.options(),
-            relation.sparkSession()),
-        node);
+    return Plans.withFiles(files, node);
   }
 }
 

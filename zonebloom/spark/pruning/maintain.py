@@ -51,7 +51,7 @@ class IndexMaintainer:
         with access_to_plans(spark) as jvm:
             self._java = compiled_java(
                 jvm,
-                lambda: compile_java(jvm, source(), "zonebloom.WriteListeners"),
+                lambda: compile_java(jvm, "zonebloom.WriteListeners", source()),
                 "zonebloom.WriteListeners",
             )
             self._listener = self._java.listener(self)

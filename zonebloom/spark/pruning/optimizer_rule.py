@@ -33,6 +33,8 @@ from zonebloom.spark.versions import (
 Ask = Callable[[JvmScan], PruningResult]
 # If an index gives no answer in this time, Spark reads all files of the scan.
 MAX_ANSWER_SECONDS = 60.0
+# A scan that reads fewer bytes gets no filter from the keys of a join.
+MIN_JOIN_SCAN_BYTES = 64 << 20
 _TIMEOUT_TEXT = (
     f"an index answered later than {MAX_ANSWER_SECONDS:.0f} s after it was asked, so Spark read "
     "all files of that scan"
@@ -110,9 +112,16 @@ def jvm_plans(spark: Any) -> Any:
 
     Raise `EngineError` if the session gives no access to plans.
     """
-    source = (files("zonebloom.spark.pruning") / "IndexedFiles.java").read_text
+    folder = files("zonebloom.spark.pruning")
     with access_to_plans(spark) as jvm:
-        return compiled_java(jvm, lambda: compile_java(jvm, source(), "zonebloom.Plans"))
+        return compiled_java(
+            jvm,
+            lambda: compile_java(
+                jvm,
+                "zonebloom.Plans",
+                *((folder / name).read_text() for name in ("IndexedFiles.java", "JoinKeys.java")),
+            ),
+        )
 
 
 def _new_rule(spark: Any, ask: Ask) -> Any:
@@ -126,7 +135,9 @@ def _new_rule(spark: Any, ask: Ask) -> Any:
     except EngineError as error:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return None
-    return plans.rule(java_session(spark), _Chooser(ask, state), MAX_ANSWER_SECONDS)
+    return plans.rule(
+        java_session(spark), _Chooser(ask, state), MAX_ANSWER_SECONDS, MIN_JOIN_SCAN_BYTES
+    )
 
 
 def session_of(df: Any) -> Any:

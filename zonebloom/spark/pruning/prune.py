@@ -133,6 +133,9 @@ def enable(
     ``rand()`` over a filter depend on the number of partitions, which is smaller when fewer files
     are read.
 
+    If one side of an equi-join is small, it is computed when the query is planned, and its keys
+    choose the files of the other side.
+
     Parameters
     ----------
     spark : SparkSession

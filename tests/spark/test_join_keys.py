@@ -1,0 +1,370 @@
+"""Joins with a small side read the files that its keys may be in, and return the rows of Spark.
+
+The oracle is the same query with the indices disabled. Files are small here, so the least size of
+a scan that keys choose files of is set to 0.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import spark_data
+from helpers import cases
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+from seams import set_constant
+
+import zonebloom as zb
+import zonebloom.spark as zs
+from zonebloom.spark.pruning import optimizer_rule
+
+FILES, ROWS = 8, 3_000
+INDEXED = ["id", "small", "name", "dec", "d", "t", "b"]
+AQE = "spark.sql.adaptive.enabled"
+NO_PUSHDOWN = {"spark.sql.parquet.filterPushdown": "false"}
+
+
+def facts(number: int) -> pa.Table:
+    """Return rows whose keys are in no other file. Every 50th key is null."""
+    ids = [number * 1_000 + row % 1_000 for row in range(ROWS)]
+    day = datetime.date(1990, 1, 1)
+    moment = datetime.datetime(1990, 1, 1, 7)
+
+    def column(make, type_):
+        return pa.array([None if id_ % 50 == 0 else make(id_) for id_ in ids], type_)
+
+    return pa.table(
+        {
+            "row": pa.array([number * ROWS + row for row in range(ROWS)], pa.int64()),
+            "id": column(int, pa.int64()),
+            "small": column(int, pa.int16()),
+            "name": column(lambda i: f"n{i}", pa.string()),
+            "dec": column(lambda i: Decimal(i) / 4, pa.decimal128(10, 2)),
+            "d": column(lambda i: day + datetime.timedelta(i), pa.date32()),
+            "t": column(lambda i: moment + datetime.timedelta(hours=i), pa.timestamp("us", "UTC")),
+            "b": column(lambda i: f"{i}".encode(), pa.binary()),
+            "f": column(float, pa.float64()),
+            "x": pa.array([row % 97 for row in range(ROWS)], pa.int64()),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def lake(spark, tmp_path_factory):
+    """Register views of an indexed folder, of a partitioned one, and of small dimensions."""
+    root = tmp_path_factory.mktemp("lake")
+    (root / "fact").mkdir()
+    tables = [facts(number) for number in range(FILES)]
+    for number, table in enumerate(tables):
+        pq.write_table(table, root / "fact" / f"{number}.parquet")
+        folder = root / "parted" / f"p={number % 4}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / f"{number}.parquet")
+    for name in ("fact", "parted"):
+        zb.dataset(str(root / name)).create_scalar_index(INDEXED, spark=False)
+        spark.read.parquet(str(root / name)).createOrReplaceTempView(name)
+    # Keys of two files, a key that is in no file, and nulls.
+    chosen = pa.concat_tables(
+        [tables[1].slice(0, 8), tables[6].slice(40, 20), tables[0].slice(0, 1)]
+    )
+    odd = [(10**9 if value.as_py() == 1_001 else value.as_py()) for value in chosen["id"]]
+    chosen = chosen.set_column(1, "id", pa.array(odd, pa.int64()))
+    chosen = chosen.append_column("p", pa.array([1] * chosen.num_rows, pa.int32()))
+    chosen = chosen.append_column("wide", chosen["small"].cast(pa.int64()))
+    pq.write_table(chosen, root / "dim.parquet")
+    spark.read.parquet(str(root / "dim.parquet")).createOrReplaceTempView("dim")
+    every = pa.table({"id": pa.array(range(5, FILES * 1_000, 500), pa.int64())})
+    pq.write_table(every, root / "every.parquet")
+    spark.read.parquet(str(root / "every.parquet")).createOrReplaceTempView("every")
+    listed = [(1_003, "a"), (6_007, "b"), (None, "c")]
+    spark.createDataFrame(listed, "id long, label string").createOrReplaceTempView("listed")
+    return root
+
+
+@pytest.fixture
+def enabled(spark, monkeypatch):
+    set_constant(monkeypatch, optimizer_rule, "MIN_JOIN_SCAN_BYTES", 0)
+    zs.enable(spark)
+    yield
+    zs.disable(spark)
+
+
+def rows(frame) -> list[str]:
+    return sorted(map(repr, frame.collect()))
+
+
+def files_of(frame, roots: str = "fact") -> list[int]:
+    """Return the numbers of files that the scans of a folder read."""
+    plan = zs.last_scans(frame)
+    return [
+        scan.kept_files
+        for scan in plan.relations
+        if scan.num_files and any(root.endswith(roots) for root in scan.roots)
+    ]
+
+
+def check(spark, text: str) -> list[int]:
+    """Check that a query returns the rows of Spark alone. Return the files that it reads."""
+    zs.disable(spark)
+    with spark_data.settings(spark, **NO_PUSHDOWN):
+        expected = rows(spark.sql(text))
+    zs.enable(spark)
+    for adaptive in ("true", "false"):
+        with spark_data.settings(spark, **{AQE: adaptive}):
+            frame = spark.sql(text)
+            assert rows(frame) == expected, text
+    return files_of(frame)
+
+
+PRUNED = {
+    "inner": "SELECT * FROM fact JOIN dim USING (id)",
+    "inner, small side first": "SELECT * FROM dim JOIN fact USING (id)",
+    "list": "SELECT * FROM fact JOIN listed USING (id)",
+    "semi": "SELECT * FROM fact LEFT SEMI JOIN dim USING (id)",
+    "IN of a query": "SELECT * FROM fact WHERE id IN (SELECT id FROM dim)",
+    "exists": "SELECT * FROM fact WHERE EXISTS (SELECT 1 FROM dim WHERE dim.id = fact.id)",
+    "semi, small side first": "SELECT * FROM dim LEFT SEMI JOIN fact USING (id)",
+    "left outer": "SELECT * FROM dim LEFT JOIN fact USING (id)",
+    "right outer": "SELECT * FROM fact RIGHT JOIN dim USING (id)",
+    "anti": "SELECT * FROM dim LEFT ANTI JOIN fact USING (id)",
+    "existence": "SELECT id, x FROM dim WHERE x = 3 OR id IN (SELECT id FROM fact)",
+    "filtered dimension": "SELECT fact.row FROM fact JOIN dim USING (id) WHERE dim.x < 5",
+    "more conditions": "SELECT * FROM fact f JOIN dim d ON f.id = d.id AND f.x + d.x > 9",
+    "aggregated side": (
+        "SELECT * FROM fact JOIN (SELECT id, count(*) n FROM dim GROUP BY id) USING (id)"
+    ),
+    "limit": (
+        "SELECT * FROM fact JOIN (SELECT id FROM dim WHERE x < 9 ORDER BY id, row LIMIT 3) "
+        "USING (id)"
+    ),
+    "union": "SELECT row FROM fact JOIN (SELECT id FROM dim UNION SELECT id FROM listed) USING (id)",
+    "aggregate of the result": "SELECT d.x, count(*) FROM fact f JOIN dim d USING (id) GROUP BY 1",
+    "grouped large side": (
+        "SELECT * FROM (SELECT id, sum(x) FROM fact GROUP BY id) JOIN dim USING (id)"
+    ),
+    "star": ("SELECT f.row FROM fact f JOIN dim d ON f.id = d.id JOIN listed l ON f.id = l.id"),
+    "CTE": "WITH k AS (SELECT id FROM dim) SELECT f.row FROM fact f JOIN k USING (id)",
+    "wider integers": "SELECT fact.row FROM fact JOIN dim ON fact.small = dim.wide",
+    "merge hint": "SELECT /*+ MERGE(fact) */ * FROM fact JOIN dim USING (id)",
+    "shuffle hint": "SELECT /*+ SHUFFLE_HASH(dim) */ * FROM fact JOIN dim USING (id)",
+    **{name: f"SELECT f.row, d.row FROM fact f JOIN dim d USING ({name})" for name in INDEXED[1:]},
+}
+
+
+@pytest.mark.parametrize("text", PRUNED.values(), ids=PRUNED)
+def test_keys_of_the_small_side_choose_files(spark, lake, enabled, text):
+    [files] = check(spark, text)
+    # "listed" has keys of two files, "dim" of two and a null.
+    assert 1 <= files <= 2
+
+
+WHOLE = {
+    "outer, large side preserved": "SELECT * FROM fact LEFT JOIN dim USING (id)",
+    "full outer": "SELECT * FROM fact FULL JOIN dim USING (id)",
+    "anti, large side preserved": "SELECT * FROM fact LEFT ANTI JOIN dim USING (id)",
+    "NOT IN": "SELECT * FROM fact WHERE id NOT IN (SELECT id FROM listed)",
+    "null-safe": "SELECT * FROM fact f JOIN dim d ON f.id <=> d.id",
+    "range": "SELECT * FROM fact f JOIN listed l ON f.id BETWEEN l.id AND l.id + 1",
+    "one term of OR": "SELECT * FROM fact f JOIN dim d ON f.id = d.id OR f.x = d.x",
+    "column without index": "SELECT f.row, d.row FROM fact f JOIN dim d ON f.x = d.x AND d.x = 4",
+    "double": "SELECT f.row, d.row FROM fact f JOIN dim d ON f.f = d.f",
+    "keys of all files": "SELECT * FROM fact JOIN every USING (id)",
+    "limit of the large side": (
+        "SELECT * FROM (SELECT * FROM fact ORDER BY row LIMIT 2000) JOIN dim USING (id)"
+    ),
+    "window of the large side": (
+        "SELECT * FROM (SELECT *, row_number() OVER (ORDER BY row) n FROM fact) JOIN dim USING (id)"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WHOLE.values(), ids=WHOLE)
+def test_other_joins_read_all_files(spark, lake, enabled, text):
+    assert check(spark, text) in ([], [FILES])
+
+
+def test_small_side_without_rows_reads_no_file(spark, lake, enabled):
+    assert check(
+        spark, "SELECT * FROM fact JOIN (SELECT * FROM dim WHERE x < -1) d USING (id)"
+    ) in (
+        [],
+        [0],
+    )
+
+
+def test_a_random_side_is_not_computed_early(spark, lake, enabled):
+    frame = spark.table("fact").join(
+        spark.table("listed").where(sf.rand() * sf.col("id") >= 0), "id"
+    )
+    expected = spark.table("fact").where("id IN (1003, 6007)").count()
+    assert frame.count() == expected
+    frame.collect()
+    assert files_of(frame) == [FILES]
+
+
+def test_a_limit_without_order_gives_the_keys_that_are_joined(spark, lake, enabled):
+    keys = spark.table("dim").where("id < 9000").repartition(3).select("id").limit(2)
+    frame = keys.join(spark.table("fact"), "id", "left").groupBy("id").count()
+    assert [row["count"] for row in frame.collect()] == [3, 3]
+
+
+def test_partitions_are_still_pruned_by_the_dimension(spark, lake, enabled):
+    text = "SELECT f.row FROM parted f JOIN dim d ON f.p = d.p AND f.id = d.id WHERE d.x < 50"
+    check(spark, text)
+    frame = spark.sql(text)
+    frame.collect()
+    [metrics] = [count for count in spark_data.files_read(frame) if count != 1] or [1]
+    assert metrics <= 2
+
+
+def test_a_cached_dimension_gives_keys(spark, lake, enabled):
+    cached = spark.table("dim").select("id").cache()
+    try:
+        assert cached.count() == 29
+        frame = spark.table("fact").join(cached, "id")
+        found = rows(frame)
+        assert files_of(frame) == [2]
+        zs.disable(spark)
+        assert rows(spark.table("fact").join(cached, "id")) == found
+    finally:
+        cached.unpersist()
+
+
+def test_a_frame_that_is_cached_keeps_its_rows(spark, lake, enabled):
+    joined = spark.sql("SELECT f.row FROM fact f JOIN listed USING (id)").cache()
+    try:
+        assert joined.count() == 6
+        assert spark.table("fact").count() == FILES * ROWS
+        zs.disable(spark)
+        assert rows(joined) == rows(spark.sql("SELECT f.row FROM fact f JOIN listed USING (id)"))
+    finally:
+        joined.unpersist()
+
+
+def test_the_large_side_is_broadcast_if_few_of_its_files_are_read(spark, lake, enabled):
+    limit = (lake / "fact" / "1.parquet").stat().st_size // 2
+    with spark_data.settings(
+        spark, **{"spark.sql.autoBroadcastJoinThreshold": str(limit), AQE: "false"}
+    ):
+        text = "SELECT a.row FROM fact a JOIN parted b USING (row) WHERE b.id = 1003"
+        frame = spark.sql(text)
+        found = rows(frame)
+        assert "BroadcastHashJoin" in frame._jdf.queryExecution().executedPlan().toString()
+        zs.disable(spark)
+        alone = spark.sql(text)
+        assert rows(alone) == found
+        assert "BroadcastHashJoin" not in alone._jdf.queryExecution().executedPlan().toString()
+
+
+def test_no_side_is_computed_early_if_broadcasts_are_off(spark, lake, enabled):
+    with spark_data.settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        frame = spark.sql(PRUNED["inner"])
+        frame.collect()
+        assert files_of(frame) == [FILES]
+
+
+def test_scans_below_the_least_size_are_left_as_they_are(spark, lake):
+    zs.enable(spark)
+    frame = spark.sql(PRUNED["inner"])
+    frame.collect()
+    zs.disable(spark)
+    assert files_of(frame) == [FILES]
+
+
+def test_an_error_of_the_small_side_is_the_error_of_spark(spark, lake, enabled):
+    text = "SELECT * FROM fact JOIN (SELECT raise_error('no key') AS e, id FROM dim) USING (id)"
+    frame = spark.sql(text)
+    frame.explain()
+    # Spark 3.5 raises the error of the JVM.
+    with pytest.raises((PySparkException, Py4JJavaError), match="no key"):
+        frame.collect()
+
+
+def test_a_self_join_of_an_indexed_lookup(spark, lake, enabled):
+    text = "SELECT a.row, b.row FROM fact a JOIN fact b ON a.id = b.id WHERE a.name = 'n2007'"
+    # The filtered side reads one file, but that is no small part of the other side.
+    check(spark, text)
+
+
+def test_a_new_file_and_a_changed_one_are_read(spark, tmp_path, lake, enabled):
+    folder = tmp_path / "fact"
+    folder.mkdir()
+    for number in range(4):
+        pq.write_table(facts(number), folder / f"{number}.parquet")
+    zb.dataset(str(folder)).create_scalar_index("id", spark=False)
+    pq.write_table(facts(5), folder / "9.parquet")
+    pq.write_table(facts(6).slice(10), folder / "2.parquet")
+    spark.read.parquet(str(folder)).createOrReplaceTempView("moving")
+    text = "SELECT m.row FROM moving m JOIN dim USING (id)"
+    with pytest.warns(zb.errors.StaleIndexWarning):
+        check(spark, text)
+    frame = spark.sql(text)
+    frame.collect()
+    assert files_of(frame) == [3]
+    spark.catalog.dropTempView("moving")
+
+
+DIMENSIONS = ["dim", "every", "listed"]
+TYPES = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+
+
+def random_join(dice: random.Random) -> str:
+    """Return a random query with one or two joins of a large view and small ones."""
+    large = dice.choice(["fact", "fact", "parted"])
+    small = dice.choice(DIMENSIONS)
+    columns = [*INDEXED, "f", "x"] if small == "dim" else ["id"]
+    column = dice.choice(columns)
+    condition = f"f.{column} {dice.choice(['=', '=', '=', '<=>'])} d.{column}"
+    if small == "dim" and dice.random() < 0.3:
+        condition += dice.choice([" AND f.x < d.x", " AND f.name = d.name", " OR f.row = d.row"])
+    side = dice.choice(
+        [
+            small,
+            small,
+            f"(SELECT DISTINCT * FROM {small})",
+            f"(SELECT * FROM {small} WHERE id % 3 = {dice.randrange(3)})",
+            f"(SELECT * FROM {small} WHERE id > 10000000000)",
+        ]
+    )
+    filtered = dice.choice(
+        [
+            large,
+            large,
+            f"(SELECT * FROM {large} WHERE x < 50)",
+            f"(SELECT * FROM {large} WHERE id IN (1003, 6007, 12))",
+            f"(SELECT * FROM {large} UNION ALL SELECT * FROM {large} WHERE x = 1)",
+        ]
+    )
+    type_ = dice.choice(TYPES)
+    if dice.random() < 0.5:
+        left, right, key = f"{filtered} f", f"{side} d", "f.row"
+    else:
+        left, right, key = f"{side} d", f"{filtered} f", "d.id"
+    selected = "*" if dice.random() < 0.4 else f"{key}, count(*) OVER () AS n"
+    text = f"SELECT {selected} FROM {left} {type_} {right} ON {condition}"
+    if dice.random() < 0.3:
+        text = f"SELECT count(*), min({key.split('.')[1]}) FROM ({text.replace('*', key, 1)})"
+    return text
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_joins_return_the_rows_of_spark(spark, lake, enabled, part):
+    dice = random.Random(part)
+    pruned = 0
+    for _ in range(cases(300, 40) // 4):
+        text = random_join(dice)
+        zs.disable(spark)
+        with spark_data.settings(spark, **NO_PUSHDOWN):
+            expected = rows(spark.sql(text))
+        zs.enable(spark)
+        with spark_data.settings(spark, **{AQE: dice.choice(["true", "false"])}):
+            frame = spark.sql(text)
+            assert rows(frame) == expected, text
+        pruned += any(files < FILES for files in files_of(frame))
+    assert pruned

@@ -1,0 +1,453 @@
+package zonebloom;
+
+import java.util.*;
+import org.apache.spark.SparkThrowable;
+import org.apache.spark.api.python.PythonRDD;
+import org.apache.spark.rdd.MapPartitionsRDD;
+import org.apache.spark.rdd.ParallelCollectionRDD;
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.optimizer.PushDownPredicates$;
+import org.apache.spark.sql.catalyst.plans.ExistenceJoin;
+import org.apache.spark.sql.catalyst.plans.Inner$;
+import org.apache.spark.sql.catalyst.plans.JoinType;
+import org.apache.spark.sql.catalyst.plans.LeftAnti$;
+import org.apache.spark.sql.catalyst.plans.LeftOuter$;
+import org.apache.spark.sql.catalyst.plans.LeftSemi$;
+import org.apache.spark.sql.catalyst.plans.RightOuter$;
+import org.apache.spark.sql.catalyst.plans.logical.Aggregate;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
+import org.apache.spark.sql.catalyst.plans.logical.GlobalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.Join;
+import org.apache.spark.sql.catalyst.plans.logical.LocalLimit;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation$;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.Range;
+import org.apache.spark.sql.catalyst.plans.logical.Sort;
+import org.apache.spark.sql.catalyst.plans.logical.Union;
+import org.apache.spark.sql.catalyst.plans.logical.Window;
+import org.apache.spark.sql.catalyst.trees.TreeNodeTag;
+import org.apache.spark.sql.catalyst.trees.TreePattern;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.LogicalRDD;
+import org.apache.spark.sql.execution.columnar.InMemoryRelation;
+import org.apache.spark.sql.execution.datasources.*;
+import org.apache.spark.sql.types.*;
+import org.apache.spark.unsafe.Platform;
+import scala.collection.JavaConverters;
+import scala.collection.immutable.Seq;
+
+/** A filter directly above the scan of an indexed relation, as the logical plan has it. */
+final class FilteredScan {
+  final Filter node;
+  final LogicalRelation relation;
+  final IndexedFiles files;
+  final Seq partitionFilters;
+  final Seq dataFilters;
+
+  private FilteredScan(Filter node, LogicalRelation relation, IndexedFiles files) {
+    this.node = node;
+    this.relation = relation;
+    this.files = files;
+    Set partitionColumns = new HashSet();
+    for (String name : files.partitionSchema().fieldNames()) {
+      partitionColumns.add(name.toLowerCase(Locale.ROOT));
+    }
+    List ofPartitions = new ArrayList();
+    List ofRows = new ArrayList();
+    for (Object term : Terms.of(node.condition())) {
+      Expression filter = (Expression) term;
+      if (!filter.deterministic() || filter.containsPattern(TreePattern.PLAN_EXPRESSION())) continue;
+      boolean isOfPartitions = true;
+      for (Object column : JavaConverters.seqAsJavaList(filter.references().toSeq())) {
+        String name = ((Attribute) column).name().toLowerCase(Locale.ROOT);
+        isOfPartitions &= partitionColumns.contains(name);
+      }
+      (isOfPartitions ? ofPartitions : ofRows).add(filter);
+    }
+    partitionFilters = JavaConverters.asScalaBuffer(ofPartitions).toSeq();
+    dataFilters = JavaConverters.asScalaBuffer(ofRows).toSeq();
+  }
+
+  /** Return the scan below a node of a plan, or null if the node is no filter of a scan. */
+  static FilteredScan of(Object plan) {
+    if (!(plan instanceof Filter) || !(((Filter) plan).child() instanceof LogicalRelation)) {
+      return null;
+    }
+    LogicalRelation relation = (LogicalRelation) ((Filter) plan).child();
+    if (!(relation.relation() instanceof HadoopFsRelation)) return null;
+    FileIndex files = ((HadoopFsRelation) relation.relation()).location();
+    if (!(files instanceof IndexedFiles)) return null;
+    return new FilteredScan((Filter) plan, relation, (IndexedFiles) files);
+  }
+
+  /** Add all such scans of a plan, without those of its subqueries, to a list. */
+  static void collect(LogicalPlan plan, List scans) {
+    FilteredScan scan = of(plan);
+    if (scan != null) scans.add(scan);
+    for (Object child : JavaConverters.seqAsJavaList(plan.children())) {
+      collect((LogicalPlan) child, scans);
+    }
+  }
+}
+
+/** The terms of a condition that AND combines. */
+final class Terms {
+  static List of(Expression condition) {
+    List terms = new ArrayList();
+    ArrayDeque stack = new ArrayDeque();
+    stack.push(condition);
+    while (!stack.isEmpty()) {
+      Expression next = (Expression) stack.pop();
+      if (next instanceof And) {
+        stack.push(((And) next).right());
+        stack.push(((And) next).left());
+      } else {
+        terms.add(next);
+      }
+    }
+    return terms;
+  }
+}
+
+/** A plan transformation that tells the file index of each scan the filters of that scan. */
+final class FilterAttacher extends scala.runtime.AbstractPartialFunction {
+  final List addedFiles = new ArrayList();
+
+  public boolean isDefinedAt(Object plan) {
+    FilteredScan scan = FilteredScan.of(plan);
+    return scan != null
+        && !scan.dataFilters.isEmpty()
+        && !scan.files.hasFilters(scan.partitionFilters, scan.dataFilters);
+  }
+
+  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
+    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+    FilteredScan scan = FilteredScan.of(plan);
+    IndexedFiles files = scan.files.withFilters(scan.partitionFilters, scan.dataFilters);
+    addedFiles.add(files);
+    return new Filter(
+        scan.node.condition(), (LogicalPlan) Plans.withFiles(files, scan.relation));
+  }
+}
+
+/**
+ * A plan transformation that lets the keys of the small side of an equi-join choose the files of
+ * the other side.
+ *
+ * <p>The small side is computed once, here. Its rows take its place in the plan, so that the keys
+ * and the joined rows cannot differ, and its keys become a filter of the other side.
+ */
+final class JoinKeys extends scala.runtime.AbstractPartialFunction {
+  private static final int MAX_ROWS = 10000;
+  // The keys are used if the files that may hold them have less than this share of the bytes.
+  private static final double MAX_KEPT_SHARE = 0.75;
+  // A side is computed early only if the other side reads this many times its bytes.
+  private static final long MIN_SIZE_RATIO = 8;
+  private static final TreeNodeTag IS_VISITED = new TreeNodeTag("zonebloom.join");
+  private final SparkSession session;
+  private final long minScanBytes;
+  private final long maxSideBytes;
+  // Small sides with the rows that replace them, in the order in which they were computed.
+  private final List computedSides = new ArrayList();
+
+  JoinKeys(SparkSession session, long minScanBytes) {
+    this.session = session;
+    this.minScanBytes = minScanBytes;
+    this.maxSideBytes = session.sessionState().conf().autoBroadcastJoinThreshold();
+  }
+
+  /** Return the plan with filters on the keys of joins, or the same plan. */
+  LogicalPlan apply(LogicalPlan plan) {
+    if (maxSideBytes <= 0 || plan.isStreaming()) return plan;
+    if (!plan.containsPattern(TreePattern.JOIN())) return plan;
+    LogicalPlan result = (LogicalPlan) plan.transformUp(this);
+    // Other places of the same side, such as a filter of partitions, must have the same rows.
+    for (Object side : computedSides) {
+      result = (LogicalPlan) result.transformDownWithSubqueries((SideReplacer) side);
+    }
+    return result;
+  }
+
+  public boolean isDefinedAt(Object plan) {
+    return plan instanceof Join
+        && ((Join) plan).condition().isDefined()
+        && ((Join) plan).getTagValue(IS_VISITED).isEmpty();
+  }
+
+  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
+    if (!isDefinedAt(plan)) return otherwise.apply(plan);
+    Join join = (Join) plan;
+    try {
+      // Rows of a preserved side appear in the result even if their keys match nothing.
+      JoinType type = join.joinType();
+      boolean isSymmetric = type == Inner$.MODULE$ || type == LeftSemi$.MODULE$;
+      boolean isLeftPreserved =
+          type == LeftOuter$.MODULE$ || type == LeftAnti$.MODULE$ || type instanceof ExistenceJoin;
+      if (isSymmetric || isLeftPreserved) join = filterSide(join, false);
+      if (isSymmetric || type == RightOuter$.MODULE$) join = filterSide(join, true);
+    } catch (Exception error) {
+      if (isCancelled(error)) Platform.throwException(error);
+      // Spark runs the plan as it is. If it fails for the same reason, the user sees why.
+      join = (Join) plan;
+    }
+    join.setTagValue(IS_VISITED, true);
+    return join;
+  }
+
+  private static boolean isCancelled(Throwable error) {
+    if (Thread.currentThread().isInterrupted()) return true;
+    for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+      if (cause instanceof InterruptedException) return true;
+      if (cause instanceof SparkThrowable
+          && "SPARK_JOB_CANCELLED".equals(((SparkThrowable) cause).getErrorClass())) return true;
+    }
+    return false;
+  }
+
+  /** Return a join with one side filtered by the keys of the other, or the same join. */
+  private Join filterSide(Join join, boolean isLeft) {
+    LogicalPlan filtered = isLeft ? join.left() : join.right();
+    LogicalPlan small = isLeft ? join.right() : join.left();
+    Expression condition = (Expression) join.condition().get();
+    if (!condition.deterministic()) return join;
+    long scanBytes = 0;
+    List keys = new ArrayList();
+    for (Object term : Terms.of(condition)) {
+      JoinKey key = JoinKey.of((Expression) term, filtered, small);
+      long bytes = key == null ? 0 : key.indexedBytes(filtered);
+      scanBytes = Math.max(scanBytes, bytes);
+      if (bytes > 0) keys.add(key);
+    }
+    if (scanBytes < minScanBytes || !isCheap(small, scanBytes)) return join;
+
+    InternalRow[] rows =
+        Dataset.ofRows(session, small).queryExecution().executedPlan().executeTake(MAX_ROWS + 1);
+    if (rows.length > MAX_ROWS) return join;
+    List copies = new ArrayList();
+    for (InternalRow row : rows) copies.add(row.copy());
+    SideReplacer replacer = new SideReplacer(small, copies);
+    computedSides.add(replacer);
+
+    LogicalPlan newSide = filtered;
+    for (Object key : keys) {
+      newSide = Pushed.filter(((JoinKey) key).filter(copies, small), newSide);
+    }
+    if (keptShare(newSide) >= MAX_KEPT_SHARE) newSide = filtered;
+    return join.copy(
+        isLeft ? newSide : replacer.rows,
+        isLeft ? replacer.rows : newSide,
+        join.joinType(),
+        join.condition(),
+        join.hint());
+  }
+
+  /** Return the share of bytes that the scans of a side read now of those that they read before. */
+  private static double keptShare(LogicalPlan side) {
+    List scans = new ArrayList();
+    FilteredScan.collect(side, scans);
+    double before = 0;
+    double after = 0;
+    for (Object item : scans) {
+      FilteredScan scan = (FilteredScan) item;
+      if (scan.files.hasFilters(scan.partitionFilters, scan.dataFilters)) continue;
+      before += scan.files.sizeInBytes();
+      after += scan.files.withFilters(scan.partitionFilters, scan.dataFilters).sizeInBytes();
+    }
+    return before == 0 ? 1 : after / before;
+  }
+
+  /** Return whether a side can be computed early at a cost that is small beside the other side. */
+  private boolean isCheap(LogicalPlan side, long otherBytes) {
+    long bytes = side.deterministic() && isSimple(side) ? leafBytes(side) : Long.MAX_VALUE;
+    return bytes <= Math.min(maxSideBytes, otherBytes / MIN_SIZE_RATIO);
+  }
+
+  private static boolean isSimple(LogicalPlan plan) {
+    boolean isKnown =
+        plan.children().isEmpty()
+            || plan instanceof Aggregate
+            || plan instanceof Filter
+            || plan instanceof GlobalLimit
+            || plan instanceof Join
+            || plan instanceof LocalLimit
+            || plan instanceof Project
+            || plan instanceof Sort
+            || plan instanceof Union
+            || plan instanceof Window;
+    if (!isKnown || plan.containsPattern(TreePattern.PLAN_EXPRESSION())) return false;
+    for (Object child : JavaConverters.seqAsJavaList(plan.children())) {
+      if (!isSimple((LogicalPlan) child)) return false;
+    }
+    return true;
+  }
+
+  /** Return the bytes that the leaves of a plan read, Long.MAX_VALUE if that is not known. */
+  private static long leafBytes(LogicalPlan plan) {
+    long bytes = 0;
+    for (Object item : JavaConverters.seqAsJavaList(plan.collectLeaves())) {
+      LogicalPlan leaf = (LogicalPlan) item;
+      if (leaf instanceof LocalRelation || leaf instanceof OneRowRelation) continue;
+      if (leaf instanceof LogicalRDD && isList(((LogicalRDD) leaf).rdd())) continue;
+      boolean isKnown =
+          leaf instanceof Range
+              || (leaf instanceof LogicalRelation
+                  && ((LogicalRelation) leaf).relation() instanceof HadoopFsRelation)
+              || (leaf instanceof InMemoryRelation
+                  && ((InMemoryRelation) leaf).cacheBuilder().isCachedColumnBuffersLoaded());
+      scala.math.BigInt size = leaf.stats().sizeInBytes();
+      if (!isKnown || !size.isValidLong()) return Long.MAX_VALUE;
+      bytes = Math.min(bytes, Long.MAX_VALUE - size.toLong()) + size.toLong();
+    }
+    return bytes;
+  }
+
+  /**
+   * Return whether the rows of an RDD come from a list of the driver, as those of createDataFrame
+   * do. Python's functions may have changed them.
+   */
+  private static boolean isList(RDD rdd) {
+    while (!(rdd instanceof ParallelCollectionRDD)) {
+      boolean isMapped = rdd instanceof MapPartitionsRDD || rdd instanceof PythonRDD;
+      if (!isMapped || rdd.dependencies().size() != 1) return false;
+      rdd = ((org.apache.spark.Dependency) rdd.dependencies().apply(0)).rdd();
+    }
+    return true;
+  }
+}
+
+/** An equality of a join between an expression of the filtered side and one of the small side. */
+final class JoinKey {
+  // The expression of the filtered side, without the cast that widens an integer.
+  private final Expression stored;
+  private final Expression given;
+
+  private JoinKey(Expression stored, Expression given) {
+    this.stored = stored;
+    this.given = given;
+  }
+
+  /** Return the key of a term of a join condition, or null if it gives none. */
+  static JoinKey of(Expression term, LogicalPlan filtered, LogicalPlan small) {
+    if (!(term instanceof EqualTo)) return null;
+    Expression left = ((EqualTo) term).left();
+    Expression right = ((EqualTo) term).right();
+    boolean isLeftFiltered = left.references().subsetOf(filtered.outputSet());
+    Expression stored = isLeftFiltered ? left : right;
+    Expression given = isLeftFiltered ? right : left;
+    if (stored.references().isEmpty()
+        || !stored.references().subsetOf(filtered.outputSet())
+        || !given.references().subsetOf(small.outputSet())
+        || !stored.dataType().equals(given.dataType())) return null;
+    if (stored instanceof Cast && isInteger(stored.dataType())) {
+      Expression child = ((Cast) stored).child();
+      boolean isWider = stored.dataType().defaultSize() > child.dataType().defaultSize();
+      if (isInteger(child.dataType()) && isWider) stored = child;
+    }
+    // Spark's Parquet filters lose rows with NaN or -0.0, so keys of these types add no filter.
+    DataType type = stored.dataType();
+    boolean isExact =
+        isInteger(type)
+            || type.equals(DataTypes.StringType)
+            || type instanceof BinaryType
+            || type instanceof DateType
+            || type instanceof TimestampType
+            || type instanceof TimestampNTZType
+            || type instanceof DecimalType;
+    return isExact ? new JoinKey(stored, given) : null;
+  }
+
+  private static boolean isInteger(DataType type) {
+    return type instanceof ByteType
+        || type instanceof ShortType
+        || type instanceof IntegerType
+        || type instanceof LongType;
+  }
+
+  /** Return the bytes of the scans in a side whose files an index may choose by this key. */
+  long indexedBytes(LogicalPlan side) {
+    Expression probe = new InSet(stored, Pushed.scalaSet(new HashSet()));
+    List scans = new ArrayList();
+    FilteredScan.collect(Pushed.filter(probe, side), scans);
+    long bytes = 0;
+    for (Object item : scans) {
+      FilteredScan scan = (FilteredScan) item;
+      for (Object term : Terms.of(scan.node.condition())) {
+        if (!(term instanceof InSet) || !((InSet) term).hset().isEmpty()) continue;
+        if (scan.files.hasIndexOn(((InSet) term).child())) bytes += scan.files.sizeInBytes();
+      }
+    }
+    return bytes;
+  }
+
+  /** Return the filter that the stored value is one of the keys in the rows of the small side. */
+  Expression filter(List rows, LogicalPlan small) {
+    Seq expressions = JavaConverters.asScalaBuffer(Collections.singletonList(given)).toSeq();
+    InterpretedProjection projection = new InterpretedProjection(expressions, small.output());
+    Set keys = new HashSet();
+    for (Object row : rows) {
+      Object key = projection.apply((InternalRow) row).copy().get(0, given.dataType());
+      Object value = key == null ? null : storedValue(key);
+      if (value != null) keys.add(value);
+    }
+    return new InSet(stored, Pushed.scalaSet(keys));
+  }
+
+  /** Return a key in the type of the stored value, or null if it is outside its range. */
+  private Object storedValue(Object key) {
+    DataType type = stored.dataType();
+    if (type.equals(given.dataType())) return key;
+    long value = ((Number) key).longValue();
+    if (type instanceof ByteType) return (byte) value == value ? (Object) (byte) value : null;
+    if (type instanceof ShortType) return (short) value == value ? (Object) (short) value : null;
+    return (int) value == value ? (Object) (int) value : null;
+  }
+}
+
+/** Spark's rule that moves filters down to the scans. */
+final class Pushed {
+  private static final int MAX_STEPS = 20;
+
+  /** Return a plan with a filter on top of it, moved down as far as Spark can. */
+  static LogicalPlan filter(Expression condition, LogicalPlan plan) {
+    LogicalPlan pushed = new Filter(condition, plan);
+    for (int step = 0; step < MAX_STEPS; step++) {
+      LogicalPlan next = PushDownPredicates$.MODULE$.apply(pushed);
+      if (next.fastEquals(pushed)) return next;
+      pushed = next;
+    }
+    return pushed;
+  }
+
+  static scala.collection.immutable.Set scalaSet(Set values) {
+    return JavaConverters.asScalaSet(values).toSet();
+  }
+}
+
+/** A plan transformation that puts the computed rows of a plan in its place. */
+final class SideReplacer extends scala.runtime.AbstractPartialFunction {
+  private final LogicalPlan side;
+  final LogicalPlan rows;
+
+  SideReplacer(LogicalPlan side, List computedRows) {
+    this.side = side;
+    // The number of fields of a LocalRelation differs between versions of Spark.
+    LocalRelation empty = LocalRelation$.MODULE$.apply(side.output());
+    Object[] fields = new Object[empty.productArity()];
+    for (int i = 2; i < fields.length; i++) fields[i] = empty.productElement(i);
+    fields[0] = side.output();
+    fields[1] = JavaConverters.asScalaBuffer(computedRows).toSeq();
+    this.rows = (LogicalPlan) empty.makeCopy(fields);
+  }
+
+  public boolean isDefinedAt(Object plan) { return side.equals(plan); }
+
+  public Object applyOrElse(Object plan, scala.Function1 otherwise) {
+    return isDefinedAt(plan) ? rows : otherwise.apply(plan);
+  }
+}
