@@ -572,7 +572,7 @@ def test_filters_over_all_keys_that_would_be_too_large_are_refused(manager, lake
 def test_keys_are_read_and_written_in_two_ways(manager, spark):
     assert manager.is_enabled() is True
     manager.disable()
-    assert manager.is_enabled() is False and manager.isEnabled() is False
+    assert manager.is_enabled() is False
     assert IndexManager(spark).is_enabled() is False
     manager.enable()
     assert manager.is_enabled() is True
@@ -621,15 +621,26 @@ def test_the_default_system_path_is_in_the_warehouse(manager, spark):
     assert not Path(warehouse, "zonebloom_indexes").exists()
 
 
-def test_names_of_hyperspace_are_accepted(manager, spark, lake):
+def test_every_method_has_a_name_in_camel_case(manager, spark, lake):
+    names = {name for name in dir(IndexManager) if not name.startswith("_")}
+    pairs = {
+        *(("create_index", "createIndex"), ("refresh_index", "refreshIndex")),
+        *(("optimize_index", "optimizeIndex"), ("delete_index", "deleteIndex")),
+        *(("restore_index", "restoreIndex"), ("vacuum_index", "vacuumIndex")),
+        *(("why_not", "whyNot"), ("is_enabled", "isEnabled")),
+    }
+    assert {name for name in names if "_" in name} == {snake for snake, _ in pairs}
+    assert {name for name in names if name.lower() != name} == {camel for _, camel in pairs}
+    for snake, camel in pairs:
+        assert getattr(IndexManager, snake) is getattr(IndexManager, camel)
     frame = spark.read.parquet(str(lake))
     manager.createIndex(frame, BFIndexConfig("ids", ["id"]))
     write(lake, 5)
     manager.refreshIndex("ids", mode="incremental")
-    manager.optimizeIndex(indexName="ids", mode="full")
+    manager.optimizeIndex("ids", mode="full")
     assert counts(manager) == [4, 0, 0]
     manager.deleteIndex("ids")
     manager.restoreIndex("ids")
-    manager.deleteIndex(indexName="ids")
+    manager.deleteIndex("ids")
     manager.vacuumIndex("ids")
     assert manager.indexes().collect() == []

@@ -434,15 +434,13 @@ def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     assert "FileScan" not in printed
     texts = []
     manager.explain(frame, True, texts.append)
-    manager.explain(frame, verbose=True, redirectFunc=texts.append)
+    manager.explain(frame, verbose=True, redirect=texts.append)
     assert capsys.readouterr().out == ""
     assert all("FileScan parquet" in text and "IndexedFiles" in text for text in texts)
 
 
 def test_why_not_is_shown_as_text_and_html(manager, spark, lake):
-    plan = manager.whyNot(
-        spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), indexName="ids"
-    )
+    plan = manager.whyNot(spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), "ids")
     assert "Name < <b>" in str(plan) or "Name < '<b>'" in str(plan)
     assert "&lt;b&gt;" in plan._repr_html_() and "<b>" not in plan._repr_html_()
     html_text(plan)
