@@ -278,16 +278,61 @@ def test_incremental_refresh_reads_what_changed(ids, lake):
     assert state(ids) == "ACTIVE"
 
 
-def test_quick_refresh_reads_nothing(ids, lake):
+def test_quick_refresh_reads_only_appended_files(ids, lake):
+    before = zb.dataset(lake).opened.version.indices["ids.id"].segments
     change(lake)
+    calls = []
+    ids.refresh_index(
+        "ids", mode="quick", progress=lambda num_rows, total: calls.append((num_rows, total))
+    )
+    # It reads the rows of the new file, but not those of the changed one.
+    assert {total for _, total in calls} == {ROWS}
+    assert set(before) < set(zb.dataset(lake).opened.version.indices["ids.id"].segments)
+    assert counts(ids) == [4, 1, 2]
+    assert_right(lake, 2)
+    row = ids.index("ids").first()
+    assert row.sizeAppendedFiles == (lake / "1.parquet").stat().st_size
+    # There is nothing more for it to do, although two files still differ.
     version = zb.dataset(lake).version
     ids.refresh_index("ids", mode="quick")
     assert zb.dataset(lake).version == version
-    assert counts(ids) == [3, 2, 2]
-    assert_right(lake, 1)
-    row = ids.index("ids").first()
-    sizes = {path.name: path.stat().st_size for path in lake.glob("*.parquet")}
-    assert row.sizeAppendedFiles == sizes["1.parquet"] + sizes["7.parquet"]
+    # A file that has the name of a deleted one is a changed file.
+    write(lake, 2, rows=ROWS - 10)
+    ids.refresh_index("ids", mode="quick")
+    assert zb.dataset(lake).version == version
+    assert_right(lake, 2)
+    ids.refresh_index("ids", mode="incremental")
+    assert counts(ids) == [4, 0, 0]
+    assert_right(lake, 4)
+    assert zb.dataset(lake).validate_index("ids.id") == 4
+
+
+def test_quick_refresh_reads_files_that_another_index_covers(ids, lake):
+    write(lake, 7)
+    ids.create_index(str(lake), BFIndexConfig("later", ["id"]))
+    assert [row.numAppendedFiles for row in ids.indexes().collect()] == [1, 0]
+    ids.refresh_index("ids", mode="quick")
+    assert [row.numAppendedFiles for row in ids.indexes().collect()] == [0, 0]
+    assert_right(lake, 4)
+
+
+def test_quick_refreshes_may_merge_segments_with_changed_files(ids, lake):
+    change(lake)
+    # So many segments are merged, together with the zones of files that changed since.
+    for number in range(10, 40):
+        write(lake, number, rows=200)
+        ids.refresh_index("ids", mode="quick")
+    segments = zb.dataset(lake).opened.version.indices["ids.id"].segments
+    assert len(segments) < 31
+    assert counts(ids) == [34, 1, 2]
+    assert_right(lake, 32)
+    ids.optimize_index("ids", mode="full")
+    assert counts(ids) == [34, 1, 2]
+    assert_right(lake, 32)
+    ids.refresh_index("ids", mode="incremental")
+    assert_right(lake, 33)
+    # The merged segment still has the zones of the old files 1 and 2, which no search asks.
+    assert zb.dataset(lake).validate_index("ids.id") == 35
 
 
 def test_optimize_merges_segments(ids, lake):
