@@ -357,6 +357,45 @@ def test_a_column_may_have_several_indices_in_several_folders(changing, spark, t
         manager.why_not(frame, "nope")
 
 
+def test_a_file_is_read_only_if_no_index_of_the_column_excludes_it(spark, conf, tmp_path):
+    conf.set(SYSTEM_PATH, str(tmp_path / "system"))
+    manager = IndexManager(spark)
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    ids_of_files = {n: set(range(n * 100, n * 100 + 400, 2)) for n in range(12)}
+    for number, ids in ids_of_files.items():
+        pq.write_table(pa.table({"id": sorted(ids)}), lake / f"{number}.parquet")
+    # Filters with many false positives, better ones, and bounds. Bounds of several files overlap.
+    kinds = {
+        "coarse": ("BLOOMFILTER", {"probability": 0.5}),
+        "fine": ("BLOOMFILTER", {"probability": 0.1}),
+        "bounds": ("ZONEMAP", {}),
+    }
+    for name, (kind, parameters) in kinds.items():
+        manager.create_index(str(lake), BFIndexConfig(name, ["id"]))
+        zb.dataset(lake).create_scalar_index(
+            "id", kind, name=f"{name}.id", replace=True, spark=False, **parameters
+        )
+    totals = dict.fromkeys([*kinds, "all", "holders"], 0)
+    for key in range(50, 1_250, 61):
+        frame = spark.read.parquet(str(lake)).where(f"id = {key}")
+        kept = {name: set(manager.why_not(frame, name).relations[0].kept_paths) for name in kinds}
+        kept["all"] = set(manager.why_not(frame).relations[0].kept_paths)
+        assert kept["all"] == set.intersection(*map(kept.get, kinds))
+        holders = kept["holders"] = [number for number, ids in ids_of_files.items() if key in ids]
+        for name, paths in kept.items():
+            totals[name] += len(paths)
+        assert set(holders) <= set(files(manager, frame))
+        query = manager.apply(frame)
+        assert [row.id for row in query.collect()] == [key] * len(holders)
+        assert files_read(query) == [len(kept["all"])]
+    assert totals["all"] < min(totals[name] for name in kinds), totals
+    # Indices that are not ACTIVE are not asked.
+    frame = spark.read.parquet(str(lake)).where("id = 601")
+    manager.delete_index("bounds")
+    assert manager.why_not(frame).relations[0].indices == ("coarse.id", "fine.id")
+
+
 def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, monkeypatch):
     manager, lake = changing
     opened = []
