@@ -13,7 +13,6 @@ MODULES = (
     "zonebloom.spark",
     "zonebloom.plots",
     "zonebloom.exchange.lance",
-    "zonebloom.exchange.hudi",
 )
 # Members that the reference leaves out: patterns of their names, and the reason. The filters in
 # docs/reference leave them out.

@@ -127,7 +127,7 @@ def test_each_public_name_can_be_the_first_that_is_imported(name):
     assert output.strip() == ("zonebloom.errors" if name == "errors" else name)
 
 
-PUBLIC_MODULES = ["results", "polars", "plots", "spark", "exchange.lance", "exchange.hudi"]
+PUBLIC_MODULES = ["results", "polars", "plots", "spark", "exchange.lance"]
 
 
 @pytest.mark.parametrize("name", PUBLIC_MODULES)

@@ -278,16 +278,61 @@ def test_incremental_refresh_reads_what_changed(ids, lake):
     assert state(ids) == "ACTIVE"
 
 
-def test_quick_refresh_reads_nothing(ids, lake):
+def test_quick_refresh_reads_only_appended_files(ids, lake):
+    before = zb.dataset(lake).opened.version.indices["ids.id"].segments
     change(lake)
+    calls = []
+    ids.refresh_index(
+        "ids", mode="quick", progress=lambda num_rows, total: calls.append((num_rows, total))
+    )
+    # It reads the rows of the new file, but not those of the changed one.
+    assert {total for _, total in calls} == {ROWS}
+    assert set(before) < set(zb.dataset(lake).opened.version.indices["ids.id"].segments)
+    assert counts(ids) == [4, 1, 2]
+    assert_right(lake, 2)
+    row = ids.index("ids").first()
+    assert row.sizeAppendedFiles == (lake / "1.parquet").stat().st_size
+    # There is nothing more for it to do, although two files still differ.
     version = zb.dataset(lake).version
     ids.refresh_index("ids", mode="quick")
     assert zb.dataset(lake).version == version
-    assert counts(ids) == [3, 2, 2]
-    assert_right(lake, 1)
-    row = ids.index("ids").first()
-    sizes = {path.name: path.stat().st_size for path in lake.glob("*.parquet")}
-    assert row.sizeAppendedFiles == sizes["1.parquet"] + sizes["7.parquet"]
+    # A file that has the name of a deleted one is a changed file.
+    write(lake, 2, rows=ROWS - 10)
+    ids.refresh_index("ids", mode="quick")
+    assert zb.dataset(lake).version == version
+    assert_right(lake, 2)
+    ids.refresh_index("ids", mode="incremental")
+    assert counts(ids) == [4, 0, 0]
+    assert_right(lake, 4)
+    assert zb.dataset(lake).validate_index("ids.id") == 4
+
+
+def test_quick_refresh_reads_files_that_another_index_covers(ids, lake):
+    write(lake, 7)
+    ids.create_index(str(lake), BFIndexConfig("later", ["id"]))
+    assert [row.numAppendedFiles for row in ids.indexes().collect()] == [1, 0]
+    ids.refresh_index("ids", mode="quick")
+    assert [row.numAppendedFiles for row in ids.indexes().collect()] == [0, 0]
+    assert_right(lake, 4)
+
+
+def test_quick_refreshes_may_merge_segments_with_changed_files(ids, lake):
+    change(lake)
+    # So many segments are merged, together with the zones of files that changed since.
+    for number in range(10, 40):
+        write(lake, number, rows=200)
+        ids.refresh_index("ids", mode="quick")
+    segments = zb.dataset(lake).opened.version.indices["ids.id"].segments
+    assert len(segments) < 31
+    assert counts(ids) == [34, 1, 2]
+    assert_right(lake, 32)
+    ids.optimize_index("ids", mode="full")
+    assert counts(ids) == [34, 1, 2]
+    assert_right(lake, 32)
+    ids.refresh_index("ids", mode="incremental")
+    assert_right(lake, 33)
+    # The merged segment still has the zones of the old files 1 and 2, which no search asks.
+    assert zb.dataset(lake).validate_index("ids.id") == 35
 
 
 def test_optimize_merges_segments(ids, lake):
@@ -572,7 +617,7 @@ def test_filters_over_all_keys_that_would_be_too_large_are_refused(manager, lake
 def test_keys_are_read_and_written_in_two_ways(manager, spark):
     assert manager.is_enabled() is True
     manager.disable()
-    assert manager.is_enabled() is False and manager.isEnabled() is False
+    assert manager.is_enabled() is False
     assert IndexManager(spark).is_enabled() is False
     manager.enable()
     assert manager.is_enabled() is True
@@ -621,15 +666,26 @@ def test_the_default_system_path_is_in_the_warehouse(manager, spark):
     assert not Path(warehouse, "zonebloom_indexes").exists()
 
 
-def test_names_of_hyperspace_are_accepted(manager, spark, lake):
+def test_every_method_has_a_name_in_camel_case(manager, spark, lake):
+    names = {name for name in dir(IndexManager) if not name.startswith("_")}
+    pairs = {
+        *(("create_index", "createIndex"), ("refresh_index", "refreshIndex")),
+        *(("optimize_index", "optimizeIndex"), ("delete_index", "deleteIndex")),
+        *(("restore_index", "restoreIndex"), ("vacuum_index", "vacuumIndex")),
+        *(("why_not", "whyNot"), ("is_enabled", "isEnabled")),
+    }
+    assert {name for name in names if "_" in name} == {snake for snake, _ in pairs}
+    assert {name for name in names if name.lower() != name} == {camel for _, camel in pairs}
+    for snake, camel in pairs:
+        assert getattr(IndexManager, snake) is getattr(IndexManager, camel)
     frame = spark.read.parquet(str(lake))
     manager.createIndex(frame, BFIndexConfig("ids", ["id"]))
     write(lake, 5)
     manager.refreshIndex("ids", mode="incremental")
-    manager.optimizeIndex(indexName="ids", mode="full")
+    manager.optimizeIndex("ids", mode="full")
     assert counts(manager) == [4, 0, 0]
     manager.deleteIndex("ids")
     manager.restoreIndex("ids")
-    manager.deleteIndex(indexName="ids")
+    manager.deleteIndex("ids")
     manager.vacuumIndex("ids")
     assert manager.indexes().collect() == []

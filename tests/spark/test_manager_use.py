@@ -201,78 +201,88 @@ def test_changed_files_within_the_ratios_are_read(changing, spark, conf):
     assert Reason.STALE_FILES in manager.why_not(frame).reasons
 
 
-def test_changes_beyond_the_ratios_disable_the_index_with_advice(changing, spark, conf):
+def test_appended_files_never_take_an_index_out_of_use(changing, spark, conf):
     manager, lake = changing
-    for number in (7, 8, 9):
+    for number in range(10, 30):
         write(lake, number)
-    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
-
-    def refused(reason, text):
-        plan = manager.why_not(frame)
-        assert plan.reasons >= {reason} and not plan.is_pruned
-        with pytest.warns(IndexNotUsedWarning, match=text):
-            assert applied(manager, frame) == expected(spark, conf, frame)
-
-    refused(Reason.TOO_MUCH_APPENDED, r"3 files, 3\d% of the bytes, were appended.*0\.3")
-    conf.set("zonebloom.index.hybridscan.maxAppendedRatio", "0.5")
-    assert files(manager, frame) == [2, 7, 8, 9]
-    conf.set("zonebloom.index.hybridscan.enabled", "false")
-    refused(Reason.HYBRID_SCAN_DISABLED, "3 files were appended and 0 deleted.*is false")
-    # A quick refresh records the files, so there is no warning about them any more.
-    manager.refresh_index("ids", mode="quick")
-    assert files(manager, frame) == [2, 7, 8, 9]
+    appended_files = list(range(10, 30))
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 17004)")
+    # Most bytes are in files that the index does not cover. It excludes five of six others.
+    for ratio in (None, "0.3", "0"):
+        if ratio is not None:
+            conf.set("zonebloom.index.hybridscan.maxAppendedRatio", ratio)
+        assert files(manager, frame) == [2, *appended_files]
+        assert manager.why_not(frame).reasons == {Reason.NEW_FILES}
     with pytest.warns(StaleIndexWarning):
         assert applied(manager, frame) == expected(spark, conf, frame)
-    # There is a warning about files that change after it.
-    for number in (4, 5):
-        (lake / f"{number}.parquet").unlink()
+    manager.refresh_index("ids", mode="quick")
+    assert files(manager, frame) == [2, 17]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    assert read(manager.apply(frame)) == [2]
+
+
+def test_without_hybrid_scan_any_change_takes_an_index_out_of_use(changing, spark, conf):
+    manager, lake = changing
+    conf.set("zonebloom.index.hybridscan.enabled", "false")
+    write(lake, 7)
     frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
-    conf.set("zonebloom.index.hybridscan.enabled", "true")
-    refused(Reason.TOO_MUCH_DELETED, r"2 files, 3\d% of the bytes, were deleted.*0\.2")
+    assert files(manager, frame) == [*EVERY, 7]
+    assert manager.why_not(frame).reasons >= {Reason.HYBRID_SCAN_DISABLED}
+    message = r"1 files were appended and 0 deleted.*is false.*mode='quick'"
+    with pytest.warns(IndexNotUsedWarning, match=message):
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    manager.refresh_index("ids", mode="quick")
+    assert files(manager, frame) == [2, 7]
+    write(lake, 0, rows=ROWS - 100)
+    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
+    # A quick refresh does not read the changed file, so the index stays out of use.
+    manager.refresh_index("ids", mode="quick")
+    assert files(manager, frame) == [*EVERY, 7]
+    message = r"1 files were appended and 1 deleted.*is false.*mode='incremental'"
+    with pytest.warns(IndexNotUsedWarning, match=message):
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    manager.refresh_index("ids", mode="incremental")
+    assert files(manager, frame) == [2, 7]
+
+
+def test_too_many_deleted_or_changed_files_take_an_index_out_of_use(changing, spark, conf):
+    manager, lake = changing
+    write(lake, 7)
+    write(lake, 0, rows=ROWS - 100)
+
+    def query():
+        return spark.read.parquet(str(lake)).where("id IN (2003, 7004, 5)")
+
+    # One of six files was changed. It is read whole, also after a quick refresh.
+    assert files(manager, query()) == [0, 2, 7]
+    manager.refresh_index("ids", mode="quick")
+    assert files(manager, query()) == [0, 2, 7]
+    frame = query().where("id = 2003")
+    assert files(manager, frame) == [0, 2]
+    with pytest.warns(StaleIndexWarning, match=r"0\.parquet"):
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    (lake / "4.parquet").unlink()
+    frame = query()
+    message = r"2 files, \d\d% of the bytes, were deleted or changed.*0\.2.*'incremental'"
+    with pytest.warns(IndexNotUsedWarning, match=message):
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    # A quick refresh changes nothing about that.
+    for _ in range(2):
+        assert files(manager, frame) == [0, 1, 2, 3, 5, 7]
+        assert manager.why_not(frame).reasons >= {Reason.TOO_MUCH_DELETED}
+        manager.refresh_index("ids", mode="quick")
+    conf.set("zonebloom.index.hybridscan.maxDeletedRatio", "0.5")
+    assert files(manager, frame) == [0, 2, 7]
+    with pytest.warns(StaleIndexWarning):
+        assert applied(manager, frame) == expected(spark, conf, frame)
+    conf.set("zonebloom.index.hybridscan.maxDeletedRatio", "0.2")
     manager.refresh_index("ids", mode="incremental")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert applied(manager, frame) == expected(spark, conf, frame)
-    assert files(manager, frame) == [2, 7]
-
-
-def test_only_changes_after_a_quick_refresh_count(changing, spark, conf):
-    manager, lake = changing
-    for number in (7, 8, 9):
-        write(lake, number)
-    write(lake, 0, rows=ROWS - 100)
-    manager.refresh_index("ids", mode="quick")
-    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004)")
-    assert files(manager, frame) == [0, 2, 7, 8, 9]
-    # One more small file is within the ratios.
-    write(lake, 10, rows=3)
-    frame = spark.read.parquet(str(lake)).where("id IN (2003, 7004, 10001)")
-    assert files(manager, frame) == [0, 2, 7, 8, 9, 10]
-    with pytest.warns(StaleIndexWarning):
-        assert applied(manager, frame) == expected(spark, conf, frame)
-    conf.set("zonebloom.index.hybridscan.enabled", "false")
-    with pytest.warns(IndexNotUsedWarning, match="1 files were appended and 0 deleted since"):
-        manager.apply(frame).collect()
-    conf.set("zonebloom.index.hybridscan.enabled", "true")
-    # Rewriting a recorded file is a new change. Five new files of seven are too many.
-    write(lake, 7, rows=ROWS - 50)
-    for number in (11, 12, 13, 14, 15):
-        write(lake, number)
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    with pytest.warns(IndexNotUsedWarning, match="7 files, 4.% of the bytes, were appended"):
-        manager.apply(frame).collect()
-    # The recorded deletion is not counted again.
-    for number in (7, 8, 9, 10, 11, 12, 13, 14, 15, 3):
-        (lake / f"{number}.parquet").unlink()
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    assert files(manager, frame) == [0, 2]
-    (lake / "4.parquet").unlink()
-    frame = spark.read.parquet(str(lake)).where("id = 2003")
-    with pytest.warns(IndexNotUsedWarning, match="2 files, 3.% of the bytes, were deleted"):
-        manager.apply(frame).collect()
-    # The statistics compare the files with the index.
-    row = manager.indexes().first()
-    assert (row.numAppendedFiles, row.numDeletedFiles) == (1, 3)
+    assert files(manager, frame) == [0, 2, 7]
 
 
 def test_a_manager_notices_deleted_and_restored_indices(changing, spark, conf):
@@ -345,6 +355,45 @@ def test_a_column_may_have_several_indices_in_several_folders(changing, spark, t
     assert set(used(frame_of_both)[0]) == {"ids.id", "aside.Name"}
     with pytest.raises(IndexNotFound, match="no index 'nope'"):
         manager.why_not(frame, "nope")
+
+
+def test_a_file_is_read_only_if_no_index_of_the_column_excludes_it(spark, conf, tmp_path):
+    conf.set(SYSTEM_PATH, str(tmp_path / "system"))
+    manager = IndexManager(spark)
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    ids_of_files = {n: set(range(n * 100, n * 100 + 400, 2)) for n in range(12)}
+    for number, ids in ids_of_files.items():
+        pq.write_table(pa.table({"id": sorted(ids)}), lake / f"{number}.parquet")
+    # Filters with many false positives, better ones, and bounds. Bounds of several files overlap.
+    kinds = {
+        "coarse": ("BLOOMFILTER", {"probability": 0.5}),
+        "fine": ("BLOOMFILTER", {"probability": 0.1}),
+        "bounds": ("ZONEMAP", {}),
+    }
+    for name, (kind, parameters) in kinds.items():
+        manager.create_index(str(lake), BFIndexConfig(name, ["id"]))
+        zb.dataset(lake).create_scalar_index(
+            "id", kind, name=f"{name}.id", replace=True, spark=False, **parameters
+        )
+    totals = dict.fromkeys([*kinds, "all", "holders"], 0)
+    for key in range(50, 1_250, 61):
+        frame = spark.read.parquet(str(lake)).where(f"id = {key}")
+        kept = {name: set(manager.why_not(frame, name).relations[0].kept_paths) for name in kinds}
+        kept["all"] = set(manager.why_not(frame).relations[0].kept_paths)
+        assert kept["all"] == set.intersection(*map(kept.get, kinds))
+        holders = kept["holders"] = [number for number, ids in ids_of_files.items() if key in ids]
+        for name, paths in kept.items():
+            totals[name] += len(paths)
+        assert set(holders) <= set(files(manager, frame))
+        query = manager.apply(frame)
+        assert [row.id for row in query.collect()] == [key] * len(holders)
+        assert files_read(query) == [len(kept["all"])]
+    assert totals["all"] < min(totals[name] for name in kinds), totals
+    # Indices that are not ACTIVE are not asked.
+    frame = spark.read.parquet(str(lake)).where("id = 601")
+    manager.delete_index("bounds")
+    assert manager.why_not(frame).relations[0].indices == ("coarse.id", "fine.id")
 
 
 def test_a_dataset_is_opened_once_while_files_and_version_stay(changing, spark, monkeypatch):
@@ -434,15 +483,13 @@ def test_explain_shows_what_is_read_and_the_plan(manager, spark, lake, capsys):
     assert "FileScan" not in printed
     texts = []
     manager.explain(frame, True, texts.append)
-    manager.explain(frame, verbose=True, redirectFunc=texts.append)
+    manager.explain(frame, verbose=True, redirect=texts.append)
     assert capsys.readouterr().out == ""
     assert all("FileScan parquet" in text and "IndexedFiles" in text for text in texts)
 
 
 def test_why_not_is_shown_as_text_and_html(manager, spark, lake):
-    plan = manager.whyNot(
-        spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), indexName="ids"
-    )
+    plan = manager.whyNot(spark.read.parquet(str(lake)).where("id = 2003 AND Name < '<b>'"), "ids")
     assert "Name < <b>" in str(plan) or "Name < '<b>'" in str(plan)
     assert "&lt;b&gt;" in plan._repr_html_() and "<b>" not in plan._repr_html_()
     html_text(plan)

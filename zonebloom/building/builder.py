@@ -114,7 +114,7 @@ class _IndexWork:
     before: IndexEntry | None = None
     # The segments that are kept.
     segments: tuple[Segment, ...] = ()
-    # Ids of the fragments that have not changed since they were indexed.
+    # Ids of the fragments that stay in the index. All others have changed or are missing.
     unchanged_ids: frozenset[int] = frozenset()
     damage: str | None = None
 
@@ -190,9 +190,12 @@ class Builder:
         damaged: Mapping[str, str],
         *,
         skip_misfits: bool = False,
+        only_appended: bool = False,
     ) -> tuple[Version, list[Refreshed]]:
         """Update indices. Those in `damaged` are rebuilt completely.
 
+        With `only_appended`, add the files that an index has never covered. Changed and deleted
+        files stay in the index as they are. Searches ignore them, so changed files are read whole.
         With `skip_misfits`, an index whose column does not fit a file, or whose kind is unknown, is
         not changed, and its `Refreshed.problem` says why. Otherwise the misfit raises
         `SchemaMismatch` or `UnknownIndexKind`.
@@ -207,7 +210,7 @@ class Builder:
                 problems[entry.name] = str(error)
         base, coverage = self._current_coverage()
         work = [
-            self._plan_refresh(entry, columns, base, coverage, damaged)
+            self._plan_refresh(entry, columns, base, coverage, damaged, only_appended)
             for entry, columns in indices
             if not (problems and entry.name in problems)
         ]
@@ -247,6 +250,7 @@ class Builder:
         base: Version,
         coverage: Coverage,
         damaged: Mapping[str, str],
+        only_appended: bool,
     ) -> _IndexWork:
         stored = entry.global_filter
         size = None if stored is None else GlobalFilterSize(stored.num_items, stored.probability)
@@ -263,6 +267,15 @@ class Builder:
         )
         if entry.name in damaged:
             return _IndexWork(spec, coverage.fragments, damage=damaged[entry.name])
+        if only_appended:
+            covered_ids = entry.fragment_ids
+            appended = tuple(
+                fragment
+                for fragment in coverage.fragments
+                if (known := base.fragments.get(fragment.fragment.key)) is None
+                or known.fragment_id not in covered_ids
+            )
+            return _IndexWork(spec, appended, entry, entry.segments, frozenset(covered_ids))
         present = coverage.known_ids
         unchanged_ids = present | self._other_datasets.unchanged_ids(base, entry.fragment_ids)
         items = entry.number_of_items

@@ -6,10 +6,8 @@ counts the bytes that were appended and deleted. See `zonebloom.catalog.coverage
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import xxhash
 
 from zonebloom.catalog.coverage import PresentFragment
 from zonebloom.catalog.model import Version
@@ -17,19 +15,14 @@ from zonebloom.catalog.model import Version
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The bytes of the files that exist now, and of those that were indexed, appended or deleted.
+    """The bytes of each file that was indexed, appended or deleted.
 
-    A rewritten file counts as one deleted and one appended file. The names of appended files are
-    "+" and the XXH3-64 of path, size and time. The names of deleted files are "-" and their id in
-    the catalog.
+    A rewritten file counts as one deleted and one appended file.
     """
 
-    num_bytes: int
-    # Bytes of every indexed file by its id.
-    indexed: Mapping[int, int]
-    # Bytes by name.
-    appended: Mapping[str, int]
-    deleted: Mapping[str, int]
+    indexed: tuple[int, ...]
+    appended: tuple[int, ...]
+    deleted: tuple[int, ...]
 
 
 def measure_drift(
@@ -47,19 +40,11 @@ def measure_drift(
     average = sum(known_sizes) // len(known_sizes) if known_sizes else 1
     indexed = {i: sizes.get(i, average) for i in sorted(covered_ids)}
     return Drift(
-        num_bytes=sum(fragment.identity.size for fragment in fragments),
-        indexed=indexed,
-        appended={
-            _appended_name(fragment): fragment.identity.size
+        indexed=tuple(indexed.values()),
+        appended=tuple(
+            fragment.identity.size
             for fragment in fragments
             if fragment.fragment_id not in unchanged
-        },
-        deleted={f"-{i}": size for i, size in indexed.items() if i not in unchanged},
+        ),
+        deleted=tuple(size for i, size in indexed.items() if i not in unchanged),
     )
-
-
-def _appended_name(fragment: PresentFragment) -> str:
-    """Return a name that no other file has, and that changes when the file is written again."""
-    identity = fragment.identity
-    text = f"{fragment.fragment.key}\0{identity.size}\0{identity.mtime_ns}{identity.tag}"
-    return f"+{xxhash.xxh3_64_hexdigest(text.encode())}"

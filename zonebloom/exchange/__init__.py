@@ -1,1 +1,1 @@
-"""Export indices to Lance and Hudi, and read indices of Lance."""
+"""Export indices to Lance, and read indices of Lance."""

@@ -180,8 +180,12 @@ def refresh_indices(
     repair: bool,
     spark: Any,
     progress: ProgressOption,
+    only_appended: bool = False,
 ) -> tuple[OpenedDataset, DisplayedList[Refreshed]]:
-    """Bring indices up to date with the files; see `DatasetOptimizer.optimize_indices`."""
+    """Bring indices up to date with the files; see `DatasetOptimizer.optimize_indices`.
+
+    With `only_appended`, add new files, and leave changed and deleted files for a later refresh.
+    """
     builder = Builder(opened)
     names = builder.own_index_names() if index_names is None else index_names
     entries = [opened.index_entry(name) for name in dict.fromkeys(names)]
@@ -202,6 +206,7 @@ def refresh_indices(
         progress,
         damages,
         skip_misfits=index_names is None,
+        only_appended=only_appended,
     )
     if repair and version.number < opened.catalog.newest_number():
         # The newest version cannot be read. Commit another one, so that readers do not try it.

@@ -1,7 +1,7 @@
 """The actions on a managed index. Each step writes one record, or one commit to the data's catalog.
 
 create               writes a record, which reserves the name, and then commits the filters
-refresh, optimize    make one commit; a quick refresh writes one record
+refresh, optimize    make one commit
 delete, restore      write one record
 vacuum               drops the filters in one commit, and then writes one record
 cancel               writes one record for an index whose filters were never committed
@@ -19,11 +19,11 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 
 from zonebloom.base import arguments
-from zonebloom.base.progress import ProgressOption
+from zonebloom.base.progress import ProgressOption, require_progress
 from zonebloom.building.builder import Builder
 from zonebloom.building.request import IndexSpec, require_encrypted_index
 from zonebloom.building.segments import compact_indices, drop_indices
-from zonebloom.catalog.model import DEFAULT_KIND
+from zonebloom.catalog.model import DEFAULT_KIND, RETENTION
 from zonebloom.errors import (
     CommitConflict,
     IndexExists,
@@ -32,6 +32,7 @@ from zonebloom.errors import (
     ZoneBloomError,
 )
 from zonebloom.facade.dataset import Dataset
+from zonebloom.facade.indices import refresh_indices
 from zonebloom.index.global_filter import GlobalFilterSize
 from zonebloom.index.kinds import index_kind
 from zonebloom.spark.hyperspace.config import require_name
@@ -104,8 +105,9 @@ class Actions:
         name : str
         mode : {"full", "incremental", "quick"}
             "full" rebuilds the index. "incremental" reads only files that were added or changed,
-            and removes deleted ones. "quick" reads no data: it only records the changes of files,
-            so that the ratios of hybrid scan count only later changes.
+            and removes deleted ones. "quick" reads only files that were added. Changed files stay
+            unindexed, so queries read them whole until a refresh with another mode. Changed and
+            deleted files still count for ``maxDeletedRatio``.
         progress : bool or callable, optional
 
         Raises
@@ -115,21 +117,23 @@ class Actions:
             The index is then unchanged.
         """
         arguments.require_choice(mode, "mode", ("full", "incremental", "quick"))
+        require_progress(progress)
         record = self._record(name, State.ACTIVE, "call restore_index first")
         ds = self._access.recorded_dataset(record)
-        if mode == "quick":
-            drift = self._access.drift(ds, record)
-            self._put(replace(record, accepted_changes=(*drift.appended, *drift.deleted)))
-            return
         if mode == "full":
             self._build(ds, record, progress)
-        else:
-            _require_indices(record, ds.opened.version.indices, "refresh it with mode='full'")
-            ds.optimize.optimize_indices(
-                list(record.indices.values()), spark=self._spark, progress=progress
-            )
-        if record.accepted_changes:
-            self._put(replace(record, accepted_changes=()))
+            return
+        _require_indices(record, ds.opened.version.indices, "refresh it with mode='full'")
+        refresh_indices(
+            ds.opened,
+            list(record.indices.values()),
+            layout="auto",
+            retention=RETENTION,
+            repair=False,
+            spark=self._spark,
+            progress=progress,
+            only_appended=mode == "quick",
+        )
 
     def optimize_index(self, name: str, mode: str = "quick") -> None:
         """Merge the segments that refreshes added. It reads no data.

@@ -4,9 +4,6 @@ A managed index is one index for each column in the catalog of the data, named `
 with a global filter.
 """
 
-# Some methods and parameters have the camel-case names of Hyperspace.
-# ruff: noqa: N802, N803, N815
-
 from __future__ import annotations
 
 import contextlib
@@ -55,11 +52,22 @@ from zonebloom.storage.encryption import Encryption
 __all__ = ["BFIndexConfig", "IndexManager"]
 
 
+def _with_camel_case_names(cls: type[IndexManager]) -> type[IndexManager]:
+    """Give the methods of a class their names in camel case too, as Hyperspace spells them."""
+    for name in dir(cls):
+        if "_" in name and not name.startswith("_"):
+            first, *others = name.split("_")
+            setattr(cls, first + "".join(map(str.capitalize, others)), getattr(cls, name))
+    return cls
+
+
+@_with_camel_case_names
 @arguments.with_methods_of(Actions)
 class IndexManager(Actions):
     """A manager of named indices over Parquet files that Spark reads.
 
-    Methods also have the names of Hyperspace's Python API, such as ``createIndex``.
+    Methods also have their names in camel case, as in Hyperspace's Python API: ``createIndex`` is
+    ``create_index``, with the same parameters.
 
     Parameters
     ----------
@@ -200,13 +208,10 @@ class IndexManager(Actions):
         df: DataFrame,
         verbose: bool = False,
         redirect: Callable[[str], Any] = print,
-        *,
-        redirectFunc: Callable[[str], Any] | None = None,
     ) -> None:
         """Print which files of a query are read, and why no more are skipped.
 
         It runs no Spark job. If ``verbose`` is set, it also prints Spark's plan with the indices.
-        ``redirectFunc`` is Hyperspace's name of ``redirect``.
         """
         text = io.StringIO()
         print(self.why_not(df), file=text)
@@ -214,7 +219,7 @@ class IndexManager(Actions):
             # explain() is the only public way to get a plan's text, and it prints the text.
             with contextlib.redirect_stdout(text):
                 self.apply(df).explain(mode="simple")
-        (redirectFunc or redirect)(text.getvalue().rstrip())
+        redirect(text.getvalue().rstrip())
 
     def why_not(self, df: DataFrame, index_name: str = "") -> PrunePlan:
         """Return which indices are used for a query, or whether one is, and why others are not.
@@ -276,28 +281,3 @@ class IndexManager(Actions):
         records = Records(path, self._spark).all()
         self._cache = now, path, records
         return records
-
-    # Hyperspace's names of the methods
-
-    def createIndex(self, dataFrame: DataFrame, indexConfig: BFIndexConfig) -> None:
-        self.create_index(dataFrame, indexConfig)
-
-    def deleteIndex(self, indexName: str) -> None:
-        self.delete_index(indexName)
-
-    def restoreIndex(self, indexName: str) -> None:
-        self.restore_index(indexName)
-
-    def vacuumIndex(self, indexName: str) -> None:
-        self.vacuum_index(indexName)
-
-    def refreshIndex(self, indexName: str, mode: str = "full") -> None:
-        self.refresh_index(indexName, mode)
-
-    def optimizeIndex(self, indexName: str, mode: str = "quick") -> None:
-        self.optimize_index(indexName, mode)
-
-    def whyNot(self, df: DataFrame, indexName: str = "") -> PrunePlan:
-        return self.why_not(df, indexName)
-
-    isEnabled = is_enabled

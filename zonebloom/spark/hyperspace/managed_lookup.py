@@ -17,7 +17,6 @@ from zonebloom.errors import IndexNotUsedWarning, ZoneBloomError
 from zonebloom.spark.hyperspace.config import (
     APPLY_ENABLED,
     HYBRID_ENABLED,
-    MAX_APPENDED_RATIO,
     MAX_DELETED_RATIO,
 )
 from zonebloom.spark.hyperspace.records import Record, State
@@ -116,37 +115,30 @@ class ManagedLookup(IndexLookup):
             )
         except (ZoneBloomError, OSError, pa.ArrowException) as error:
             return refusal(Reason.DATA_UNREADABLE, str(error))
-        exceeded_limit = self._exceeded_limit(drift, frozenset(record.accepted_changes))
-        step = f"; call refresh_index({record.name!r}, mode='incremental')"
+        exceeded_limit = self._exceeded_limit(drift)
         if exceeded_limit is None:
             return None
         reason, text = exceeded_limit
-        return refusal(reason, text + step)
+        mode = "incremental" if drift.deleted else "quick"
+        return refusal(reason, f"{text}; call refresh_index({record.name!r}, mode={mode!r})")
 
-    def _exceeded_limit(self, drift: Drift, accepted: frozenset[str]) -> tuple[Reason, str] | None:
+    def _exceeded_limit(self, drift: Drift) -> tuple[Reason, str] | None:
         """Return which limit the changes exceed, or None.
 
-        Changes that a quick refresh recorded do not count.
+        Appended files alone exceed none, because the index still excludes as many of the others.
         """
-        appended, deleted = (
-            {mark: size for mark, size in files.items() if mark not in accepted}
-            for files in (drift.appended, drift.deleted)
-        )
-        if not self._settings[HYBRID_ENABLED] and (appended or deleted):
+        if not self._settings[HYBRID_ENABLED] and (drift.appended or drift.deleted):
             return Reason.HYBRID_SCAN_DISABLED, (
-                f"{len(appended):,} files were appended and {len(deleted):,} deleted since, and "
-                f"{HYBRID_ENABLED} is false"
+                f"{len(drift.appended):,} files were appended and {len(drift.deleted):,} deleted "
+                f"since, and {HYBRID_ENABLED} is false"
             )
-        indexed_bytes = sum(drift.indexed.values())
-        limits = (
-            (Reason.TOO_MUCH_APPENDED, "appended", appended, drift.num_bytes, MAX_APPENDED_RATIO),
-            (Reason.TOO_MUCH_DELETED, "deleted", deleted, indexed_bytes, MAX_DELETED_RATIO),
-        )
-        for reason, what, files, num_bytes, key in limits:
-            ratio, limit = sum(files.values()) / max(num_bytes, 1), self._settings[key]
-            if ratio > limit:
-                text = f"{len(files):,} files, {ratio:.0%} of the bytes, were {what}"
-                return reason, f"{text}, {key} is {limit}"
+        ratio = sum(drift.deleted) / max(sum(drift.indexed), 1)
+        limit = self._settings[MAX_DELETED_RATIO]
+        if ratio > limit:
+            return Reason.TOO_MUCH_DELETED, (
+                f"{len(drift.deleted):,} files, {ratio:.0%} of the bytes, were deleted or "
+                f"changed, {MAX_DELETED_RATIO} is {limit}"
+            )
         return None
 
 

@@ -36,8 +36,7 @@ class State(StrEnum):
 class Record:
     """A record of an index. Its fields are the keys of the stored document.
 
-    ``path`` is the path of the data. ``accepted_changes`` are the changes that a quick refresh
-    recorded, as `zonebloom.catalog.drift` names them.
+    ``path`` is the path of the data.
     """
 
     name: str
@@ -48,7 +47,6 @@ class Record:
     columns: tuple[str, ...] = ()
     expected_num_items: int = 0
     fpp: float = 0.0
-    accepted_changes: tuple[str, ...] = ()
 
     @property
     def indices(self) -> dict[str, str]:
@@ -95,6 +93,8 @@ class Records:
             content = log.read(number)
             if "columns" not in content:
                 raise ValueError("it names no columns")
+            # Version 0.1 stored the changes that a quick refresh accepted. Now it indexes them.
+            content.pop("accepted_changes", None)
             record = from_json(Record, content)
             if (record.name, record.number) != (name, number):
                 raise ValueError(f"it is record {record.number} of index {record.name!r}")

@@ -154,7 +154,7 @@ def statistics_rows(records: Iterable[Record], access: Access) -> Iterator[tuple
         if isinstance(opened, Dataset):
             drift = access.drift(opened, record)
             parts = drift.indexed, drift.appended, drift.deleted
-            changes = tuple(figure for part in parts for figure in (len(part), sum(part.values())))
+            changes = tuple(figure for part in parts for figure in (len(part), sum(part)))
             if not entries and state == State.ACTIVE:
                 state = State.CREATING
         yield (

@@ -225,7 +225,6 @@ class IndexLookup:
             keys = known_keys(version, paths, data_folder)
             if keys is None:
                 return None
-            # Keep the order of the indices: the last one on a column is used.
             indices = version.indices.items()
             used_indices = {n: entry for n, entry in indices if names is None or n in names}
             return CatalogFiles(catalog, replace(version, indices=used_indices), paths, keys, files)
