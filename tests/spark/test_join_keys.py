@@ -23,6 +23,7 @@ from seams import set_constant
 import zonebloom as zb
 import zonebloom.spark as zs
 from zonebloom.spark.pruning import optimizer_rule
+from zonebloom.spark.pruning.prune_plan import Reason
 
 FILES, ROWS = 8, 3_000
 INDEXED = ["id", "small", "name", "dec", "d", "t", "b"]
@@ -143,7 +144,9 @@ PRUNED = {
         "SELECT * FROM fact JOIN (SELECT id FROM dim WHERE x < 9 ORDER BY id, row LIMIT 3) "
         "USING (id)"
     ),
-    "union": "SELECT row FROM fact JOIN (SELECT id FROM dim UNION SELECT id FROM listed) USING (id)",
+    "union": (
+        "SELECT row FROM fact JOIN (SELECT id FROM dim UNION SELECT id FROM listed) USING (id)"
+    ),
     "aggregate of the result": "SELECT d.x, count(*) FROM fact f JOIN dim d USING (id) GROUP BY 1",
     "grouped large side": (
         "SELECT * FROM (SELECT id, sum(x) FROM fact GROUP BY id) JOIN dim USING (id)"
@@ -308,6 +311,49 @@ def test_a_new_file_and_a_changed_one_are_read(spark, tmp_path, lake, enabled):
     frame.collect()
     assert files_of(frame) == [3]
     spark.catalog.dropTempView("moving")
+
+
+WHY = {
+    "no index": ("fact f JOIN dim d ON f.x = d.x", "no indexed column"),
+    "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "without a match"),
+    "most files": ("fact f JOIN every d ON f.id = d.id", "in most files"),
+    "both large": ("fact f JOIN parted d ON f.id = d.id", "may be large"),
+}
+
+
+@pytest.mark.parametrize(("join", "reason"), WHY.values(), ids=WHY)
+def test_the_plan_says_why_a_join_chooses_no_files(spark, lake, enabled, join, reason):
+    zs.disable(spark)
+    plan = zs.prune_plan(spark.sql(f"SELECT f.row FROM {join}"))
+    assert not plan.is_pruned
+    [note] = [note for note in plan.notes if note.reason is Reason.JOIN_NOT_USED]
+    assert reason in note.text
+
+
+def test_the_plan_and_a_pruned_frame_show_what_a_join_chooses(spark, lake, enabled):
+    zs.disable(spark)
+    frame = spark.sql(PRUNED["inner"])
+    expected = rows(frame)
+    plan = zs.prune_plan(frame)
+    assert [scan.kept_files for scan in plan.relations if scan.num_files == FILES] == [2]
+    assert not plan.notes
+    pruned = zs.prune(frame)
+    assert rows(pruned) == expected
+    assert files_of(pruned) == [2]
+    # The frame itself is not changed.
+    assert rows(frame) == expected
+    assert files_of(frame) == []
+
+
+def test_a_side_with_too_many_rows_is_left_to_spark(spark, lake, enabled):
+    many = spark.range(20_000).where("id % 2000 > 1000").selectExpr("id AS id", "id AS y")
+    frame = spark.table("fact").join(many, "id")
+    zs.disable(spark)
+    expected = rows(spark.table("fact").join(many, "id"))
+    zs.enable(spark)
+    with spark_data.settings(spark, **{"spark.sql.autoBroadcastJoinThreshold": "1g"}):
+        assert rows(frame) == expected
+    assert files_of(frame) == [FILES]
 
 
 DIMENSIONS = ["dim", "every", "listed"]

@@ -211,7 +211,8 @@ class IndexManager(Actions):
     ) -> None:
         """Print which files of a query are read, and why no more are skipped.
 
-        It runs no Spark job. If ``verbose`` is set, it also prints Spark's plan with the indices.
+        It runs no Spark job but those that compute small sides of joins. If ``verbose`` is set,
+        it also prints Spark's plan with the indices.
         """
         text = io.StringIO()
         print(self.why_not(df), file=text)

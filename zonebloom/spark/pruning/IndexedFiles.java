@@ -495,10 +495,11 @@ final class Filters {
 public final class Plans {
   /**
    * Return a rule for a frame or for all queries of a session. Physical plans of the session then
-   * describe which indexed files each scan reads.
+   * describe which indexed files each scan reads, and joins may choose indexed files.
    */
   public IndexRule rule(
       SparkSession session, BiFunction choose, double timeoutSeconds, long minJoinScanBytes) {
+    install(session, ScanRule.class, new ScanRule(session, minJoinScanBytes));
     List strategies = new ArrayList();
     boolean isDescribed = false;
     for (Object strategy : JavaConverters.seqAsJavaList(session.experimental().extraStrategies())) {
@@ -509,10 +510,30 @@ public final class Plans {
       strategies.add(new DescribedScanStrategy());
       session.experimental().extraStrategies_$eq(JavaConverters.asScalaBuffer(strategies).toSeq());
     }
-    return new IndexRule(session, new Chooser(choose, timeoutSeconds), minJoinScanBytes);
+    return new IndexRule(session, new Chooser(choose, timeoutSeconds));
   }
 
-  public void removeRule(SparkSession session) { IndexRule.install(session, null); }
+  public void removeRule(SparkSession session) { install(session, IndexRule.class, null); }
+
+  /**
+   * Give a session an optimizer rule in place of others of its class. Null only removes these. A
+   * ScanRule comes last, after the rule that indexes relations.
+   */
+  static void install(SparkSession session, Class kind, Rule newRule) {
+    List rules = new ArrayList();
+    for (Object rule : JavaConverters.seqAsJavaList(session.experimental().extraOptimizations())) {
+      if (rule.getClass() != kind) rules.add(rule);
+    }
+    if (newRule != null) rules.add(newRule instanceof ScanRule ? rules.size() : 0, newRule);
+    session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
+  }
+
+  /** Return why the joins of an optimized plan choose no files, one text for each. */
+  public List joinNotes(LogicalPlan plan) {
+    List notes = new ArrayList();
+    if (plan.containsPattern(TreePattern.JOIN())) JoinKeys.collectNotes(plan, notes);
+    return notes;
+  }
 
   /** Return the scan of a leaf of a physical plan, or null if the leaf reads no Parquet files. */
   public Scan scan(Object node) {
@@ -573,34 +594,20 @@ public final class Plans {
   }
 }
 
-/**
- * An optimizer rule that indexes the Parquet relations of each plan, gives scans with filters the
- * size of the files that they read, and filters scans by the keys of joins.
- */
+/** An optimizer rule that indexes the Parquet relations of each plan. */
 public final class IndexRule extends Rule {
   private final SparkSession session;
   private final Chooser chooser;
-  private final long minJoinScanBytes;
 
-  IndexRule(SparkSession session, Chooser chooser, long minJoinScanBytes) {
+  IndexRule(SparkSession session, Chooser chooser) {
     this.session = session;
     this.chooser = chooser;
-    this.minJoinScanBytes = minJoinScanBytes;
   }
 
-  /** Return the changed plan, or the same object if there is nothing to change. */
+  /** Return the plan with indexed relations, or the same object if there is nothing to index. */
   public TreeNode apply(TreeNode plan) {
-    LogicalPlan indexed = indexRelations((LogicalPlan) plan);
-    FilterAttacher attacher = new FilterAttacher();
-    LogicalPlan attached = (LogicalPlan) indexed.transformUpWithSubqueries(attacher);
-    for (Object files : attacher.addedFiles) ((IndexedFiles) files).finishRewrite();
-    if (attacher.addedFiles.isEmpty()) attached = indexed;
-    return new JoinKeys(session, minJoinScanBytes).apply(attached);
-  }
-
-  private LogicalPlan indexRelations(LogicalPlan plan) {
     RelationIndexer indexer = new RelationIndexer(chooser);
-    LogicalPlan indexed = (LogicalPlan) plan.transformUpWithSubqueries(indexer);
+    TreeNode indexed = ((LogicalPlan) plan).transformUpWithSubqueries(indexer);
     for (Object files : indexer.addedFiles) ((IndexedFiles) files).finishRewrite();
     return indexer.addedFiles.isEmpty() ? plan : indexed;
   }
@@ -608,21 +615,34 @@ public final class IndexRule extends Rule {
   /** Return a frame with indexed relations, or null if it has none. */
   public Dataset indexed(Dataset frame) {
     LogicalPlan plan = frame.queryExecution().analyzed();
-    LogicalPlan indexed = indexRelations(plan);
+    LogicalPlan indexed = (LogicalPlan) apply(plan);
     return indexed == plan ? null : Dataset.ofRows(session, indexed);
   }
 
   /** Apply this rule to all queries of its session. */
-  public void install() { install(session, this); }
+  public void install() { Plans.install(session, IndexRule.class, this); }
+}
 
-  /** Give a session this rule in place of an earlier one. Null only removes that. */
-  static void install(SparkSession session, IndexRule newRule) {
-    List rules = new ArrayList();
-    for (Object rule : JavaConverters.seqAsJavaList(session.experimental().extraOptimizations())) {
-      if (!(rule instanceof IndexRule)) rules.add(rule);
-    }
-    if (newRule != null) rules.add(newRule);
-    session.experimental().extraOptimizations_$eq(JavaConverters.asScalaBuffer(rules).toSeq());
+/**
+ * An optimizer rule for plans with indexed relations. It gives scans with filters the size of the
+ * files that they read, and filters scans by the keys of joins.
+ */
+public final class ScanRule extends Rule {
+  private final SparkSession session;
+  private final long minJoinScanBytes;
+
+  ScanRule(SparkSession session, long minJoinScanBytes) {
+    this.session = session;
+    this.minJoinScanBytes = minJoinScanBytes;
+  }
+
+  /** Return the changed plan, or the same object if there is nothing to change. */
+  public TreeNode apply(TreeNode plan) {
+    FilterAttacher attacher = new FilterAttacher();
+    TreeNode attached = ((LogicalPlan) plan).transformUpWithSubqueries(attacher);
+    for (Object files : attacher.addedFiles) ((IndexedFiles) files).finishRewrite();
+    if (attacher.addedFiles.isEmpty()) attached = plan;
+    return new JoinKeys(session, minJoinScanBytes).apply((LogicalPlan) attached);
   }
 }
 

@@ -149,10 +149,12 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
   private static final double MAX_KEPT_SHARE = 0.75;
   // A side is computed early only if the other side reads this many times its bytes.
   private static final long MIN_SIZE_RATIO = 8;
-  private static final TreeNodeTag IS_VISITED = new TreeNodeTag("zonebloom.join");
+  // Why the keys of a join choose no files. Empty if they do.
+  private static final TreeNodeTag NOTE = new TreeNodeTag("zonebloom.join");
   private final SparkSession session;
   private final long minScanBytes;
   private final long maxSideBytes;
+  private String note;
   // Small sides with the rows that replace them, in the order in which they were computed.
   private final List computedSides = new ArrayList();
 
@@ -177,12 +179,13 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
   public boolean isDefinedAt(Object plan) {
     return plan instanceof Join
         && ((Join) plan).condition().isDefined()
-        && ((Join) plan).getTagValue(IS_VISITED).isEmpty();
+        && ((Join) plan).getTagValue(NOTE).isEmpty();
   }
 
   public Object applyOrElse(Object plan, scala.Function1 otherwise) {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
     Join join = (Join) plan;
+    note = "it compares no indexed column by =, or keeps rows of the indexed side without a match";
     try {
       // Rows of a preserved side appear in the result even if their keys match nothing.
       JoinType type = join.joinType();
@@ -195,9 +198,26 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
       if (isCancelled(error)) Platform.throwException(error);
       // Spark runs the plan as it is. If it fails for the same reason, the user sees why.
       join = (Join) plan;
+      note = "its smaller side failed: " + error;
     }
-    join.setTagValue(IS_VISITED, true);
+    join.setTagValue(NOTE, note);
     return join;
+  }
+
+  /** Add the notes on the joins of a plan to a list. */
+  static void collectNotes(LogicalPlan plan, List notes) {
+    scala.Option note = plan.getTagValue(NOTE);
+    if (note.isDefined() && !note.get().equals("")) {
+      String condition = ((Join) plan).condition().get().toString();
+      if (condition.length() > 100) condition = condition.substring(0, 97) + "...";
+      notes.add("the join on " + condition + " chooses no files: " + note.get());
+    }
+    for (Object child : JavaConverters.seqAsJavaList(plan.children())) {
+      collectNotes((LogicalPlan) child, notes);
+    }
+    for (Object subquery : JavaConverters.seqAsJavaList(plan.subqueries())) {
+      collectNotes((LogicalPlan) subquery, notes);
+    }
   }
 
   private static boolean isCancelled(Throwable error) {
@@ -216,19 +236,31 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     LogicalPlan small = isLeft ? join.right() : join.left();
     Expression condition = (Expression) join.condition().get();
     if (!condition.deterministic()) return join;
+    if (note.isEmpty()) return join;
     long scanBytes = 0;
     List keys = new ArrayList();
     for (Object term : Terms.of(condition)) {
       JoinKey key = JoinKey.of((Expression) term, filtered, small);
-      long bytes = key == null ? 0 : key.indexedBytes(filtered);
+      long bytes = key == null ? -1 : key.indexedBytes(filtered);
       scanBytes = Math.max(scanBytes, bytes);
-      if (bytes > 0) keys.add(key);
+      if (bytes >= 0) keys.add(key);
     }
-    if (scanBytes < minScanBytes || !isCheap(small, scanBytes)) return join;
+    if (keys.isEmpty()) return join;
+    if (scanBytes < minScanBytes) {
+      note = "its indexed side reads only " + scanBytes + " bytes";
+      return join;
+    }
+    if (!isCheap(small, scanBytes)) {
+      note = "the other side may be large, or may differ when it is computed again";
+      return join;
+    }
 
     InternalRow[] rows =
         Dataset.ofRows(session, small).queryExecution().executedPlan().executeTake(MAX_ROWS + 1);
-    if (rows.length > MAX_ROWS) return join;
+    if (rows.length > MAX_ROWS) {
+      note = "its smaller side has more than " + MAX_ROWS + " rows";
+      return join;
+    }
     List copies = new ArrayList();
     for (InternalRow row : rows) copies.add(row.copy());
     SideReplacer replacer = new SideReplacer(small, copies);
@@ -238,7 +270,11 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     for (Object key : keys) {
       newSide = Pushed.filter(((JoinKey) key).filter(copies, small), newSide);
     }
-    if (keptShare(newSide) >= MAX_KEPT_SHARE) newSide = filtered;
+    note = "";
+    if (keptShare(newSide) >= MAX_KEPT_SHARE) {
+      note = "its keys may be in most files";
+      newSide = filtered;
+    }
     return join.copy(
         isLeft ? newSide : replacer.rows,
         isLeft ? replacer.rows : newSide,
@@ -369,20 +405,26 @@ final class JoinKey {
         || type instanceof LongType;
   }
 
-  /** Return the bytes of the scans in a side whose files an index may choose by this key. */
+  /**
+   * Return the bytes of the scans in a side whose files an index may choose by this key, or -1 if
+   * there is no such scan.
+   */
   long indexedBytes(LogicalPlan side) {
     Expression probe = new InSet(stored, Pushed.scalaSet(new HashSet()));
     List scans = new ArrayList();
     FilteredScan.collect(Pushed.filter(probe, side), scans);
     long bytes = 0;
+    boolean isIndexed = false;
     for (Object item : scans) {
       FilteredScan scan = (FilteredScan) item;
       for (Object term : Terms.of(scan.node.condition())) {
         if (!(term instanceof InSet) || !((InSet) term).hset().isEmpty()) continue;
-        if (scan.files.hasIndexOn(((InSet) term).child())) bytes += scan.files.sizeInBytes();
+        if (!scan.files.hasIndexOn(((InSet) term).child())) continue;
+        isIndexed = true;
+        bytes += scan.files.sizeInBytes();
       }
     }
-    return bytes;
+    return isIndexed ? bytes : -1;
   }
 
   /** Return the filter that the stored value is one of the keys in the rows of the small side. */

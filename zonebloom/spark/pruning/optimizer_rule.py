@@ -66,9 +66,10 @@ def _failure(error: Exception) -> PruningResult:
 class _Chooser:
     """The function that the JVM calls for each scan, in its own thread, to choose files."""
 
-    def __init__(self, ask: Ask, state: SessionState):
+    def __init__(self, ask: Ask, state: SessionState, warns: bool):
         self._ask = ask
         self._state = state
+        self._warns = warns
 
     def apply(self, request: str, java_scan: Any) -> str:
         """Choose the files that Spark reads for a scan. Return its description as JSON."""
@@ -82,7 +83,7 @@ class _Chooser:
             return _to_json(result.describe())
 
     def _issue_warnings(self, result: PruningResult, roots: Sequence[str] = ()) -> None:
-        for warning in result.warnings:
+        for warning in result.warnings if self._warns else ():
             warn_once(self._state, warning, roots)
 
     def _choose(self, scan: JvmScan, java_scan: Any) -> str:
@@ -124,10 +125,10 @@ def jvm_plans(spark: Any) -> Any:
         )
 
 
-def _new_rule(spark: Any, ask: Ask) -> Any:
+def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:
     """Return a Java optimizer rule that makes scans ask an index.
 
-    If that is impossible, warn and return None.
+    If that is impossible, warn and return None. The rule itself warns if ``warns`` is set.
     """
     state = session_state(spark)
     try:
@@ -136,7 +137,7 @@ def _new_rule(spark: Any, ask: Ask) -> Any:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return None
     return plans.rule(
-        java_session(spark), _Chooser(ask, state), MAX_ANSWER_SECONDS, MIN_JOIN_SCAN_BYTES
+        java_session(spark), _Chooser(ask, state, warns), MAX_ANSWER_SECONDS, MIN_JOIN_SCAN_BYTES
     )
 
 
@@ -144,10 +145,13 @@ def session_of(df: Any) -> Any:
     return arguments.require_instance(df, DataFrame, "df").sparkSession
 
 
-def with_index(df: Any, ask: Ask) -> DataFrame:
-    """Return a frame whose scans ask an index, or the frame itself if there is none to ask."""
+def with_index(df: Any, ask: Ask, *, warns: bool = True) -> DataFrame:
+    """Return a frame whose scans ask an index, or the frame itself if there is none to ask.
+
+    If ``warns`` is False, no warnings are issued when a query is planned.
+    """
     spark = session_of(df)
-    rule = _new_rule(spark, ask)
+    rule = _new_rule(spark, ask, warns)
     indexed = None if rule is None or df.isStreaming else rule.indexed(java_frame(df))
     return df if indexed is None else frame_from_jvm(indexed, spark)
 

@@ -30,7 +30,7 @@ from zonebloom.spark.pruning.optimizer_rule import (
 from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, PrunePlan, Reason
 from zonebloom.spark.relation import node_name, scala_items
 from zonebloom.spark.session_state import session_state
-from zonebloom.spark.versions import query_execution
+from zonebloom.spark.versions import from_jvm, query_execution
 from zonebloom.storage.encryption import Encryption
 from zonebloom.storage.paths import absolute_path
 
@@ -49,6 +49,9 @@ def prune(
     reads the others with its own reader. Any projection, join, aggregate, window, union or limit
     may follow. Files that are new or changed since they were indexed are read. If the index has no
     answer, fails, or takes longer than a minute, all files are read.
+
+    If one side of an equi-join is small, it is computed when the query is planned, and its keys
+    choose the files of the other side. `prune_plan` says why if they do not.
 
     The rows do not change, but fewer files make fewer partitions. This changes results that depend
     on partitions: ``sample(seed=...)``, ``randomSplit`` and ``rand()`` over a filter, and
@@ -102,8 +105,10 @@ def prune_plan(
 ) -> PrunePlan:
     """Return which files of a frame `prune` skips, and why it skips no more.
 
-    Parameters and errors are those of `prune`. It runs no Spark job, and the warnings of `prune`
-    are among the notes. `str` and HTML show a text; programs use ``.relations`` and ``.reasons``.
+    Parameters and errors are those of `prune`. It runs no Spark job but those that compute the
+    small sides of joins. The warnings of `prune` are among the notes, and so is the reason if the
+    keys of a join choose no files. `str` and HTML show a text; programs use ``.relations`` and
+    ``.reasons``.
 
     >>> print(zs.prune_plan(spark.read.parquet("orders").where("id = 42")))
     ZoneBloomPrune: 1 of 3 files kept
@@ -132,9 +137,6 @@ def enable(
     of files that are read, and why no more are skipped. As with `prune`, ``sample(seed=...)`` and
     ``rand()`` over a filter depend on the number of partitions, which is smaller when fewer files
     are read.
-
-    If one side of an equi-join is small, it is computed when the query is planned, and its keys
-    choose the files of the other side.
 
     Parameters
     ----------
@@ -311,10 +313,16 @@ def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
             return _describe_result(scan, ask_index(scan, ask))
         return replace(last_scan_relation(plans, node, scan.roots), metrics=_metrics(node))
 
+    # The keys of joins choose files only in a plan whose scans ask the index.
+    planned = query_execution(df if ask is None else with_index(df, ask, warns=False))
     # Several nodes of the plan may contain the same subquery.
-    executed, has_run = query_execution(df).executedPlan(), ask is None
+    executed, has_run = planned.executedPlan(), ask is None
     nodes = {node.id(): node for node in _plan_leaves(executed, has_run)}
-    return PrunePlan(tuple(map(describe_leaf, nodes.values())))
+    notes = tuple(
+        Note(Reason.JOIN_NOT_USED, text)
+        for text in from_jvm(spark, plans.joinNotes(planned.optimizedPlan()))
+    )
+    return PrunePlan(tuple(map(describe_leaf, nodes.values())), notes)
 
 
 def _plan_leaves(plan: Any, has_run: bool = False) -> Iterator[Any]:
