@@ -314,10 +314,10 @@ def test_a_new_file_and_a_changed_one_are_read(spark, tmp_path, lake, enabled):
 
 
 WHY = {
-    "no index": ("fact f JOIN dim d ON f.x = d.x", "no indexed column"),
+    "no index": ("fact f JOIN dim d ON f.x = d.x", "no index on a column"),
     "preserved": ("fact f LEFT JOIN dim d ON f.id = d.id", "without a match"),
     "most files": ("fact f JOIN every d ON f.id = d.id", "in most files"),
-    "both large": ("fact f JOIN parted d ON f.id = d.id", "may be large"),
+    "both large": ("fact f JOIN parted d ON f.id = d.id", "no side is small"),
 }
 
 

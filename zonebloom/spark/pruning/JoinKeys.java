@@ -185,7 +185,7 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
   public Object applyOrElse(Object plan, scala.Function1 otherwise) {
     if (!isDefinedAt(plan)) return otherwise.apply(plan);
     Join join = (Join) plan;
-    note = "it compares no indexed column by =, or keeps rows of the indexed side without a match";
+    note = "it compares no stored column by =, or all rows stay without a match";
     try {
       // Rows of a preserved side appear in the result even if their keys match nothing.
       JoinType type = join.joinType();
@@ -241,17 +241,23 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     List keys = new ArrayList();
     for (Object term : Terms.of(condition)) {
       JoinKey key = JoinKey.of((Expression) term, filtered, small);
-      long bytes = key == null ? -1 : key.indexedBytes(filtered);
-      scanBytes = Math.max(scanBytes, bytes);
-      if (bytes >= 0) keys.add(key);
+      if (key == null || key.scans.isEmpty()) continue;
+      keys.add(key);
+      scanBytes = Math.max(scanBytes, key.scanBytes());
     }
     if (keys.isEmpty()) return join;
     if (scanBytes < minScanBytes) {
-      note = "its indexed side reads only " + scanBytes + " bytes";
+      note = "it reads only " + scanBytes + " bytes";
       return join;
     }
     if (!isCheap(small, scanBytes)) {
-      note = "the other side may be large, or may differ when it is computed again";
+      note = "no side is small and certain, or rows of the large side stay without a match";
+      return join;
+    }
+    List indexedKeys = new ArrayList();
+    for (Object key : keys) if (((JoinKey) key).isIndexed()) indexedKeys.add(key);
+    if (indexedKeys.isEmpty()) {
+      note = "there is no index on a column that it compares by =";
       return join;
     }
 
@@ -267,7 +273,7 @@ final class JoinKeys extends scala.runtime.AbstractPartialFunction {
     computedSides.add(replacer);
 
     LogicalPlan newSide = filtered;
-    for (Object key : keys) {
+    for (Object key : indexedKeys) {
       newSide = Pushed.filter(((JoinKey) key).filter(copies, small), newSide);
     }
     note = "";
@@ -362,10 +368,40 @@ final class JoinKey {
   // The expression of the filtered side, without the cast that widens an integer.
   private final Expression stored;
   private final Expression given;
+  // The scans to which Spark can push a filter of the stored expression, with an empty one.
+  final List scans = new ArrayList();
 
-  private JoinKey(Expression stored, Expression given) {
+  private JoinKey(Expression stored, Expression given, LogicalPlan filtered) {
     this.stored = stored;
     this.given = given;
+    Expression empty = new InSet(stored, Pushed.scalaSet(new HashSet()));
+    List all = new ArrayList();
+    FilteredScan.collect(Pushed.filter(empty, filtered), all);
+    for (Object scan : all) if (column((FilteredScan) scan) != null) scans.add(scan);
+  }
+
+  /** Return what the empty filter compares in a scan, or null if it is not there. */
+  private static Expression column(FilteredScan scan) {
+    for (Object term : Terms.of(scan.node.condition())) {
+      if (term instanceof InSet && ((InSet) term).hset().isEmpty()) return ((InSet) term).child();
+    }
+    return null;
+  }
+
+  /** Return the bytes that these scans read now. */
+  long scanBytes() {
+    long bytes = 0;
+    for (Object scan : scans) bytes += ((FilteredScan) scan).files.sizeInBytes();
+    return bytes;
+  }
+
+  /** Return whether an index may choose the files of one of these scans. */
+  boolean isIndexed() {
+    for (Object item : scans) {
+      FilteredScan scan = (FilteredScan) item;
+      if (scan.files.hasIndexOn(column(scan))) return true;
+    }
+    return false;
   }
 
   /** Return the key of a term of a join condition, or null if it gives none. */
@@ -395,7 +431,7 @@ final class JoinKey {
             || type instanceof TimestampType
             || type instanceof TimestampNTZType
             || type instanceof DecimalType;
-    return isExact ? new JoinKey(stored, given) : null;
+    return isExact ? new JoinKey(stored, given, filtered) : null;
   }
 
   private static boolean isInteger(DataType type) {
@@ -403,28 +439,6 @@ final class JoinKey {
         || type instanceof ShortType
         || type instanceof IntegerType
         || type instanceof LongType;
-  }
-
-  /**
-   * Return the bytes of the scans in a side whose files an index may choose by this key, or -1 if
-   * there is no such scan.
-   */
-  long indexedBytes(LogicalPlan side) {
-    Expression probe = new InSet(stored, Pushed.scalaSet(new HashSet()));
-    List scans = new ArrayList();
-    FilteredScan.collect(Pushed.filter(probe, side), scans);
-    long bytes = 0;
-    boolean isIndexed = false;
-    for (Object item : scans) {
-      FilteredScan scan = (FilteredScan) item;
-      for (Object term : Terms.of(scan.node.condition())) {
-        if (!(term instanceof InSet) || !((InSet) term).hset().isEmpty()) continue;
-        if (!scan.files.hasIndexOn(((InSet) term).child())) continue;
-        isIndexed = true;
-        bytes += scan.files.sizeInBytes();
-      }
-    }
-    return isIndexed ? bytes : -1;
   }
 
   /** Return the filter that the stored value is one of the keys in the rows of the small side. */

@@ -33,6 +33,12 @@ class JvmScan:
         self._partition_columns: list[str] = fields["partition_columns"]
 
     @property
+    def key(self) -> str:
+        """Return a text that scans of the same roots by the same filters have in common."""
+        filters = sorted(json.dumps(node, sort_keys=True) for node in self.filters)
+        return json.dumps([self.roots, filters, self.ignores_case])
+
+    @property
     def columns(self) -> frozenset[str]:
         """Return the lower-case names of the top-level columns in the filters."""
         return frozenset(_column_names(self.filters))

@@ -31,7 +31,12 @@ from zonebloom.spark.jobs import spark_engine
 from zonebloom.spark.pruning.index_lookup import IndexLookup
 from zonebloom.spark.pruning.optimizer_rule import warn_once
 from zonebloom.spark.session_state import compiled_java, session_state
-from zonebloom.spark.versions import access_to_plans, compile_java, java_session, query_execution
+from zonebloom.spark.versions import (
+    access_to_plans,
+    java_session,
+    new_java_object,
+    query_execution,
+)
 
 # Spark describes a file sink by this text. After batches of other sinks nothing is refreshed.
 _FILE_SINK = re.compile(r"FileSink\[(.+)\]", re.DOTALL)
@@ -51,7 +56,7 @@ class IndexMaintainer:
         with access_to_plans(spark) as jvm:
             self._java = compiled_java(
                 jvm,
-                lambda: compile_java(jvm, "zonebloom.WriteListeners", source()),
+                lambda: new_java_object(jvm, "zonebloom.WriteListeners", source()),
                 "zonebloom.WriteListeners",
             )
             self._listener = self._java.listener(self)

@@ -23,10 +23,10 @@ from zonebloom.spark.pruning.prune_plan import Note, PrunedRelation, Reason
 from zonebloom.spark.session_state import SessionState, compiled_java, session_state
 from zonebloom.spark.versions import (
     access_to_plans,
-    compile_java,
     frame_from_jvm,
     java_frame,
     java_session,
+    new_java_object,
 )
 
 # A function that returns which files of a scan hold no matching row.
@@ -63,10 +63,10 @@ def _failure(error: Exception) -> PruningResult:
     return PruningResult.of_unusable_index(f"files are not chosen by an index: {error!r}")
 
 
-class _Chooser:
+class FileChooser:
     """The function that the JVM calls for each scan, in its own thread, to choose files."""
 
-    def __init__(self, ask: Ask, state: SessionState, warns: bool):
+    def __init__(self, ask: Ask, state: SessionState, warns: bool = True):
         self._ask = ask
         self._state = state
         self._warns = warns
@@ -108,21 +108,19 @@ class _Chooser:
         implements = ("java.util.function.BiFunction",)
 
 
+def java_texts() -> list[str]:
+    """Return the Java texts of the rules."""
+    folder = files("zonebloom.spark.pruning")
+    return [(folder / name).read_text() for name in ("IndexedFiles.java", "JoinKeys.java")]
+
+
 def jvm_plans(spark: Any) -> Any:
     """Return the Java object `Plans` in the JVM of a session, which reads and changes plans.
 
     Raise `EngineError` if the session gives no access to plans.
     """
-    folder = files("zonebloom.spark.pruning")
     with access_to_plans(spark) as jvm:
-        return compiled_java(
-            jvm,
-            lambda: compile_java(
-                jvm,
-                "zonebloom.Plans",
-                *((folder / name).read_text() for name in ("IndexedFiles.java", "JoinKeys.java")),
-            ),
-        )
+        return compiled_java(jvm, lambda: new_java_object(jvm, "zonebloom.Plans", *java_texts()))
 
 
 def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:
@@ -137,7 +135,7 @@ def _new_rule(spark: Any, ask: Ask, warns: bool = True) -> Any:
         warn_once(state, IndexNotUsedWarning(str(error)))
         return None
     return plans.rule(
-        java_session(spark), _Chooser(ask, state, warns), MAX_ANSWER_SECONDS, MIN_JOIN_SCAN_BYTES
+        java_session(spark), FileChooser(ask, state, warns), MAX_ANSWER_SECONDS, MIN_JOIN_SCAN_BYTES
     )
 
 

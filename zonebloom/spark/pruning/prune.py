@@ -301,6 +301,15 @@ def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
         note = Note(Reason.UNSUPPORTED_RELATION, "a stream reads its files as they come")
         return PrunePlan(notes=(note,))
 
+    results: dict[str, PruningResult] = {}
+
+    def ask_once(scan: JvmScan) -> PruningResult:
+        # An index notes its damage only in the first result.
+        if scan.key not in results:
+            assert ask is not None
+            results[scan.key] = ask(scan)
+        return results[scan.key]
+
     def scan_of(node: Any) -> JvmScan | None:
         java_scan = plans.scan(node)
         return None if java_scan is None else JvmScan(java_scan, session_state(spark).listings)
@@ -310,11 +319,11 @@ def describe_pruning(df: Any, ask: Ask | None) -> PrunePlan:
         if scan is None:
             return _describe_unlisted(node, scan_of)
         if ask is not None:
-            return _describe_result(scan, ask_index(scan, ask))
+            return _describe_result(scan, ask_index(scan, ask_once))
         return replace(last_scan_relation(plans, node, scan.roots), metrics=_metrics(node))
 
     # The keys of joins choose files only in a plan whose scans ask the index.
-    planned = query_execution(df if ask is None else with_index(df, ask, warns=False))
+    planned = query_execution(df if ask is None else with_index(df, ask_once, warns=False))
     # Several nodes of the plan may contain the same subquery.
     executed, has_run = planned.executedPlan(), ask is None
     nodes = {node.id(): node for node in _plan_leaves(executed, has_run)}

@@ -1,0 +1,133 @@
+package zonebloom;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.BufferedWriter;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.OutputStreamWriter;
+import java.nio.charset.StandardCharsets;
+import java.util.*;
+import java.util.function.BiFunction;
+import org.apache.spark.SparkConf;
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import org.slf4j.LoggerFactory;
+
+/** Gives all sessions of an application the rules, if spark.sql.extensions names this class. */
+public final class Extensions extends scala.runtime.AbstractFunction1 {
+  public Object apply(Object extensions) {
+    // Spark makes the analyzer of each session, with such rules, before its first query.
+    ((SparkSessionExtensions) extensions).injectResolutionRule(new RuleInstaller());
+    return scala.runtime.BoxedUnit.UNIT;
+  }
+}
+
+/** Installs the rules in a session, and returns a rule for its analyzer that changes nothing. */
+final class RuleInstaller extends scala.runtime.AbstractFunction1 {
+  private Service service = null;
+
+  public Object apply(Object session) {
+    SparkSession classic = (SparkSession) session;
+    SparkConf conf = classic.sparkContext().conf();
+    double timeoutSeconds = conf.getTimeAsSeconds("spark.zonebloom.timeout", "60s");
+    long minJoinScanBytes = conf.getSizeAsBytes("spark.zonebloom.minJoinScanBytes", "64m");
+    Plans plans = new Plans();
+    plans.rule(classic, service(classic), timeoutSeconds, minJoinScanBytes).install();
+    return new EmptyRule();
+  }
+
+  /** Return the service that all sessions share. */
+  private synchronized Service service(SparkSession session) {
+    if (service == null) service = new Service(session);
+    return service;
+  }
+}
+
+final class EmptyRule extends Rule {
+  public TreeNode apply(TreeNode plan) { return plan; }
+}
+
+/**
+ * A Python process that chooses the files of scans. It starts with the first scan, and ends when
+ * its input does. zonebloom/spark/jar/service.py describes the messages.
+ */
+final class Service implements BiFunction {
+  private static final long MAX_BUSY_MS = 60000;
+  private static final long RESTART_MS = 60000;
+  private final List command;
+  private final String settings;
+  private Process process = null;
+  private BufferedReader input;
+  private BufferedWriter output;
+  private long nextStartMs = 0;
+  private volatile long busySinceMs = 0;
+
+  Service(SparkSession session) {
+    SparkConf conf = session.sparkContext().conf();
+    String python = conf.get("spark.zonebloom.python", "python3");
+    command = Arrays.asList(new Object[] {python, "-m", "zonebloom.spark.jar.service"});
+    Map settings = new HashMap();
+    settings.put("index_dirs", conf.get("spark.zonebloom.indexDirs", "").split(",", 0));
+    settings.put("s3a", session.sessionState().newHadoopConf().getPropsWithPrefix("fs.s3a."));
+    this.settings = new ObjectMapper().valueToTree(settings).toString();
+  }
+
+  public Object apply(Object request, Object scan) {
+    // End a process that hangs, so that this scan need not wait for it.
+    long since = busySinceMs;
+    Process busy = process;
+    if (since != 0 && System.currentTimeMillis() - since > MAX_BUSY_MS && busy != null) {
+      busy.destroyForcibly();
+    }
+    return choose((String) request, (Scan) scan);
+  }
+
+  private synchronized String choose(String request, Scan scan) {
+    busySinceMs = System.currentTimeMillis();
+    try {
+      if (process == null || !process.isAlive()) start();
+      send(request);
+      while (true) {
+        String message = input.readLine();
+        if (message == null) throw new IOException("the Python process ended");
+        if (message.startsWith("done ")) return message.substring(5);
+        if (message.equals("digest")) send(scan.digest());
+        else if (message.equals("files")) send(scan.files());
+        else if (message.startsWith("keep ")) send(String.valueOf(scan.keep(message.substring(5))));
+        else throw new IOException("the Python process wrote " + message);
+      }
+    } catch (Exception error) {
+      if (process != null) process.destroyForcibly();
+      process = null;
+      LoggerFactory.getLogger("zonebloom")
+          .warn("Spark reads all files of a scan: " + command + " gave no answer: " + error);
+      throw new IllegalStateException(error);
+    } finally {
+      busySinceMs = 0;
+    }
+  }
+
+  private void start() throws IOException {
+    long now = System.currentTimeMillis();
+    if (now < nextStartMs) throw new IOException("it failed less than a minute ago");
+    nextStartMs = now + RESTART_MS;
+    ProcessBuilder builder = new ProcessBuilder(new String[0]);
+    builder.command(command);
+    builder.redirectError(ProcessBuilder.Redirect.INHERIT);
+    process = builder.start();
+    input = new BufferedReader(
+        new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
+    output = new BufferedWriter(
+        new OutputStreamWriter(process.getOutputStream(), StandardCharsets.UTF_8));
+    send(settings);
+  }
+
+  private void send(String line) throws IOException {
+    output.write(line);
+    output.newLine();
+    output.flush();
+  }
+}
