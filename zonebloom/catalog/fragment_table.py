@@ -137,7 +137,8 @@ def require_consistent(table: pa.Table) -> None:
     """Raise ValueError if a listing names a file twice, or has an impossible number of rows."""
     counts = to_numpy(table["num_rows"])
     has_row_counts = bool(((counts >= 0) & (counts <= MAX_ROWS_PER_FRAGMENT)).all())
-    if _count_distinct(table["key"]) < table.num_rows or not has_row_counts:
+    # Arrow's own function would import `pyarrow.compute`, which takes longer than a short listing.
+    if len(set(table["key"].to_pylist())) < table.num_rows or not has_row_counts:
         raise ValueError("it lists a file twice, or an impossible number of rows")
 
 
@@ -154,22 +155,7 @@ def _with_all_columns(table: pa.Table) -> pa.Table:
 
 def _with_last_rows(table: pa.Table) -> pa.Table:
     """Return the table with the last row of each key only, in the order of the first rows."""
-    codes = _codes(table["key"])
-    num_keys = int(codes.max(initial=-1)) + 1
-    if num_keys == table.num_rows:
+    last_rows = {key: row for row, key in enumerate(table["key"].to_pylist())}
+    if len(last_rows) == table.num_rows:
         return table
-    # Codes ascend in the order of first rows. The last row of a code overwrites those before it.
-    last_rows = np.zeros(num_keys, np.int64)
-    last_rows[codes] = np.arange(codes.size)
-    return table.take(pa.array(last_rows))
-
-
-def _codes(keys: pa.ChunkedArray) -> np.ndarray:
-    encoded = keys.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return to_numpy(encoded.indices)
-
-
-def _count_distinct(keys: pa.ChunkedArray) -> int:
-    return int(_codes(keys).max(initial=-1)) + 1
+    return table.take(pa.array(list(last_rows.values()), pa.int64()))

@@ -93,7 +93,7 @@ def look_at_files(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileSta
 
 
 def _look_by_kernel(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileStates:
-    from zonebloom.storage.stat_kernel import look_at_files as look
+    from zonebloom.storage.stat_kernel import stat_paths
 
     _, offsets_buffer, text_buffer = paths.buffers()
     count = len(paths)
@@ -105,7 +105,7 @@ def _look_by_kernel(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileS
 
     def look_at_part(number: int) -> int:
         start, stop = bounds[number : number + 2]
-        return look(text, offsets[start : stop + 1], numbers[start:stop])
+        return stat_paths(text, offsets[start : stop + 1], numbers[start:stop])
 
     if num_threads == 1:
         num_failed = look_at_part(0)
@@ -116,8 +116,8 @@ def _look_by_kernel(filesystem: pafs.FileSystem, paths: pa.StringArray) -> FileS
     if num_failed:
         # Files that cannot be looked at are missing, or raise an error here.
         failed = np.flatnonzero(numbers[:, 0] == -1)
-        again = identities(filesystem, paths.take(pa.array(failed)).to_pylist())
-        states = FileStates.of_identities(again)
+        failed_paths = paths.take(pa.array(failed)).to_pylist()
+        states = FileStates.of_identities(identities(filesystem, failed_paths))
         numbers[failed], is_present[failed] = states.numbers, states.is_present
     return FileStates(numbers, is_present)
 

@@ -23,7 +23,7 @@ _MAX_PATH_BYTES = 4096
 
 
 @kernel(int64(readonly(uint8), readonly(int32), int64[:, ::1]))
-def look_at_files(text, offsets, states):
+def stat_paths(text, offsets, states):
     """Write the size, mtime, ctime and inode of each file to a row of `states`.
 
     Path i is ``text[offsets[i] : offsets[i + 1]]``. A row of a file that cannot be looked at gets
