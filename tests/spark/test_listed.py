@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 from helpers import cases
-from seams import replace_function
+from seams import replace_function, set_constant
 
 import zonebloom as zb
 import zonebloom.spark as zs
@@ -182,8 +182,8 @@ def test_many_files_are_matched_as_each_of_them(seed, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no statx")
 @pytest.mark.parametrize("num_threads", [1, 3])
 def test_the_kernel_looks_at_files_as_python_does(tmp_path, monkeypatch, num_threads):
-    monkeypatch.setattr(file_states, "_FILES_PER_THREAD", 2)
-    monkeypatch.setattr(file_states, "num_cores", lambda: num_threads)
+    set_constant(monkeypatch, file_states, "_FILES_PER_THREAD", 2)
+    replace_function(monkeypatch, file_states, "num_cores", lambda: num_threads)
     monkeypatch.chdir(tmp_path)
     for folder in ("a", "b", "b/c", "\u00fc \u20ac"):
         (tmp_path / folder).mkdir()
